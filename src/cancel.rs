@@ -12,9 +12,9 @@ use crate::caught::caught;
 /// [`LeaseRequest::cancel_with`](crate::LeaseRequest::cancel_with). Clones are the same handle.
 ///
 /// A cancelled acquisition ends with [`AcquireError::Cancelled`](crate::AcquireError::Cancelled) and releases
-/// in the background everything that it acquired, as a dropped future does. It does not affect a lock that
-/// was handed out before. One handle may serve any number of acquisitions, at the same time or one after the
-/// other. Once cancelled, it stays cancelled. Dropping the handle cancels nothing.
+/// everything that it acquired, as a dropped future does. It does not affect a lock that was handed out
+/// before. One handle may serve any number of acquisitions, at the same time or one after the other. Once
+/// cancelled, it stays cancelled. Dropping the handle cancels nothing.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;

@@ -86,21 +86,22 @@ pub enum Quarantine {
     /// client observes it, if it has seen the same `run_id` for that long by its own monotonic clock; or
     /// another client did, and left a mark that says so.
     ///
-    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the
-    /// observed time in milliseconds into it when its own observation is over, so that later clients need not
-    /// observe again. A mark with another `run_id`, or with a shorter time than needed, counts for nothing. A
-    /// user that can write to the masters can forge a mark, as it can delete locks.
+    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client whose own observation is over
+    /// writes the `run_id` and the observed time in milliseconds into it, for later clients. A mark with
+    /// another `run_id`, or with a shorter time than needed, counts for nothing. A user that can write to the
+    /// masters can forge a mark, as it can delete locks.
     ///
     /// No wall clock counts, and a server that should not grant locks is refused: a replica, a server whose
     /// `maxmemory-policy` is not `noeviction`, and a server that does not report its `run_id`, role and
-    /// policy. Each failed acquisition says so. The login needs `+info +get +set` and the mark's key; without
-    /// the mark each client observes for itself. After a restart of all masters some client has to stay for
-    /// `max_ttl`.
+    /// policy. The report of a failed acquisition that asked the masters says so. The login needs `+info +get
+    /// +set` and the mark's key; without the mark each client observes for itself. After a restart of all
+    /// masters some client has to stay for [`Config::quarantine_time`].
     ///
     /// It proves that a process went on, and not that its data stayed: `FLUSHALL` is not noticed.
     Strict,
-    /// Its votes always count. That is right only in tests, or if each master writes every change to disk
-    /// before it answers (`appendonly yes`, `appendfsync always`) and comes back with that file.
+    /// Its votes count as soon as it is connected. That is right only in tests, or if each master writes
+    /// every change to disk before it answers (`appendonly yes`, `appendfsync always`) and comes back with
+    /// that file.
     Trust,
 }
 
@@ -135,8 +136,8 @@ impl Config {
     }
 
     /// Returns the longest time that one round of a lock with this TTL waits for a master; never longer than
-    /// the lock would be valid. It is the configured answer time-out, and by default a fifth of the TTL, at
-    /// most 1 s.
+    /// the lock would be valid. It is the configured answer time-out, and by default a fifth of the TTL, from
+    /// 5 ms to 1 s.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
         self.answer_limit_by(ttl, Duration::MAX)
@@ -188,8 +189,8 @@ impl Config {
         self.quarantine
     }
 
-    /// Returns how long a master that restarted is kept from voting: `max_ttl` plus the drift, in whole
-    /// milliseconds; 30.302 s by default.
+    /// Returns the longest quarantine of a master, from this client's first connection to its process:
+    /// `max_ttl` plus the drift; 30.302 s by default.
     #[must_use]
     pub fn quarantine_time(&self) -> Duration {
         let whole = self.max_ttl + self.drift.of(self.max_ttl);
@@ -197,7 +198,7 @@ impl Config {
     }
 }
 
-/// Builder of a [`Config`]. It checks nothing before [`ConfigBuilder::build`].
+/// Builder of a [`Config`]. Its setters check nothing: [`ConfigBuilder::build`] does.
 #[derive(Clone)]
 pub struct ConfigBuilder {
     urls: Vec<String>,
@@ -275,7 +276,7 @@ impl ConfigBuilder {
     /// Sets the label of all locks of this client, such as `host:pid:job`: 1 to 64 bytes of text without
     /// control characters; none by default. It is in each lock's value, so it must be no secret.
     /// [`crate::Client::inspect`], [`crate::error::Denial::holder_label`] and
-    /// [`crate::stats::Stats::holder_label`] show it. A request may have its own
+    /// [`crate::stats::Stats::holder_label`] may show it. A request may have its own
     /// ([`crate::LockRequest::holder_label`]).
     #[must_use]
     pub fn holder_label(mut self, label: impl Into<String>) -> Self {
@@ -286,7 +287,8 @@ impl ConfigBuilder {
     /// Sets the longest TTL that any client of the fleet uses; 30 s by default, at most 7 days
     /// ([`limits::MAX_TTL_MAX`]).
     ///
-    /// A longer TTL is refused, and a restarted master is kept from voting for this long.
+    /// A longer TTL is refused. The quarantine of a restarted master follows from it
+    /// ([`Config::quarantine_time`]).
     #[must_use]
     pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.config.max_ttl = max_ttl;
@@ -316,7 +318,8 @@ impl ConfigBuilder {
     /// TCP's retransmission timer (RFC 6298): from a fiftieth of the TTL, between 5 and 50 ms, to a fifth of
     /// it, at most 1 s ([`limits::ANSWER_LIMIT_MAX`]).
     ///
-    /// A master that misses it is skipped until it answers again. So set it well above the usual round trip.
+    /// A master that says nothing for so long is skipped until it does. So set it well above the usual round
+    /// trip.
     #[must_use]
     pub const fn answer_timeout(mut self, limit: Duration) -> Self {
         self.config.answer_timeout = Some(limit);
@@ -345,7 +348,8 @@ impl ConfigBuilder {
     /// ([`ConfigBuilder::wake_waiters`]), the end of the wait, a fair queue and `keep_readers_out` shorten
     /// it.
     ///
-    /// The delay is not shorter than the attempt was, and grows from attempt to attempt.
+    /// A drawn delay is not shorter than the attempt was. The range of its random part doubles with each
+    /// attempt, up to its bound.
     #[must_use]
     pub const fn retry_delay(mut self, bounds: RangeInclusive<Duration>) -> Self {
         self.config.retry_delay_min = *bounds.start();
@@ -390,8 +394,9 @@ impl ConfigBuilder {
 
     /// Sets the condition under which a master that restarted votes; [`Quarantine::Uptime`] by default.
     ///
-    /// In each mode it waits for [`Config::quarantine_time`] at most, counted from the first connection:
-    /// 30.302 s by default. Clients of one fleet may differ in it: each is as safe as its own mode.
+    /// A master that reports its `run_id` waits for [`Config::quarantine_time`] at most, counted from the
+    /// first connection: 30.302 s by default. Clients of one fleet may differ in it; together they are as
+    /// safe as the weakest mode.
     #[must_use]
     pub const fn quarantine(mut self, quarantine: Quarantine) -> Self {
         self.config.quarantine = quarantine;
@@ -400,9 +405,9 @@ impl ConfigBuilder {
 
     /// Sets whether a refused attempt asks how long the holder's key still lives; on by default.
     ///
-    /// A refused attempt that does not wait then costs one more round trip. A waiting one retries when the
-    /// holder's time ends. An attempt that a release notification brought about asks only if it is the last
-    /// one.
+    /// A refused attempt for a plain lock that does not wait then costs one more round trip. A waiting one
+    /// retries when the holder's time ends. An attempt that a release notification brought about asks only if
+    /// it is the last one.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
@@ -412,12 +417,12 @@ impl ConfigBuilder {
     /// Sets whether clients that wait for a lock get a notification of its release; on by default.
     ///
     /// A release then publishes a message on the channel named like the lock's key, inside its script or
-    /// right behind its native command. A client that has waited lately has one master publish to two groups
-    /// of waiters only ([`limits::WAKE_GROUP_COUNT`]). A waiter subscribes to that channel and the channel of
-    /// its group, over a second connection to each master, which closes 5 s
-    /// ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs
-    /// `+publish +subscribe +unsubscribe` and the channels (`&lock:*` beside `~lock:*`). If a master refuses
-    /// it, its warnings say so, and waiters retry as without notifications.
+    /// right behind its native command. A client that has waited lately has one master publish to the readers
+    /// and two groups of waiters only ([`limits::WAKE_GROUP_COUNT`]). A waiter subscribes to that channel and
+    /// the channel of its group, over a second connection to each master, which closes 5 s
+    /// ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs `+publish +subscribe
+    /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`). If a master refuses it, its warnings say
+    /// so.
     ///
     /// A message is a hint and no promise. Without one a waiter retries at the end of the holder's time, and
     /// after a random delay:
@@ -441,8 +446,8 @@ impl ConfigBuilder {
     ///
     /// [`Client`](crate::Client) calls it on a thread of its own, one event at a time and in order. It may
     /// block there, and use the client. Events of a client's end may come after the last handle is dropped.
-    /// [`Redlock`](crate::Redlock) calls it at the end of each call, which it delays. An
-    /// [`Engine`](crate::engine::Engine) does not call it: drain
+    /// [`Redlock`](crate::Redlock) calls it at the end of each call that drives its event loop, and so delays
+    /// that. An [`Engine`](crate::engine::Engine) does not call it: drain
     /// [`Engine::poll_event`](crate::engine::Engine::poll_event).
     ///
     /// A panic in it ends that one call. Meanwhile up to 1,024 events wait ([`limits::EVENT_COUNT_MAX`]);
@@ -456,12 +461,13 @@ impl ConfigBuilder {
     /// Sets a function that returns the credentials of a master; none by default. Its argument is the
     /// master's URL as messages show it. A login in a URL is an error then.
     ///
-    /// The client calls it at each connect, and before the end that [`Credentials::valid_for`] states. New
-    /// credentials reach open connections by `AUTH` in place. It runs on a thread of its own, one for each
-    /// master at a time, so it may block. At a connect, `connect_timeout` covers it. If it fails, panics or
-    /// hangs, only this master is affected, and its open connections stay. The error that it returns is the
-    /// source of the [`CredentialsError`] in [`Event::CredentialsFailed`]. No text shows it, as it may have
-    /// a secret. The page `docs/operating.md` of the repository has more.
+    /// The client calls it for a connect that has no unused answer, and after three quarters of
+    /// [`Credentials::valid_for`]. New credentials reach open connections by `AUTH` in place. It runs on a
+    /// thread of its own, one for each master at a time, so it may block. At a connect, `connect_timeout`
+    /// covers it. If it fails, panics or hangs, only this master is affected, and its open connections stay.
+    /// The error that it returns is the source of the [`CredentialsError`] in [`Event::CredentialsFailed`].
+    /// No text of the client shows it, as it may have a secret. The page `docs/operating.md` of the
+    /// repository has more.
     #[must_use]
     pub fn credentials(
         mut self,
@@ -496,7 +502,7 @@ impl ConfigBuilder {
     /// Checks all settings.
     ///
     /// # Errors
-    /// [`ConfigError`] names the setting and its bounds.
+    /// [`ConfigError`] says which settings cannot work.
     pub fn build(self) -> Result<Config, ConfigError> {
         let Self { urls, mut config, drift_ppm } = self;
         if urls.is_empty() || urls.len() > limits::MASTER_COUNT_MAX {

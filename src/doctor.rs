@@ -34,11 +34,11 @@ use facts::diagnose;
 pub use finding::{Finding, Problem, Severity};
 
 /// Examines the masters of a configuration, all at the same time, and returns after about `limit` at the
-/// latest. Each connection, and each exchange over it, takes at most the configuration's `connect_timeout`.
-/// Its threads end at `limit`, too. Only a lookup of a name and a call of the credentials provider that hang
-/// cannot be interrupted: the thread of each ends when it returns.
+/// latest. Each look-up, each attempt to connect and each exchange takes at most the configuration's
+/// `connect_timeout`. Its threads end at `limit`, too. Only a lookup of a name and a call of the credentials
+/// provider that hang cannot be interrupted: the thread of each ends when it returns.
 ///
-/// Returns what was found, the heaviest first; nothing for a healthy fleet.
+/// Returns what was found, the heaviest first.
 ///
 /// It writes nothing: rights are tried with commands that change nothing. A command that the login may not
 /// run leaves an entry in the ACL log of the master.

@@ -205,7 +205,8 @@ impl Engine {
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
     ///
     /// # Errors
-    /// [`SubmitError`]; nothing was queued then.
+    /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and
+    /// locks all the same.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         match request {
             Request::Acquire { resource, options, label } => {

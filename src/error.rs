@@ -36,12 +36,13 @@ pub(crate) use usual::{AcquireError, ExtendError, ReleaseError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// Another client, or a key that is no lock.
+    /// Another client, or what looks like one: a reader or a fair lock of this client, a reservation, or a
+    /// key that is no lock.
     #[default]
     AnotherClient,
     /// Another caller of this client.
     ThisClient,
-    /// Readers, at most this many. Reported by a refused plain lock whose client asks for the holder
+    /// Readers, about this many. Reported by a refused plain lock whose client asks for the holder
     /// ([`crate::ConfigBuilder::ask_holder`], on by default).
     Readers(usize),
 }
@@ -56,7 +57,8 @@ pub struct Denial {
     pub attempts: u32,
     /// Time from the request to the answer.
     pub took: Duration,
-    /// Time until a quorum of masters may be free again, if the holder neither extends nor releases.
+    /// Time until a quorum of masters may be free again, as far as they reported it, if the holder neither
+    /// extends nor releases.
     pub holder: HolderTtl,
     /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
     pub held_by: HeldBy,
@@ -187,9 +189,9 @@ pub enum LeaveError {
     /// So many masters no longer have the key that no quorum can be left: another caller may hold the lock.
     #[error(fmt = fmt_left_lost)]
     Lost(Report),
-    /// Too few masters confirmed the rest before the validity ended. Until the latest end, others may be
-    /// excluded for longer than it, or not for all of it. This goes on in the background: a master that is
-    /// reached again gets the rest, or a release once the time is over.
+    /// Too few masters confirmed the rest within the answer limit and the validity. Until the latest end,
+    /// others may be excluded for longer than it, or not for all of it. This goes on in the background: a
+    /// master that is reached again gets the rest, or a release once the time is over.
     #[error(fmt = fmt_unconfirmed_rest)]
     Unconfirmed {
         /// Answers of the masters.
@@ -211,7 +213,7 @@ pub enum LeaveError {
     Stopped(Arc<str>),
 }
 
-/// Error of an inspection: the masters were not asked.
+/// Error of an inspection that has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
@@ -251,11 +253,11 @@ pub enum ForceUnlockError {
 /// Error of several locks of which not all were acquired, extended, released or left.
 ///
 /// After a failed acquisition none of them is held. After a failed extension the others may be extended, and
-/// after a failed leave the others are left. A release that is not confirmed goes on in the background.
+/// after a failed leave the others may be left. A release that is not confirmed goes on in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SetError<E> {
-    /// Name of the first lock, by name, that failed; empty if the set itself is at fault.
+    /// Name of a lock that failed; empty if the set itself is at fault.
     pub resource: Bytes,
     /// Error of that lock.
     pub source: E,

@@ -68,8 +68,8 @@ pub enum Event {
         /// Whether it was connected before.
         is_reconnect: bool,
     },
-    /// The connection to a master broke, or could not be had. The reason is reported once for each
-    /// connection, and once when the master cannot be reached any more.
+    /// The connection to a master broke, or could not be had. It is reported for each connection that was
+    /// ready, and for the first attempt if that fails.
     Disconnected {
         /// URL of the master.
         master: Arc<str>,

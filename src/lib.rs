@@ -7,8 +7,9 @@
 //!   early, while the rates of the clocks differ by less than the drift allowance (1 % + 2 ms), and while all
 //!   clients share the list of masters, the prefix and the maximum TTL.
 //! - **Fencing.** The tokens of successive [fenced](LockRequest::fenced) guards grow, whatever pauses and
-//!   delays happen.
-//! - **Deadlines.** Every call returns by the limit that its options and the configuration set.
+//!   delays happen, within the bounds of `docs/fencing.md`.
+//! - **Deadlines.** Every call returns by the limit that its options and the configuration set, if the
+//!   process gets CPU time and your wakers and callbacks return.
 //!
 //! Nothing is promised for work that is done after [`Guard::valid_until`], unless the storage checks the
 //! fencing token. With one master the lock is the single-instance lock of the same algorithm. The page
@@ -66,9 +67,9 @@
 //!
 //! # Monitoring
 //!
-//! [`Client::stats`] counts and times locks and masters, always: [`Stats::to_prometheus`] is the text for a
-//! scrape. [`Client::health`] is for a readiness probe. [`ConfigBuilder::on_event`] takes a function that is
-//! called with each [`Event`]. The page `docs/monitoring.md` of the repository has alert rules.
+//! [`Client::stats`] counts locks and samples their times: [`Stats::to_prometheus`] is the text for a scrape.
+//! [`Client::health`] is for a readiness probe. [`ConfigBuilder::on_event`] takes a function that is called
+//! with [`Event`]s. The page `docs/monitoring.md` of the repository has alert rules.
 //!
 //! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
 //!

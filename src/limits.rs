@@ -17,7 +17,7 @@ pub const PREFIX_SIZE_MAX: usize = 256;
 /// Largest size of a holder label: 64 bytes. A longer one is refused before anything is sent.
 pub const HOLDER_LABEL_SIZE_MAX: usize = 64;
 
-/// Upper bound of the `max_ttl` setting: 7 days. A master that restarted is kept from voting for this long.
+/// Upper bound of the `max_ttl` setting: 7 days.
 pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Upper bound of the clock drift setting, in parts per million: 500,000, half of the TTL.
@@ -31,34 +31,34 @@ pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// called: 64, or fewer if it returns [`TIME_LIMIT_MAX`] before.
 pub(crate) const RETRY_DELAY_COUNT: u32 = 64;
 
-/// Lower bound of the time that a round waits for answers, unless an answer time-out is configured: 5 ms, or
-/// a fiftieth of the TTL.
+/// Lower bound of the answer limit, unless an answer time-out is configured: 5 ms, or a fiftieth of the TTL.
+/// A shorter validity bounds it, too.
 pub(crate) const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(5);
 
 /// The largest lower bound of that time, for a TTL of 2.5 s or more: 50 ms.
 pub(crate) const ANSWER_LIMIT_MIN_MAX: Duration = Duration::from_millis(50);
 
-/// Upper bound of the time that a round waits for answers, unless an answer time-out is configured: 1 s, and
-/// a fifth of the TTL.
+/// Upper bound of the answer limit, unless an answer time-out is configured: 1 s, and a fifth of the TTL
+/// unless the lower bound is larger.
 pub const ANSWER_LIMIT_MAX: Duration = Duration::from_secs(1);
 
-/// Largest number of locks of one engine that are being acquired, held, or whose release is awaited: 131,072.
-/// One more is `Overloaded`, at once.
+/// Largest number of locks of one engine that are being acquired, held, or whose release is awaited, and of
+/// queries: 131,072. One more is `Overloaded`, at once.
 pub const OPERATION_COUNT_MAX: usize = 131_072;
 
-/// Largest number of acquisitions of one engine in the wait queue of one lock: 4,096. They count as
-/// operations, too. One more is `Overloaded`, at once.
+/// Largest number of acquisitions of one engine that stand behind another in the wait queue of one lock:
+/// 4,096. They count as operations, too. One more is `Overloaded`, at once.
 pub const QUEUED_COUNT_MAX: usize = 4096;
 
 /// Largest number of times in a row that a lock passes from one caller of an engine to the next without being
 /// free in between: 16.
 ///
 /// Then the lock is released, and the next caller asks for it only after a pause. The pause is drawn as after
-/// a failed attempt that took as long as an average turn of the row, so its mean is two turns. Other clients
-/// therefore find the lock free for at least a ninth of the time, for turns up to the longest retry delay.
-/// Half as many turns would cost the callers of a busy engine twice as much for it. With turns shorter than a
-/// millisecond, the shortest pause, other clients have more: an empty turn on loopback takes a sixth of one,
-/// and then the lock is free for half of the time.
+/// a failed attempt that took as long as an average turn of the row, so its mean is about two turns. Other
+/// clients therefore find the lock free for about a tenth of the time, for turns up to the longest retry
+/// delay. Half as many turns would cost the callers of a busy engine twice as much for it. With turns shorter
+/// than a millisecond, the shortest pause, other clients have more: an empty turn on loopback takes a sixth
+/// of one, and then the lock is free for half of the time.
 pub const HANDOVER_COUNT_MAX: u32 = 16;
 
 /// Longest time in a row for which a lock passes on like this: 1 s. A holder that has it at the end of this
@@ -66,20 +66,20 @@ pub const HANDOVER_COUNT_MAX: u32 = 16;
 /// shorter time, callers that each hold a lock for a tenth of a second would never hand it over.
 pub const HANDOVER_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Largest number of tokens that may be on some master: 262,144, for the operations above and as many locks
-/// whose release is not proven yet. Beyond it those locks are left to their TTL.
+/// Largest number of tokens that an engine keeps track of: 262,144, for the operations above and as many
+/// locks whose release is not proven yet. Beyond it those locks are left to their TTL.
 pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;
 
-/// Largest size of a user or a password: 64 KiB. A configuration with a longer one is refused.
+/// Largest size of a user and a password together: 64 KiB. Longer ones are refused.
 pub const LOGIN_SIZE_MAX: usize = 64 * 1024;
 
-/// Largest number of bytes that wait to be written to one master: 8 MiB. A command that does not fit is not
-/// sent: that master's vote is a failure. An acquisition for which no quorum has room is `Overloaded`, at
+/// Largest number of bytes that wait to be written to one connection: 8 MiB. A command that does not fit is
+/// not sent: that master's vote is a failure. An acquisition for which no quorum has room is `Overloaded`, at
 /// once.
 pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 
-/// Largest number of replies owed by one master: 262,144. A command beyond it is not sent: that master's vote
-/// is a failure.
+/// Largest number of replies owed over one connection: 262,144. A command beyond it is not sent: that
+/// master's vote is a failure.
 pub(crate) const OWED_COUNT_MAX: usize = 262_144;
 
 /// Bytes of one encoded request: a script, three keys of a resource name with its prefix, two labels, and
@@ -90,8 +90,8 @@ pub(crate) const REQUEST_SIZE_MAX: usize =
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
 
-/// Time for which the place of a waiter for a fair lock is kept without a sign of life from it: 3 s. Dead
-/// waiters delay the others by at most this, however many died together. Each waiter asks the masters at
+/// Time for which the place of a waiter for a fair lock is kept without a sign of life from it: 3 s. Waiters
+/// that die together delay the others by this, and up to a third of it more. Each waiter asks the masters at
 /// least every third of it, which is the cost of waiting. A waiter whose masters take longer than two thirds
 /// of it to answer may be overtaken.
 pub const FAIR_HEARTBEAT: Duration = Duration::from_secs(3);
@@ -147,9 +147,9 @@ pub(crate) const PROBE_NAME_SIZE_MAX: usize = PREFIX_SIZE_MAX + RESOURCE_SIZE_MA
 /// reply.
 pub const READ_SIZE: usize = 16 * 1024;
 
-/// Time for which a connection that answers nothing is kept: 5 s. Meanwhile the master may go on and carry
-/// out its commands in order. Then the connection is closed, and everything that may have been granted is
-/// released over the next one.
+/// Time for which a connection is kept after the first answer that it missed: 5 s. Meanwhile the master may
+/// go on and carry out its commands in order. Then the connection is closed, and what failed attempts may
+/// have left is released over the next one.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Upper bound of the random pause before the first reconnect: 50 ms. It doubles with each failure up to
@@ -205,11 +205,11 @@ pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Largest number of renewals of one kept lock: 1,000,000,000. Then it ends with its TTL. The longest hold
-/// comes before: a lock with a TTL of 100 ms reaches this number after more than half a year.
+/// usually comes before: a lock with a TTL of 100 ms reaches this number after more than half a year.
 pub(crate) const RENEWAL_COUNT_MAX: u32 = 1_000_000_000;
 
-/// Longest pause before a failed renewal is tried again: 1 s. The pause is a twentieth of the TTL, and up to
-/// as much again at random.
+/// Longest pause before a failed renewal is tried again: 1 s. The pause is a twentieth of the TTL, from 1 ms
+/// to half a second, and up to as much again at random.
 pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Shortest pause before a renewal that failed is tried again, without its random part.
@@ -222,12 +222,12 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
 
 /// Longest time that new readers stay out of a lock for a writer that has gone, or that cannot renew its
-/// reservation: 1 s, and twice the answer limit. A writer that keeps them out retries at least twice as
-/// often.
+/// reservation: 1 s, and twice the answer limit. A writer that keeps them out retries within half of it after
+/// each refusal.
 pub const RESERVATION_TIME: Duration = Duration::from_secs(1);
 
-/// Largest number of locks for which one engine receives release notifications while callers wait: 4,096,
-/// each a channel on every master. A waiter for another lock retries after random delays only.
+/// Largest number of waiters of one engine that receive release notifications: 4,096, each with at most two
+/// channels on every master. Further ones retry without them.
 pub(crate) const WATCH_COUNT_MAX: usize = 4096;
 
 /// Time for which a connection for subscriptions is kept without a waiter: 5 s.
@@ -236,19 +236,19 @@ pub const SUBSCRIPTION_IDLE_MAX: Duration = Duration::from_secs(5);
 /// Time for which a master that refused a subscription is not asked for another one: 60 s.
 pub(crate) const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Average number of waiting clients that try when the lock is released, if more are known to wait: 3. With
-/// three, none of them tries after one release of twenty; the first client that retries anyway then gets the
-/// lock.
+/// Average number of the clients behind one message that try at once, if more are known to have got it: 3.
+/// With three, none of them tries after at most one release of twenty; the first client that retries anyway
+/// then gets the lock.
 pub(crate) const WOKEN_COUNT: u32 = 3;
 
 /// Number of groups of the clients that wait for one lock: 16. A client that has waited lately notifies two
-/// groups of its release. Each waiting client is in a random group. Of 15 waiting clients three are notified
-/// on average; where a single one waits, the master looks through all groups.
+/// groups of its release, and the readers. Each waiting client is in a random group. Of 15 waiting clients
+/// three are notified on average; where a single one waits, the master looks through all groups.
 pub const WAKE_GROUP_COUNT: u32 = 16;
 
-/// Largest factor by which the pause of a waiter exceeds the longest `retry_delay`: 20, so 2 s by default.
-/// The pause grows to it once a quorum of masters has confirmed that it publishes releases and while no
-/// message has come. A release without a message costs a waiter at most this.
+/// Largest factor by which the pause of a waiter without a message so far exceeds the longest `retry_delay`:
+/// 20, so 2 s by default. The pause grows to it once a quorum of masters has confirmed that it publishes
+/// releases and while no message has come. A release without a message costs such a waiter at most this.
 pub const QUIET_PAUSE_FACTOR_MAX: u32 = 20;
 
 /// Factor by which the random pause of a waiter may exceed the longest `retry_delay`, once messages have
@@ -263,18 +263,18 @@ pub(crate) const UNWOKEN_CROWD: u32 = 20;
 /// Largest number of times that a crowd lengthens this pause: 5; see [`UNWOKEN_PAUSE_FACTOR`].
 pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
 
-/// Largest number of events that wait for the observer: 1,024. Further ones are dropped and counted
-/// ([`Stats::events_dropped`](crate::stats::Stats::events_dropped)).
+/// Largest number of events that an engine keeps for the observer: 1,024. Further ones are dropped and
+/// counted ([`Stats::events_dropped`](crate::stats::Stats::events_dropped)).
 pub const EVENT_COUNT_MAX: usize = 1024;
 
 /// Mean pause between acquisitions above which each one is timed: 1 ms.
 pub const TIMED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Of acquisitions that go on coming faster than [`TIMED_PAUSE`], one in 64 is timed, so that the others pay
-/// nothing for it. The first 64 are timed, too. Counters count all.
+/// nothing for it. With an observer of events all are. The first 64 are timed, too. Counters count all.
 pub const TIMED_SHARE: u32 = 64;
 
-/// Shortest time between two samples of the round trip to the masters: 10 ms.
+/// Shortest time between two acquisitions whose round trip to the masters is measured: 10 ms.
 pub const ROUND_TRIP_PAUSE: Duration = Duration::from_millis(10);
 
 /// The shortest sleep of an event loop. What is due sooner is better done at once.

@@ -60,8 +60,7 @@ impl<'a> Resource<'a> {
     /// Checks a name.
     ///
     /// # Errors
-    /// [`InputError`] if the name is empty, longer than 1,024 bytes, or reserved for the mark, a fence, a
-    /// queue, a writer's reservation or a probe.
+    /// [`InputError`] if the name is empty, longer than 1,024 bytes, or reserved.
     pub fn new<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
         match name.len() {
@@ -95,7 +94,7 @@ impl fmt::Debug for Resource<'_> {
     }
 }
 
-/// Random value that a lock's key holds: 20 bytes, new for every attempt.
+/// Random value that names a lock's holder on the masters: 20 bytes, new for every attempt.
 ///
 /// It makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
 /// Treat it as a secret among cooperating processes: a process that knows it can release the lock.

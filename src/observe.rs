@@ -8,8 +8,8 @@ use crate::event::Event;
 /// Returns an observer for [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event) that emits each
 /// [`Event`] as an event of the crate `tracing`, with the target `redlatch`. It needs the feature `tracing`.
 ///
-/// The level is `WARN` for the loss of a lock or of a master, `INFO` for a master that is back, and `DEBUG`
-/// for locks that are acquired, denied and released. The fields are `lock` or `master`, and the event's own.
+/// The level is `WARN` for trouble with locks and masters, `INFO` for a master that is connected, and `DEBUG`
+/// for other events of locks. The fields are `lock` or `master`, and the event's own.
 ///
 /// ```no_run
 /// let client = redlatch::Client::open(
@@ -71,9 +71,9 @@ fn trace(event: &Event) {
 /// `metrics`.
 ///
 /// Give it the difference of two snapshots, so that nothing counts twice. Names and units are those of
-/// [`Stats::to_prometheus`], except the time in quarantine: it is the gauge
-/// `redlatch_master_quarantine_seconds`, as a counter there has whole numbers only. A time is recorded as the
-/// mean of its bucket, which is off by at most 6.3 % but for the first and the last bucket.
+/// [`Stats::to_prometheus`], without `redlatch_client_info`, and except the time in quarantine: it is the
+/// gauge `redlatch_master_quarantine_seconds`, as a counter there has whole numbers only. A time is recorded
+/// as the mean of its bucket, which is off by at most 6.3 % but for the first and the last bucket.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;

@@ -16,8 +16,7 @@ macro_rules! option_methods {
             self
         }
 
-        /// Sets how long to go on trying; zero makes one attempt. The default is the TTL: within it the lock
-        /// of a holder that died ends.
+        /// Sets how long to go on trying; zero makes one attempt. The default is the TTL.
         pub fn wait(mut self, wait: Duration) -> Self {
             self.$($field.)*wait = Some(wait);
             self
@@ -50,22 +49,21 @@ macro_rules! option_methods {
         }
 
         /// Asks for the lock of a reader: any number of readers hold it together, and nobody holds it in
-        /// another mode meanwhile, with this or another client or library. Readers wait in no queue: when the
-        /// lock turns free, waiting readers try together. It costs each master a script where a plain lock is
-        /// a `SET`. A lock that is asked to be shared and fenced, or shared and fair, is an error. See
-        /// [`RwLock`](crate::RwLock) for the order of readers and writers, and for why there is no upgrade
-        /// from reading to writing.
+        /// another mode meanwhile, with this or another client or library. Readers wait in no queue. It costs
+        /// each master a script where a plain lock is a `SET`. A lock that is asked to be shared and fenced,
+        /// or shared and fair, is an error. See [`RwLock`](crate::RwLock) for the order of readers and
+        /// writers, and for why there is no upgrade from reading to writing.
         pub fn shared(mut self) -> Self {
             self.$($field.)*set_mode($crate::options::Mode::Shared);
             self
         }
 
         /// Keeps new readers out while this request waits for a lock that others read, from its first refusal
-        /// on. It then gets the lock when the present readers are done: at the end of their TTL at the
-        /// latest, unless they extend it. Without this option, readers that come and go can keep it waiting
-        /// until its wait is over. If its client dies, readers get in again 1 s and twice the answer limit
-        /// later. The option has no effect on readers and on requests that do not wait. Among several waiting
-        /// callers of one client it takes effect for the first.
+        /// on. It then waits for the present readers, at most until the end of their TTL unless they extend
+        /// it, and for other writers. Without this option, readers that come and go can keep it waiting until
+        /// its wait is over. If its client dies, readers get in again at most about 1 s and twice the answer
+        /// limit later. The option has no effect on readers and on requests that do not wait. Among several
+        /// waiting callers of one client it takes effect for the first.
         pub fn keep_readers_out(mut self) -> Self {
             self.$($field.)*keeps_readers_out = true;
             self
@@ -84,8 +82,8 @@ macro_rules! request_methods {
             self
         }
 
-        /// Lets this handle end the acquisition from another thread, also while a thread waits for it. It
-        /// costs a `Client` one wake-up for each acquisition.
+        /// Lets this handle end the acquisition from another thread, also while a thread waits for it. A
+        /// thread that waits with it costs a `Client` wake-ups of threads.
         pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
             self.cancel = Some(Registration::new(cancel));
             self
@@ -100,8 +98,8 @@ macro_rules! label_method {
         /// ([`HOLDER_LABEL_SIZE_MAX`](crate::limits::HOLDER_LABEL_SIZE_MAX)) of text without control
         /// characters. The default is the client's
         /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)). Inspections and contention
-        /// errors show it to everybody who may read the masters, so it must be no secret. Another label is an
-        /// error of the acquisition.
+        /// errors may show it to everybody who may read the masters, so it must be no secret. Another label
+        /// is an error of the acquisition.
         pub fn holder_label(mut self, label: impl Into<::std::borrow::Cow<$lifetime, str>>) -> Self {
             self.label = Some(label.into());
             self
@@ -117,17 +115,17 @@ macro_rules! fair_method {
         /// the smallest ticket. Tickets are numbered as in Skeen's total order multicast; the doorway is that
         /// of Lamport's bakery algorithm (1974).
         ///
-        /// Once a ticket is allotted, one or two round trips after its waiter asked, no later caller gets the
-        /// lock before it. This holds while the waiter lives and its masters keep their data. Two kinds of
-        /// callers can overtake it: callers that asked at the same time, and callers that ask while restarted
-        /// masters have forgotten its ticket or have not heard of it for 3 s. Dead waiters delay the others
-        /// for 3 s in all. Exclusion never depends on the queue.
+        /// Once a ticket is allotted, as a rule one or two round trips after its waiter asked, no later
+        /// caller gets the lock before it. This holds while the waiter lives and its masters keep their data.
+        /// Callers that asked at the same time can overtake it. So can callers that ask while masters have
+        /// forgotten its ticket, or have not heard of it for 3 s. Waiters that die together delay the others
+        /// for up to about 4 s. Exclusion never depends on the queue.
         ///
         /// A fair lock excludes locks of the same name that are not fair. Those ignore the queue: **let all
         /// callers of a resource be fair.** Callers of one client each have a ticket, and do not pass the
-        /// lock on among themselves. Without a wait the lock is granted only if it is free and nobody waits,
-        /// and no ticket is left. Each sign of life of a waiter, about one a second, is an attempt. A fair
-        /// lock can be neither fenced nor shared: that is an error.
+        /// lock on among themselves. Without a wait the lock is granted only if it is free and nobody has a
+        /// ticket, and no ticket is left. Each sign of life of a waiter, about one a second or more, is an
+        /// attempt. A fair lock can be neither fenced nor shared: that is an error.
         pub fn fair(mut self) -> Self {
             self.$($field.)*policy = $crate::options::WaitPolicy::Fair;
             self
@@ -146,9 +144,9 @@ macro_rules! auto_extend_method {
         /// Extensions begin with the grant, also before a task fetches the guard: a future that is kept and
         /// not polled keeps the lock. Dropping the future gives it up.
         ///
-        /// A failed extension is repeated within a second until the validity ends, and a loss is reported
-        /// before that end. The lock still ends a TTL after its process dies. Extensions that are due for
-        /// many locks share one write per master.
+        /// A failed extension is repeated within a second while the lock is valid. The lock still ends about
+        /// a TTL after its process dies, at the latest. Extensions that are due for many locks share one
+        /// write per master.
         pub fn auto_extend(mut self, max_hold: Duration) -> Self {
             self.$($field.)*auto_extend = Some(max_hold);
             self
@@ -223,18 +221,19 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WaitPolicy {
-    /// Until a release notification arrives, or for a random delay. No order between clients is promised.
+    /// Until a release notification arrives, the holder's time ends or a random delay is over. No order
+    /// between clients is promised.
     #[default]
     Notified,
-    /// In a queue on each master: waiters get the lock in the order in which they asked.
+    /// In a queue on each master, in the order that [`Options::fair`] describes.
     Fair,
 }
 
-/// Options of a lock: all that is asked of it beside its name. The default is a plain lock with a TTL of 10 s
-/// and a wait of the same length.
+/// Options of a lock: all that is asked of it beside its name. The default is a plain lock with a TTL of 10
+/// s, or `max_ttl` if that is shorter, and a wait of the same length.
 ///
 /// [`LockRequest`](crate::LockRequest), [`LeaseRequest`](crate::LeaseRequest) and
-/// [`LockSetRequest`](crate::LockSetRequest) have the same methods and build this value;
+/// [`LockSetRequest`](crate::LockSetRequest) have these methods, as far as they apply, and build this value;
 /// [`Request::Acquire`](crate::engine::Request::Acquire) takes it.
 ///
 /// ```
@@ -255,9 +254,10 @@ pub struct Options {
     /// Time that the lock lives on the masters unless it is extended; `None` is 10 s, or `max_ttl` if that is
     /// shorter.
     pub ttl: Option<Duration>,
-    /// Time to go on trying; zero makes one attempt, `None` is the TTL.
+    /// Time to go on trying; zero makes one attempt, or a few for a fenced lock; `None` is the TTL.
     pub wait: Option<Duration>,
-    /// Largest number of attempts; `None` sets no limit, and zero counts as one.
+    /// Largest number of attempts, as [`Options::max_attempts`] counts them; `None` sets no limit, and zero
+    /// counts as one.
     pub max_attempts: Option<u32>,
     /// Validity that must be left when the lock is handed out.
     pub min_validity: Duration,

@@ -24,19 +24,20 @@ use crate::mutants::mutant;
 use crate::options::{Options, fair_method, held_methods, label_method, option_methods, request_methods};
 use crate::process::Process;
 
-/// Lock client for one thread, with the lowest latency. Nothing happens between its calls.
+/// Lock client for one thread. Nothing is sent or read between its calls.
 ///
 /// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
 /// one master it is the single-instance lock of the same page. Blocking calls drive the event loop on the
-/// caller's own thread and return by the limits that the configuration sets. The pipelined form
-/// ([`Redlock::submit`], [`Redlock::turn`], [`Redlock::poll_outcome`]) has many locks under way at once.
+/// caller's own thread. They return by the limits that options and configuration set, unless your `on_event`
+/// function delays them. The pipelined form ([`Redlock::submit`], [`Redlock::turn`],
+/// [`Redlock::poll_outcome`]) has many locks under way at once.
 ///
 /// It also reconnects inside calls only; a service that is idle for long calls [`Redlock::turn`] now and
 /// then. Dropping a `Redlock` writes queued requests, as far as that needs no waiting, and closes the
 /// connections. Leases that outlive it end by their TTL.
 ///
-/// A fork of the process cannot use it: its calls return errors, its leases are not valid, and drops do
-/// nothing. Connect anew in the child.
+/// A fork of the process cannot use it: its calls return errors or nothing, its leases are not valid, and
+/// drops do nothing. Connect anew in the child.
 ///
 /// ```no_run
 /// use redlatch::Redlock;
@@ -91,7 +92,8 @@ impl Wake for LoopWaker {
 }
 
 /// Request for one lock; made by [`Redlock::lock`]. It sends nothing before one of the acquire calls.
-/// [`Options::auto_extend`] extends the lock only while its [`Redlock`] is driven.
+/// [`Options::auto_extend`] extends the lock only while its [`Redlock`] is driven, and its [`Lease`] does not
+/// show these extensions.
 #[derive(Debug)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LeaseRequest<'a> {
@@ -216,8 +218,8 @@ impl Redlock {
     /// release.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time. Later calls go on with the release. A lease of
-    /// another `Redlock` goes back to that one, as if dropped.
+    /// [`ReleaseError::Unconfirmed`] if too few masters answered in time: later calls go on with the release.
+    /// A lease of another `Redlock` goes back to that one, as if dropped.
     pub fn release(&mut self, mut lease: Lease) -> Result<Released, ReleaseError> {
         if !self.has_made(&lease) {
             // The drop of the lease leaves it to the client that it belongs to.
@@ -237,11 +239,11 @@ impl Redlock {
         }
     }
 
-    /// Leaves a lock to the end of its TTL: nothing is released, nothing extends it, and nothing is sent.
-    /// Nobody else gets it before [`Lease::valid_until`].
+    /// Leaves a lock to the end of its TTL: neither a release nor a further extension is sent. Nobody else
+    /// gets it before [`Lease::valid_until`].
     ///
     /// # Errors
-    /// [`LeaveError`] if the lock is lost; then it is released as if dropped.
+    /// [`LeaveError`]. A lost lock is released as if dropped.
     pub fn leave(&mut self, mut lease: Lease) -> Result<(), LeaveError> {
         self.check_process().map_err(LeaveError::Stopped)?;
         if !self.has_made(&lease) {
@@ -291,8 +293,8 @@ impl Redlock {
         self.health().masters
     }
 
-    /// Returns whether a quorum of masters can grant locks, how many more may fail, and the status of each
-    /// master, as of the last call that drove the event loop. Without masters in a fork of the process.
+    /// Returns whether the votes of a quorum of masters count, how many more may fail, and the status of each
+    /// master. It is as of the last call that drove the event loop. Without masters in a fork of the process.
     #[must_use]
     pub fn health(&self) -> Health {
         if self.is_forked() { Health::default() } else { self.driver.engine.health(clock::now()) }
@@ -304,7 +306,7 @@ impl Redlock {
         if self.is_forked() { Stats::default() } else { self.driver.engine.stats(clock::now()) }
     }
 
-    /// Returns for how long the machine was suspended since the first `Redlock` of this process was made: the
+    /// Returns for how long the machine was suspended since the first client of this process was made: the
     /// time that [`Instant::now`] did not count. It is zero without the feature `suspend`, and on platforms
     /// that the feature does not support.
     #[must_use]
@@ -318,13 +320,14 @@ impl Redlock {
         self.driver.engine.config()
     }
 
-    /// Queues a request of the pipelined form. Nothing is written before [`Redlock::turn`] or
-    /// [`Redlock::flush`].
+    /// Queues a request of the pipelined form. The next [`Redlock::turn`], [`Redlock::flush`] or blocking
+    /// call writes it.
     ///
     /// The caller keeps the returned id and releases each acquired lock: no lease does so.
     ///
     /// # Errors
-    /// [`SubmitError`]; nothing was queued then.
+    /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and
+    /// locks all the same.
     pub fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
         self.check_process().map_err(SubmitError::Stopped)?;
         let now = clock::now();
@@ -352,8 +355,8 @@ impl Redlock {
         result
     }
 
-    /// Returns a waker that ends the sleep of a [`Redlock::turn`] from any thread, or else the sleep of the
-    /// next one. It does nothing in a fork of the process.
+    /// Returns a waker that ends the sleep of a [`Redlock::turn`] from any thread, or else the next sleep of
+    /// this client. It does nothing in a fork of the process.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::new(LoopWaker { poller: self.driver.waker(), origin: self.origin.clone() }))
@@ -416,10 +419,10 @@ impl Redlock {
 
     /// Ends the locks of this client within `limit`, and the client.
     ///
-    /// Acquisitions of the pipelined form end with [`AcquireError::Stopped`]. `held` says what becomes of
-    /// locks that leases hold: they are released now, or left to their leases; a lease that still holds its
-    /// lock at the end keeps its validity, and the lock ends with its TTL. Returns when nothing is left on
-    /// any master, or after `limit`, with the number of locks not released everywhere; 0 in a fork.
+    /// Acquisitions of the pipelined form are given up. `held` says what becomes of locks that leases hold:
+    /// they are released now, or left to their leases; a lease that still holds its lock at the end keeps its
+    /// validity, and the lock ends with its TTL. Returns when nothing is left to release on any master, or
+    /// after `limit`, with the number of locks and failed attempts not released everywhere; 0 in a fork.
     pub fn drain(mut self, limit: Duration, held: HeldLocks) -> usize {
         if self.is_forked() {
             return 0;
@@ -525,17 +528,18 @@ impl<'a> LeaseRequest<'a> {
     /// were closed while the client was idle, it takes up to 200 ms more.
     ///
     /// # Errors
-    /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage; its [`Denial`](crate::error::Denial) has
+    /// what each master said.
     pub fn try_acquire(self) -> Result<Lease, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Acquires the lock, and retries after random delays until the wait is over. The default wait is the
-    /// TTL. A waiter for a fair lock sends its signs of life meanwhile.
+    /// Acquires the lock, and retries until the wait is over at the latest. The default wait is the TTL. A
+    /// waiter for a fair lock sends its signs of life meanwhile.
     ///
     /// # Errors
-    /// [`AcquireError`] of the last attempt. A lock that was acquired in part is released.
-    /// [`AcquireError::NoQuorum`] of a fenced lock also says that the clocks of the masters differ too much.
+    /// [`AcquireError`]. A lock that was acquired in part is released. [`AcquireError::NoQuorum`] of a fenced
+    /// lock may also mean that the clocks of the masters differ too much.
     pub fn acquire(self) -> Result<Lease, AcquireError> {
         let resource = Resource::new(self.resource.as_bytes())?;
         let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
@@ -545,9 +549,9 @@ impl<'a> LeaseRequest<'a> {
 
 /// Lock held by a [`Redlock`].
 ///
-/// Dropping it queues its release, which goes out with the next call of its `Redlock`, in one write with all
-/// that the call sends. The drop never blocks, and may happen on another thread or in a panic. To send the
-/// release at once, call [`Redlock::release`], or [`Redlock::flush`] after the drop.
+/// Dropping it queues its release, which goes out with the next call of its `Redlock` that drives the event
+/// loop. The drop never blocks, and may happen on another thread or in a panic. To send the release at once,
+/// call [`Redlock::release`], or [`Redlock::flush`] after the drop.
 #[must_use = "dropping the lease releases the lock"]
 pub struct Lease {
     lock: OpId,

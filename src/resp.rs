@@ -12,7 +12,7 @@
 //! Invariants:
 //! - Decoding allocates nothing, copies nothing and never panics, whatever the bytes.
 //! - It reads from left to right and decides on bytes already read alone, so any split of a stream gives the
-//!   same replies and the same error as one piece, and an error is reported at the first byte that proves it.
+//!   same replies and error as one piece.
 //! - It is strict: each value has exactly one encoding, so encoding a decoded reply gives back the very
 //!   bytes.
 #![cfg_attr(

@@ -102,8 +102,8 @@ impl Fleet {
     /// servers that have just started grant nothing for `max_ttl` otherwise.
     ///
     /// A test of what a restart loses sets [`Quarantine::Uptime`] and a short `max_ttl`. The answer timeout
-    /// is 2 s and the connect timeout 5 s, so that a busy machine is no outage. A call that fewer than a
-    /// quorum of masters answer takes so long.
+    /// is 2 s and the connect timeout 5 s, so that a busy machine is no outage. A call that has to wait for
+    /// hanging masters takes so long.
     #[must_use]
     pub fn config(&self) -> ConfigBuilder {
         let config = Config::builder().masters(self.urls()).quarantine(Quarantine::Trust);

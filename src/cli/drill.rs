@@ -31,9 +31,9 @@ use witness::Witness;
 /// Check the promise of a lock on these masters, with faults that you allow.
 ///
 /// Contenders lock a few resources again and again, each as a client of its own, while the faults that you
-/// allow happen to one master at a time. Shows whether a lock ever had two holders, how late calls ended, and
-/// how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its clients also
-/// write PREFIXredlatch:mark. It loads the masters like a few busy services.
+/// allow happen, as a rule to one master at a time. Shows whether a lock ever had two holders, how late calls
+/// ended, and how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its
+/// clients also write PREFIXredlatch:mark. It loads the masters like a few busy services.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -61,9 +61,9 @@ pub(crate) struct Args {
     /// if that is `end`.
     ///
     /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
-    /// list, from 1. The call with `end` always follows; if it fails three times, no other fault
-    /// begins. A call is killed after 10s. A process that the hook leaves running finds its stdout and stderr
-    /// closed after the drill.
+    /// list, from 1. The call with `end` follows, also if `begin` failed; if it fails three times, no other
+    /// fault begins. A call is killed after 10s. A process that the hook leaves running finds its stdout and
+    /// stderr closed after the drill.
     #[arg(long, value_name = "COMMAND")]
     hook: Option<String>,
 

@@ -37,8 +37,9 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show the lock until the program is ended or nobody reads any more: on a terminal in place; elsewhere,
-    /// and with --json, when a master's key or holder changes, or a master begins or ceases to answer.
+    /// Look at the lock twice a second until the program is ended or nobody reads any more: on a terminal in
+    /// place; elsewhere, and with --json, when a master's key or holder changes, or a master begins or ceases
+    /// to answer.
     #[arg(long)]
     watch: bool,
 
@@ -64,7 +65,7 @@ Examples:
 
 /// Delete a lock, whoever holds it.
 ///
-/// THIS BREAKS THE LOCK. The holder is not notified: it goes on as if it held the lock, beside the next
+/// THIS BREAKS THE LOCK. The holder is not notified: it may go on as if it held the lock, beside the next
 /// holder. Use it if the holder is known to be dead and nobody can wait for the end of its TTL, which
 /// `redlatch inspect` shows.
 #[derive(clap::Args)]

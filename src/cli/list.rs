@@ -29,8 +29,8 @@ use super::options::{Exit, MasterOptions, code, print, say};
 ///
 /// It asks each master for the keys that begin with the prefix, and then for each lock. It takes no part in
 /// any lock. A lock that comes or goes meanwhile may be missing, or be listed though it is gone. Keys that
-/// are no locks are counted, and not listed. The login needs the right +scan, and for waiters +zcard and
-/// +pubsub|numsub.
+/// cannot be locks are not listed; those with a lock's name are counted. The login needs the right +scan, and
+/// for waiters +zcard and +pubsub|numsub.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {

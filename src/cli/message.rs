@@ -283,7 +283,7 @@ impl Message<'_> {
                 write!(f, "; valid for {}", Rounded(left))
             }
             Self::GrantedBy { masters, rest: 0 } => write!(f, "granted by {masters}"),
-            Self::GrantedBy { masters, rest } => write!(f, "granted by {masters}; {rest} not waited for"),
+            Self::GrantedBy { masters, rest } => write!(f, "granted by {masters}; {rest} not needed"),
             Self::Extended { lock, left } => write!(f, "{lock} extended; valid for {}", Rounded(left)),
             Self::NotExtended { error } => write!(f, "trying again: {error}"),
             Self::NotExtendedInTime { lock } => write!(f, "{lock} was not extended in time"),
@@ -305,7 +305,7 @@ impl Message<'_> {
             }
             Self::GoneBefore { lock, absent, count } => write!(
                 f,
-                "{lock} was gone on {absent} of {} before the command ended; check its work, as another may have run \
+                "{lock} was gone on {absent} of {} before its release; check its work, as another may have run \
                  meanwhile",
                 Counted(count, "master")
             ),
@@ -333,8 +333,8 @@ impl Message<'_> {
             }
             Self::UnlockUnconfirmed { lock } => write!(
                 f,
-                "{lock} may remain on a quorum of masters until its TTL ends. Retry when more masters answer. A key that is \
-                 no lock stays until its owner deletes it"
+                "{lock} may exclude others until its TTL ends. Retry when more masters answer. A key of another type \
+                 stays until its owner deletes it"
             ),
             _ => self.fmt_of_command(f),
         }

@@ -76,7 +76,7 @@ pub(crate) struct MasterOptions {
     /// The longest TTL that any user of these masters may ask for; the same for all of them [default: 30s].
     ///
     /// A master that restarted is not counted for this long, as it may have forgotten a lock that still
-    /// lives. A user with a shorter maximum counts it too early, and takes a lock that another user still
+    /// lives. A user with a shorter maximum counts it too early, and may take a lock that another user still
     /// holds. Library: max_ttl.
     #[arg(long, value_name = "TIME", env = env::MAX_TTL)]
     max_ttl: Option<OsString>,

@@ -90,7 +90,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     at_least: Option<Duration>,
 
-    /// The exit code if another client holds the lock.
+    /// The exit code if others hold the lock or are ahead in its queue.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::CONTENDED)]
     conflict_exit_code: u8,
 
@@ -119,7 +119,8 @@ pub(crate) struct Args {
     /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
     /// HOST:PID:PROGRAM].
     ///
-    /// `redlatch inspect` and the error of a refused client show it, to everybody who may read the masters.
+    /// `redlatch inspect` and the error of a refused client may show it, to everybody who may read the
+    /// masters.
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
@@ -139,7 +140,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RESOURCE")]
     also: Vec<OsString>,
 
-    /// The lock's name: any text of 1 to 1024 bytes.
+    /// The lock's name: nearly any text of 1 to 1024 bytes.
     resource: OsString,
 
     /// The command and its arguments, behind `--`.
@@ -153,7 +154,7 @@ pub(crate) struct Args {
 const AFTER_HELP: &str = "\
 Exit codes:
   The command's own; 128+N if signal N ended it or the wait for the lock. Others:
-   64  bad usage: the message names the argument
+   64  bad usage: the message says what is wrong
    69  too few masters could grant the lock, within 2s or within the --wait: unreachable, in error, or restarted lately
    70  the operating system refused something
    75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
@@ -179,7 +180,7 @@ When the lock is lost:
 
 Processes:
   The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
-  command wherever they went (setsid, daemons); redlatch exits when none of them is left.
+  command that it may signal, wherever they went (setsid, daemons); redlatch exits when none of these is left.
   When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left in the background
   go on without the lock: let the command wait for those that need it.
   If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with
@@ -199,8 +200,8 @@ Signals:
 In a terminal:
   The command has the terminal's foreground, as under a shell, so keys reach the command only. In a pipeline it gets
   the foreground when it reads from the terminal. If Ctrl-C ends the command, redlatch passes it on to its own job.
-  Ctrl-Z stops the command, all of its descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
-  command goes on if the lock is still valid; else it gets KILL and does nothing more.
+  Ctrl-Z stops the command's group, on Linux its other descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
+  command goes on if enough validity is left; else it gets KILL and does nothing more.
   STOP to the command alone leaves it its lock.
   Under `stty tostop` redlatch says what happened when the command has ended, and as a background job nothing.
 

@@ -43,9 +43,10 @@ impl Client {
 ///
 /// At most one candidate of a name leads at a time, as long as each leader heeds
 /// [`Leadership::is_leader`]. The term is a fencing token and grows from leader to leader, so a storage that
-/// checks it also stops a leader that was paused. After a crash of the leader another candidate leads within
-/// the TTL. A leadership lasts for `max_hold` at the longest
-/// ([`ConfigBuilder::max_hold`](crate::ConfigBuilder::max_hold), 1 h by default); it ends like a loss then.
+/// checks it refuses a leader that was paused, once it has seen a later term. After a crash of the leader
+/// another candidate leads about a TTL later at the latest. A leadership is renewed for `max_hold` at the
+/// longest ([`ConfigBuilder::max_hold`](crate::ConfigBuilder::max_hold), 1 h by default); it ends like a loss
+/// then.
 #[derive(Debug, Clone)]
 #[must_use = "a candidate does nothing before it campaigns"]
 pub struct Candidate {
@@ -53,8 +54,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Sets the TTL, 10 s by default: the time after which another candidate leads when the leader has
-    /// crashed. A leader that reaches no quorum of masters for so long, less a tenth, loses its leadership.
+    /// Sets the TTL ([`LockRequest::ttl`]): about the time until another candidate leads when the leader has
+    /// crashed. A leader that reaches no quorum of masters for half of it or more may lose its leadership.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.request = self.request.ttl(ttl);
         self
@@ -206,7 +207,7 @@ impl Leadership {
     /// Resigns: releases the lock, and another candidate leads after two to three round trips.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background.
+    /// As [`Guard::release`].
     pub fn resign(self) -> Result<Released, ReleaseError> {
         self.guard.release()
     }

@@ -25,7 +25,7 @@ use crate::options::held_methods;
 /// Dropping it releases the lock in the background, and works in a panic and on any thread. It does not
 /// block; only the client's last handle waits, at most 100 ms. The release goes out with the client's next
 /// write, at most 1 ms later ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux
-/// with glibc that includes the main thread, so a process may end right after the drop, except in a panic
+/// with glibc that includes the main thread, so a process may end right after a drop on it, except in a panic
 /// hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
 ///
 /// [`Guard::leave`] and [`Guard::leave_for`] give the lock up without a release, for jobs that run once per
@@ -154,11 +154,11 @@ impl Guard {
     /// loss that no quorum is left. It is called at most once, also when the client stops. It is not called
     /// if the guard is released or dropped before.
     ///
-    /// All callbacks of a client run on one thread of their own, in the order in which losses are reported.
-    /// They may use the client there. One that blocks delays those behind it: await [`Guard::lost`] where
-    /// that matters. A panic ends its own callback only. If the lock is over already, the callback is called
-    /// at once, also on that thread. If the client has stopped, or in a fork, it runs on the calling thread.
-    /// If the system gives no thread, it runs on the loop leader, and must not wait for the client. A lock
+    /// All callbacks of a client run one after the other, on a thread of their own. They may use the client
+    /// there. One that blocks delays those behind it: await [`Guard::lost`] where that matters. A panic ends
+    /// its own callback only. If the lock is over already, the callback is called at once, also on that
+    /// thread. If the client has stopped, or in a fork, it runs on the calling thread. If the system gives no
+    /// thread, it runs on a thread that uses or drives the client, and must not wait for the client. A lock
     /// whose loss was reported is not renewed any more.
     ///
     /// ```no_run
@@ -186,8 +186,8 @@ impl Guard {
     /// release.
     ///
     /// # Errors
-    /// [`ReleaseError`] if too few masters answered in time. The release goes on in the background, so log
-    /// the error: the protected work is done.
+    /// [`ReleaseError::Unconfirmed`] if too few masters answered in time: log it, as the release goes on in
+    /// the background.
     pub fn release(self) -> Result<Released, ReleaseError> {
         Pending::new(self).wait()
     }
@@ -197,11 +197,11 @@ impl Guard {
         Release(Pending::new(self))
     }
 
-    /// Leaves the lock to the end of its TTL: nothing is released, nothing extends it, and nothing is sent.
-    /// Nobody else gets it before [`Guard::valid_until`]. It sends nothing, so it is for threads and tasks.
+    /// Leaves the lock to the end of its TTL: neither a release nor a further extension is sent. Nobody else
+    /// gets it before [`Guard::valid_until`]. It does not wait, so it is for threads and tasks.
     ///
     /// # Errors
-    /// [`LeaveError`] if the lock is lost; then it is released as if dropped.
+    /// [`LeaveError`]. A lost lock is released as if dropped.
     pub fn leave(mut self) -> Result<(), LeaveError> {
         let client = self.client.clone();
         let left = client.shared().with(|core| {
@@ -215,17 +215,17 @@ impl Guard {
 
     /// Gives the lock up, and leaves it on the masters for the rest of a time, counted from now: for jobs
     /// that run once per interval. Sets the TTL of its keys to the rest, which is at most the configured
-    /// `max_ttl`, and waits until each master that was asked has answered, for the answer limit at most.
-    /// Nobody else gets the lock before [`Left::held_until`], also if this process ends. With a rest of zero
-    /// the lock is released.
+    /// `max_ttl`, and waits until each master that was asked has answered, for the answer limit and 200 ms at
+    /// most. Nobody else gets the lock before [`Left::held_until`], also if this process ends. With a rest of
+    /// zero the lock is released.
     ///
     /// A master that misses it gets it again after a reconnect, and a release once the time is over, while
     /// the client lives.
     ///
     /// # Errors
     /// [`LeaveError`]. After [`LeaveError::Unconfirmed`] the lock is left, and masters are asked again in the
-    /// background. After [`LeaveError::Stopped`] it ends with its TTL. After any other error it is lost, or
-    /// released as if dropped.
+    /// background. After [`LeaveError::Stopped`] it ends with its TTL; in a waker it is released as if
+    /// dropped. After any other error it is lost, or released as if dropped.
     pub fn leave_for(self, rest: Duration) -> Result<Left, LeaveError> {
         Pending::new(LeaveCall { guard: self, rest }).wait()
     }
@@ -317,14 +317,14 @@ fn notify_loss(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockEnd {
-    /// The lock is lost or about to be lost: stop the protected work.
+    /// The lock is lost or about to be lost, or the client has stopped: stop the protected work.
     Lost,
-    /// The guard was released or dropped before, or a drain has released its lock.
+    /// The guard was released, left or dropped before, or a drain has released its lock.
     Released,
 }
 
 /// Future that is ready when a lock is lost, about to be lost, or released; made by [`Guard::lost`]. It is
-/// cancel-safe: dropping it ends the notification and changes nothing for the lock.
+/// cancel-safe: dropping it ends the notification, and does not release the lock.
 #[must_use = "nothing is reported before this is awaited"]
 #[derive(Debug)]
 pub struct Lost {
@@ -398,7 +398,7 @@ impl Client {
     }
 }
 
-/// ExtendCall under way: a future for any executor, or a value to [`Extend::wait`] for.
+/// Extension under way: a future for any executor, or a value to [`Extend::wait`] for.
 ///
 /// It sends nothing before it is polled or waited for, unless it comes from [`Client::extend_all`].
 ///

@@ -26,14 +26,14 @@ use crate::limits;
 ///
 /// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
 /// one master it is the single-instance lock of the same page. A blocking call drives the loop on the
-/// caller's own thread where it can, so a lone caller pays for no hand-over between threads. Futures need no
-/// particular executor. A background thread of the client drives the loop for them; it also reconnects, and
-/// releases the locks of dropped guards.
+/// caller's own thread where it can, so a lone caller usually pays for no hand-over between threads. Futures
+/// need no particular executor. A background thread of the client drives the loop for them; it also
+/// reconnects, and releases the locks of dropped guards.
 ///
 /// [`crate::Redlock`] works without that thread, for one owner.
 ///
 /// Guards are handles, too. Dropping the last handle waits at most 100 ms ([`crate::limits::CLOSE_WAIT`]) for
-/// queued releases, and not at all after [`Client::drain`] or [`Client::drain_async`].
+/// queued releases, and not at all once [`Client::drain`] or [`Client::drain_async`] has stopped the client.
 ///
 /// A fork of the process cannot use the client: calls that ask masters return errors, drops do nothing, and
 /// [`Client::drain`] has nothing to wait for. Connect anew in the child.
@@ -153,9 +153,9 @@ impl Client {
         self.health().masters
     }
 
-    /// Returns whether a quorum of masters can grant locks, how many more may fail, and the status of each
-    /// master. It asks no master and does not block: a master that hangs is noticed when it next misses an
-    /// answer.
+    /// Returns whether the votes of a quorum of masters count now, how many more may fail, and the status of
+    /// each master. It asks no master and does not block: a master that hangs is noticed when it next misses
+    /// an answer.
     ///
     /// A readiness probe returns [`Health::has_quorum`], which changes by itself when masters come back. A
     /// liveness probe must not depend on it: a restart of the process brings no master back, and gives up the
@@ -171,7 +171,8 @@ impl Client {
     /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
     /// fork of the process.
     ///
-    /// It copies some 10 KiB while the client is locked; call it for each scrape, not for each lock.
+    /// It copies 6 KiB, and 2 KiB for each master, while the client is locked: call it for each scrape, not
+    /// for each lock.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().peek(|core| core.driver.engine.stats(clock::now())).unwrap_or_default()
@@ -206,12 +207,12 @@ impl Client {
     /// 1. From now on nothing is acquired. Acquisitions under way end with [`crate::AcquireError::Stopped`],
     ///    and so do later ones, of all handles.
     /// 2. `held` says what becomes of locks that guards hold: they are released now, or left to their guards.
-    /// 3. This call returns when nothing is left on any master, or after `limit`.
+    /// 3. This call returns when nothing is left to release on any master, or after `limit`.
     /// 4. The client stops. Guards that still hold a lock keep their validity, and nobody renews or releases
     ///    it: it ends with its TTL.
     ///
-    /// Returns the number of locks that are not released on every master. A master that cannot be reached
-    /// keeps them there until their TTL; that harms nobody if the others have released them.
+    /// Returns the number of locks and failed attempts that are not released on every master. A master that
+    /// cannot be reached keeps them there until their TTL.
     ///
     /// It returns at once in a fork of the process, where it is 0, and in a waker that this client calls.
     ///
@@ -228,8 +229,8 @@ impl Client {
     }
 
     /// Returns the future of [`Client::drain`], for tasks. It does nothing before it is polled. It is
-    /// cancel-safe: dropping it ends the wait only. The client then acquires nothing, has released what was
-    /// to be released, and serves its guards.
+    /// cancel-safe: dropping it ends the wait only. After a poll the client acquires nothing, releases what
+    /// was to be released, and serves its guards.
     pub fn drain_async(
         &self,
         limit: Duration,

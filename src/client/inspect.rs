@@ -1,4 +1,4 @@
-//! InspectCall at a lock, and breaking it by force.
+//! Looking at a lock, and breaking it by force.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ impl Client {
     /// Returns what each master holds of the lock of this name, of any holder, in one round trip.
     ///
     /// Returns when each usable master has answered, or at the answer limit of the longest TTL
-    /// ([`crate::ConfigBuilder::answer_timeout`]). It takes no part in any lock and changes nothing.
+    /// ([`crate::ConfigBuilder::answer_timeout`]). After an idle time it takes up to 200 ms more. It takes no
+    /// part in any lock and changes nothing.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -58,8 +59,8 @@ impl Client {
     /// of readers. A key of any other type stays, and its master answers with an error.
     ///
     /// # Errors
-    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. Deleted keys stay
-    /// deleted; the others end with their TTL.
+    /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. A holder that
+    /// extends the lock may put deleted keys back.
     pub fn force_unlock<'n>(&self, name: impl Into<LockName<'n>>) -> Result<ForceUnlocked, ForceUnlockError> {
         Pending::new(ForceUnlockCall { client: self, name: name.into() }).wait()
     }

@@ -39,7 +39,7 @@ mod attempt;
 ///
 /// Only the first hold asks the masters. Callers that come meanwhile wait for its answer: all share a grant,
 /// and after a failure those with a longer wait go on. The last hold that ends releases the lock at the
-/// masters. A handle without holds has nothing on the masters, and may be kept.
+/// masters. A handle without holds may be kept.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -98,15 +98,15 @@ impl LockRequest<'_> {
 impl ReentrantLock {
     /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with
     /// all callers of this owner that want it at the same time. A caller that joins gets the rest of the
-    /// validity and no new TTL. Automatic extension goes on while there are holds.
+    /// validity, however short, and no new TTL. Automatic extension serves all holds.
     ///
     /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: this call
     /// then waits for that guard.
     ///
-    /// An attempt lasts for the shortest wait of its callers, and makes at most
-    /// [`LockRequest::max_attempts`] tries. If it fails, callers with a longer wait go on with the next
-    /// attempt. The others get its error, also if it failed early. A handle given to
-    /// [`LockRequest::cancel_with`] ends the attempt for all its callers, and each later one.
+    /// An attempt lasts for the shortest wait of its callers, with [`LockRequest::max_attempts`] of its own.
+    /// If it fails, callers with a longer wait go on with the next attempt, unless waiting cannot help. The
+    /// others get an error, also if it failed early. A handle given to [`LockRequest::cancel_with`] ends the
+    /// attempt for all its callers, and each later one.
     ///
     /// # Errors
     /// [`LockReentrantError::Lost`] if this owner has holds of a lock whose validity has ended: end those
@@ -221,7 +221,7 @@ impl ReentrantGuard {
     /// Gives the lock a new TTL for all holds, counted from now, if a quorum of masters still has it.
     ///
     /// # Errors
-    /// As [`Guard::extend`]; [`ExtendError::Busy`] while another hold extends it.
+    /// As [`Guard::extend`]; [`ExtendError::Busy`] while another extension of it is under way.
     pub fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
         self.extension(ttl)?.wait()
     }
@@ -240,7 +240,7 @@ impl ReentrantGuard {
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
-    /// ended; see [`Guard::lost`]. It is cancel-safe: dropping it ends the notification only.
+    /// ended; see [`Guard::lost`]. It is cancel-safe: dropping it ends the notification.
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let lost = self.owner.look(Guard::lost);
         async move {

@@ -119,7 +119,7 @@ impl<'a> LockRequest<'a> {
     /// ([`crate::limits::REVIVE_MAX`]).
     ///
     /// # Errors
-    /// [`AcquireError`] distinguishes contention from an outage, and has what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage; its [`Denial`] has what each master said.
     pub fn try_acquire(self) -> Result<Guard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
@@ -129,11 +129,10 @@ impl<'a> LockRequest<'a> {
         self.wait(Duration::ZERO).acquire_async()
     }
 
-    /// Acquires the lock, and retries after random delays until the wait is over. The default wait is the
-    /// TTL.
+    /// Acquires the lock, and retries until the wait is over at the latest. The default wait is the TTL.
     ///
     /// # Errors
-    /// [`AcquireError`] of the last attempt. A lock that was acquired in part is released.
+    /// [`AcquireError`]. A lock that was acquired in part is released.
     pub fn acquire(self) -> Result<Guard, AcquireError> {
         Pending::new(self).wait()
     }
@@ -156,7 +155,8 @@ impl<'a> LockRequest<'a> {
 pub struct Acquire<'a>(pub(super) Pending<LockRequest<'a>>);
 
 impl Acquire<'_> {
-    /// Waits on this thread. Returns by the end of the request's wait, or of one attempt if that is later.
+    /// Waits on this thread: for the request's wait, and up to 200 ms more after an idle time. Without a wait
+    /// see [`LockRequest::try_acquire`].
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].
@@ -267,12 +267,11 @@ impl LockRequest<'_> {
 /// ```
 ///
 /// **No upgrade.** A guard to read never becomes a guard to write, or back. A reader that asks to write waits
-/// for itself and for every other reader, until its wait ends; two such readers would wait for each other.
-/// Release, acquire, then look again at the data. A dropped guard's release is on its way before the request
-/// that follows.
+/// for itself and for every other reader; two such readers would wait for each other. Release, acquire, then
+/// look again at the data. A dropped guard's release is on its way before the request that follows.
 ///
-/// **Order.** By default a writer has no preference. It gets the lock when a quorum is free of readers at one
-/// moment, so a stream of readers can keep it waiting until its wait is over. With
+/// **Order.** By default a writer has no preference. It gets the lock if one of its attempts finds a quorum
+/// free of readers. So a stream of readers can keep it waiting until its wait is over. With
 /// [`RwLock::prefer_writers`], a stream of writers can keep readers waiting.
 #[derive(Debug, Clone)]
 pub struct RwLock {

@@ -110,7 +110,7 @@ impl LockSetRequest {
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that failed. Nothing is held then.
+    /// [`SetError`] names a lock that failed. Nothing is held then.
     pub fn try_acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.wait(Duration::ZERO).acquire()
     }
@@ -123,18 +123,18 @@ impl LockSetRequest {
         self.wait(Duration::ZERO).acquire_async()
     }
 
-    /// Acquires all of them, and retries until the wait is over.
+    /// Acquires all of them, and retries until the wait is over at the latest.
     ///
     /// # Errors
-    /// As [`LockSetRequest::try_acquire`], of the last round.
+    /// As [`LockSetRequest::try_acquire`].
     pub fn acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.start().wait()
     }
 
     /// Returns the future of [`LockSetRequest::acquire`], for tasks. It sends nothing before it is polled.
     ///
-    /// It is cancel-safe: dropping it never blocks and gives all of them up. Everything that it acquired so
-    /// far is released in the background.
+    /// It is cancel-safe: dropping it gives all of them up. Everything that it acquired so far is released in
+    /// the background.
     pub fn acquire_async(
         self,
     ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {
@@ -283,8 +283,7 @@ impl Ask for PauseCall {
 
 /// Several locks held together, valid while each of them is valid.
 ///
-/// Dropping it releases all of them in the background. The drop never blocks, and works in a panic and on any
-/// thread. The releases go out as for a dropped [`Guard`].
+/// Dropping it releases all of them in the background, as dropping each [`Guard`] does.
 #[must_use = "dropping the set releases its locks"]
 pub struct GuardSet {
     /// Sorted by name.
@@ -399,7 +398,7 @@ impl GuardSet {
     }
 
     /// Returns a future that is ready when the first of them is lost, about to be lost, or released; see
-    /// [`Guard::lost`]. It is cancel-safe: dropping it ends the notification only.
+    /// [`Guard::lost`]. It is cancel-safe: dropping it ends the notification.
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let mut each: Vec<Lost> = self.guards.iter().map(Guard::lost).collect();
         poll_fn(move |context| {
@@ -420,8 +419,8 @@ impl GuardSet {
     /// confirmed each. Returns the results, sorted by name.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, whose release is not confirmed. All releases go on in the
-    /// background.
+    /// [`SetError`] names the first lock, by name, whose release is not confirmed. Those that were sent go on
+    /// in the background.
     pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         let mut released = Ok(Vec::new());
         for (name, releasing) in self.start_release() {
@@ -449,7 +448,8 @@ impl GuardSet {
     /// Leaves all of them to the end of their TTL; see [`Guard::leave`].
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that was lost. The others are left.
+    /// [`SetError`] names the first lock, by name, that was not left. Each other lock is left unless it
+    /// failed, too.
     pub fn leave(mut self) -> Result<(), SetError<LeaveError>> {
         let mut left = Ok(Vec::new());
         for guard in std::mem::take(&mut self.guards) {

@@ -60,7 +60,8 @@ pub fn variables() -> impl Iterator<Item = &'static str> {
 }
 
 impl Config {
-    /// Reads the settings from the environment. [`ConfigBuilder::from_env`] lists the variables.
+    /// Reads the settings from the environment. [`ConfigBuilder::from_env`] lists the variables. Variables
+    /// that do not go together are errors of [`ConfigBuilder::build`].
     ///
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
@@ -85,8 +86,8 @@ impl ConfigBuilder {
     /// | `REDLATCH_TLS_CA`, `REDLATCH_TLS_CERT`, `REDLATCH_TLS_KEY` | files of `Tls`, with the feature `tls` |
     /// | `REDLATCH_TLS_SERVER_NAME` | `Tls::server_name`, with the feature `tls` |
     ///
-    /// An empty variable counts as none. Later calls of the builder override what it read, except that
-    /// [`ConfigBuilder::master`] adds a master.
+    /// An empty variable counts as none. Later calls of the same method replace what it read;
+    /// [`ConfigBuilder::master`] and [`ConfigBuilder::masters`] add.
     ///
     /// ```no_run
     /// use redlatch::{Client, ConfigBuilder};

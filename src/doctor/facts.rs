@@ -20,7 +20,7 @@ use super::rights::{Trial, trial_key, trials};
 pub struct Diagnosis {
     /// Each master with its facts, in the order of the configuration.
     pub masters: Vec<ExaminedMaster>,
-    /// What was found, the heaviest first; empty for a healthy fleet.
+    /// What was found, the heaviest first.
     pub findings: Vec<Finding>,
 }
 
@@ -63,7 +63,7 @@ pub struct Facts {
 pub struct PingTimes {
     /// Median.
     pub p50: Duration,
-    /// 99th percentile; the longest of up to 100.
+    /// 99th percentile; the longest of fewer than 100.
     pub p99: Duration,
     /// Number of round trips.
     pub count: usize,
@@ -123,9 +123,9 @@ pub struct Rights {
     pub denied: Vec<&'static str>,
     /// Commands that the server does not know.
     pub unknown: Vec<&'static str>,
-    /// Whether the keys behind the prefix are out of its reach.
+    /// Whether a key behind the prefix is out of its reach.
     pub lacks_keys: bool,
-    /// Whether the channels behind the prefix are out of its reach.
+    /// Whether a channel behind the prefix is out of its reach.
     pub lacks_channels: bool,
 }
 

@@ -27,11 +27,11 @@ pub struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Worth knowing. A fleet with notes alone is healthy.
+    /// Worth knowing. Plain locks work as they are.
     Note,
-    /// Locks work, and are less available or less safe than they could be.
+    /// Locks are, or will soon be, less available or less safe than they could be.
     Warning,
-    /// Locks do not work, or two holders are possible.
+    /// One master or all locks do not work, or two holders are possible.
     Error,
 }
 
@@ -71,7 +71,7 @@ pub enum Problem {
         /// Its `run_id`.
         run_id: Box<str>,
     },
-    /// Several masters run on one machine.
+    /// Several masters have one IP address.
     SameHost {
         /// Its address.
         address: IpAddr,
@@ -139,19 +139,20 @@ pub enum Problem {
     TrustUnverified,
     /// Restarted masters could be trusted, and are not.
     TrustJustified,
-    /// A restart of the master loses all its locks; the quarantine covers it.
+    /// A restart of the master may lose all its locks; the quarantine covers it.
     RestartForgets,
     /// The master's votes do not count yet.
     Quarantined {
         /// Time until they count.
         left: Duration,
     },
-    /// Strict mode does not count the master, as nobody has observed it for long enough.
+    /// A new client in strict mode does not count the master: no mark says that it was observed for long
+    /// enough.
     Unobserved {
         /// Time for which it must be observed.
         needed: Duration,
     },
-    /// The login lacks rights, or the server lacks commands.
+    /// The login lacks rights.
     MissingRights {
         /// The part of the client that needs them.
         feature: &'static str,
@@ -246,7 +247,7 @@ impl fmt::Display for Finding {
             Problem::SameServer { run_id } => {
                 write!(f, "these addresses lead to one server (run_id {run_id})")
             }
-            Problem::SameHost { address } => write!(f, "these masters run on one machine, {address}"),
+            Problem::SameHost { address } => write!(f, "these masters have one IP address, {address}"),
             Problem::ClockOffset { offset, .. } => write!(f, "the clocks differ by {}", Rounded(*offset)),
             Problem::SlowRoundTrip { p99, limit } => write!(
                 f,
@@ -271,14 +272,14 @@ impl fmt::Display for Finding {
             Problem::TrustUnsynced { loss, .. } => f.write_str(loss),
             Problem::TrustUnverified => f.write_str("nothing shows whether each write is synced to disk"),
             Problem::TrustJustified => f.write_str("each master syncs each write to disk"),
-            Problem::RestartForgets => f.write_str("a restart loses all locks: appendonly is no"),
+            Problem::RestartForgets => f.write_str("a restart may lose all locks: appendonly is no"),
             Problem::Quarantined { left } => {
                 write!(f, "the master restarted lately: not counted for another {}", Rounded(*left))
             }
             Problem::Unobserved { needed } => {
                 write!(
                     f,
-                    "strict mode does not count the master: no client observed it for {}",
+                    "a new client in strict mode does not count it: no mark says that it was observed for {}",
                     Rounded(*needed)
                 )
             }
@@ -311,7 +312,7 @@ impl Finding {
             Problem::Unreachable { .. } | Problem::LoginRefused { .. } => {
                 "it grants nothing, and the fleet tolerates one failure less"
             }
-            Problem::NoQuorum { .. } => "nobody can take a lock",
+            Problem::NoQuorum { .. } => "a client here may get no lock",
             Problem::TooFewMasters { count: 1 } => {
                 "while this master is down or in quarantine, there are no locks"
             }
@@ -321,23 +322,23 @@ impl Finding {
                 "one server would vote several times; a client refuses the later addresses"
             }
             Problem::SameHost { .. } => {
-                "they fail together, so the fleet tolerates fewer failures than it seems"
+                "they may fail together, so the fleet tolerates fewer failures than it seems"
             }
             Problem::ClockOffset { limit, .. } => {
                 return format!(
-                    "masters refuse fenced locks at a difference of {}; plain locks do not need clocks",
+                    "masters may refuse fenced locks from a difference of {}; plain locks need no wall clock",
                     Rounded(*limit)
                 );
             }
-            Problem::SlowRoundTrip { .. } => "the client then skips the master until it has answered",
-            Problem::Replica => "it grants nothing, and its master may already be in the list",
+            Problem::SlowRoundTrip { .. } => "a client may then skip the master until it has answered",
+            Problem::Replica => "a replica should grant nothing, and its master may already be in the list",
             Problem::OldVersion { .. } => "fenced, fair and shared locks need Redis 5 or later",
             Problem::ClusterWithoutHashTag { .. } => {
                 "fenced, fair and shared locks use several keys, which fail with CROSSSLOT"
             }
             Problem::ClusterNode => "a failover there may lose locks, and a moved slot refuses them",
             Problem::WritesRefused { .. } => "it grants no lock",
-            Problem::EvictingPolicy { .. } => "at its memory limit it deletes locks that are held",
+            Problem::EvictingPolicy { .. } => "at its memory limit it may delete locks that are held",
             Problem::EvictedKeys { .. } => "some of these keys may have been locks that were held",
             Problem::MemoryNearLimit { .. } => {
                 "a full master extends and releases locks, and grants no new one"

@@ -261,10 +261,12 @@ impl RestartLoss {
     /// The problem of a client that trusts the master.
     const fn problem(self) -> Problem {
         let loss = match self {
-            Self::All => "a restart loses all locks: appendonly is no",
+            Self::All => "a restart may lose all locks: appendonly is no",
             Self::Seconds => "a crash loses up to 2s of locks: appendfsync is everysec",
-            Self::Unknown => "a crash loses half a minute of locks or more: appendfsync is no",
-            Self::DuringRewrite => "a crash during a rewrite loses locks: no-appendfsync-on-rewrite is yes",
+            Self::Unknown => "a crash may lose half a minute of locks or more: appendfsync is no",
+            Self::DuringRewrite => {
+                "a crash during a rewrite may lose locks: no-appendfsync-on-rewrite is yes"
+            }
         };
         let remedy = match self {
             Self::DuringRewrite => "set no-appendfsync-on-rewrite no",

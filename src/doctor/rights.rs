@@ -54,16 +54,18 @@ impl Feature {
     /// The effect of missing rights.
     pub(super) const fn without(self) -> &'static str {
         match self {
-            Self::Locks => "locks cannot be taken, extended or released there",
+            Self::Locks => "locks cannot be taken, extended or released there as needed",
             Self::Quarantine => {
                 "each reconnect counts as a restart; strict mode refuses the master; less can be examined"
             }
-            Self::Notifications => "waiters retry at random times instead of receiving release notifications",
-            Self::Inspections => "inspect does not work there",
-            Self::Comfort => "connections have no name, and the first release costs one more round trip",
+            Self::Notifications => {
+                "waiters may retry at random times instead of receiving release notifications"
+            }
+            Self::Inspections => "inspect fails there, or shows less",
+            Self::Comfort => "connections have no name, or a script's first use costs a round trip",
             Self::Fenced => "fenced, fair and shared locks cannot be taken there",
             Self::Fair => "fair locks cannot be taken there",
-            Self::Shared => "readers and writers cannot take locks there",
+            Self::Shared => "locks of readers do not work there",
         }
     }
 

@@ -123,7 +123,7 @@ impl Histogram {
     }
 
     /// Returns what was recorded since an earlier snapshot of the same histogram. The maximum of the result
-    /// is exact if it was reached since, and otherwise the end of its bucket.
+    /// is exact if the overall one was reached since, and otherwise at most the end of its bucket.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = Self::new();

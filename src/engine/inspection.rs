@@ -27,7 +27,7 @@ pub struct Inspection {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyState {
-    /// The master has no such key, and would have it if it ever had: it is in no quarantine.
+    /// The master has no such key, and is in no quarantine.
     Absent,
     /// The master has the key.
     Holds {
@@ -68,7 +68,7 @@ pub enum LockStatus {
     /// and so do a lost master and a lock of clients with another list of masters. Possibly nobody can
     /// acquire the lock before some of these keys have expired.
     Split,
-    /// Fewer than a quorum answered.
+    /// Fewer than a quorum gave a usable answer.
     Unknown,
 }
 
@@ -91,8 +91,8 @@ impl Inspection {
         }
     }
 
-    /// Returns whether a quorum of the configured masters holds the same value, so that one holder has the
-    /// lock alone. It is also false if too few answered; see [`Inspection::status`].
+    /// Returns whether a quorum of the configured masters holds the same value, so that nobody else can take
+    /// the lock. It is also false if too few answered; see [`Inspection::status`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.value().is_some()
@@ -120,9 +120,9 @@ impl Inspection {
     }
 
     /// Returns for how long a quorum still holds the holder's value if it neither extends nor releases, by
-    /// the masters' clocks. The holder's own validity ends earlier, by the drift allowance at least. For a
-    /// [`LockStatus::Shared`] lock it is the time for which a quorum has readers. [`HolderTtl::Gone`] if
-    /// nobody holds the lock, [`HolderTtl::Never`] if keys without TTL hold it.
+    /// the masters' clocks. The holder's own validity ends earlier. For a [`LockStatus::Shared`] lock it is
+    /// the time for which a quorum has readers. [`HolderTtl::Gone`] if nobody holds the lock,
+    /// [`HolderTtl::Never`] if keys without TTL hold it.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
         let holder = self.value();
@@ -209,7 +209,7 @@ impl fmt::Display for LockStatus {
             Self::Held => "held",
             Self::Shared => "shared by readers",
             Self::Split => "split: no quorum holds the same lock, and none is free of it",
-            Self::Unknown => "unknown: no quorum of masters answered",
+            Self::Unknown => "unknown: no quorum of masters gave a usable answer",
         })
     }
 }
@@ -236,7 +236,12 @@ impl fmt::Display for Inspection {
             LockStatus::Split => write!(f, "{} ({})", LockStatus::Split, Counted(all, "master"))?,
             LockStatus::Unknown => {
                 let count = count(&|state| !matches!(state, KeyState::Failed(_)));
-                write!(f, "unknown: {count} of {} answered, {} needed", Counted(all, "master"), quorum(all))?;
+                write!(
+                    f,
+                    "unknown: {count} of {} gave a usable answer, {} needed",
+                    Counted(all, "master"),
+                    quorum(all)
+                )?;
             }
         }
         if f.alternate() {
@@ -280,8 +285,7 @@ impl ForceUnlocked {
         self.report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count()
     }
 
-    /// Returns the number of masters that gave no answer or whose key is no lock: they may still hold the
-    /// key.
+    /// Returns the number of masters that gave no answer or an error: they may still hold the key.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.report.votes.len() - self.deleted() - self.absent()
@@ -363,7 +367,7 @@ mod tests {
             ),
             (
                 ["?", "?", ""],
-                "unknown: 1 of 3 masters answered, 2 needed",
+                "unknown: 1 of 3 masters gave a usable answer, 2 needed",
                 &[
                     "m1, m2: not asked, as it still owes an earlier answer; check the master, or raise answer_timeout",
                     "m3: free",

@@ -29,8 +29,8 @@ impl OpId {
 pub enum Request<'a> {
     /// Acquires a lock. Answered by [`Outcome::Acquire`].
     ///
-    /// A request that waits queues behind those callers of this engine that hold the lock or wait for it,
-    /// unless it is shared or fair.
+    /// A request that waits queues behind those callers of this engine that hold the lock or wait for it;
+    /// shared and fair ones take no part in this.
     Acquire {
         /// Name of the lock; the configured prefix is put in front.
         resource: Resource<'a>,
@@ -54,8 +54,8 @@ pub enum Request<'a> {
         lock: OpId,
     },
     /// Reports once the loss of a held lock, by [`Outcome::Lost`]: a tenth of its validity before that ends,
-    /// if it is not extended before, or when masters have shown that it is lost. A lock that is released
-    /// before has no such outcome.
+    /// if it is not extended before, or when masters have shown that it is lost. A lock that its holder gives
+    /// up before has no such outcome.
     NotifyLoss {
         /// The lock.
         lock: OpId,
@@ -64,7 +64,7 @@ pub enum Request<'a> {
     /// engine.
     ///
     /// An acquisition under way is cancelled and has no outcome; an extension under way fails. A second
-    /// release of a lock joins the first one, with one outcome.
+    /// release joins an awaited first one that is under way, with one outcome.
     Release {
         /// The lock.
         lock: OpId,
@@ -99,15 +99,15 @@ pub enum Request<'a> {
         /// The lock's name.
         resource: Resource<'a>,
     },
-    /// Deletes a lock on each usable master, whoever holds it; a key that is no lock stays. The holder gets
-    /// no notification, and may go on as if it held the lock. Answered by [`Outcome::ForceUnlock`], as
-    /// [`Request::Inspect`] is.
+    /// Deletes a lock on each usable master, whoever holds it; a key of another type than a lock's stays. The
+    /// holder gets no notification, and may go on as if it held the lock. Answered by
+    /// [`Outcome::ForceUnlock`], as [`Request::Inspect`] is.
     ForceUnlock {
         /// The lock's name.
         resource: Resource<'a>,
     },
-    /// Ends the acquisitions under way and takes no more of them, for ever. Waits until nothing is left on
-    /// any master, at most for `limit`. Answered by [`Outcome::Drained`].
+    /// Ends the acquisitions under way and takes no more of them, for ever. Waits until nothing is to be
+    /// released any more, at most for `limit`. Answered by [`Outcome::Drained`].
     Drain {
         /// Treatment of the locks that are held.
         held: HeldLocks,
@@ -121,15 +121,15 @@ pub enum Request<'a> {
 #[non_exhaustive]
 pub enum HeldLocks {
     /// They are released at once, also under a guard that still lives: its validity ends before, and its loss
-    /// is reported. Its own `release` and `extend` return the error `NotHeld` then. For work that was stopped
-    /// before.
+    /// is reported. Its own `release` and `extend` return the error `NotHeld` then, or `Stopped` after the
+    /// drain. For work that was stopped before.
     Release,
     /// Their holders go on, and release them while the drain waits. A lock that is held at the end of the
     /// drain stays on the masters until its TTL has run out; nobody renews it or releases it any more.
     Leave,
 }
 
-/// Error of a request that was not taken; nothing was sent.
+/// Error of a request that was not taken; nothing was sent, except by a drain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
@@ -183,7 +183,8 @@ pub enum Outcome {
     /// its failure. A renewal that gives way to a [`Request::Extend`] has none.
     ///
     /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as
-    /// none will follow. After any other error the next one follows while the validity lasts.
+    /// none will follow. After any other error the next one follows while the validity lasts, unless the loss
+    /// was reported.
     Renewal(Result<Instant, ExtendError>),
     /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
     /// at this time.
@@ -227,7 +228,7 @@ pub struct Released {
     pub deleted: usize,
     /// Number of masters that no longer had it.
     pub absent: usize,
-    /// Number of masters that had not answered; they are released in the background.
+    /// Number of masters that had not confirmed it; they are released in the background.
     pub unanswered: usize,
 }
 

@@ -51,13 +51,13 @@ pub struct Stats {
     pub extensions_failed: u64,
     /// Attempts of an acquisition after its first one.
     pub retries: u64,
-    /// Locks passed on to the next waiter of the same client by a swap.
+    /// Swaps that were sent to pass a lock on to the next waiter of the same client.
     pub hand_overs: u64,
     /// Release notifications that brought an attempt forward.
     pub notified: u64,
     /// Keys put back on masters that had missed or lost them while their lock was held.
     pub repairs: u64,
-    /// Keys whose release some master never confirmed, so that they ended by their TTL.
+    /// Locks and attempts whose release some master did not confirm; the TTL ends what is left of them.
     pub orphans: u64,
     /// Events that were dropped because the observer did not keep up.
     pub events_dropped: u64,
@@ -71,11 +71,12 @@ pub struct Stats {
     pub claims: usize,
     /// Number of masters that make a quorum.
     pub quorum: usize,
-    /// Time from a request to its grant, of acquired locks: of all up to 1,000 locks per second, and of one
-    /// in 64 above ([`crate::limits::TIMED_SHARE`]). So its count is not the number of locks.
+    /// Time from a request to its grant, of acquired locks: of all up to about 1,000 per second or with an
+    /// observer, and else of one in 64 ([`crate::limits::TIMED_SHARE`]). So its count is not the number of
+    /// locks.
     pub acquire_time: Histogram,
     /// Time from a request to its end, of each acquisition that made more than one attempt or waited in a
-    /// queue of its client, whatever its end.
+    /// queue of its client, unless it was given up.
     pub wait_time: Histogram,
     /// Time from the start of the attempt that got a lock to its release or loss, of the same locks.
     pub hold_time: Histogram,
@@ -93,14 +94,14 @@ pub struct MasterStats {
     pub is_ready: bool,
     /// Answers that granted an attempt, late ones included.
     pub granted: u64,
-    /// Grants that came when their attempt had failed or the release had begun.
+    /// Grants that came too late to count: the attempt had failed, or the lock was extended or released.
     pub late: u64,
     /// Answers that refused an attempt.
     pub refused: u64,
     /// Answers to attempts that are errors.
     pub errors: u64,
-    /// Attempts without an answer: it was not asked, as it was not connected, silent or its queue was full;
-    /// its connection broke; or it did not answer in time.
+    /// Attempts without an answer before their verdict: it was not asked, as it was not connected, silent or
+    /// its queue was full; its connection broke; or it did not answer in time.
     pub unanswered: u64,
     /// Connections that replaced an earlier one.
     pub reconnects: u64,
@@ -111,8 +112,8 @@ pub struct MasterStats {
     pub credentials_failed: u64,
     /// Time for which its votes did not count because it may have restarted.
     pub quarantined: Duration,
-    /// Time from the queuing of a request to its answer. It is sampled: one request at a time, and at most
-    /// one in [`limits::ROUND_TRIP_PAUSE`](crate::limits::ROUND_TRIP_PAUSE).
+    /// Time from the queuing of a request to its answer. It is sampled: at most one acquisition in
+    /// [`limits::ROUND_TRIP_PAUSE`](crate::limits::ROUND_TRIP_PAUSE).
     pub round_trip: Histogram,
 }
 
@@ -318,8 +319,8 @@ listed! { Stats, counters counters_mut: [u64; 18] {
     near_losses "redlatch_near_losses_total" "Times that a lock came within a tenth of its validity of its end.",
     extended "redlatch_extended_total" "Extensions that succeeded, renewals included.",
     extensions_failed "redlatch_extensions_failed_total" "Extensions that too few masters confirmed, or too late, renewals included.",
-    retries "redlatch_retries_total" "Attempts of an acquisition after its first one.",
-    hand_overs "redlatch_hand_overs_total" "Locks passed on to the next waiter of the same client.",
+    retries "redlatch_retries_total" "Attempts of an acquisition after its first one, without hand-overs.",
+    hand_overs "redlatch_hand_overs_total" "Swaps sent to pass a lock on to the next waiter of the same client.",
     notified "redlatch_notified_total" "Release notifications that brought an attempt forward.",
     repairs "redlatch_repairs_total" "Keys put back on masters that had missed or lost them.",
     orphans "redlatch_orphans_total" "Keys whose release was never confirmed, so that they ended by their TTL.",

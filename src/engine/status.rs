@@ -35,10 +35,10 @@ pub struct MasterStatus {
     pub version: Option<Box<str>>,
     /// Identity of the server's process; `None` before it reported one.
     pub run_id: Option<Box<str>>,
-    /// Command that releases locks there: `DELIFEQ`, `DELEX IFEQ` (run on models only, on no server) or
-    /// `EVALSHA`.
+    /// Command that usually releases plain locks there: `DELIFEQ`, `DELEX IFEQ` (run on models only, on no
+    /// server) or `EVALSHA`.
     pub release_command: &'static str,
-    /// Optional commands that the server refused, each with its latest error text.
+    /// Optional commands that the server refused, with the error texts.
     pub refused: Vec<(&'static str, Box<str>)>,
     /// Faults of the server as a master of locks. Each is one sentence by its `Display`.
     pub warnings: Vec<Warning>,
@@ -56,7 +56,7 @@ pub enum MasterState {
     Ready,
     /// Connected and asked; its votes count after this time.
     Quarantined(Duration),
-    /// Owes an answer, and is not asked before it gives it.
+    /// Owes an answer; before it says something it is sent no acquisition.
     Silent,
 }
 

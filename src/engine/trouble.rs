@@ -7,7 +7,7 @@ use crate::limits;
 use crate::lock::command;
 use crate::words::{NO_SERVER, Rounded};
 
-/// Fault of a connected server as a master of locks. `{}` is one sentence with advice.
+/// Fault of a server as a master of locks. `{}` is one sentence with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
@@ -19,8 +19,8 @@ pub enum Warning {
         /// Time since the last time.
         ago: Duration,
     },
-    /// It is a replica, and grants nothing.
-    #[error("it is a replica, and grants nothing; list its master instead")]
+    /// It is a replica, which should grant nothing.
+    #[error("it is a replica; list its master instead")]
     Replica,
     /// It may evict locks.
     #[error("its maxmemory-policy is {policy}, which may evict locks; set noeviction")]
@@ -28,14 +28,14 @@ pub enum Warning {
         /// Its `maxmemory-policy`.
         policy: Box<str>,
     },
-    /// It does not publish releases, so waiters of other clients retry at random times.
-    #[error("its releases notify nobody, so waiters retry at random: {}", with_advice(.refusal))]
+    /// It does not publish releases, so waiters of other clients may retry at random times.
+    #[error("its releases notify nobody, so waiters may retry at random: {}", with_advice(.refusal))]
     NotPublishing {
         /// Its error reply.
         refusal: Box<str>,
     },
-    /// It refused the subscription to releases, so waiters of this client retry at random times.
-    #[error("it sends no release notifications, so waiters retry at random: {}", with_advice(.refusal))]
+    /// It refused the subscription to releases, so waiters of this client may retry at random times.
+    #[error("it sends no release notifications, so waiters may retry at random: {}", with_advice(.refusal))]
     NotSubscribed {
         /// Its error reply.
         refusal: Box<str>,

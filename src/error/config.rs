@@ -57,7 +57,7 @@ pub enum ConfigError {
         /// Bytes of the prefix.
         size: usize,
     },
-    /// A client name that the servers would refuse.
+    /// A client name that is empty, or not printable ASCII without spaces.
     #[error("the client name is empty or not printable; use ASCII without spaces")]
     ClientName,
     /// An answer timeout outside 1 to 1,000,000 ppm of the TTL.
@@ -78,8 +78,7 @@ pub enum ConfigError {
         /// The most it may be.
         max: Duration,
     },
-    /// An environment variable is missing, or its value is not accepted. The value is not shown, as it may
-    /// hold a password.
+    /// An environment variable is missing, or its value is not accepted. No password in it is shown.
     #[error("{variable}: {reason}")]
     Variable {
         /// Name of the variable.
@@ -87,12 +86,12 @@ pub enum ConfigError {
         /// The reason, and what is accepted.
         reason: String,
     },
-    /// A holder label that cannot be used, or a drift and a `max_ttl` that leave no validity.
+    /// A holder label or a drift that cannot be used, or a drift and a `max_ttl` that leave no validity.
     #[error(transparent)]
     Input(#[from] InputError),
 }
 
-/// Error of a text that is not the URL of a master. It shows nothing of the text before its last `@`.
+/// Error of a text that is not the URL of a master. It shows nothing between the scheme and the last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db], rediss:// for TLS, or unix:///path"

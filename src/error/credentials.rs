@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::limits;
 use crate::words::Rounded;
 
-/// Reason why the new credentials of a master could not be had, or are not in use. No variant has a password
-/// or a user.
+/// Reason why the new credentials of a master could not be had, or are not in use. No text of them shows a
+/// password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {

@@ -205,7 +205,7 @@ impl fmt::Display for Failure {
             Self::NotHeld => f.write_str("was never sent this lock"),
             Self::SameServer => f.write_str("the same server as another master; list each server once"),
             Self::TokenRefused(TokenRefusal::Stale) => {
-                f.write_str("refused the fencing token: it has seen a larger one")
+                f.write_str("refused the fencing token: it has seen one that is as large")
             }
             Self::TokenRefused(TokenRefusal::Past { by }) => write!(
                 f,

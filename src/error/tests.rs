@@ -118,7 +118,7 @@ fn samples_of_calls() -> Vec<Sample> {
             Expired => ExtendError::Expired, "stop the protected work";
             Lost(_) => ExtendError::Lost(gone(Round::Extend)), "lock \"orders:42\" is lost; stop the protected work: 0 of 5 masters extended, 3 needed";
             NoQuorum(_) => ExtendError::NoQuorum(granted(Failure::NotHeld)), "lock \"orders:42\" was not extended; retry before it ends";
-            HoldLimit { .. } => ExtendError::HoldLimit { max_hold: LONG }, "the limit max_hold; release it, and acquire it anew";
+            HoldLimit { .. } => ExtendError::HoldLimit { max_hold: LONG }, "would pass max_hold, which is 4.4s; release the lock";
             Busy => ExtendError::Busy, "wait for it";
             NotHeld => ExtendError::NotHeld, "acquire it first";
             Input(_) => ExtendError::Input(InputError::ResourceEmpty), "at least one byte";

@@ -9,28 +9,29 @@ use super::ErrorClass;
 use super::{Denial, InputError, OVERLOADED, Report, fmt_lost, fmt_not_extended, fmt_unconfirmed};
 use crate::words::Rounded;
 
-/// Error of an acquisition. Everything that the attempt left behind is being released.
+/// Error of an acquisition. While the client lives, what its attempts may have left is released in the
+/// background.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// Enough masters answer, and another holder has keys on too many of them; or another caller of this
     /// client holds the lock or is ahead of this one in its wait queue. A fair lock also fails like this
-    /// while waiters are ahead in the masters' queue. A reader does while a writer keeps new readers out, for
-    /// 1 s ([`crate::limits::RESERVATION_TIME`]) or a little more. Wait or retry.
+    /// while waiters are ahead in the masters' queue. A reader does while a writer keeps new readers out.
+    /// Wait or retry.
     Contended(Box<Denial>),
     /// Too few masters can grant. They cannot be reached, are silent, answer with errors or are in
-    /// quarantine; or they refused the fencing token, as their clocks differ; or the queue of a fair lock is
-    /// full, at 4,096 waiters ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]), which is
-    /// [`ErrorClass::Overloaded`]. The report says which. A wait ends at once if the quarantine of too many
-    /// masters outlasts it.
+    /// quarantine; or they refused the fencing token; or the queue of a fair lock is full, at 4,096 waiters
+    /// ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]), which is [`ErrorClass::Overloaded`]. The report says which.
+    /// A wait ends at once if the quarantine of too many masters outlasts it.
     NoQuorum(Box<Denial>),
     /// A quorum granted, and by then less validity was left than asked for. As a rule this process was late:
     /// masters that are too slow end an attempt by its answer limit. Ask for a longer TTL.
     Expired(Box<Denial>),
     /// The client has too many locks (131,072), too many callers wait for this one (4,096), or too many bytes
-    /// wait for the masters (8 MiB each). It is reported at once. Release some locks, or retry later.
+    /// or answers wait for the masters. An acquisition that meets this does not wait. Release some locks, or
+    /// retry later.
     Overloaded,
-    /// Its [`Cancel`](crate::Cancel) handle ended it. Everything that it acquired is released.
+    /// Its [`Cancel`](crate::Cancel) handle ended it. Everything that it acquired is being released.
     Cancelled,
     /// The request itself cannot work; nothing was sent.
     Input(#[from] InputError),
@@ -79,19 +80,20 @@ impl fmt::Display for AcquireError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The validity had ended; nothing was sent. Another caller may hold the lock. Stop the protected work.
+    /// The validity ended before the extension was sent or confirmed. Another caller may hold the lock. Stop
+    /// the protected work.
     #[error("the lock's validity has ended; stop the protected work")]
     Expired,
     /// So many masters no longer have the key, or never had it, that no quorum can be left. Stop the
     /// protected work.
     #[error(fmt = fmt_lost)]
     Lost(Report),
-    /// Too few masters answered. The lock is valid as long as it was before, or as the new TTL if that is
+    /// Too few masters confirmed it. The lock is valid as long as it was before, or as the new TTL if that is
     /// sooner; retry until then.
     #[error(fmt = fmt_not_extended)]
     NoQuorum(Report),
     /// The extension would pass the longest total time that a lock may be held, one hour by default.
-    #[error("the lock was held for {} in all, the limit max_hold; release it, and acquire it anew", Rounded(*max_hold))]
+    #[error("the extension would pass max_hold, which is {}; release the lock, and acquire it anew", Rounded(*max_hold))]
     HoldLimit {
         /// The configured limit.
         max_hold: Duration,

@@ -15,8 +15,8 @@ pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
 /// delays happen.
 ///
 /// Send it to the storage with each write. The storage remembers the largest token that it has seen and
-/// refuses smaller ones. So a holder that was stopped, and does not know that its lock has passed on, does no
-/// harm when it wakes. Source: Kleppmann, "How to do distributed locking" (2016).
+/// refuses smaller ones. So a holder that was stopped cannot overwrite what a later holder has written.
+/// Source: Kleppmann, "How to do distributed locking" (2016).
 ///
 /// It has at most 53 bits, so a double has it exactly. It follows the clocks of the masters in microseconds
 /// since 1970, so it grows without a counter that could be lost. Nothing is promised of the difference

@@ -9,15 +9,15 @@ use std::time::Duration;
 /// to treat each case. A further reason is a further [`Failure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
-    /// The master took the command: the key is set, or its TTL was set.
+    /// The master carried out the command: it set the key or its TTL, or deleted the key.
     Granted,
-    /// An explicit refusal. To an acquisition: the key exists. To an extension: the key is gone or has
+    /// An explicit refusal. To an acquisition: a key is in the way. To an extension: the key is gone or has
     /// another value.
     Refused {
         /// Time left of the key that is in the way, if the master was asked and answered.
         holder: HolderTtl,
     },
-    /// Neither of these. The command may or may not have been carried out, so it is released, too.
+    /// Neither of these, for this reason.
     Failed(Failure),
     /// No answer when the outcome was already fixed; a late answer is still handled.
     Pending,
@@ -33,7 +33,7 @@ pub enum HolderTtl {
     Unknown,
     /// The key expires after this time at the latest unless its holder extends it.
     Left(Duration),
-    /// The key has no TTL: no lock of any Redlock client; it stays until somebody deletes it.
+    /// The key has no TTL, unlike those of locks; it stays until somebody deletes it.
     Never,
     /// The key was gone when the master was asked.
     Gone,
@@ -48,7 +48,7 @@ pub enum Failure {
         /// What happened to the connection, and to the latest attempt to make it.
         why: Arc<str>,
     },
-    /// The connection broke after the command was queued.
+    /// The connection broke after this command, or an earlier one for this lock, was queued.
     ConnectionLost,
     /// No answer by the limit of the attempt.
     NoAnswer {
@@ -57,8 +57,8 @@ pub enum Failure {
     },
     /// The master still owed an earlier answer, so it was not asked.
     Silent,
-    /// The answer does not count: the master restarted too recently, so it may have forgotten a lock that
-    /// still lives.
+    /// The answer does not count: the master may have restarted lately, and forgotten a lock that still
+    /// lives.
     Quarantined {
         /// Time until it counts.
         left: Duration,
@@ -70,8 +70,8 @@ pub enum Failure {
     QueueFull,
     /// The master was never sent this lock, so it cannot extend it.
     NotHeld,
-    /// The master's first answer showed this very request as carried out before. Only another address of the
-    /// same server explains that.
+    /// The master's first answer showed this very request as carried out before, as another address of the
+    /// same server does.
     SameServer,
     /// Nobody holds the fair lock there, and waiters that asked before are ahead.
     OthersFirst {
@@ -95,7 +95,7 @@ impl Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenRefusal {
-    /// The master has seen a token that is as large.
+    /// The master has seen a token that is at least as large.
     Stale,
     /// The master's clock is too far ahead of the token.
     Past {

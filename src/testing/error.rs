@@ -54,7 +54,7 @@ pub enum FleetError {
         log: String,
     },
     /// All ports that were tried are taken.
-    #[error("no free port on this machine")]
+    #[error("the ports that were tried are taken")]
     NoPort,
     /// The server does not run: it was killed, or ended by itself.
     #[error("the server on port {port} does not run; restart it first")]

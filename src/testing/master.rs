@@ -238,7 +238,7 @@ impl Master {
         Ok(())
     }
 
-    /// Sets other settings, from the next restart on.
+    /// Sets other settings for the next restart. URLs and logins have them at once.
     pub fn configure(&mut self, server: Server) {
         self.server = server;
     }

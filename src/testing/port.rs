@@ -9,8 +9,8 @@ pub(super) const PORT_ATTEMPTS_MAX: usize = 1_000;
 
 /// Returns a port of loopback on which nobody listens now; `None` if none was found.
 ///
-/// It is below the ephemeral ports. A client that retries a dead port among those may get the same port as
-/// its own, and so connect to itself.
+/// It is below the usual ephemeral ports. A client that retries a dead port among those may get the same port
+/// as its own, and so connect to itself.
 #[must_use]
 pub fn free_port() -> Option<u16> {
     free_port_at(Ipv4Addr::LOCALHOST.into())

@@ -169,7 +169,7 @@ pub struct Drive {
     registry: Registry,
 }
 
-/// Error of a [`Drive`] whose client was dropped or has stopped, or whose second drive was dropped.
+/// Error of a [`Drive`] whose client was dropped or has stopped, or of which another drive was dropped.
 #[cfg(unix)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has ended; drop the drive too")]
