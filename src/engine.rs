@@ -232,7 +232,7 @@ impl Engine {
                 self.submit_leave_for(now, lock.0, rest);
                 Ok(lock)
             }
-            Request::Pause { attempts, took } => self.submit_pause(now, attempts, took),
+            Request::Pause { attempts, took, limit } => self.submit_pause(now, attempts, took, limit),
             Request::Inspect { resource } => self.submit_inspect(now, resource),
             Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
             Request::Drain { held, limit } => self.submit_drain(now, held, limit),

@@ -269,9 +269,12 @@ impl Drop for Guard {
 pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
     let callback = client.callbacks().call_once(callback);
     let waker = Waker::from(callback.clone());
-    if let Listening::Stopped = notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
+    match notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
+        Listening::Yes(_) => {}
+        // A drain has released it under the living guard.
+        Listening::Released => waker.wake(),
         // Nobody would report it: the client has stopped, or belongs to another process.
-        callback.call();
+        Listening::Stopped => callback.call(),
     }
 }
 

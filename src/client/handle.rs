@@ -147,10 +147,11 @@ impl Client {
         });
     }
 
-    /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
+    /// Returns the status of each master, in the order of the configuration: the last one in a client that
+    /// has stopped, none in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
-        self.health().masters
+        self.shared().peek(|core| core.driver.engine.health(clock::now()).masters).unwrap_or_default()
     }
 
     /// Returns whether the votes of a quorum of masters count now, how many more may fail, and the status of
@@ -165,7 +166,8 @@ impl Client {
     /// stopped.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.shared().peek(|core| core.driver.engine.health(clock::now())).unwrap_or_default()
+        let core = self.shared().enter();
+        core.map(|core| core.driver.engine.health(clock::now())).unwrap_or_default()
     }
 
     /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a

@@ -116,9 +116,9 @@ impl<A: Ask> Pending<A> {
 
     /// Waits as a task does: the handle wakes this thread, too.
     fn wait_cancellable(&mut self) -> Result<A::Answer, A::Error> {
+        self.ask.shared().begin_wait(A::OUTCOME).map_err(A::stopped)?;
         let (parker, waker) = Parker::own();
         loop {
-            self.ask.shared().check_may_wait().map_err(A::stopped)?;
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return result;
             }

@@ -200,9 +200,10 @@ impl AcquireSet {
                 Step::Wait(place, wait) => {
                     Asking::Locks(vec![(place, self.request.one(place, wait).acquire_async())])
                 }
-                Step::Pause { attempts, took } => {
-                    let client = self.request.client.clone();
-                    Asking::Pause(Pending::new(PauseCall { client, attempts, took }))
+                Step::Pause { attempts, took, limit } => {
+                    let LockSetRequest { client, cancel, .. } = &self.request;
+                    let (client, cancel) = (client.clone(), cancel.clone());
+                    Asking::Pause(Pending::new(PauseCall { client, cancel, attempts, took, limit }))
                 }
                 Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
                 Step::Failed(Failed { place, error: source }) => {
@@ -249,12 +250,14 @@ impl Future for AcquireSet {
     }
 }
 
-/// A random pause between two rounds, longer than the last one took.
+/// A random pause between two rounds, longer than the last one took; the end of the wait ends it, too.
 #[derive(Debug)]
 struct PauseCall {
     client: Client,
+    cancel: Option<Registration>,
     attempts: u32,
     took: Duration,
+    limit: Duration,
 }
 
 impl Ask for PauseCall {
@@ -268,7 +271,8 @@ impl Ask for PauseCall {
     }
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), AcquireError> {
-        let request = Request::Pause { attempts: self.attempts, took: self.took };
+        let Self { attempts, took, limit, .. } = *self;
+        let request = Request::Pause { attempts, took, limit };
         Ok((core.submit(request).map_err(|_| AcquireError::Overloaded)?, ()))
     }
 
@@ -278,6 +282,10 @@ impl Ask for PauseCall {
 
     fn stopped(why: Stopped) -> AcquireError {
         AcquireError::Stopped(why)
+    }
+
+    fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {
+        Some((self.cancel.as_mut()?, AcquireError::Cancelled))
     }
 }
 

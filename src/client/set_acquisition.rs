@@ -91,6 +91,8 @@ pub enum Step<L> {
         attempts: u32,
         /// How long the last one took.
         took: Duration,
+        /// What is left of the wait, which ends the pause.
+        limit: Duration,
     },
     /// Hand these out, all of them, sorted by place.
     Held(Vec<L>),
@@ -196,8 +198,11 @@ impl<L> SetAcquisition<L> {
             Ok(lock) => self.held.push((place, lock)),
             Err(_) if mutant!(SetHandsOutSubset) => {}
             Err(error) => {
-                if failed.as_ref().is_none_or(|before| error.is_final() || place < before.place) {
-                    failed = Some(Failed { place, error });
+                // Waiting cannot help against a final one, whichever lock it is of.
+                let rank = |failed: &Failed| (!failed.error.is_final(), failed.place);
+                let failed_here = Failed { place, error };
+                if failed.as_ref().is_none_or(|before| rank(&failed_here) < rank(before)) {
+                    failed = Some(failed_here);
                 }
             }
         }
@@ -244,9 +249,9 @@ impl<L> SetAcquisition<L> {
         if self.failed_count == 1 && matches!(failed.error, AcquireError::Contended(_)) {
             return self.wait_for(now, failed.place);
         }
-        let took = now.saturating_duration_since(since).min(self.left(now));
         self.state = SetState::Pausing(failed);
-        Step::Pause { attempts: self.failed_count, took }
+        let took = now.saturating_duration_since(since);
+        Step::Pause { attempts: self.failed_count, took, limit: self.left(now) }
     }
 
     fn hand_out(&mut self) -> Step<L> {
@@ -280,6 +285,25 @@ mod tests {
         let votes = config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
         let report = Report { votes, ..Report::new(Round::Acquire, Bytes::new()) };
         AcquireError::Contended(Box::new(Denial { attempts: 1, ..Denial::new(report) }))
+    }
+
+    /// Threads and tasks get the answers in different orders.
+    #[test]
+    fn a_final_error_ends_a_set_in_any_order_of_the_answers() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let config = Arc::new(config);
+        let now = clock::now();
+        for order in [[0, 1], [1, 0]] {
+            let options = Options::new().wait(Duration::from_secs(60));
+            let (mut acquisition, _) = SetAcquisition::<()>::begin(now, config.clone(), 2, &options);
+            let mut step = None;
+            for place in order {
+                let error = if place == 0 { contended(&config) } else { AcquireError::Overloaded };
+                step = acquisition.answer(now, place, Err(error), &mut Vec::new(), |()| Duration::ZERO);
+            }
+            let Some(Step::Failed(Failed { place, error })) = step else { panic!("{order:?}: {step:?}") };
+            assert_eq!((place, error), (1, AcquireError::Overloaded));
+        }
     }
 
     #[test]

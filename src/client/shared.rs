@@ -302,6 +302,25 @@ impl Shared {
         result
     }
 
+    /// Takes the lock for a thread that waits for an outcome of this kind.
+    fn enter_to_wait(&self, kind: OutcomeKind) -> Result<MutexGuard<'_, Core>, Stopped> {
+        self.check_may_wait()?;
+        let core = self.enter()?;
+        match kind {
+            OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain => Ok(core),
+            _ => self.revive(core),
+        }
+    }
+
+    /// Prepares a thread that polls as a task does, and waits between its polls.
+    pub(super) fn begin_wait(&self, kind: OutcomeKind) -> Result<(), Stopped> {
+        self.guarded(|| {
+            let core = self.enter_to_wait(kind)?;
+            self.leave(core);
+            Ok(())
+        })
+    }
+
     /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none.
     pub(super) fn wait(
         &self,
@@ -316,11 +335,7 @@ impl Shared {
         kind: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
-        self.check_may_wait()?;
-        let mut core = self.enter()?;
-        if !matches!(kind, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain) {
-            core = self.revive(core)?;
-        }
+        let mut core = self.enter_to_wait(kind)?;
         core.background.is_favoured = false;
         let Some(completion) = ask(&mut core) else {
             self.leave(core);

@@ -53,9 +53,10 @@ impl Engine {
         now: Instant,
         attempts: u32,
         took: Duration,
+        limit: Duration,
     ) -> Result<OpId, SubmitError> {
         let (id, _) = self.begin_query(now, None)?;
-        let time = self.draw_pause(took, attempts);
+        let time = self.draw_pause(took, attempts).min(limit);
         self.start_query(now, id, Query::pause(now, time));
         Ok(OpId(id))
     }

@@ -91,6 +91,8 @@ pub enum Request<'a> {
         attempts: u32,
         /// Duration of the last one; the pause is not shorter.
         took: Duration,
+        /// The longest pause, whatever else is said.
+        limit: Duration,
     },
     /// Asks each master what it holds of a lock, of any holder. Answered by [`Outcome::Inspect`] when each
     /// usable master has answered, or at the answer limit of the longest TTL. It is no

@@ -115,6 +115,33 @@ fn a_drain_releases_under_living_guards() {
     drop((guard, other, set));
 }
 
+/// It may last, as for a master that cannot be reached.
+#[test]
+fn a_callback_that_comes_while_a_drain_lasts_is_called() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    fleet.master(2).stop();
+    let its = client.clone();
+    let draining = thread::spawn(move || its.drain(PATIENCE, HeldLocks::Release));
+    eventually(PATIENCE, "the lock is taken away", || !guard.is_valid());
+    let (sender, receiver) = mpsc::channel();
+    guard.on_lost(move || sender.send(()).expect("the test waits"));
+    receiver.recv_timeout(PATIENCE).expect("the loss is reported");
+    fleet.master(2).cont();
+    assert_eq!(draining.join().expect("no panic"), 0);
+}
+
+#[test]
+fn a_stopped_client_is_not_ready() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    eventually(PATIENCE, "it is ready", || client.health().has_quorum);
+    assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
+    let health = client.health();
+    assert!(!health.has_quorum && health.masters.is_empty(), "{health:#}");
+}
+
 #[test]
 fn a_dropped_drain_leaves_the_guards_served() {
     let mut fleet = Fleet::start(3);

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::InputError;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, GuardSet, limits};
+use redlatch::{AcquireError, Cancel, Client, GuardSet, limits};
 
 use crate::batch_tests::{reads_of, work};
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once, within};
+use crate::harness::{
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, config, open, poll_once, within,
+};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -136,6 +138,27 @@ fn the_rounds_of_a_set_do_not_bound_the_attempts_for_the_lock_in_its_way() {
     assert_eq!(waiting.join().expect("no panic").expect("both are free").guards().len(), 2);
     assert_eq!(settle(&other, PATIENCE), 0);
     assert_nothing_left(&client, &mut fleet);
+}
+
+/// A pause may be longer than what is left of the wait.
+#[test]
+fn the_end_of_the_wait_and_a_cancel_end_the_pause_between_two_rounds() {
+    let mut fleet = Fleet::start(3);
+    let hour = Duration::from_secs(3600);
+    let settings = config(&fleet.urls(), LONG).retry_delay(hour..=hour).build().expect("valid settings");
+    let client = Client::open(settings).expect("an event loop");
+    fleet.masters().for_each(|master| master.kill());
+    eventually(PATIENCE, "all are down", || client.health().to_string().starts_with("0 of 3"));
+    let request = client.lock_set(["a", "b"]).ttl(TTL).wait(SHORT);
+    let error = within("the end of the wait", move || request.acquire().expect_err("no master"));
+    assert!(matches!(error.source, AcquireError::NoQuorum(_)), "{error}");
+    let cancel = Cancel::new();
+    let request = client.lock_set(["a", "b"]).ttl(TTL).wait(hour).cancel_with(&cancel);
+    let waiting = thread::spawn(move || request.acquire().expect_err("no master"));
+    eventually(PATIENCE, "it pauses", || client.stats().no_quorum >= 4);
+    cancel.cancel();
+    let error = within("the cancel", move || waiting.join().expect("no panic"));
+    assert!(matches!(error.source, AcquireError::Cancelled), "{error}");
 }
 
 #[test]

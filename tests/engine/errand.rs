@@ -198,7 +198,9 @@ fn a_pause_is_random_and_can_be_cancelled() {
     let mut times = Vec::new();
     for _ in 0..8 {
         let begun = rig.now;
-        rig.engine.submit(rig.now, Request::Pause { attempts: 3, took: ms(5) }).expect("room");
+        rig.engine
+            .submit(rig.now, Request::Pause { attempts: 3, took: ms(5), limit: ms(1000) })
+            .expect("room");
         while rig.outcome().is_none() {
             rig.advance(Duration::from_micros(100));
         }
@@ -206,10 +208,19 @@ fn a_pause_is_random_and_can_be_cancelled() {
     }
     assert!(times.iter().all(|time| (ms(5)..=ms(46)).contains(time)), "{times:?}");
     assert!(times.iter().any(|time| *time != times[0]), "{times:?}");
-    let pause = rig.engine.submit(rig.now, Request::Pause { attempts: 1, took: ms(5) }).expect("room");
+    let pause = rig
+        .engine
+        .submit(rig.now, Request::Pause { attempts: 1, took: ms(5), limit: ms(1000) })
+        .expect("room");
     rig.release(pause, false);
     rig.advance(ms(100));
     assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0));
+    let begun = rig.now;
+    rig.engine.submit(rig.now, Request::Pause { attempts: 3, took: ms(5), limit: ms(2) }).expect("room");
+    while rig.outcome().is_none() {
+        rig.advance(Duration::from_micros(100));
+    }
+    assert!(rig.now - begun <= ms(2) + Duration::from_micros(100), "the limit ends it");
 }
 
 #[test]

@@ -45,8 +45,8 @@ impl World {
         self.submit_errand(client, key, Request::ForceUnlock { resource }, OutcomeKind::ForceUnlock)
     }
 
-    pub fn submit_pause(&mut self, client: usize, attempts: u32, took: Duration) -> OpId {
-        self.submit_errand(client, b"", Request::Pause { attempts, took }, OutcomeKind::Pause)
+    pub fn submit_pause(&mut self, client: usize, attempts: u32, took: Duration, limit: Duration) -> OpId {
+        self.submit_errand(client, b"", Request::Pause { attempts, took, limit }, OutcomeKind::Pause)
     }
 
     pub fn submit_drain(&mut self, client: usize, held: HeldLocks, limit: Duration) -> OpId {

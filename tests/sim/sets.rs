@@ -101,8 +101,8 @@ impl World {
                 *self.statistics.outcomes.entry("set waits for the lock in its way").or_default() += 1;
                 self.ask_for_place(client, index, place, wait);
             }
-            Step::Pause { attempts, took } => {
-                let op = self.submit_pause(client, attempts, took);
+            Step::Pause { attempts, took, limit } => {
+                let op = self.submit_pause(client, attempts, took, limit);
                 self.clients[client].sets[index].pause = Some(op);
             }
             Step::Held(locks) => self.hold_set(client, index, locks),

@@ -124,8 +124,9 @@ impl Run {
             let next = match step {
                 Step::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
                 Step::Wait(place, left) => self.answer(&mut set, names, &[place], left),
-                Step::Pause { attempts, took } => {
-                    self.pause(attempts, took).map(|()| set.paused(Instant::now(), Ok(())))
+                Step::Pause { attempts, took, limit } => {
+                    let pause = Request::Pause { attempts, took, limit };
+                    self.pause(pause).map(|()| set.paused(Instant::now(), Ok(())))
                 }
                 Step::Held(held) => return Ok(Ok(held)),
                 Step::Failed(Failed { error, .. }) => return Ok(Err(error)),
@@ -189,8 +190,8 @@ impl Run {
         Request::Acquire { resource, options: self.options.wait(wait), label: None }
     }
 
-    fn pause(&mut self, attempts: u32, took: Duration) -> Result<(), Exit> {
-        match self.redlock.submit(Request::Pause { attempts, took }) {
+    fn pause(&mut self, pause: Request<'_>) -> Result<(), Exit> {
+        match self.redlock.submit(pause) {
             Ok(pause) => self.outcomes(&[pause]).map(drop),
             Err(error) => Err(Exit::internal(error).of_lock(&self.label)),
         }
