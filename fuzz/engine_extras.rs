@@ -70,7 +70,8 @@ impl Run<'_> {
             3 | 4 => (Request::ForceUnlock { resource }, Kind::ForceUnlock, Some(self.now + limit)),
             5 => {
                 let took = Duration::from_millis((how / 8) as u64);
-                (Request::Pause { attempts: 1, took }, Kind::Pause(took), None)
+                let limit = Duration::from_secs(3600);
+                (Request::Pause { attempts: 1, took, limit }, Kind::Pause(took), None)
             }
             _ => return self.cancel_errand(how / 8),
         };
