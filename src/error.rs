@@ -9,9 +9,8 @@
 
 mod advice;
 pub(crate) mod class;
-mod config;
-mod credentials;
 mod report;
+mod settings;
 #[cfg(test)]
 mod tests;
 pub(crate) mod usual;
@@ -27,9 +26,8 @@ pub use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote};
 use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
 pub(crate) use class::{ErrorClass, classes};
-pub use config::{ConfigError, UrlError};
-pub use credentials::{CredentialsError, ProviderError};
 pub use report::{Report, Round};
+pub use settings::{ConfigError, CredentialsError, ProviderError, UrlError};
 pub(crate) use usual::{AcquireError, ExtendError, ReleaseError};
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
