@@ -292,7 +292,7 @@ impl Drop for ReentrantGuard {
 impl Owner {
     /// An error in a fork of the process, which may have inherited the state locked.
     fn state(&self) -> Result<MutexGuard<'_, OwnerHolds>, Stopped> {
-        self.request.client.shared().check_process()?;
+        self.request.client.shared().process.check()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -327,7 +327,7 @@ impl Owner {
     ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
         // First: a fork may have inherited the answers locked.
-        shared.check_process().map_err(AcquireError::Stopped)?;
+        shared.process.check().map_err(AcquireError::Stopped)?;
         loop {
             if let Some(answer) = caller.answer() {
                 caller.joined = None;

@@ -259,6 +259,7 @@ struct PauseCall {
 
 impl Ask for PauseCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Pause;
+    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
     type Answer = ();
     type Error = AcquireError;
     type Submitted = ();
@@ -274,10 +275,6 @@ impl Ask for PauseCall {
 
     fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), AcquireError> {
         Ok(())
-    }
-
-    fn stopped(why: Stopped) -> AcquireError {
-        AcquireError::Stopped(why)
     }
 }
 

@@ -210,13 +210,13 @@ impl Shared {
     /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread,
     /// and its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        self.check_process()?;
+        self.process.check()?;
         self.lock_unless_stopped()
     }
 
     /// Looks at something, also in a client that was stopped; `None` in a fork.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
-        self.check_process().ok()?;
+        self.process.check().ok()?;
         Some(look(&mut self.lock()))
     }
 
@@ -234,7 +234,7 @@ impl Shared {
     /// the lock for ever, if its process exits meanwhile.
     pub(super) fn flush_at_end(&self) {
         let until = clock::now() + limits::CLOSE_WAIT;
-        while self.check_process().is_ok() && self.is_locked() {
+        while self.process.check().is_ok() && self.is_locked() {
             if clock::now() >= until {
                 return;
             }
@@ -267,11 +267,6 @@ impl Shared {
             Some(why) => Err(why.clone()),
             None => Ok(core),
         }
-    }
-
-    /// An error in a fork of the client's process.
-    pub(super) fn check_process(&self) -> Result<(), Stopped> {
-        self.process.check()
     }
 
     /// An error where the client would wait for this thread to return, and this thread for the client.
@@ -326,7 +321,6 @@ impl Shared {
             self.leave(core);
             return Ok(None);
         };
-        core.deliver();
         // A task may have waited for it before; its waker is dropped after the lock is given back.
         let _replaced = core.completions.stop_waiting(completion);
         loop {
@@ -348,8 +342,11 @@ impl Shared {
             self.leave(core);
             parker.park(None);
             core = self.lock();
-            if let Some(why) = core.why_unanswered(completion) {
-                return Err(why);
+            // What came before the end of a drain is still handed out.
+            if let Some(why) = &core.stopped
+                && !(core.is_drained && core.completions.is_done(completion))
+            {
+                return Err(why.clone());
             }
         }
     }
@@ -372,7 +369,7 @@ impl Shared {
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
-        if let Err(why) = self.check_process() {
+        if let Err(why) = self.process.check() {
             return Poll::Ready(Err(why));
         }
         let mut core = self.lock();
@@ -383,9 +380,6 @@ impl Shared {
             self.leave(core);
             return Poll::Ready(Ok(None));
         };
-        if is_new {
-            core.deliver();
-        }
         if let Some(outcome) = core.completions.take(completion) {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
