@@ -106,7 +106,17 @@ impl<A: Ask> Pending<A> {
             return self.wait_cancellable();
         }
         let shared = self.ask.shared().clone();
-        let outcome = shared.wait(A::OUTCOME, |core| self.completion(core));
+        let is_new = matches!(self.state, PendingState::Idle);
+        // A task may have waited for it before; its waker is dropped after the lock is given back.
+        let mut replaced = None;
+        let outcome = shared.wait(A::OUTCOME, |core| {
+            let completion = self.completion(core)?;
+            if !is_new {
+                replaced = core.completions.stop_waiting(completion);
+            }
+            Some(completion)
+        });
+        drop(replaced);
         self.finish(outcome)
     }
 
@@ -114,7 +124,7 @@ impl<A: Ask> Pending<A> {
     fn wait_cancellable(&mut self) -> Result<A::Answer, A::Error> {
         let (parker, waker) = Parker::own();
         loop {
-            self.ask.shared().check_may_wait().map_err(A::STOPPED)?;
+            self.ask.shared().waking.check_outside().map_err(A::STOPPED)?;
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return result;
             }

@@ -20,7 +20,7 @@ use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
 use super::request::LockRequest;
-use super::shared::{IN_WAKER, Shared, Stopped};
+use super::shared::{Shared, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
@@ -497,9 +497,9 @@ fn judge(seen: Option<Seen>, state: &OwnerHolds) -> Option<bool> {
 /// An error where a thread would wait for itself: also inside a waker that is called while it drives the
 /// attempt.
 fn check_may_wait(shared: &Shared, state: &OwnerHolds) -> Result<(), Stopped> {
-    shared.check_may_wait()?;
+    shared.waking.check_outside()?;
     match state {
-        OwnerHolds::Acquiring { attempt, .. } if attempt.attempts.driving.is_here() => Err(IN_WAKER.into()),
+        OwnerHolds::Acquiring { attempt, .. } => attempt.attempts.driving.check_outside(),
         _ => Ok(()),
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct Shared {
     pub(super) process: Process,
     observing: Option<Arc<Observing>>,
     /// The leader while it calls wakers.
-    waking: Inside,
+    pub(super) waking: Inside,
     background: Arc<Parker>,
     /// Woken when the background thread has ended.
     ended: Arc<Parker>,
@@ -115,9 +115,6 @@ struct Background {
 
 /// Why nothing can be done after a panic.
 const PANICKED: &str = "a thread panicked while using it; open a new client";
-
-/// Why a blocking call inside a waker fails.
-pub(super) const IN_WAKER: &str = "a waker that it calls would wait for it; wait in another thread or task";
 
 /// Names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
@@ -269,11 +266,6 @@ impl Shared {
         }
     }
 
-    /// An error where the client would wait for this thread to return, and this thread for the client.
-    pub(super) fn check_may_wait(&self) -> Result<(), Stopped> {
-        if self.waking.is_here() { Err(IN_WAKER.into()) } else { Ok(()) }
-    }
-
     /// Ends the client for all who wait and all who come.
     pub(super) fn stop(&self, why: &str) -> Stopped {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,7 +303,7 @@ impl Shared {
         kind: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
-        self.check_may_wait()?;
+        self.waking.check_outside()?;
         let mut core = self.enter()?;
         if !matches!(kind, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain) {
             core = self.revive(core)?;
@@ -321,15 +313,12 @@ impl Shared {
             self.leave(core);
             return Ok(None);
         };
-        // A task may have waited for it before; its waker is dropped after the lock is given back.
-        let _replaced = core.completions.stop_waiting(completion);
         loop {
             if let Some(outcome) = core.completions.take(completion) {
                 self.leave(core);
                 return Ok(Some(outcome));
             }
             if let Some(poller) = core.poller.take() {
-                core.completions.stop_waiting(completion);
                 core = self.lead(core, poller, None, |core| core.completions.is_done(completion))?;
                 continue;
             }
@@ -342,6 +331,7 @@ impl Shared {
             self.leave(core);
             parker.park(None);
             core = self.lock();
+            core.completions.stop_waiting(completion);
             // What came before the end of a drain is still handed out.
             if let Some(why) = &core.stopped
                 && !(core.is_drained && core.completions.is_done(completion))
