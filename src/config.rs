@@ -2,7 +2,6 @@
 
 mod credentials;
 pub mod env;
-mod time;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;

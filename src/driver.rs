@@ -7,7 +7,6 @@
 //! thread sleeps.
 
 mod channel;
-mod credentials;
 #[cfg(feature = "doctor")]
 pub mod probe;
 mod resolve;
@@ -26,17 +25,17 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 
 use crate::clock;
-use crate::config::{Address, Config};
+use crate::config::{Address, Config, Credentials};
 use crate::engine::{Engine, LinkId, LinkRequest, OpId, Request, SubmitError};
 use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
+use crate::lock::MasterId;
 use crate::mutants::mutant;
 use crate::options::{Mode, Options};
 #[cfg(test)]
 pub(crate) use channel::NoPlaintext;
 use channel::{Channel, Channels};
-use credentials::Asker;
-use resolve::Resolver;
+use resolve::{Calls, Resolver};
 use socket::{Received, Socket};
 #[cfg(feature = "tls")]
 pub use tls::TlsError;
@@ -56,7 +55,8 @@ pub(crate) struct Driver {
     /// Whether a socket did not take all that was queued for it.
     has_unsent: bool,
     resolver: Resolver,
-    asker: Asker,
+    /// Calls of the credentials provider.
+    asked: Calls<(MasterId, Result<Credentials, CredentialsError>)>,
     /// By [`LinkId::index`].
     addresses: Vec<Addresses>,
 }
@@ -131,7 +131,7 @@ impl Driver {
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
-        let (resolver, asker) = (Resolver::new(waker.clone()), Asker::new(waker.clone()));
+        let (resolver, asked) = (Resolver::new(waker.clone()), Calls::new(waker.clone()));
         let sockets = (0..LinkId::COUNT_MAX).map(|_| None).collect();
         let addresses = (0..LinkId::COUNT_MAX).map(|_| Addresses::default()).collect();
         // With one core the servers' answers would have to wait until the looking ends.
@@ -147,7 +147,7 @@ impl Driver {
             channels,
             has_unsent: false,
             resolver,
-            asker,
+            asked,
             addresses,
         };
         Ok((driver, Poller { poll, events, spin }))
@@ -277,7 +277,7 @@ impl Driver {
                 while let Some((link, found)) = self.resolver.poll_found() {
                     self.open(link, found);
                 }
-                while let Some((master, answer)) = self.asker.poll_answer() {
+                while let Some((master, answer)) = self.asked.poll() {
                     self.engine.handle_credentials(clock::now(), master, answer);
                 }
                 continue;
@@ -339,7 +339,9 @@ impl Driver {
                     self.sockets[link.index()] = None;
                 }
                 LinkRequest::Credentials(master) => {
-                    if self.asker.ask(self.engine.config().clone(), master).is_err() {
+                    let config = self.engine.config().clone();
+                    let ask = move || (master, config.ask_credentials(master));
+                    if self.asked.start("redlatch-login", ask).is_err() {
                         let answer = Err(CredentialsError::NoThread);
                         self.engine.handle_credentials(clock::now(), master, answer);
                     }

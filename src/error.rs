@@ -9,9 +9,8 @@
 
 mod advice;
 pub(crate) mod class;
-mod config;
-mod credentials;
 mod report;
+mod settings;
 #[cfg(test)]
 mod tests;
 pub(crate) mod usual;
@@ -27,9 +26,8 @@ pub use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote};
 use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
 pub(crate) use class::{ErrorClass, classes};
-pub use config::{ConfigError, UrlError};
-pub use credentials::{CredentialsError, ProviderError};
 pub use report::{Report, Round};
+pub use settings::{ConfigError, CredentialsError, ProviderError, UrlError};
 pub(crate) use usual::{AcquireError, ExtendError, ReleaseError};
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
@@ -270,77 +268,22 @@ impl<E> SetError<E> {
     }
 }
 
-impl<E: std::error::Error + 'static> std::error::Error for SetError<E>
-where
-    Self: fmt::Display,
-{
+impl<E: std::error::Error + 'static> std::error::Error for SetError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
     }
 }
 
-macro_rules! set_errors {
-    ($($name:ident)*) => {$(
-        impl fmt::Display for SetError<$name> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt_of_set(&self.resource, &self.source, f)
-            }
+impl<E: fmt::Display> fmt::Display for SetError<E> {
+    /// Puts the lock's name in front of an error that does not have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Named(&self.resource).to_string();
+        let text = if f.alternate() { format!("{:#}", self.source) } else { self.source.to_string() };
+        if !self.resource.is_empty() && !text.contains(&name) {
+            write!(f, "{name}: ")?;
         }
-    )*};
-}
-
-set_errors! { AcquireError ExtendError ReleaseError LeaveError }
-
-/// An error that may name its lock.
-trait MayName: fmt::Display {
-    /// What the masters said, with the lock's name.
-    fn report(&self) -> Option<&Report>;
-}
-
-impl MayName for AcquireError {
-    fn report(&self) -> Option<&Report> {
-        match self {
-            Self::Contended(denial) | Self::NoQuorum(denial) | Self::Expired(denial) => Some(&denial.report),
-            Self::Overloaded | Self::Cancelled | Self::Input(_) | Self::Stopped(_) => None,
-        }
+        f.write_str(&text)
     }
-}
-
-impl MayName for ExtendError {
-    fn report(&self) -> Option<&Report> {
-        match self {
-            Self::Lost(report) | Self::NoQuorum(report) => Some(report),
-            _ => None,
-        }
-    }
-}
-
-impl MayName for ReleaseError {
-    fn report(&self) -> Option<&Report> {
-        match self {
-            Self::Unconfirmed(report) => Some(report),
-            Self::NotHeld | Self::Stopped(_) => None,
-        }
-    }
-}
-
-impl MayName for LeaveError {
-    fn report(&self) -> Option<&Report> {
-        match self {
-            Self::Lost(report) => Some(report),
-            Self::Unconfirmed { report, .. } => Some(report),
-            Self::Expired | Self::NotHeld | Self::Input(_) | Self::Stopped(_) => None,
-        }
-    }
-}
-
-/// Puts the lock's name in front of an error that does not have it.
-fn fmt_of_set(resource: &[u8], source: &impl MayName, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let has_name = source.report().is_some_and(|report| !report.resource.is_empty());
-    if !has_name && !resource.is_empty() {
-        write!(f, "{}: ", Named(resource))?;
-    }
-    fmt::Display::fmt(source, f)
 }
 
 /// Error of a reentrant lock of which no hold was taken.

@@ -130,12 +130,15 @@ pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 /// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`, `bench`) reads for
 /// one page of a search for names: 64 MiB, also of long names that are no locks. For any other exchange it
 /// is [`REPLY_SIZE_MAX`]. A larger one ends the connection.
+#[cfg(feature = "doctor")]
 pub(crate) const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// Largest number of replies and of their elements that such a connection reads for one exchange: 16,384.
+#[cfg(feature = "doctor")]
 pub(crate) const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
 
 /// Largest number of bytes of a text that such a connection keeps: 16 KiB. The rest is dropped.
+#[cfg(feature = "doctor")]
 pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 
 /// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is known

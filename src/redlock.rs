@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -197,14 +198,11 @@ impl Redlock {
         if !self.has_made(lease) {
             return Err(ExtendError::NotHeld);
         }
-        self.submit(Request::Extend { lock: lease.lock, ttl }).map_err(|error| match error {
-            SubmitError::Stopped(why) => ExtendError::Stopped(why),
-            SubmitError::Overloaded | SubmitError::Input(_) => ExtendError::NotHeld,
-        })?;
-        let result = match self.wait_for(lease.lock) {
-            Ok(Outcome::Extend(result)) => result,
-            Ok(_) => unreachable!("an extension is answered by its own outcome"),
-            Err(error) => Err(ExtendError::Stopped(error.to_string().into())),
+        let result = match self.ask(lease.lock, Request::Extend { lock: lease.lock, ttl }) {
+            Ok(Some(Outcome::Extend(result))) => result,
+            Ok(None) => Err(ExtendError::NotHeld),
+            Ok(Some(_)) => unreachable!("an extension is answered by its own outcome"),
+            Err(why) => Err(ExtendError::Stopped(why)),
         };
         // Also after an error: a shorter TTL counts from its sending, and a lost lock is over at once.
         if let Some(valid_until) = self.driver.engine.valid_until(lease.lock) {
@@ -227,15 +225,10 @@ impl Redlock {
         }
         let lock = lease.lock;
         lease.is_armed = false;
-        match self.submit(Request::Release { lock, awaited: true }) {
-            Ok(_) => {}
-            Err(SubmitError::Stopped(why)) => return Err(ReleaseError::Stopped(why)),
-            Err(error) => unreachable!("a release is always taken: {error}"),
-        }
-        match self.wait_for(lock) {
-            Ok(Outcome::Release(result)) => result,
-            Ok(_) => unreachable!("a release is answered by its own outcome"),
-            Err(error) => Err(ReleaseError::Stopped(error.to_string().into())),
+        match self.ask(lock, Request::Release { lock, awaited: true }) {
+            Ok(Some(Outcome::Release(result))) => result,
+            Ok(_) => unreachable!("a release is always taken, and answered by its own outcome"),
+            Err(why) => Err(ReleaseError::Stopped(why)),
         }
     }
 
@@ -266,17 +259,13 @@ impl Redlock {
             return Err(LeaveError::NotHeld);
         }
         let lock = lease.lock;
-        match self.submit(Request::LeaveFor { lock, rest }) {
-            Ok(_) => {}
-            Err(SubmitError::Stopped(why)) => return Err(LeaveError::Stopped(why)),
-            Err(error) => unreachable!("this is always taken: {error}"),
-        }
-        // After an error the lease still has it, and its drop releases it.
+        let outcome = self.ask(lock, Request::LeaveFor { lock, rest });
+        // After an error the lease may still have it, and its drop releases it.
         lease.is_armed = self.driver.engine.valid_until(lock).is_some();
-        match self.wait_for(lock) {
-            Ok(Outcome::Leave(result)) => Left::by_clock(result, clock::to_std),
-            Ok(_) => unreachable!("a lock that is left is answered by its own outcome"),
-            Err(error) => Err(LeaveError::Stopped(error.to_string().into())),
+        match outcome {
+            Ok(Some(Outcome::Leave(result))) => Left::by_clock(result, clock::to_std),
+            Ok(_) => unreachable!("this is always taken, and answered by its own outcome"),
+            Err(why) => Err(LeaveError::Stopped(why)),
         }
     }
 
@@ -474,37 +463,41 @@ impl Redlock {
         }
     }
 
-    /// Drives the loop until this lock has its outcome.
-    fn wait_for(&mut self, lock: OpId) -> io::Result<Outcome> {
-        let outcome = self.wait_unless(lock, || false)?;
-        Ok(outcome.expect("nobody gives it up"))
+    /// Queues a request about a lock, and drives the loop until its outcome. `None` if it was not taken.
+    fn ask(&mut self, lock: OpId, request: Request<'_>) -> Result<Option<Outcome>, Arc<str>> {
+        match self.submit(request) {
+            Ok(_) => self.wait_unless(lock, || false).map_err(|error| error.to_string().into()),
+            Err(SubmitError::Stopped(why)) => Err(why),
+            Err(SubmitError::Overloaded | SubmitError::Input(_)) => Ok(None),
+        }
     }
 
-    /// Drives the loop until this lock has its outcome, or is given up.
-    fn wait_unless(&mut self, lock: OpId, is_given_up: impl FnMut() -> bool) -> io::Result<Option<Outcome>> {
-        let result = self.drive_until(lock, is_given_up);
-        self.report_events();
-        result
-    }
-
-    fn drive_until(
+    /// Drives the loop until this lock has its outcome; `None` if it is given up before.
+    fn wait_unless(
         &mut self,
         lock: OpId,
         mut is_given_up: impl FnMut() -> bool,
     ) -> io::Result<Option<Outcome>> {
-        loop {
-            while let Some((id, outcome)) = self.driver.engine.poll_outcome() {
-                if id == lock {
-                    return Ok(Some(outcome));
+        let result = loop {
+            let mut outcomes = iter::from_fn(|| self.driver.engine.poll_outcome());
+            let aside = &mut self.set_aside;
+            let own = outcomes.find_map(|(id, outcome)| match id == lock {
+                true => Some(outcome),
+                false => {
+                    aside.push_back((id, outcome));
+                    None
                 }
-                self.set_aside.push_back((id, outcome));
+            });
+            if own.is_some() || is_given_up() {
+                break Ok(own);
             }
-            if is_given_up() {
-                return Ok(None);
+            if let Err(error) = self.driver.turn(&mut self.poller, None) {
+                break Err(error);
             }
-            self.driver.turn(&mut self.poller, None)?;
             self.last_turn = clock::now();
-        }
+        };
+        self.report_events();
+        result
     }
 
     /// Queues the release of locks whose lease was dropped since the last call.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::completions::{Audience, LossToken, OutcomeKind};
 use super::handle::Client;
-use super::pending::{Ask, Pending};
+use super::pending::{Ask, Pending, submit_all};
 use super::shared::background::note_drop;
 use super::shared::{Core, Shared, Stopped};
 use crate::clock;
@@ -388,7 +388,7 @@ impl Client {
         ttl: Duration,
     ) -> Vec<Extend<'g>> {
         let mut batch: Vec<_> = guards.into_iter().map(|guard| guard.extend_async(ttl)).collect();
-        self.submit_all(batch.iter_mut().map(|it| &mut it.0));
+        submit_all(self.shared(), batch.iter_mut().map(|it| &mut it.0));
         batch
     }
 
@@ -396,7 +396,7 @@ impl Client {
     /// [`Release`]; dropping one leaves that release to the background.
     pub fn release_all(&self, guards: impl IntoIterator<Item = Guard>) -> Vec<Release> {
         let mut batch: Vec<_> = guards.into_iter().map(Guard::release_async).collect();
-        self.submit_all(batch.iter_mut().map(|it| &mut it.0));
+        submit_all(self.shared(), batch.iter_mut().map(|it| &mut it.0));
         batch
     }
 }
@@ -464,6 +464,7 @@ pub(super) struct ExtendCall<'g> {
 
 impl Ask for ExtendCall<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::Extend;
+    const STOPPED: fn(Stopped) -> ExtendError = ExtendError::Stopped;
     type Answer = ();
     type Error = ExtendError;
     type Submitted = ();
@@ -478,7 +479,7 @@ impl Ask for ExtendCall<'_> {
         if core.completions.is_expected(self.lock) {
             return Err(ExtendError::Busy);
         }
-        if !core.has(self.lock) {
+        if !core.driver.engine.has(self.lock) {
             return Err(ExtendError::NotHeld);
         }
         let op = core.submit(Request::Extend { lock: self.lock, ttl: self.ttl });
@@ -491,15 +492,12 @@ impl Ask for ExtendCall<'_> {
             _ => unreachable!("an extension is answered by its own outcome"),
         }
     }
-
-    fn stopped(why: Stopped) -> ExtendError {
-        ExtendError::Stopped(why)
-    }
 }
 
 /// The release of a guard.
 impl Ask for Guard {
     const OUTCOME: OutcomeKind = OutcomeKind::Release;
+    const STOPPED: fn(Stopped) -> ReleaseError = ReleaseError::Stopped;
     type Answer = Released;
     type Error = ReleaseError;
     type Submitted = ();
@@ -510,7 +508,7 @@ impl Ask for Guard {
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ReleaseError> {
         self.disarm(core);
-        if !core.has(self.lock) {
+        if !core.driver.engine.has(self.lock) {
             return Err(ReleaseError::NotHeld);
         }
         let op = core.submit(Request::Release { lock: self.lock, awaited: true });
@@ -523,10 +521,6 @@ impl Ask for Guard {
             _ => unreachable!("a release is answered by its own outcome"),
         }
     }
-
-    fn stopped(why: Stopped) -> ReleaseError {
-        ReleaseError::Stopped(why)
-    }
 }
 
 /// Lock that is being left for a time.
@@ -538,6 +532,7 @@ struct LeaveCall {
 
 impl Ask for LeaveCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Leave;
+    const STOPPED: fn(Stopped) -> LeaveError = LeaveError::Stopped;
     type Answer = Left;
     type Error = LeaveError;
     type Submitted = ();
@@ -548,7 +543,7 @@ impl Ask for LeaveCall {
 
     fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), LeaveError> {
         let lock = self.guard.lock();
-        if !core.has(lock) {
+        if !core.driver.engine.has(lock) {
             self.guard.disarm(core);
             return Err(LeaveError::NotHeld);
         }
@@ -565,9 +560,5 @@ impl Ask for LeaveCall {
             Outcome::Leave(result) => Left::by_clock(result, clock::to_std),
             _ => unreachable!("a lock that is left is answered by its own outcome"),
         }
-    }
-
-    fn stopped(why: Stopped) -> LeaveError {
-        LeaveError::Stopped(why)
     }
 }

@@ -139,14 +139,6 @@ impl Client {
         Connect { state: ConnectState::Idle(Box::new(config)) }
     }
 
-    /// Submits what is this client's; the rest, and all if the client was stopped, is left to its own wait.
-    pub(super) fn submit_all<'b, A: Ask + 'b>(&self, batch: impl Iterator<Item = &'b mut Pending<A>>) {
-        let _ = self.shared().with(|core| {
-            batch.filter(|it| Arc::ptr_eq(it.shared(), self.shared())).for_each(|it| it.submit(core));
-            core.write_batch();
-        });
-    }
-
     /// Returns the status of each master, in the order of the configuration: the last one in a client that
     /// has stopped, none in a fork of the process.
     #[must_use]
@@ -376,6 +368,7 @@ struct DrainCall {
 
 impl Ask for DrainCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Drain;
+    const STOPPED: fn(Stopped) -> NotDrained = |_| NotDrained;
     type Answer = usize;
     type Error = NotDrained;
     type Submitted = ();
@@ -400,9 +393,5 @@ impl Ask for DrainCall {
             Outcome::Drained(count) => Ok(count),
             _ => unreachable!("a drain is answered by its own outcome"),
         }
-    }
-
-    fn stopped(_: Stopped) -> NotDrained {
-        NotDrained
     }
 }

@@ -83,6 +83,7 @@ struct InspectCall<'a> {
 
 impl Ask for InspectCall<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::Inspect;
+    const STOPPED: fn(Stopped) -> InspectError = InspectError::Stopped;
     type Answer = Inspection;
     type Error = InspectError;
     type Submitted = ();
@@ -102,10 +103,6 @@ impl Ask for InspectCall<'_> {
             _ => unreachable!("an inspection is answered by its own outcome"),
         }
     }
-
-    fn stopped(why: Stopped) -> InspectError {
-        InspectError::Stopped(why)
-    }
 }
 
 #[derive(Debug)]
@@ -116,6 +113,7 @@ struct ForceUnlockCall<'a> {
 
 impl Ask for ForceUnlockCall<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::ForceUnlock;
+    const STOPPED: fn(Stopped) -> ForceUnlockError = ForceUnlockError::Stopped;
     type Answer = ForceUnlocked;
     type Error = ForceUnlockError;
     type Submitted = ();
@@ -141,9 +139,5 @@ impl Ask for ForceUnlockCall<'_> {
             }
             _ => unreachable!("a forced unlock is answered by its own outcome"),
         }
-    }
-
-    fn stopped(why: Stopped) -> ForceUnlockError {
-        ForceUnlockError::Stopped(why)
     }
 }

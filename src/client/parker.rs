@@ -71,22 +71,33 @@ impl Wake for Parker {
 #[derive(Debug, Default)]
 pub(super) struct Inside(AtomicUsize);
 
-thread_local! {
-    /// Its address stands for the thread, also while the thread ends: it has no destructor.
-    static HERE: u8 = const { 0 };
+/// Mark of a thread. A later thread may have the mark of one that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Thread(pub(super) usize);
+
+impl Thread {
+    pub(super) fn own() -> Self {
+        // Its address is the mark, also while the thread ends: it has no destructor.
+        thread_local!(static MARK: u8 = const { 0 });
+        Self(MARK.with(|mark| std::ptr::from_ref(mark).addr()))
+    }
 }
 
 impl Inside {
     pub(super) fn run<T>(&self, run: impl FnOnce() -> T) -> T {
-        self.0.store(here(), Ordering::Relaxed);
+        self.0.store(Thread::own().0, Ordering::Relaxed);
         let _guard = InsideGuard(self);
         run()
     }
 
-    pub(super) fn is_here(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == here()
+    /// An error where this thread is inside: it would wait for its own return.
+    pub(super) fn check_outside(&self) -> Result<(), Arc<str>> {
+        if self.0.load(Ordering::Relaxed) == Thread::own().0 { Err(IN_WAKER.into()) } else { Ok(()) }
     }
 }
+
+/// Why a blocking call inside a waker fails.
+const IN_WAKER: &str = "a waker that it calls would wait for it; wait in another thread or task";
 
 /// The thread goes out, also by a panic.
 struct InsideGuard<'a>(&'a Inside);
@@ -95,10 +106,6 @@ impl Drop for InsideGuard<'_> {
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Relaxed);
     }
-}
-
-fn here() -> usize {
-    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub(super) enum How<'a> {
 /// A request that a client answers once.
 pub(super) trait Ask {
     const OUTCOME: OutcomeKind;
+    /// The error of a client that cannot be used.
+    const STOPPED: fn(Stopped) -> Self::Error;
     type Answer;
     type Error;
     /// Data that the submission leaves for the answer.
@@ -37,8 +39,6 @@ pub(super) trait Ask {
         submitted: Self::Submitted,
         outcome: Outcome,
     ) -> Result<Self::Answer, Self::Error>;
-
-    fn stopped(why: Stopped) -> Self::Error;
 
     /// The handle that may end the call, and the error of a call that it has ended.
     fn cancellation(&mut self) -> Option<(&mut Registration, Self::Error)> {
@@ -68,10 +68,6 @@ enum PendingState<E, S> {
 impl<A: Ask> Pending<A> {
     pub(super) const fn new(ask: A) -> Self {
         Self { ask, state: PendingState::Idle }
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        self.ask.shared()
     }
 
     /// Submits without waiting; the caller sees to it that the request is written.
@@ -110,13 +106,23 @@ impl<A: Ask> Pending<A> {
             return self.wait_cancellable();
         }
         let shared = self.ask.shared().clone();
-        let outcome = shared.wait(A::OUTCOME, |core| self.completion(core));
+        let is_new = matches!(self.state, PendingState::Idle);
+        // A task may have waited for it before; its waker is dropped after the lock is given back.
+        let mut replaced = None;
+        let outcome = shared.wait(A::OUTCOME, |core| {
+            let completion = self.completion(core)?;
+            if !is_new {
+                replaced = core.completions.stop_waiting(completion);
+            }
+            Some(completion)
+        });
+        drop(replaced);
         self.finish(outcome)
     }
 
     /// Waits as a task does: the handle wakes this thread, too.
     fn wait_cancellable(&mut self) -> Result<A::Answer, A::Error> {
-        self.ask.shared().begin_wait(A::OUTCOME).map_err(A::stopped)?;
+        self.ask.shared().begin_wait(A::OUTCOME).map_err(A::STOPPED)?;
         let (parker, waker) = Parker::own();
         loop {
             if let Poll::Ready(result) = self.poll_with(&waker) {
@@ -151,7 +157,7 @@ impl<A: Ask> Pending<A> {
             (Err(why), state) => {
                 // The client may go on, without this call: the drop gives up what was asked.
                 self.state = state;
-                Err(A::stopped(why))
+                Err(A::STOPPED(why))
             }
             (Ok(_), _) => unreachable!("an outcome is that of a submitted request, and is given once"),
         }
@@ -165,6 +171,18 @@ impl<A: Ask> Pending<A> {
             note_drop(shared);
         }
     }
+}
+
+/// Submits the calls of this client, with one write for each master. A call of another client, and each call
+/// of a client that has stopped, is left to its own wait.
+pub(super) fn submit_all<'b, A: Ask + 'b>(
+    shared: &Arc<Shared>,
+    batch: impl Iterator<Item = &'b mut Pending<A>>,
+) {
+    let _ = shared.with(|core| {
+        batch.filter(|it| Arc::ptr_eq(it.ask.shared(), shared)).for_each(|it| it.submit(core));
+        core.write_batch();
+    });
 }
 
 /// No request and no answer is pinned: a call under way may move between two polls.

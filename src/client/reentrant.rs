@@ -20,7 +20,7 @@ use super::holds::Holds;
 use super::parker::Parker;
 use super::pending::{How, Pending};
 use super::request::LockRequest;
-use super::shared::{IN_WAKER, Shared, Stopped};
+use super::shared::{Shared, Stopped};
 use crate::clock;
 use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
@@ -292,7 +292,7 @@ impl Drop for ReentrantGuard {
 impl Owner {
     /// An error in a fork of the process, which may have inherited the state locked.
     fn state(&self) -> Result<MutexGuard<'_, OwnerHolds>, Stopped> {
-        self.request.client.shared().check_process()?;
+        self.request.client.shared().process.check()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -327,7 +327,7 @@ impl Owner {
     ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
         // First: a fork may have inherited the answers locked.
-        shared.check_process().map_err(AcquireError::Stopped)?;
+        shared.process.check().map_err(AcquireError::Stopped)?;
         loop {
             if let Some(answer) = caller.answer() {
                 caller.joined = None;
@@ -497,9 +497,9 @@ fn judge(seen: Option<Seen>, state: &OwnerHolds) -> Option<bool> {
 /// An error where a thread would wait for itself: also inside a waker that is called while it drives the
 /// attempt.
 fn check_may_wait(shared: &Shared, state: &OwnerHolds) -> Result<(), Stopped> {
-    shared.check_may_wait()?;
+    shared.waking.check_outside()?;
     match state {
-        OwnerHolds::Acquiring { attempt, .. } if attempt.attempts.driving.is_here() => Err(IN_WAKER.into()),
+        OwnerHolds::Acquiring { attempt, .. } => attempt.attempts.driving.check_outside(),
         _ => Ok(()),
     }
 }

@@ -15,25 +15,14 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::parker::Thread;
+
 /// Longest time that a task waits for another one to wake it, before the loop leader does: 1 ms, the shortest
 /// sleep of the event queue.
 pub(super) const RELAY_MAX: Duration = Duration::from_millis(1);
 
 /// Threads that are distinguished.
 const THREAD_COUNT_MAX: usize = 16;
-
-/// The thread that polled a task last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Thread(usize);
-
-impl Thread {
-    /// The calling thread. A later thread may have the mark of one that has ended.
-    pub(super) fn own() -> Self {
-        thread_local!(static MARK: u8 = const { 0 });
-        // While a thread ends it may have none any more.
-        Self(MARK.try_with(|mark| std::ptr::from_ref(mark).addr()).unwrap_or_default())
-    }
-}
 
 /// Tasks to be woken; see the [module](self).
 #[derive(Debug)]

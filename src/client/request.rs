@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::completions::OutcomeKind;
 use super::guard::{Guard, HeldName};
 use super::handle::Client;
-use super::pending::{Ask, Pending};
+use super::pending::{Ask, Pending, submit_all};
 use super::shared::{Core, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
@@ -67,7 +67,7 @@ impl Client {
     /// ```
     pub fn acquire_all<'a>(&self, requests: impl IntoIterator<Item = LockRequest<'a>>) -> Vec<Acquire<'a>> {
         let mut batch: Vec<_> = requests.into_iter().map(LockRequest::acquire_async).collect();
-        self.submit_all(batch.iter_mut().map(|it| &mut it.0));
+        submit_all(self.shared(), batch.iter_mut().map(|it| &mut it.0));
         batch
     }
 
@@ -184,6 +184,7 @@ pub(super) struct Submitted {
 
 impl Ask for LockRequest<'_> {
     const OUTCOME: OutcomeKind = OutcomeKind::Acquire;
+    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
     type Answer = Guard;
     type Error = AcquireError;
     type Submitted = Submitted;
@@ -224,10 +225,6 @@ impl Ask for LockRequest<'_> {
             return Err(self.expired(now.saturating_duration_since(at), &grant));
         }
         Ok(guard)
-    }
-
-    fn stopped(why: Stopped) -> AcquireError {
-        AcquireError::Stopped(why)
     }
 
     fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {

@@ -262,6 +262,7 @@ struct PauseCall {
 
 impl Ask for PauseCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Pause;
+    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
     type Answer = ();
     type Error = AcquireError;
     type Submitted = ();
@@ -278,10 +279,6 @@ impl Ask for PauseCall {
 
     fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), AcquireError> {
         Ok(())
-    }
-
-    fn stopped(why: Stopped) -> AcquireError {
-        AcquireError::Stopped(why)
     }
 
     fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {

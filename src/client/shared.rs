@@ -60,7 +60,7 @@ pub(super) struct Shared {
     pub(super) process: Process,
     observing: Option<Arc<Observing>>,
     /// The leader while it calls wakers.
-    waking: Inside,
+    pub(super) waking: Inside,
     background: Arc<Parker>,
     /// Woken when the background thread has ended.
     ended: Arc<Parker>,
@@ -115,9 +115,6 @@ struct Background {
 
 /// Why nothing can be done after a panic.
 const PANICKED: &str = "a thread panicked while using it; open a new client";
-
-/// Why a blocking call inside a waker fails.
-pub(super) const IN_WAKER: &str = "a waker that it calls would wait for it; wait in another thread or task";
 
 /// Names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
@@ -210,13 +207,13 @@ impl Shared {
     /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread,
     /// and its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        self.check_process()?;
+        self.process.check()?;
         self.lock_unless_stopped()
     }
 
     /// Looks at something, also in a client that was stopped; `None` in a fork.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
-        self.check_process().ok()?;
+        self.process.check().ok()?;
         Some(look(&mut self.lock()))
     }
 
@@ -234,7 +231,7 @@ impl Shared {
     /// the lock for ever, if its process exits meanwhile.
     pub(super) fn flush_at_end(&self) {
         let until = clock::now() + limits::CLOSE_WAIT;
-        while self.check_process().is_ok() && self.is_locked() {
+        while self.process.check().is_ok() && self.is_locked() {
             if clock::now() >= until {
                 return;
             }
@@ -269,16 +266,6 @@ impl Shared {
         }
     }
 
-    /// An error in a fork of the client's process.
-    pub(super) fn check_process(&self) -> Result<(), Stopped> {
-        self.process.check()
-    }
-
-    /// An error where the client would wait for this thread to return, and this thread for the client.
-    pub(super) fn check_may_wait(&self) -> Result<(), Stopped> {
-        if self.waking.is_here() { Err(IN_WAKER.into()) } else { Ok(()) }
-    }
-
     /// Ends the client for all who wait and all who come.
     pub(super) fn stop(&self, why: &str) -> Stopped {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
@@ -304,7 +291,7 @@ impl Shared {
 
     /// Takes the lock for a thread that waits for an outcome of this kind.
     fn enter_to_wait(&self, kind: OutcomeKind) -> Result<MutexGuard<'_, Core>, Stopped> {
-        self.check_may_wait()?;
+        self.waking.check_outside()?;
         let core = self.enter()?;
         match kind {
             OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain => Ok(core),
@@ -341,16 +328,12 @@ impl Shared {
             self.leave(core);
             return Ok(None);
         };
-        core.deliver();
-        // A task may have waited for it before; its waker is dropped after the lock is given back.
-        let _replaced = core.completions.stop_waiting(completion);
         loop {
             if let Some(outcome) = core.completions.take(completion) {
                 self.leave(core);
                 return Ok(Some(outcome));
             }
             if let Some(poller) = core.poller.take() {
-                core.completions.stop_waiting(completion);
                 core = self.lead(core, poller, None, |core| core.completions.is_done(completion))?;
                 continue;
             }
@@ -363,8 +346,12 @@ impl Shared {
             self.leave(core);
             parker.park(None);
             core = self.lock();
-            if let Some(why) = core.why_unanswered(completion) {
-                return Err(why);
+            core.completions.stop_waiting(completion);
+            // What came before the end of a drain is still handed out.
+            if let Some(why) = &core.stopped
+                && !(core.is_drained && core.completions.is_done(completion))
+            {
+                return Err(why.clone());
             }
         }
     }
@@ -387,7 +374,7 @@ impl Shared {
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         // Also later on: in a fork no answer would ever come.
-        if let Err(why) = self.check_process() {
+        if let Err(why) = self.process.check() {
             return Poll::Ready(Err(why));
         }
         let mut core = self.lock();
@@ -398,9 +385,6 @@ impl Shared {
             self.leave(core);
             return Poll::Ready(Ok(None));
         };
-        if is_new {
-            core.deliver();
-        }
         if let Some(outcome) = core.completions.take(completion) {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));

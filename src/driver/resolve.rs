@@ -1,7 +1,8 @@
-//! Host names to addresses, off the event loop: a lookup may block for seconds.
+//! Calls that may block for seconds, off the event loop: lookups of host names, and the credentials provider.
 //!
 //! A name is looked up anew for each attempt to connect, so a master that moved is found again. There is at
-//! most one lookup for a connection at a time; one that comes too late serves the next attempt.
+//! most one lookup for a connection at a time; one that comes too late serves the next attempt. The engine
+//! has at most one question for the provider open for a master. So the number of threads is bounded.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -13,13 +14,42 @@ use mio::Waker;
 
 use crate::engine::LinkId;
 
+/// Calls on threads of their own, and their results.
+#[derive(Debug)]
+pub(super) struct Calls<T> {
+    waker: Arc<Waker>,
+    sender: Sender<T>,
+    receiver: Receiver<T>,
+}
+
+impl<T: Send + 'static> Calls<T> {
+    /// The waker ends the poller's sleep when a call has returned.
+    pub(super) fn new(waker: Arc<Waker>) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        Self { waker, sender, receiver }
+    }
+
+    /// Starts a call; [`Calls::poll`] has its result after the waker's event.
+    pub(super) fn start(&self, thread: &str, call: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        let run = move || {
+            // The driver may be gone by now: then nobody wants the result.
+            let _ = sender.send(call());
+            let _ = waker.wake();
+        };
+        thread::Builder::new().name(thread.to_owned()).spawn(run).map(drop)
+    }
+
+    pub(super) fn poll(&self) -> Option<T> {
+        self.receiver.try_recv().ok()
+    }
+}
+
 type Resolved = (LinkId, io::Result<Vec<SocketAddr>>);
 
 #[derive(Debug)]
 pub(super) struct Resolver {
-    waker: Arc<Waker>,
-    sender: Sender<Resolved>,
-    receiver: Receiver<Resolved>,
+    calls: Calls<Resolved>,
     /// By [`LinkId::index`].
     lookups: [Lookup; LinkId::COUNT_MAX],
 }
@@ -38,9 +68,8 @@ struct Lookup {
 impl Resolver {
     /// The waker ends the poller's sleep when a lookup is done.
     pub(super) fn new(waker: Arc<Waker>) -> Self {
-        let (sender, receiver) = mpsc::channel();
         let lookups = [Lookup { is_busy: false, is_wanted: false, count: 0 }; LinkId::COUNT_MAX];
-        Self { waker, sender, receiver, lookups }
+        Self { calls: Calls::new(waker), lookups }
     }
 
     /// The address at once if `host` is one; else `None`, and [`Resolver::poll_found`] has it after the
@@ -62,14 +91,9 @@ impl Resolver {
         own.is_busy = true;
         let (turn, host) = (own.count, host.to_owned());
         own.count = own.count.wrapping_add(1);
-        let (sender, waker) = (self.sender.clone(), self.waker.clone());
-        let lookup = move || {
-            // The driver may be gone by now: then nobody wants the answer.
-            let _ = sender.send((link, look_up(&host, port, turn)));
-            let _ = waker.wake();
-        };
-        match thread::Builder::new().name("redlatch-resolve".to_owned()).spawn(lookup) {
-            Ok(_) => None,
+        let lookup = move || (link, look_up(&host, port, turn));
+        match self.calls.start("redlatch-resolve", lookup) {
+            Ok(()) => None,
             Err(error) => {
                 (own.is_busy, own.is_wanted) = (false, false);
                 Some(Err(error))
@@ -84,7 +108,7 @@ impl Resolver {
 
     /// The next finished lookup that is still wanted.
     pub(super) fn poll_found(&mut self) -> Option<Resolved> {
-        while let Ok((link, found)) = self.receiver.try_recv() {
+        while let Some((link, found)) = self.calls.poll() {
             let own = &mut self.lookups[link.index()];
             own.is_busy = false;
             if std::mem::take(&mut own.is_wanted) {

@@ -14,6 +14,9 @@ use crate::model::token_of;
 use crate::network::chance;
 use crate::world::{World, hex, note, shown};
 
+/// Longer than any pause.
+const LONG: Duration = Duration::from_secs(3600);
+
 /// What a client is waiting for.
 pub struct Errand {
     pub op: OpId,
@@ -185,7 +188,7 @@ impl World {
             }
             _ => {
                 let took = Duration::from_millis(self.rng.random_range(0..20));
-                self.submit_pause(client, 1, took)
+                self.submit_pause(client, 1, took, LONG)
             }
         };
         let cancel_at = self.now + self.rng.random_range(0..=5 * MS);

@@ -4,8 +4,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{
-    CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, Stopped, earlier,
-    is_before,
+    CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, earlier, is_before,
 };
 use crate::client::guard::HeldName;
 use crate::clock;
@@ -18,12 +17,6 @@ impl Core {
     /// Has the engine take a request; the caller sees to it that it is written.
     pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
         self.driver.submit(clock::now(), request)
-    }
-
-    /// Whether a guard still has its lock: a drain may have released it. The slot may have another occupant
-    /// then.
-    pub(in crate::client) fn has(&self, lock: OpId) -> bool {
-        self.driver.engine.has(lock)
     }
 
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.
@@ -40,11 +33,6 @@ impl Core {
         self.write_drop();
         self.give_name(name);
         self.completions.end_loss_listeners(lock)
-    }
-
-    /// Why there is no answer. What came before the end of a drain is still handed out.
-    pub(super) fn why_unanswered(&self, completion: CompletionToken) -> Option<Stopped> {
-        self.stopped.clone().filter(|_| !(self.is_drained && self.completions.is_done(completion)))
     }
 
     /// Hands outcomes to those who wait for them.
