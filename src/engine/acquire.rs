@@ -9,7 +9,7 @@ use super::drain;
 use super::fair::Queuing;
 use super::kind::Tag;
 use super::mode::{self, Gathered, ModeState};
-use super::op::{Cause, Denied, HandoverStreak, OpState};
+use super::op::{Cause, Denied, HandoverStreak, Op, OpState};
 use super::owed::{Owed, Question};
 use super::policy::Policy;
 use super::slab::Id;
@@ -50,7 +50,7 @@ impl Engine {
         }
         let waits = !wait.is_zero();
         let wait_until = waits.then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
-        let Some((id, op)) = self.ops.take(now, ttl) else {
+        let Some((id, op)) = self.ops.take(|| Op::blank(now, ttl)) else {
             return Err(self.refuse_acquisition(resource));
         };
         op.begin(now, ttl, options.min_validity, wait_until);
@@ -58,7 +58,7 @@ impl Engine {
             self.pace.time(now, op);
         }
         if !is_ordinary && !self.prepare(id, options, label) {
-            command::encode_key(&mut self.ops.op_mut(id).key, &self.config.prefix, resource.as_bytes());
+            command::encode_key(&mut self.ops.get_mut(id).key, &self.config.prefix, resource.as_bytes());
             self.start_attempt(now, id, None);
             return Ok(OpId(id));
         }
@@ -85,7 +85,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn prepare(&mut self, id: Id, options: &Options, label: Option<HolderLabel<'_>>) -> bool {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         if let Some(label) = label.map(|label| label.as_str()).or(self.config.holder_label.as_deref()) {
             op.label.extend_from_slice(label.as_bytes());
         }
@@ -116,8 +116,8 @@ impl Engine {
     /// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). One that
     /// waits has the key with it, others give the lock's name.
     pub(super) fn start_attempt(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        let op = self.ops.op_mut(id);
-        let Some((claim_id, claim)) = self.claims.take(now) else {
+        let op = self.ops.get_mut(id);
+        let Some((claim_id, claim)) = self.claims.take(|| Claim::blank(now)) else {
             return self.start_with_room(now, id, resource);
         };
         self.terms.fit(op.ttl, self.fleet.round_trip_limit, &self.config);
@@ -156,7 +156,7 @@ impl Engine {
     /// for is released.
     #[cold]
     fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
-        let claim = self.claims.claim_mut(claim_id);
+        let claim = self.claims.get_mut(claim_id);
         claim.owner = None;
         let due = now + claim.answer_limit;
         self.release_claim(now, due, claim_id);
@@ -173,8 +173,8 @@ impl Engine {
         streak: HandoverStreak,
         asked: MasterSet,
     ) {
-        let op = self.ops.op_mut(id);
-        let claim = self.claims.claim_mut(claim_id);
+        let op = self.ops.get_mut(id);
+        let claim = self.claims.get_mut(claim_id);
         claim.asked = asked;
         let deadline = op.await_votes(claim_id, now + claim.answer_limit);
         op.streak = streak;
@@ -187,7 +187,7 @@ impl Engine {
     /// The table of claims is full: leaves orphans to their TTL, and starts if that made room.
     #[cold]
     fn start_with_room(&mut self, now: Instant, id: Id, resource: Option<Resource<'_>>) {
-        self.claims.forget_orphans();
+        self.forget_orphans();
         if self.claims.is_full() {
             self.end_denied(now, id, AcquireError::Overloaded);
         } else {
@@ -197,7 +197,7 @@ impl Engine {
 
     /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
     fn note_unasked(&mut self, claim_id: Id) {
-        let claim = self.claims.claim_mut(claim_id);
+        let claim = self.claims.get_mut(claim_id);
         for master in self.fleet.all().without(claim.asked).iter() {
             claim.record(master, Vote::Failed(self.fleet.why_unasked(master)));
             self.fleet.link_mut(master).stats.unanswered += 1;
@@ -219,11 +219,22 @@ impl Engine {
         }
     }
 
+    /// A grant or a deletion was counted that may decide something; the claim may have ended since.
+    #[inline]
+    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
+        let Some(claim) = self.claims.find(id) else { return };
+        match claim.owner {
+            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
+            Some(op) => self.settle_release(now, id, op),
+            None => {}
+        }
+    }
+
     pub(super) fn decide_acquire(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Acquiring { .. } = op.state else { return };
         let quarantined = self.fleet.quarantined(now).union(op.mode.excluded());
-        let claim = self.claims.claim_mut(op.claim);
+        let claim = self.claims.get_mut(op.claim);
         let cause = match claim.tally.verdict(self.fleet.count(), quarantined) {
             Verdict::Open => return,
             Verdict::Contended => match self.handle_refused(now, id, quarantined) {
@@ -283,8 +294,8 @@ impl Engine {
     #[cold]
     fn handle_refused(&mut self, now: Instant, id: Id, quarantined: MasterSet) -> Option<Cause> {
         let half_us = self.config.window().half_us;
-        let op = self.ops.op_mut(id);
-        let claim = self.claims.claim_mut(op.claim);
+        let op = self.ops.get_mut(id);
+        let claim = self.claims.get_mut(op.claim);
         let Some(busy) = op.mode.judge(now, &mut self.wall_clock, &claim.tally, half_us) else {
             return Some(Cause::Contended);
         };
@@ -303,7 +314,7 @@ impl Engine {
         claim.owner = None;
         self.release_claim(now, now + limit, claim_id);
         self.stats.retries += 1;
-        self.ops.op_mut(id).is_noted = true;
+        self.ops.get_mut(id).is_noted = true;
         self.start_attempt(now, id, None);
         if mutant!(RenumberingKeepsVotes) {
             self.keep_votes(id, granted);
@@ -313,8 +324,8 @@ impl Engine {
 
     /// Releases what the attempt may have left, then waits for the next one or ends the operation.
     fn fail_attempt(&mut self, now: Instant, id: Id, cause: Cause) {
-        let op = self.ops.op(id);
-        let claim = self.claims.claim(op.claim);
+        let op = self.ops.get(id);
+        let claim = self.claims.get(op.claim);
         let refused = claim.tally.refused;
         // Had every other master granted, this many of those that refused would still have been needed.
         let free_count = self.fleet.count() - refused.count() - claim.tally.failed.count();
@@ -330,13 +341,13 @@ impl Engine {
         let retry_at = if is_hopeless { None } else { self.next_attempt(now, id, started) };
         let retry_at =
             if cause == Cause::Contended { self.keep_readers_out(now, id, retry_at) } else { retry_at };
-        let (op, claim) = (self.ops.op_mut(id), self.claims.claim_mut(claim_id));
+        let (op, claim) = (self.ops.get_mut(id), self.claims.get_mut(claim_id));
         op.key.clear();
         op.key.extend_from_slice(claim.entry.key());
         claim.owner = None;
         let set_on = claim.holders();
         self.release_claim(now, now + limit, claim_id);
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         if let Some(queuing) = op.policy.queuing() {
             queuing.notify_first(&mut self.fleet, set_on, &op.key);
         }
@@ -354,7 +365,7 @@ impl Engine {
         if gathered == Gathered::None && self.config.ask_holder && cause == Cause::Contended && is_asked {
             denied.asked = self.ask_holders(id, refused, retry_at.is_none());
         }
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         op.is_noted |= retry_at.is_some();
         op.state = match retry_at {
             Some(retry_at) => OpState::Waiting { retry_at, denied },
@@ -378,7 +389,7 @@ impl Engine {
     /// acquisition, its first attempt and the last one also ask for the value, which may have a label; these
     /// two, and each that follows one which met readers, for the number of readers.
     fn ask_holders(&mut self, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let usable = refused.intersection(self.fleet.usable());
         if is_last || op.attempts == 1 {
             self.fleet.send(usable, Owed::Query { question: Question::Value, id }, |out| {
@@ -413,7 +424,7 @@ impl Engine {
     /// All were heard, or none will be any more: ends the operation, or lets it retry when the holder's time
     /// ends.
     fn finish_asking(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         match std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now }) {
             OpState::Asking { denied, .. } => self.deny(now, id, denied),
             OpState::Waiting { mut retry_at, denied } => {
@@ -430,18 +441,18 @@ impl Engine {
     }
 
     pub(super) fn deny(&mut self, now: Instant, id: Id, denied: Denied) {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let error = op.denial(now, denied, &op.holders, self.held_by(now, id));
         self.end_denied(now, id, error);
     }
 
     /// The holder of a lock that this operation did not get.
     fn held_by(&self, now: Instant, id: Id) -> HeldBy {
-        if self.is_held_here(now, id) { HeldBy::ThisClient } else { self.ops.op(id).readers() }
+        if self.is_held_here(now, id) { HeldBy::ThisClient } else { self.ops.get(id).readers() }
     }
 
     pub(super) fn handle_op_timeout(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         if op.deadline().is_none_or(|at| at > now) {
             self.note_missed_set(now, id);
             self.arm_op(id);
@@ -462,7 +473,7 @@ impl Engine {
     /// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
     fn note_missed_set(&mut self, now: Instant, id: Id) {
         // Its last attempt may have failed, and the claim be gone.
-        let Some(claim) = self.claims.find(self.ops.op(id).claim) else { return };
+        let Some(claim) = self.claims.find(self.ops.get(id).claim) else { return };
         let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
         if now - claim.started >= limit {
             missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
@@ -471,7 +482,7 @@ impl Engine {
 
     /// The attempt's time is over: who has not answered has failed.
     fn miss_acquire(&mut self, now: Instant, id: Id) {
-        let claim = self.claims.claim_mut(self.ops.op(id).claim);
+        let claim = self.claims.get_mut(self.ops.get(id).claim);
         let (started, limit) = (claim.started, claim.answer_limit);
         let missing = claim.asked.without(claim.tally.heard());
         for master in missing.iter() {
@@ -489,11 +500,11 @@ impl Engine {
 
     /// A connection broke on which this operation had something under way.
     pub(super) fn handle_lost_connection(&mut self, now: Instant, master: MasterId, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         match &mut op.state {
             OpState::Acquiring { .. } => {
                 // Even a grant is void: the master may have lost it with the connection (I7).
-                let claim = self.claims.claim_mut(op.claim);
+                let claim = self.claims.get_mut(op.claim);
                 let is_kept = mutant!(LostGrantCounted) || (mutant!(LostSwapCounted) && op.streak.count > 0);
                 let is_unanswered = claim.asked.without(claim.tally.heard()).contains(master);
                 self.fleet.link_mut(master).stats.unanswered += u64::from(is_unanswered);

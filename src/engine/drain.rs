@@ -27,7 +27,7 @@ impl Engine {
         // First: the slots of those that end now are free again only when their outcomes are fetched.
         let query = self.begin_query(now, None);
         if let Ok((id, _)) = query {
-            self.ops.op_mut(id).clear_state();
+            self.ops.get_mut(id).clear_state();
         }
         // Those who wait end first: none of them is to get a lock that is released next.
         for id in self.ops.ids() {

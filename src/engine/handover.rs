@@ -34,6 +34,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use super::claim::Claim;
 use super::kind::Tag;
 use super::op::{HandoverStreak, OpState};
 use super::owed::Owed;
@@ -58,8 +59,8 @@ impl Engine {
         }
         // The successor leads the queue then.
         self.queues.leave(id.index);
-        let op = self.ops.op_mut(id);
-        let claim = self.claims.claim_mut(op.claim);
+        let op = self.ops.get_mut(id);
+        let claim = self.claims.get_mut(op.claim);
         let (claim_id, due) = (op.claim, now + claim.answer_limit);
         if awaited {
             op.state = OpState::Releasing;
@@ -76,19 +77,19 @@ impl Engine {
 
     /// The next in the queue, if the lock can and may be handed over to it.
     fn successor_of(&self, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let OpState::Held { since, valid_until, .. } = op.state else { return None };
         let streak = op.streak(since);
         let is_spent =
             streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
-        let holders = self.claims.claim(op.claim).holders();
+        let holders = self.claims.get(op.claim).holders();
         let can_be_asked =
             holders.intersection(self.fleet.usable()).has(self.fleet.quorum()) && !self.claims.is_full();
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
         let successor = self.ops.id_at(self.queues.behind(id.index)?);
-        let next = self.ops.op(successor);
+        let next = self.ops.get(successor);
         // A swap leaves the fence as it is: those who want a token ask all masters.
         let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
         let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
@@ -102,7 +103,7 @@ impl Engine {
 
     /// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
     fn turn_time(&self, now: Instant, id: Id) -> Duration {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let OpState::Held { since, .. } = op.state else { return Duration::ZERO };
         let streak = op.streak(since);
         ((now - streak.since) / (streak.count + 1)).min(self.config.retry_delay_max)
@@ -111,8 +112,9 @@ impl Engine {
     /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
     /// at that time.
     fn hand_over(&mut self, now: Instant, due: Instant, from: Id, successor: Id, streak: HandoverStreak) {
-        let op = self.ops.op_mut(successor);
-        let (claim_id, claim) = self.claims.take(now).expect("without room there would be no successor");
+        let op = self.ops.get_mut(successor);
+        let (claim_id, claim) =
+            self.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
         let ttl = op.ttl;
         self.terms.fit(ttl, self.fleet.round_trip_limit, &self.config);
         claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
@@ -126,7 +128,7 @@ impl Engine {
         if mutant!(FencedHandedOver) {
             self.feign_token(now, successor, claim_id);
         }
-        let (old, new) = (self.claims.claim(from), self.claims.claim(claim_id));
+        let (old, new) = (self.claims.get(from), self.claims.get(claim_id));
         let (holders, usable) = (old.holders(), self.fleet.usable());
         let owed = Owed::swap(claim_id, from.index);
         let swapped = self.fleet.send_swap(holders.intersection(usable), owed, &old.entry, &new.entry, ttl);
@@ -136,7 +138,7 @@ impl Engine {
         let others = holders.without(usable);
         let released =
             self.fleet.send_release(others, Owed::release(Tag::Plain, from), &old.entry, old.notify());
-        self.claims.claim_mut(from).begin_handover(now, claim_id, swapped, released);
+        self.claims.get_mut(from).begin_handover(now, claim_id, swapped, released);
         self.timers.arm(claim_timer(from), due);
         self.start_handed_over(now, successor, claim_id, streak, swapped.union(asked));
     }
@@ -166,7 +168,7 @@ impl Engine {
     pub(super) fn fail_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32, failure: Failure) {
         self.handle_swap_vote(now, master, id, from, Vote::Failed(failure));
         if let Some(from) = self.released_for(id, from) {
-            self.claims.send_end(&mut self.fleet, now, from, MasterSet::only(master));
+            self.send_end(now, from, MasterSet::only(master));
         }
     }
 }

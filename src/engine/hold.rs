@@ -1,29 +1,18 @@
-//! What can be done with a lock that is held: extend it, and release it.
+//! The extension of a lock that is held.
 
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::fair::{self, Leaving};
 use super::link::Link;
 use super::mode;
 use super::op::{Extension, OpState};
 use super::owed::Owed;
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, Released};
-use crate::error::{ExtendError, ReleaseError, Round};
-use crate::lock::command::{ReleaseAnswer, Script};
+use super::{Engine, OpId, Outcome};
+use crate::error::{ExtendError, Round};
+use crate::lock::command::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
-
-/// What a release ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Query,
-    Attempt,
-    Lock,
-    /// A lock that is over, or of which more is to be noted than its release.
-    NotedLock,
-}
 
 /// Why a master was not sent an extension.
 fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
@@ -62,7 +51,7 @@ impl Engine {
         let OpState::Held { since, valid_until, extension } = &mut op.state else {
             return Err(ExtendError::NotHeld);
         };
-        let claim = self.claims.claim_mut(op.claim);
+        let claim = self.claims.get_mut(op.claim);
         // A renewal gives way to the caller's own.
         if extension.is_some_and(|extension| !extension.is_renewal) {
             return Err(ExtendError::Busy);
@@ -118,7 +107,7 @@ impl Engine {
     ) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let OpState::Held { extension, .. } = &mut op.state else { return };
-        let claim = self.claims.claim_mut(op.claim);
+        let claim = self.claims.get_mut(op.claim);
         let is_twin = vote == Vote::Granted && claim.twins.contains(master);
         let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
@@ -154,7 +143,7 @@ impl Engine {
 
     pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
         let quarantined = self.fleet.quarantined(now);
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Held { valid_until, extension, .. } = &mut op.state else {
             unreachable!("only a held lock is extended")
         };
@@ -193,7 +182,7 @@ impl Engine {
             }
             Ok(*valid_until)
         } else {
-            let claim = self.claims.claim(op.claim);
+            let claim = self.claims.get(op.claim);
             let report = self.report(now, Round::Extend, claim, &tally);
             Err(match verdict {
                 Verdict::Granted => ExtendError::Expired,
@@ -224,8 +213,8 @@ impl Engine {
 
     /// An answer came after its round: ends the validity if it proves that the lock is lost.
     fn check_loss(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op(id);
-        let claim = self.claims.claim(op.claim);
+        let op = self.ops.get(id);
+        let claim = self.claims.get(op.claim);
         let absent = claim.absent(self.fleet.all());
         if absent.count() > self.fleet.spare() {
             if matches!(op.state, OpState::Held { valid_until, .. } if now < valid_until) {
@@ -241,7 +230,7 @@ impl Engine {
 
     /// The lock is lost.
     fn end_validity(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Held { valid_until, .. } = &mut op.state else {
             unreachable!("only a held lock has a validity")
         };
@@ -259,7 +248,7 @@ impl Engine {
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
     /// is put back.
     fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
-        let claim = self.claims.claim_mut(self.ops.op(id).claim);
+        let claim = self.claims.get_mut(self.ops.get(id).claim);
         if !mutant!(MarginKeptByExtension) {
             claim.tally.granted = tally.granted;
         }
@@ -270,11 +259,11 @@ impl Engine {
 
     /// The extension's time is over: who has not answered has failed.
     pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Held { extension: Some(extension), .. } = &mut op.state else {
             unreachable!("an extension is under way")
         };
-        let claim = self.claims.claim_mut(op.claim);
+        let claim = self.claims.get_mut(op.claim);
         let limit = claim.answer_limit;
         let started = extension.valid_until - op.ttl.validity();
         let missing = self.fleet.all().without(extension.tally.heard());
@@ -286,181 +275,5 @@ impl Engine {
             missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
         self.decide_extend(now, id);
-    }
-
-    pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
-        if self.keeps_on(now, id) {
-            return;
-        }
-        let Some(op) = self.ops.find_mut(id) else {
-            // Released before: the answer is that nothing was left to release.
-            if awaited {
-                let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
-                self.outcomes.push_back((OpId(id), Outcome::Release(Ok(nothing))));
-            }
-            return;
-        };
-        let ends = match &mut op.state {
-            OpState::Releasing => return,
-            OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
-            _ if op.policy.queuing().is_some() => return self.release_fair(now, id, awaited),
-            OpState::Held { valid_until, extension, .. } => {
-                let under_way = extension.take();
-                let is_noted = op.is_noted || now >= *valid_until;
-                if under_way.is_some_and(|extension| !extension.is_renewal) {
-                    self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
-                }
-                if is_noted { Ends::NotedLock } else { Ends::Lock }
-            }
-            _ if op.is_subscribed || op.reservation.is_some() => {
-                // It was still waiting for the lock.
-                self.withdraw_reservation(id, false);
-                self.unwatch(now, id);
-                return self.submit_release(now, id, awaited);
-            }
-            OpState::Query(_) => Ends::Query,
-            _ => Ends::Attempt,
-        };
-        let claim_id = op.claim;
-        let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
-            // In a queue, or between two attempts: the last one's claim is being released already.
-            self.stats.abandoned += u64::from(ends == Ends::Attempt);
-            self.end_op(now, id);
-            return self.submit_release(now, id, awaited);
-        };
-        if !self.queues.leave_alone(id.index) {
-            if !self.release_queued(now, id, awaited) {
-                self.submit_release(now, id, awaited);
-            }
-            return;
-        }
-        let (op, claim) = if ends == Ends::Lock {
-            self.stats.released += 1;
-            (op, claim)
-        } else {
-            self.note_ended(now, id);
-            (self.ops.op_mut(id), self.claims.claim_mut(claim_id))
-        };
-        let due = now + claim.answer_limit;
-        if awaited {
-            op.set_state(OpState::Releasing);
-        } else {
-            claim.owner = None;
-            self.ops.free(id);
-        }
-        let is_under_way = self.release_claim(now, due, claim_id);
-        if awaited && !is_under_way {
-            self.settle_release(now, claim_id, id);
-        }
-    }
-
-    /// The release of a fair lock is as ever, and so is the end of its acquisition; behind it the operation
-    /// leaves the queues.
-    #[cold]
-    #[inline(never)]
-    fn release_fair(&mut self, now: Instant, id: Id, awaited: bool) {
-        self.unwatch(now, id);
-        let op = self.ops.op_mut(id);
-        let queuing = op.policy.take_queuing().expect("the lock is fair");
-        // One that does not wait leaves no ticket, but may have been in somebody's way.
-        let is_in_the_way = matches!(op.state, OpState::Acquiring { .. }) && !queuing.waits();
-        let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
-        let leaving = Leaving { queuing, key: op.key.clone(), was_held };
-        // Between two attempts the claim may be gone.
-        if let Some(claim) = self.claims.find_mut(op.claim) {
-            // The queue says which waiter is to be notified.
-            claim.tells = false;
-        }
-        self.submit_release(now, id, awaited);
-        fair::leave(&mut self.fleet, &leaving);
-    }
-
-    /// Starts to release a claim; see [`Claims::release`](super::claims::Claims::release).
-    #[inline(always)]
-    pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
-        let is_under_way = self.claims.release(&mut self.fleet, &mut self.timers, now, due, id);
-        if mutant!(ReleaseOnOtherConnection) {
-            self.release_on_other_connection(now, id);
-        }
-        is_under_way
-    }
-
-    /// A grant or a deletion was counted that may decide something; the claim may have ended since.
-    #[inline]
-    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
-        match claim.owner {
-            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
-            Some(op) => self.settle_release(now, id, op),
-            None => {}
-        }
-    }
-
-    /// Any answer to a release.
-    pub(super) fn handle_release_answer(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        id: Id,
-        answer: ReleaseAnswer,
-    ) {
-        // A master that has lost the key has published nothing either.
-        if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
-            self.claims.publish_without(&mut self.fleet, master, id);
-        }
-        if let Some(op) = self.claims.handle_release_answer(&self.fleet, master, id, answer) {
-            self.settle_release(now, id, op);
-        }
-    }
-
-    /// Something may be due for a claim whose release is under way.
-    pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
-        if !self.claims.miss_release(&mut self.fleet, &mut self.timers, now, id) {
-            return;
-        }
-        // Nor does the caller wait any longer.
-        if let Some(op) = self.claims.claim(id).owner {
-            self.settle_release(now, id, op);
-        }
-        self.claims.repeat_release(&mut self.fleet, &mut self.timers, now, id);
-    }
-
-    /// Ends an awaited release if nothing more is to be waited for.
-    pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let claim = self.claims.claim(claim_id);
-        if claim.release.is_some_and(|release| release.is_settled(claim.needed_answers(&self.fleet))) {
-            self.settle_release(now, claim_id, id);
-        }
-    }
-
-    /// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
-    /// goes on without the caller.
-    pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let claim = self.claims.claim_mut(claim_id);
-        claim.owner = None;
-        let is_left = claim.leaving().is_some();
-        let release = claim.release_mut();
-        let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
-        if is_left {
-            self.settle_left(now, claim_id, id);
-        } else if unanswered <= self.fleet.spare() {
-            // Each branch queues its own outcome: built here and moved, one took 28 instructions more.
-            let released = Released { deleted, absent, unanswered };
-            self.outcomes.push_back((OpId(id), Outcome::Release(Ok(released))));
-        } else {
-            self.settle_unconfirmed(now, claim_id, id);
-        }
-        self.ops.free(id);
-        if is_over {
-            self.claims.free(claim_id);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn settle_unconfirmed(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let release = *self.claims.claim_mut(claim_id).release_mut();
-        let report = self.release_report(now, self.claims.claim(claim_id), &release);
-        self.outcomes.push_back((OpId(id), Outcome::Release(Err(ReleaseError::Unconfirmed(report)))));
     }
 }

@@ -17,7 +17,7 @@ use crate::mutants::mutant;
 impl Engine {
     /// Keeps a held lock from now on, for `max_hold` in all.
     pub(super) fn begin_renewal(&mut self, now: Instant, id: Id, since: Instant, max_hold: Duration) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let max_hold = max_hold.min(self.config.max_hold);
         let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
         let renewal = op.renewal.insert(Renewal::new(op.ttl, hold_until));
@@ -64,14 +64,14 @@ impl Engine {
 
     /// Something may be due for a lock that is held.
     pub(super) fn handle_held_timeout(&mut self, now: Instant, id: Id) {
-        let OpState::Held { extension, .. } = &self.ops.op(id).state else { unreachable!("a lock is held") };
+        let OpState::Held { extension, .. } = &self.ops.get(id).state else { unreachable!("a lock is held") };
         if extension.is_some_and(|extension| extension.deadline <= now) {
             self.miss_extend(now, id);
         }
-        if self.ops.op(id).warn_at().is_some_and(|at| at <= now) {
+        if self.ops.get(id).warn_at().is_some_and(|at| at <= now) {
             self.tell_loss(now, id);
         }
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let is_due = op.renewal.and_then(|renewal| renewal.renew_at()).is_some_and(|at| at <= now);
         if is_due && matches!(op.state, OpState::Held { extension: None, .. }) {
             self.renew(now, id);
@@ -81,7 +81,7 @@ impl Engine {
     /// Sends an extension whose outcome is reported only if the caller asked for it. It is one like the
     /// caller's own, which replaces it; one that fails is tried again until the validity ends.
     fn renew(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let (Some(renewal), OpState::Held { valid_until, .. }) = (&mut op.renewal, &op.state) else {
             unreachable!("only a held lock that is kept is renewed")
         };
@@ -97,7 +97,7 @@ impl Engine {
             // The validity has ended, or the longest hold is reached.
             return self.report_renewal(id, &Err(error));
         }
-        if let OpState::Held { valid_until, extension: Some(extension), .. } = &mut self.ops.op_mut(id).state
+        if let OpState::Held { valid_until, extension: Some(extension), .. } = &mut self.ops.get_mut(id).state
         {
             extension.is_renewal = true;
             if mutant!(RenewalWithoutLimit) {
@@ -109,7 +109,7 @@ impl Engine {
 
     /// An extension has its verdict: plans what follows for a lock that is kept.
     pub(super) fn follow_extension(&mut self, now: Instant, id: Id, is_extended: bool) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Held { valid_until, .. } = op.state else { unreachable!("it was held to be extended") };
         let Some(renewal) = &mut op.renewal else { return };
         let extended = Extended { valid_until, ttl: op.ttl, held_ttl: op.held_ttl, is_extended };
@@ -122,14 +122,14 @@ impl Engine {
 
     /// Reports how a renewal ended, if the caller asked for it.
     pub(super) fn report_renewal(&mut self, id: Id, result: &Result<Instant, ExtendError>) {
-        if self.ops.op(id).renewal.is_some_and(|renewal| renewal.is_reported()) {
+        if self.ops.get(id).renewal.is_some_and(|renewal| renewal.is_reported()) {
             self.outcomes.push_back((OpId(id), Outcome::Renewal(result.clone())));
         }
     }
 
     /// Reports that the longest hold lets no renewal follow, if that is so.
     fn report_renewals_end(&mut self, id: Id) {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         if let (Some(renewal), OpState::Held { since, .. }) = (&op.renewal, &op.state)
             && renewal.renew_at().is_none()
             && !mutant!(RenewalEndUnreported)
@@ -141,7 +141,7 @@ impl Engine {
 
     /// Reports, once, that a lock is lost or about to be, and keeps it no longer.
     pub(super) fn tell_loss(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Held { valid_until, .. } = op.state else { return };
         if std::mem::take(&mut op.notifies_loss) {
             if !mutant!(KeptAfterLoss) {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::op::OpState;
+use super::op::{Op, OpState};
 use super::owed::{Owed, Question};
 use super::query::Query;
 use super::slab::Id;
@@ -19,7 +19,7 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_query(now, Some(resource))?;
-        let (key, fleet) = (&self.ops.op(id).key, &mut self.fleet);
+        let (key, fleet) = (&self.ops.get(id).key, &mut self.fleet);
         let question = |question| Owed::Query { question, id };
         // A master that has room for the first only has its answer ignored.
         let valued =
@@ -44,7 +44,7 @@ impl Engine {
 
     pub(super) fn send_forced_deletion(&mut self, to: MasterSet, id: Id) -> MasterSet {
         let owed = Owed::Query { question: Question::ForcedDelete, id };
-        let key = &self.ops.op(id).key;
+        let key = &self.ops.get(id).key;
         self.fleet.send(to, owed, |out| command::encode_forced_delete(out, key))
     }
 
@@ -67,7 +67,7 @@ impl Engine {
         resource: Option<Resource<'_>>,
     ) -> Result<(Id, Duration), SubmitError> {
         let ttl = self.config.ttl(self.config.max_ttl)?;
-        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
+        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
         op.begin(now, ttl, Duration::ZERO, None);
         // The operation before in this slot may have left a claim that lives on: it is none of this one's.
         op.claim = Id::NOBODY;
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     pub(super) fn start_query(&mut self, now: Instant, id: Id, query: Query) {
-        self.ops.op_mut(id).state = OpState::Query(Box::new(query));
+        self.ops.get_mut(id).state = OpState::Query(Box::new(query));
         self.arm_op(id);
         self.check_query(now, id);
     }
@@ -148,7 +148,7 @@ impl Engine {
 
     /// The query's time is over: masters that have not answered have failed.
     pub(super) fn miss_query(&mut self, now: Instant, id: Id) {
-        let OpState::Query(query) = &mut self.ops.op_mut(id).state else { unreachable!("a query was due") };
+        let OpState::Query(query) = &mut self.ops.get_mut(id).state else { unreachable!("a query was due") };
         let (limit, missing) = (query.limit(), query.asked());
         for master in missing.iter() {
             query.fail_at(master, Failure::NoAnswer { limit });
@@ -174,7 +174,7 @@ impl Engine {
     fn check_query(&mut self, now: Instant, id: Id) {
         let claim_count = self.claims.count();
         let is_drained = claim_count == 0 && (self.is_answered() || mutant!(DrainEndsUnanswered));
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Query(query) = &mut op.state else { unreachable!("it is a query") };
         if !query.is_over(now) {
             return;

@@ -28,9 +28,9 @@ impl Engine {
 
     /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
     pub(super) fn repair_op(&mut self, now: Instant, master: MasterId, id: Id) {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let OpState::Held { valid_until, extension, .. } = op.state else { return };
-        let claim = self.claims.claim_mut(op.claim);
+        let claim = self.claims.get_mut(op.claim);
         let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.twins).contains(master);
         // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
         let is_proven = claim.tally.granted.has(self.fleet.quorum()) || mutant!(RepairUnproven);
@@ -54,7 +54,7 @@ impl Engine {
     pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
         let Some(op) = self.ops.find(id) else { return };
         let OpState::Held { .. } = op.state else { return };
-        let claim = self.claims.claim_mut(op.claim);
+        let claim = self.claims.get_mut(op.claim);
         claim.note_repair_answer(master);
         if op.round != round {
             return;

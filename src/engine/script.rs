@@ -45,7 +45,7 @@ impl Engine {
                 // An extension that has given way to a later one, to a release or to a rest may not come
                 // behind it, with an answer nobody expects.
                 let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
-                let claim = self.claims.claim(op.claim);
+                let claim = self.claims.get(op.claim);
                 if claim.release.is_some() {
                     return;
                 }
@@ -91,7 +91,7 @@ impl Engine {
         let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
             return MasterSet::EMPTY;
         };
-        self.ops.op_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Text)
+        self.ops.get_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Text)
     }
 
     /// Not if the one that it is handed to is being released by now: that release is on its way, and would be
@@ -105,12 +105,12 @@ impl Engine {
             return MasterSet::EMPTY;
         }
         let Some(owner) = new.owner else { return MasterSet::EMPTY };
-        let ttl = self.ops.op(owner).ttl;
+        let ttl = self.ops.get(owner).ttl;
         let owed = Owed::swap(id, from).whole();
         let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });
-        self.claims.claim_mut(id).note_swap(now);
+        self.claims.get_mut(id).note_swap(now);
         sent
     }
 }

@@ -22,7 +22,7 @@ impl Engine {
     /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
     /// succeed. One that is not connected may need none when it is back.
     pub(super) fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
-        let Some(wait_until) = self.ops.op(id).wait_until else { return false };
+        let Some(wait_until) = self.ops.get(id).wait_until else { return false };
         let is_late =
             |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
         let late_count = self.fleet.links().filter(is_late).count();
@@ -32,7 +32,7 @@ impl Engine {
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give
     /// up.
     pub(super) fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
             return None;
         }
@@ -48,7 +48,7 @@ impl Engine {
         let able = self.fleet.usable().without(self.fleet.mute());
         let bounds = if op.is_subscribed { self.subscriptions.pause_bounds(id, able) } else { None };
         // An attempt that had a part of it met others that want it, not a holder.
-        let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
+        let is_held = self.claims.get(op.claim).tally.granted.is_empty();
         let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
             Some(bounds) if is_held && self.config.retry_delays.is_none() => {
@@ -87,7 +87,7 @@ impl Engine {
         if !self.subscriptions.has_room() {
             return;
         }
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         op.is_subscribed = true;
         let group = op.waiter().group(&mut self.rng).map(|group| {
             let mut channel = Vec::new();
@@ -102,7 +102,7 @@ impl Engine {
     /// The operation has its lock, or has given up.
     #[inline]
     pub(super) fn unwatch(&mut self, now: Instant, id: Id) {
-        if std::mem::take(&mut self.ops.op_mut(id).is_subscribed) {
+        if std::mem::take(&mut self.ops.get_mut(id).is_subscribed) {
             self.subscriptions.unwatch(now, id, &mut self.timers);
         }
     }
@@ -110,7 +110,7 @@ impl Engine {
     /// Brings the next attempt of one that waits forward, if its notification says so. During an attempt it
     /// is looked at when that has failed.
     pub(super) fn follow_watch(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let OpState::Waiting { retry_at, .. } = &mut op.state else { return };
         let Some(wake) = self.subscriptions.wake(now, id, &mut self.rng) else { return };
         if wake.at < *retry_at {
@@ -126,7 +126,7 @@ impl Engine {
     /// The pause between two attempts is over: makes the next one, unless the whole wait has passed
     /// meanwhile, as it may when this process was stopped.
     pub(super) fn end_pause(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
         let OpState::Waiting { denied, .. } = state else { unreachable!("a pause was due") };
         if op.wait_until.is_some_and(|until| until <= now) {
@@ -142,9 +142,9 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let queuing = op.policy.queuing().expect("the lock is fair");
-        let (tally, attempts) = (&self.claims.claim(op.claim).tally, op.attempts);
+        let (tally, attempts) = (&self.claims.get(op.claim).tally, op.attempts);
         let next = queuing.next(tally, self.fleet.spare(), self.fleet.quorum(), attempts);
         if next == Next::AtOnce {
             return Duration::ZERO;
@@ -170,7 +170,7 @@ impl Engine {
         id: Id,
         retry_at: Option<Instant>,
     ) -> Option<Instant> {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let (Some(retry_at), Some(reservation)) = (retry_at, &mut op.reservation) else { return retry_at };
         let answers = self.fleet.answer_limit(op.ttl);
         Some(retry_at.min(reservation.send(&mut self.fleet, now, &op.key, answers, &mut self.rng)))
@@ -179,7 +179,7 @@ impl Engine {
     /// A writer has the lock, or has given up: readers need not stay out for its sake any more.
     #[inline]
     pub(super) fn withdraw_reservation(&mut self, id: Id, has_lock: bool) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         if let Some(reservation) = op.reservation.take() {
             reservation.withdraw(&mut self.fleet, &op.key, has_lock);
         }
