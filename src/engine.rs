@@ -36,12 +36,9 @@ mod claim;
 mod connection;
 mod counting;
 mod defects;
-mod drain;
-mod events;
 mod fair;
 mod fence;
 mod fleet;
-mod gathered;
 mod groups;
 mod handover;
 mod handshake;
@@ -53,15 +50,12 @@ mod kind;
 mod leave;
 mod leaving;
 mod link;
-mod link_id;
 mod login;
 mod logins;
 mod mark;
 mod mode;
 mod op;
 mod owed;
-mod pace;
-mod policy;
 mod queries;
 mod query;
 mod release;
@@ -82,7 +76,6 @@ mod terms;
 mod timers;
 pub(crate) mod trouble;
 mod turns;
-mod validity;
 mod wait_queues;
 mod waiting;
 
@@ -103,30 +96,29 @@ pub(crate) use handshake::{error_without_login, info_field};
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
-pub use link_id::{LinkId, LinkRequest, Reason};
 #[cfg(feature = "doctor")]
 pub(crate) use mark::{key as mark_key, observed as observed_by_mark};
-pub use request::{Grant, HeldLocks, OpId, Outcome, Request, SubmitError};
+pub use request::{
+    Grant, HeldLocks, LinkId, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity,
+};
 pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
-pub use validity::Validity;
 
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use claim::Claim;
 use connection::State;
-use events::Events;
 use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
 use logins::Logins;
-use op::{Op, OpState};
-use pace::Pace;
+use op::Op;
 use renewal::Ticks;
 use slab::{Id, Slab};
+use stats::Events;
 use subscriptions::Subscriptions;
-use terms::Terms;
+use terms::{Pace, Terms};
 use timers::{Timer, Timers, op_timer, timer_of};
 use wait_queues::WaitQueues;
 
@@ -171,7 +163,7 @@ impl Engine {
         let mut rng = StdRng::from_seed(mutants::seed(seed));
         let subscriptions = Subscriptions::new(config.clone(), now);
         Self {
-            stats: Stats::new(fleet.quorum()),
+            stats: Stats::new(fleet.quorum),
             pace: Pace::new(now, config.observer.is_some()),
             events: Events::new(config.observer.is_some()),
             logins: Logins::new(config.clone()),
@@ -200,7 +192,7 @@ impl Engine {
 
     /// Returns the masters in the order of the configuration.
     pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
-        self.fleet.all().iter()
+        self.fleet.all.iter()
     }
 
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
@@ -367,7 +359,7 @@ impl Engine {
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(now, master),
                 Timer::Subscription(master) => {
-                    let (ready, rng, timers) = (self.fleet.ready(), &mut self.rng, &mut self.timers);
+                    let (ready, rng, timers) = (self.fleet.ready, &mut self.rng, &mut self.timers);
                     self.subscriptions.handle_timeout(now, master, ready, rng, timers);
                 }
                 Timer::Login(master) => self.handle_login_timeout(now, master),
@@ -388,11 +380,7 @@ impl Engine {
     /// Returns when the validity of a held lock ends, or ended.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
-        let op = self.ops.find(lock.0)?;
-        match op.state {
-            OpState::Held { valid_until, .. } => Some(valid_until),
-            _ => None,
-        }
+        Some(self.ops.find(lock.0)?.held()?.valid_until)
     }
 
     /// Whether this lock's operation goes on: it is acquired, held or released.
@@ -411,17 +399,14 @@ impl Engine {
     #[must_use]
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.ops.find(lock.0)?;
-        match op.state {
-            OpState::Held { .. } => Some(self.claims.get(op.claim).tally.granted),
-            _ => None,
-        }
+        op.held().map(|_| self.claims.get(op.claim).tally.granted)
     }
 
     /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it
     /// without harm.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
-        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum()))
+        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum))
     }
 
     fn handle_ready(&mut self, now: Instant, master: MasterId) {
@@ -439,7 +424,7 @@ impl Engine {
         self.report_connected(now, master, admission.is_reconnect, admission.is_restart);
         self.release_orphans(now, master);
         self.repair(now, master);
-        self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
+        self.subscriptions.open(now, self.fleet.ready, &mut self.timers);
         // It may have changed during the handshake.
         if !mutant!(LoginOfHandshakeKept) {
             self.bring_login(now, master);

@@ -6,7 +6,7 @@ use crate::clock;
 use crate::config::{Config, Quarantine};
 use crate::driver::probe::{Answer, Probe, ProbeError};
 use crate::engine::{info_field, mark_key, observed_by_mark};
-use crate::lock::command::error_text;
+use crate::lock::command::answer::error_text;
 
 use super::facts::{ClockOffset, Facts, RoundTrip, Server, Settings};
 use super::rights::{Trial, trial_key, trials};

@@ -34,22 +34,22 @@ impl Engine {
     #[inline(always)]
     fn count_usual(&mut self, master: MasterId) {
         let Self { claims, decided, fleet, .. } = self;
-        let quorum = fleet.quorum();
+        let quorum = fleet.quorum;
         let link = fleet.link_mut(master);
         let votes = &mut link.stats;
         link.connection.wire.take_known(|owed, received| {
             let (rest, counted) = match owed {
                 Owed::Round { verb: Verb::Acquire, tag: Tag::Plain, id, .. } => {
-                    let rest = command::split_granted(received)?;
+                    let rest = command::answer::split_granted(received)?;
                     votes.granted += 1;
                     let claim = claims.find_mut(*id);
                     (rest, claim.map(|claim| claim.count_grant(master, quorum, &mut votes.late)))
                 }
                 Owed::Round { verb: Verb::Release, id, .. } => {
-                    let rest = command::split_deleted(received)?;
+                    let rest = command::answer::split_deleted(received)?;
                     (rest, claims.find_mut(*id).map(|claim| claim.count_deleted(master, quorum)))
                 }
-                Owed::Ignored(Shape::Count) => return command::split_untold(received),
+                Owed::Ignored(Shape::Count) => return command::answer::split_untold(received),
                 _ => return None,
             };
             match counted {
@@ -128,7 +128,7 @@ impl Engine {
             Course::Attempt(attempter) => self.ops.find_mut(attempter).map(Op::learner),
             Course::HandedOver(_) | Course::Left(_) => None,
         };
-        if let Some(vote) = mode::vote(answer, master, claim, op, self.fleet.quorum()) {
+        if let Some(vote) = mode::vote(answer, master, claim, op, self.fleet.quorum) {
             self.handle_acquire_vote(now, master, id, vote);
         }
     }

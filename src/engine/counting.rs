@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::op::OpState;
+use super::op::Held;
 use super::renewal::loss_lead;
 use super::slab::Id;
 use super::stats::Stats;
@@ -47,14 +47,14 @@ impl Engine {
 
     /// The name of the lock of an operation.
     pub(super) fn name_of(&self, id: Id) -> Bytes {
-        Bytes::copy_from_slice(command::name_in(self.lock_key_of(id.index), self.config.prefix.len()))
+        Bytes::copy_from_slice(command::entry::name_in(self.lock_key_of(id.index), self.config.prefix.len()))
     }
 
     /// Ends an acquisition that did not get the lock.
     pub(super) fn end_denied(&mut self, now: Instant, id: Id, error: AcquireError) {
         let op = self.ops.get(id);
         if op.has_waited() {
-            self.stats.wait_time.record(now.saturating_duration_since(op.submitted));
+            self.stats.wait_time.record(now.saturating_duration_since(op.asked.submitted));
         }
         self.stats.count_denial(&error);
         if self.events.is_observed() {
@@ -81,7 +81,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn note_acquired(&mut self, now: Instant, id: Id) {
         let op = self.ops.get(id);
-        let (took, attempts) = (now.saturating_duration_since(op.submitted), op.attempts);
+        let (took, attempts) = (now.saturating_duration_since(op.asked.submitted), op.tries.count);
         if op.is_timed {
             self.stats.acquire_time.record(took);
         }
@@ -98,12 +98,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn note_ended(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get(id);
-        let OpState::Held { since, valid_until, .. } = op.state else {
+        let Some(&Held { since, valid_until, is_counted, .. }) = self.ops.get(id).held() else {
             self.stats.abandoned += 1;
             return;
         };
-        if op.is_counted || now >= valid_until {
+        if is_counted || now >= valid_until {
             return self.note_lost(now, id);
         }
         self.stats.released += 1;
@@ -137,9 +136,9 @@ impl Engine {
     /// A held lock is over without a release. Counts it once.
     #[cold]
     pub(super) fn note_lost(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get_mut(id);
-        let OpState::Held { since, valid_until, .. } = op.state else { unreachable!("it was held") };
-        if std::mem::replace(&mut op.is_counted, true) || mutant!(LossUncounted) {
+        let held = self.ops.get_mut(id).held_mut().expect("it was held");
+        let (since, valid_until) = (held.since, held.valid_until);
+        if std::mem::replace(&mut held.is_counted, true) || mutant!(LossUncounted) {
             return;
         }
         self.stats.lost += 1;
@@ -162,7 +161,8 @@ impl Engine {
     /// The loss of a held lock was reported, or nearly happened: counts it once for each end of the validity.
     /// One that is over is no near loss.
     pub(super) fn note_near_loss(&mut self, id: Id, left: Duration) {
-        if left.is_zero() || std::mem::replace(&mut self.ops.get_mut(id).is_near_loss, true) {
+        let held = self.ops.get_mut(id).held_mut().expect("it is held");
+        if left.is_zero() || std::mem::replace(&mut held.is_near_loss, true) {
             return;
         }
         self.stats.near_losses += 1;
@@ -179,7 +179,7 @@ impl Engine {
         if left <= loss_lead(ttl) {
             self.note_near_loss(id, left);
         }
-        self.ops.get_mut(id).is_near_loss = false;
+        self.ops.get_mut(id).held_mut().expect("it is held").is_near_loss = false;
     }
 
     /// A master is taken in.

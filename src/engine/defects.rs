@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::Engine;
 use super::kind::Kind;
 use super::mode::ModeState;
+use super::op::Op;
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
@@ -34,7 +35,7 @@ impl Engine {
         for master in claim.asked.without(is_answered).iter() {
             self.fail_link(now, master, "a release takes another connection");
         }
-        self.claims.get_mut(id).connection_lost = MasterSet::EMPTY;
+        self.claims.get_mut(id).doubts.connection_lost = MasterSet::EMPTY;
     }
 
     /// The forced deletions that a lost connection owed go out over the next one.
@@ -53,6 +54,7 @@ impl Engine {
         if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
             self.tell_loss(now, id);
         }
-        mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.renewal.is_some())
+        mutant!(RenewedAfterRelease)
+            && self.ops.find(id).and_then(Op::held).is_some_and(|held| held.renewal.is_some())
     }
 }

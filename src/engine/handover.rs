@@ -36,12 +36,13 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::claim::Claim;
 use super::kind::Tag;
-use super::op::{HandoverStreak, OpState};
+use super::op::{HandoverStreak, Held, OpState};
 use super::owed::Owed;
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::limits;
-use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::command;
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
@@ -78,13 +79,13 @@ impl Engine {
     /// The next in the queue, if the lock can and may be handed over to it.
     fn successor_of(&self, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
         let op = self.ops.get(id);
-        let OpState::Held { since, valid_until, .. } = op.state else { return None };
+        let &Held { since, valid_until, .. } = op.held()?;
         let streak = op.streak(since);
         let is_spent =
             streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
         let holders = self.claims.get(op.claim).holders();
         let can_be_asked =
-            holders.intersection(self.fleet.usable()).has(self.fleet.quorum()) && !self.claims.is_full();
+            holders.intersection(self.fleet.usable).has(self.fleet.quorum) && !self.claims.is_full();
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
@@ -98,14 +99,14 @@ impl Engine {
         }
         let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
         let streak = HandoverStreak { count: streak.count + 1, ..streak };
-        (waits && next.wait_until > Some(now)).then_some((successor, streak))
+        (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
     }
 
     /// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
     fn turn_time(&self, now: Instant, id: Id) -> Duration {
         let op = self.ops.get(id);
-        let OpState::Held { since, .. } = op.state else { return Duration::ZERO };
-        let streak = op.streak(since);
+        let Some(held) = op.held() else { return Duration::ZERO };
+        let streak = op.streak(held.since);
         ((now - streak.since) / (streak.count + 1)).min(self.config.retry_delay_max)
     }
 
@@ -115,23 +116,20 @@ impl Engine {
         let op = self.ops.get_mut(successor);
         let (claim_id, claim) =
             self.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
-        let ttl = op.ttl;
+        let ttl = op.asked.ttl;
         self.terms.fit(ttl, self.fleet.round_trip_limit, &self.config);
         claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         op.add_label(claim);
-        if let OpState::Waiting { denied, .. } =
-            std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
-        {
-            op.denied_before = Some(Box::new(denied));
-        }
         if mutant!(FencedHandedOver) {
             self.feign_token(now, successor, claim_id);
         }
         let (old, new) = (self.claims.get(from), self.claims.get(claim_id));
-        let (holders, usable) = (old.holders(), self.fleet.usable());
+        let (holders, usable) = (old.holders(), self.fleet.usable);
         let owed = Owed::swap(claim_id, from.index);
-        let swapped = self.fleet.send_swap(holders.intersection(usable), owed, &old.entry, &new.entry, ttl);
+        let swapped = self.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
+            command::encode_swap(out, by, &old.entry, &new.entry, ttl);
+        });
         let asked = self.fleet.send(usable.without(holders), Owed::acquire(Tag::Plain, claim_id), |out| {
             command::encode_acquire(out, &new.entry, &self.terms.tail);
         });

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
+use super::claim::{Claim, Votes};
 use super::link::Link;
 use super::mode;
-use super::op::{Extension, OpState};
+use super::op::{Extension, Held, OpState};
 use super::owed::Owed;
 use super::slab::Id;
 use super::{Engine, OpId, Outcome};
 use crate::error::{ExtendError, Round};
-use crate::lock::command::Script;
+use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
@@ -19,7 +19,7 @@ fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) 
     let master = link.master;
     if !claim.asked.contains(master) {
         Failure::NotHeld
-    } else if claim.twins.contains(master) {
+    } else if claim.doubts.twins.contains(master) {
         Failure::SameServer
     } else if !usable.contains(master) {
         link.absence()
@@ -48,39 +48,36 @@ impl Engine {
     pub(super) fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
         let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
-        let OpState::Held { since, valid_until, extension } = &mut op.state else {
-            return Err(ExtendError::NotHeld);
-        };
+        let OpState::Held(held) = &mut op.state else { return Err(ExtendError::NotHeld) };
         let claim = self.claims.get_mut(op.claim);
         // A renewal gives way to the caller's own.
-        if extension.is_some_and(|extension| !extension.is_renewal) {
+        if held.extension.is_some_and(|extension| !extension.is_renewal) {
             return Err(ExtendError::Busy);
         }
-        if now >= *valid_until && !mutant!(ExtensionAfterDeadline) {
+        if now >= held.valid_until && !mutant!(ExtensionAfterDeadline) {
             return Err(ExtendError::Expired);
         }
-        if (now - *since).saturating_add(ttl.as_duration()) > max_hold {
+        if (now - held.since).saturating_add(ttl.as_duration()) > max_hold {
             return Err(ExtendError::HoldLimit { max_hold });
         }
         let extended_until = now + ttl.validity();
         let answer_limit = self.fleet.answer_limit(ttl);
-        let deadline = (now + answer_limit).min(*valid_until);
+        let deadline = (now + answer_limit).min(held.valid_until);
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
-        if extended_until < *valid_until && !mutant!(ShorterExtensionIgnored) {
-            (*valid_until, op.held_ttl) = (extended_until, ttl);
+        if extended_until < held.valid_until && !mutant!(ShorterExtensionIgnored) {
+            (held.valid_until, held.ttl) = (extended_until, ttl);
             op.validity.move_to(extended_until);
         }
-        op.round = op.round.wrapping_add(1);
-        op.ttl = ttl;
+        held.round = held.round.wrapping_add(1);
+        op.asked.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
-        let mut tally = Tally { refused: claim.absent(self.fleet.all()), ..Tally::default() };
-        let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
-        let holders =
-            claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
-        let owed = Owed::extend(claim.kind.tag(), id, op.round);
+        let mut tally = Tally { refused: claim.absent(self.fleet.all), ..Tally::default() };
+        let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
+        let holders = claim.holders().intersection(self.fleet.usable).without(unsure).without(tally.refused);
+        let owed = Owed::extend(claim.kind.tag(), id, held.round);
         let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Sha);
-        claim.note_extended(sent);
+        claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
         for link in self.fleet.links() {
             let master = link.master;
             let is_absent = tally.refused.contains(master);
@@ -90,10 +87,10 @@ impl Engine {
             if !is_absent {
                 tally.failed.insert(master);
             }
-            let failure = why_unsent(link, claim, unsure, self.fleet.usable());
+            let failure = why_unsent(link, claim, unsure, self.fleet.usable);
             claim.failures.push((master, failure));
         }
-        *extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
+        held.extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
         Ok(())
     }
 
@@ -106,22 +103,22 @@ impl Engine {
         vote: Vote,
     ) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { extension, .. } = &mut op.state else { return };
+        let OpState::Held(held) = &mut op.state else { return };
         let claim = self.claims.get_mut(op.claim);
-        let is_twin = vote == Vote::Granted && claim.twins.contains(master);
+        let is_twin = vote == Vote::Granted && claim.doubts.twins.contains(master);
         let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
             // Whichever round it answers: this master no longer holds the key.
             Vote::Refused { .. } => claim.note_gone(master),
             // Also after the verdict: this master holds it for as long as the others.
-            Vote::Granted if op.round == round => claim.tally.granted.insert(master),
+            Vote::Granted if held.round == round => claim.tally.granted.insert(master),
             _ => {}
         }
-        if op.round != round {
+        if held.round != round {
             return;
         }
-        claim.note_extension_answer(master);
-        let Some(extension) = extension.as_mut() else {
+        claim.doubts.owes_extension.remove(master);
+        let Some(extension) = held.extension.as_mut() else {
             if matches!(vote, Vote::Refused { .. }) {
                 self.repair_op(now, master, id);
                 self.check_loss(now, id);
@@ -144,11 +141,9 @@ impl Engine {
     pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
         let quarantined = self.fleet.quarantined(now);
         let op = self.ops.get_mut(id);
-        let OpState::Held { valid_until, extension, .. } = &mut op.state else {
-            unreachable!("only a held lock is extended")
-        };
+        let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock is extended") };
         let Extension { valid_until: extended_until, tally, is_renewal, .. } =
-            extension.expect("an extension is under way");
+            held.extension.expect("an extension is under way");
         let verdict = match tally.verdict(self.fleet.count(), quarantined) {
             Verdict::NoQuorum | Verdict::Contended
                 if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
@@ -162,25 +157,27 @@ impl Engine {
         // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
         let is_lost = tally.refused.count() > spare;
         // An answer that is still to come may prove it.
-        let may_be_lost = self.fleet.all().without(tally.granted.union(tally.failed)).count() > spare;
-        let is_complete = tally.heard() == self.fleet.all();
+        let may_be_lost = self.fleet.all.without(tally.granted.union(tally.failed)).count() > spare;
+        let is_complete = tally.heard() == self.fleet.all;
         if verdict == Verdict::Open
             || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete)
         {
             return;
         }
-        *extension = None;
-        let before = (*valid_until, op.held_ttl);
+        held.extension = None;
+        let before = (held.valid_until, held.ttl);
         // The lock must be valid still: one that was called lost never comes back (I11).
-        let is_valid = now < *valid_until || mutant!(ExtensionAfterDeadline);
+        let is_valid = now < held.valid_until || mutant!(ExtensionAfterDeadline);
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
-            let from_reply = mutant!(ExtensionFromReply);
-            *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
-            op.validity.move_to(*valid_until);
-            if !mutant!(LossTellsOldTtl) {
-                op.held_ttl = op.ttl;
+            held.valid_until = extended_until;
+            if mutant!(ExtensionFromReply) {
+                held.valid_until = now + op.asked.ttl.validity();
             }
-            Ok(*valid_until)
+            op.validity.move_to(held.valid_until);
+            if !mutant!(LossTellsOldTtl) {
+                held.ttl = op.asked.ttl;
+            }
+            Ok(held.valid_until)
         } else {
             let claim = self.claims.get(op.claim);
             let report = self.report(now, Round::Extend, claim, &tally);
@@ -215,9 +212,9 @@ impl Engine {
     fn check_loss(&mut self, now: Instant, id: Id) {
         let op = self.ops.get(id);
         let claim = self.claims.get(op.claim);
-        let absent = claim.absent(self.fleet.all());
+        let absent = claim.absent(self.fleet.all);
         if absent.count() > self.fleet.spare() {
-            if matches!(op.state, OpState::Held { valid_until, .. } if now < valid_until) {
+            if op.held().is_some_and(|held| now < held.valid_until) {
                 let granted = claim.tally.granted.without(absent);
                 let tally = Tally { granted, refused: absent, ..Tally::default() };
                 let report = self.report(now, Round::Extend, claim, &tally);
@@ -231,13 +228,11 @@ impl Engine {
     /// The lock is lost.
     fn end_validity(&mut self, now: Instant, id: Id) {
         let op = self.ops.get_mut(id);
-        let OpState::Held { valid_until, .. } = &mut op.state else {
-            unreachable!("only a held lock has a validity")
-        };
+        let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock has a validity") };
         if !mutant!(ProvenLossStaysValid) {
-            *valid_until = now.min(*valid_until);
+            held.valid_until = now.min(held.valid_until);
             if !mutant!(LossUnpublished) {
-                op.validity.move_to(*valid_until);
+                op.validity.move_to(held.valid_until);
             }
         }
         self.note_lost(now, id);
@@ -252,7 +247,9 @@ impl Engine {
         if !mutant!(MarginKeptByExtension) {
             claim.tally.granted = tally.granted;
         }
-        claim.counts_grants = mutant!(LateSetAfterExtension);
+        if !mutant!(LateSetAfterExtension) {
+            claim.votes = Votes::Void;
+        }
         let gone = tally.refused.without(claim.refused());
         gone.iter().for_each(|master| self.repair_op(now, master, id));
     }
@@ -260,13 +257,13 @@ impl Engine {
     /// The extension's time is over: who has not answered has failed.
     pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
         let op = self.ops.get_mut(id);
-        let OpState::Held { extension: Some(extension), .. } = &mut op.state else {
+        let OpState::Held(Held { extension: Some(extension), .. }) = &mut op.state else {
             unreachable!("an extension is under way")
         };
+        let started = extension.valid_until - op.asked.ttl.validity();
         let claim = self.claims.get_mut(op.claim);
         let limit = claim.answer_limit;
-        let started = extension.valid_until - op.ttl.validity();
-        let missing = self.fleet.all().without(extension.tally.heard());
+        let missing = self.fleet.all.without(extension.tally.heard());
         for master in missing.iter() {
             extension.tally.failed.insert(master);
             claim.failures.push((master, Failure::NoAnswer { limit }));

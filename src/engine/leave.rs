@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use super::fair::{self, Queuing};
 use super::leaving::Leaving;
-use super::op::OpState;
+use super::op::{Op, OpState};
 use super::slab::Id;
 use super::{Engine, Left, OpId, Outcome};
 use crate::error::{ExtendError, LeaveError};
-use crate::lock::command::ReleaseAnswer;
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -38,7 +38,6 @@ impl Engine {
         drop(self.give_up(now, lock.0));
         let op = self.ops.get_mut(lock.0);
         let claim_id = op.claim;
-        op.clear_state();
         self.ops.free(lock.0);
         if mutant!(LeftReleased) {
             let claim = self.claims.get_mut(claim_id);
@@ -67,7 +66,7 @@ impl Engine {
         }
         let queuing = self.give_up(now, id);
         let op = self.ops.get_mut(id);
-        op.set_state(OpState::Releasing);
+        op.state = OpState::Releasing;
         let claim_id = op.claim;
         let left_queue =
             queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
@@ -132,12 +131,12 @@ impl Engine {
         };
         let latest_end = claim.latest_end(now, self.config.drift);
         // A quorum that was seen to have the key while the lock was valid has had it all the time.
-        if claim.confirmed_rest().has(self.fleet.quorum()) && now < leaving.valid_until {
+        if claim.confirmed_rest().has(self.fleet.quorum) && now < leaving.valid_until {
             let held_until = leaving.held_until(release.started);
             return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
         }
         let report = self.release_report(now, claim, &release);
-        Err(if release.deleted.union(release.owed).has(self.fleet.quorum()) {
+        Err(if release.deleted.union(release.owed).has(self.fleet.quorum) {
             LeaveError::Unconfirmed { report: report.into(), latest_end }
         } else {
             LeaveError::Lost(report)
@@ -146,20 +145,18 @@ impl Engine {
 
     /// The time at which a lock was acquired, and the end of its validity, which is to come.
     fn check_valid(&self, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
-        let Some(OpState::Held { since, valid_until, .. }) = self.ops.find(id).map(|op| &op.state) else {
-            return Err(LeaveError::NotHeld);
-        };
-        let is_valid = now < *valid_until || mutant!(ExpiredLeft);
-        if is_valid { Ok((*since, *valid_until)) } else { Err(LeaveError::Expired) }
+        let held = self.ops.find(id).and_then(Op::held).ok_or(LeaveError::NotHeld)?;
+        if now >= held.valid_until && !mutant!(ExpiredLeft) {
+            return Err(LeaveError::Expired);
+        }
+        Ok((held.since, held.valid_until))
     }
 
     /// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
     /// in its queues, which ends with its heartbeat if nobody ends it.
     fn give_up(&mut self, now: Instant, id: Id) -> Option<Box<Queuing>> {
-        let OpState::Held { extension, .. } = &mut self.ops.get_mut(id).state else {
-            unreachable!("only a held lock is left")
-        };
-        if extension.take().is_some_and(|extension| !extension.is_renewal) {
+        let held = self.ops.get_mut(id).held_mut().expect("only a held lock is left");
+        if held.extension.take().is_some_and(|extension| !extension.is_renewal) {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
         }
         self.leave_queue(now, id, Duration::ZERO);

@@ -16,7 +16,8 @@ use super::slab::Id;
 use super::timers::claim_timer;
 use super::{Engine, OpId, Outcome, Released};
 use crate::error::{ExtendError, ReleaseError};
-use crate::lock::command::{ReleaseAnswer, Script};
+use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::scripts::Script;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
@@ -45,23 +46,23 @@ impl Engine {
         };
         let ends = match &mut op.state {
             OpState::Releasing => return,
-            OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
+            OpState::Held(held) if mutant!(ExpiredKeptForever) && now >= held.valid_until => return,
             _ if op.policy.queuing().is_some() => return self.release_fair(now, id, awaited),
-            OpState::Held { valid_until, extension, .. } => {
-                let under_way = extension.take();
-                let is_noted = op.is_noted || now >= *valid_until;
+            OpState::Held(held) => {
+                let under_way = held.extension.take();
+                let is_noted = op.is_noted || now >= held.valid_until;
                 if under_way.is_some_and(|extension| !extension.is_renewal) {
                     self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
                 }
                 if is_noted { Ends::NotedLock } else { Ends::Lock }
             }
-            _ if op.is_subscribed || op.reservation.is_some() => {
+            _ if op.tries.is_subscribed || op.reservation.is_some() => {
                 // It was still waiting for the lock.
                 self.withdraw_reservation(id, false);
                 self.unwatch(now, id);
                 return self.submit_release(now, id, awaited);
             }
-            OpState::Query(_) => Ends::Query,
+            OpState::Query => Ends::Query,
             _ => Ends::Attempt,
         };
         let claim_id = op.claim;
@@ -86,7 +87,7 @@ impl Engine {
         };
         let due = now + claim.answer_limit;
         if awaited {
-            op.set_state(OpState::Releasing);
+            op.state = OpState::Releasing;
         } else {
             claim.owner = None;
             self.ops.free(id);
@@ -107,7 +108,7 @@ impl Engine {
         let queuing = op.policy.take_queuing().expect("the lock is fair");
         // One that does not wait leaves no ticket, but may have been in somebody's way.
         let is_in_the_way = matches!(op.state, OpState::Acquiring { .. }) && !queuing.waits();
-        let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
+        let was_held = is_in_the_way || op.held().is_some();
         let leaving = LeavingQueues { queuing, key: op.key.clone(), was_held };
         // Between two attempts the claim may be gone.
         if let Some(claim) = self.claims.find_mut(op.claim) {
@@ -228,7 +229,7 @@ impl Engine {
                 release.absent.insert(master);
                 // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
                 // later.
-                if !claim.connection_lost.contains(master) || mutant!(AbsentIsProof) {
+                if !claim.doubts.connection_lost.contains(master) || mutant!(AbsentIsProof) {
                     release.owed.remove(master);
                 }
             }
@@ -365,8 +366,11 @@ impl Engine {
 
     /// Another process than before answered for a master.
     pub(super) fn void_grants(&mut self, master: MasterId, before: Predecessor) {
+        if mutant!(RestartedGrantsKept) {
+            return;
+        }
         let has_ended = before == Predecessor::Ended || mutant!(SuccessorIsProof);
-        for id in self.claims.ids().filter(|_| !mutant!(RestartedGrantsKept)) {
+        for id in self.claims.ids() {
             self.claims.get_mut(id).note_restart(master, has_ended);
         }
     }

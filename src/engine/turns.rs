@@ -42,11 +42,15 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let op = self.ops.get_mut(id);
-        command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
-        let Some(head) = self.found_queue(id).filter(|_| !mutant!(NobodyQueues)) else {
+        command::entry::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+        let Some(head) = self.found_queue(id) else {
             self.start_attempt(now, id, None);
             return Ok(OpId(id));
         };
+        if mutant!(NobodyQueues) {
+            self.start_attempt(now, id, None);
+            return Ok(OpId(id));
+        }
         if self.queues.count(head) > limits::QUEUED_COUNT_MAX {
             self.ops.free(id);
             return Err(self.refuse_acquisition(resource));
@@ -54,7 +58,7 @@ impl Engine {
         self.queues.join(id.index, head);
         let op = self.ops.get_mut(id);
         op.state = OpState::Queued { turn: Turn::Later };
-        (op.has_queued, op.is_noted) = (true, true);
+        (op.tries.has_queued, op.is_noted) = (true, true);
         self.tend_queue(now, head, Duration::ZERO);
         self.arm_op(id);
         Ok(OpId(id))
@@ -109,10 +113,7 @@ impl Engine {
 
     /// When the validity of an operation that holds a lock ends or ended.
     fn held_until(&self, place: u32) -> Option<Instant> {
-        match self.ops.get(self.ops.id_at(place)).state {
-            OpState::Held { valid_until, .. } => Some(valid_until),
-            _ => None,
-        }
+        self.ops.get(self.ops.id_at(place)).held().map(|held| held.valid_until)
     }
 
     /// Whether another operation of this engine has the lock that this one wants.
@@ -138,7 +139,7 @@ impl Engine {
             let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
             fair::leave(&mut self.fleet, &leaving);
         }
-        self.ops.get_mut(id).clear_state();
+        self.ops.get_mut(id).query = None;
         self.ops.free(id);
     }
 
@@ -170,7 +171,7 @@ impl Engine {
         let op = self.ops.get(first);
         let OpState::Queued { turn } = &op.state else { return };
         // Early enough to be answered before its wait ends.
-        let left = op.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
         let turn = match (held_until.filter(|at| now < *at), *turn) {
             (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
             (Some(at), _) => Turn::AfterHolder(at),
@@ -185,7 +186,7 @@ impl Engine {
     pub(super) fn end_queuing(&mut self, now: Instant, id: Id) {
         let op = self.ops.get(id);
         let OpState::Queued { turn } = op.state else { unreachable!("it waits in a queue") };
-        if op.wait_until.is_some_and(|until| until <= now) {
+        if op.asked.wait_until.is_some_and(|until| until <= now) {
             return self.deny_queued(now, id);
         }
         match turn {
@@ -199,7 +200,7 @@ impl Engine {
         let holder = self.queues.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
         match holder {
             None => {
-                self.stats.retries += u64::from(self.ops.get(id).attempts > 0);
+                self.stats.retries += u64::from(self.ops.get(id).tries.count > 0);
                 self.start_attempt(now, id, None);
             }
             Some(holder) => {
@@ -219,9 +220,11 @@ impl Engine {
         let mut holder_label = None;
         if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
             asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
-            if let Some(holding) = head.map(|place| self.ops.get(self.ops.id_at(place))) {
+            if let Some(holding) = head.map(|place| self.ops.get(self.ops.id_at(place)))
+                && let Some(held) = holding.held()
+            {
                 // Its keys outlive its validity by the drift allowance.
-                let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
+                let end = held_until + self.config.drift.of(held.ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
                 held_by = HeldBy::ThisClient;
                 holder_label = holding.shared_label();
@@ -229,15 +232,15 @@ impl Engine {
         }
         let asking = asking.filter(|place| *place != id.index);
         let asking = asking.map(|place| self.ops.get(self.ops.id_at(place)));
-        let error = match asking.and_then(|asking| Some((asking, asking.denied()?))) {
+        let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
             // What masters say is the same for all who want the lock: contention, or an outage.
-            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.holders, asking.readers()),
+            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
             None => {
                 let labels = self.config.labels.iter().cloned();
                 let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-                let resource = Bytes::copy_from_slice(command::name_in(key, self.config.prefix.len()));
+                let resource = Bytes::copy_from_slice(command::entry::name_in(key, self.config.prefix.len()));
                 let report = Report { round: Round::Acquire, resource, votes };
-                let (attempts, took) = (op.attempts, now - op.submitted);
+                let (attempts, took) = (op.tries.count, now - op.asked.submitted);
                 let denial = Denial { attempts, took, holder, held_by, holder_label, report };
                 AcquireError::Contended(Box::new(denial))
             }
