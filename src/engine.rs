@@ -33,16 +33,12 @@
 mod acquire;
 mod answers;
 mod claim;
-mod claims;
 mod connection;
 mod counting;
 mod defects;
-mod drain;
-mod events;
 mod fair;
 mod fence;
 mod fleet;
-mod gathered;
 mod groups;
 mod handover;
 mod handshake;
@@ -54,18 +50,15 @@ mod kind;
 mod leave;
 mod leaving;
 mod link;
-mod link_id;
 mod login;
 mod logins;
 mod mark;
 mod mode;
 mod op;
-mod ops;
 mod owed;
-mod pace;
-mod policy;
 mod queries;
 mod query;
+mod release;
 mod renewal;
 mod repair;
 mod reports;
@@ -83,7 +76,6 @@ mod terms;
 mod timers;
 pub(crate) mod trouble;
 mod turns;
-mod validity;
 mod wait_queues;
 mod waiting;
 
@@ -96,6 +88,7 @@ use rand::rngs::StdRng;
 
 use crate::config::Config;
 use crate::event::Event;
+use crate::limits;
 use crate::mutants::{self, mutant};
 pub use fair::Ticket;
 #[cfg(feature = "doctor")]
@@ -103,32 +96,29 @@ pub(crate) use handshake::{error_without_login, info_field};
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
-pub use link_id::{LinkId, LinkRequest, Reason};
 #[cfg(feature = "doctor")]
 pub(crate) use mark::{key as mark_key, observed as observed_by_mark};
-pub use request::{Grant, HeldLocks, OpId, Outcome, Request, SubmitError};
+pub use request::{
+    Grant, HeldLocks, LinkId, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity,
+};
 pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
-pub use validity::Validity;
 
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
-use claims::Claims;
+use claim::Claim;
 use connection::State;
-use events::Events;
 use fence::WallClock;
 use fleet::Fleet;
 use link::Predecessor;
 use logins::Logins;
-use op::{Op, OpState};
-use ops::Ops;
-use owed::Answer;
-use pace::Pace;
+use op::Op;
 use renewal::Ticks;
-use slab::Id;
+use slab::{Id, Slab};
+use stats::Events;
 use subscriptions::Subscriptions;
-use terms::Terms;
+use terms::{Pace, Terms};
 use timers::{Timer, Timers, op_timer, timer_of};
 use wait_queues::WaitQueues;
 
@@ -143,10 +133,12 @@ pub struct Engine {
     /// The connections by which waiters are notified of releases.
     subscriptions: Subscriptions,
     logins: Logins,
-    ops: Ops,
+    ops: Slab<Op>,
     /// The operations that hold a lock or wait for one, by its key.
     queues: WaitQueues,
-    claims: Claims,
+    claims: Slab<Claim>,
+    /// Claims for which a reply that was just counted may have decided something.
+    decided: Vec<Id>,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
     /// Of the latest acquisition, the same for all of one TTL.
@@ -171,7 +163,7 @@ impl Engine {
         let mut rng = StdRng::from_seed(mutants::seed(seed));
         let subscriptions = Subscriptions::new(config.clone(), now);
         Self {
-            stats: Stats::new(fleet.quorum()),
+            stats: Stats::new(fleet.quorum),
             pace: Pace::new(now, config.observer.is_some()),
             events: Events::new(config.observer.is_some()),
             logins: Logins::new(config.clone()),
@@ -179,10 +171,11 @@ impl Engine {
             ticks: Ticks { started: now },
             fleet,
             subscriptions,
-            ops: Ops::new(),
+            ops: Slab::new(limits::OPERATION_COUNT_MAX),
             queues: WaitQueues::new(&mut rng),
             rng,
-            claims: Claims::new(),
+            claims: Slab::new(limits::CLAIM_COUNT_MAX),
+            decided: Vec::new(),
             timers,
             outcomes: VecDeque::new(),
             terms: Terms::NONE,
@@ -199,7 +192,7 @@ impl Engine {
 
     /// Returns the masters in the order of the configuration.
     pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
-        self.fleet.all().iter()
+        self.fleet.all.iter()
     }
 
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
@@ -337,58 +330,12 @@ impl Engine {
         }
     }
 
-    fn recv_commands(&mut self, now: Instant, master: MasterId, size: usize) {
-        if self.fleet.recv_done(now, master, size) {
-            self.repair(now, master);
-        }
-        loop {
-            let quorum = self.fleet.quorum();
-            self.claims.count_usual(self.fleet.link_mut(master), quorum);
-            if self.claims.has_decided() {
-                self.handle_decided(now);
-            }
-            if !self.fleet.link(master).connection.wire.has_received() || !self.recv_any(now, master) {
-                return;
-            }
-        }
-    }
-
     fn recv_notification(&mut self, now: Instant, master: MasterId, size: usize) {
         self.subscriptions.recv_done(now, master, size, &mut self.rng, &mut self.timers);
         self.follow_subscription_login(now, master);
         while let Some(id) = self.subscriptions.next_notified() {
             self.follow_watch(now, id);
         }
-    }
-
-    /// Looks after the claims for which counted replies may have decided something.
-    #[inline(never)]
-    fn handle_decided(&mut self, now: Instant) {
-        let mut handled_count = 0;
-        while let Some(id) = self.claims.decided(handled_count) {
-            self.handle_counted(now, id);
-            handled_count += 1;
-        }
-        self.claims.clear_decided();
-    }
-
-    /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
-    #[inline(never)]
-    fn recv_any(&mut self, now: Instant, master: MasterId) -> bool {
-        match self.fleet.link_mut(master).next_answer() {
-            Ok(Some((answer, timed))) => {
-                if let Some(id) = timed {
-                    self.note_round_trip(now, master, id);
-                }
-                self.handle_answer(now, master, answer);
-            }
-            Ok(None) => return false,
-            Err(why) => {
-                self.fail_link(now, master, &why);
-                return false;
-            }
-        }
-        true
     }
 
     /// Returns when [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than
@@ -413,7 +360,7 @@ impl Engine {
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(now, master),
                 Timer::Subscription(master) => {
-                    let (ready, rng, timers) = (self.fleet.ready(), &mut self.rng, &mut self.timers);
+                    let (ready, rng, timers) = (self.fleet.ready, &mut self.rng, &mut self.timers);
                     self.subscriptions.handle_timeout(now, master, ready, rng, timers);
                 }
                 Timer::Login(master) => self.handle_login_timeout(now, master),
@@ -434,11 +381,7 @@ impl Engine {
     /// Returns when the validity of a held lock ends, or ended.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
-        let op = self.ops.find(lock.0)?;
-        match op.state {
-            OpState::Held { valid_until, .. } => Some(valid_until),
-            _ => None,
-        }
+        Some(self.ops.find(lock.0)?.held()?.valid_until)
     }
 
     /// Whether this lock's operation goes on: it is acquired, held or released.
@@ -457,47 +400,21 @@ impl Engine {
     #[must_use]
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.ops.find(lock.0)?;
-        match op.state {
-            OpState::Held { .. } => Some(self.claims.claim(op.claim).tally.granted),
-            _ => None,
-        }
+        op.held().map(|_| self.claims.get(op.claim).tally.granted)
     }
 
     /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it
     /// without harm.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
-        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum()))
-    }
-
-    fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
-        match answer {
-            Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
-            Answer::Attempt(id, answer) => self.handle_attempt_answer(now, master, id, answer),
-            Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
-            Answer::Rest(id, vote) => self.handle_rest_answer(now, master, id, vote),
-            Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
-            Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
-            Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
-            Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
-            Answer::Value(id, value) => self.handle_value(master, id, value),
-            Answer::ReaderCount(id, count) => self.handle_reader_count(master, id, count),
-            Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
-            Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
-            Answer::Login(refusal) => self.handle_login_answer(now, master, refusal),
-            Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
-            Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
-            Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep | Answer::Ignored => {}
-            Answer::HandshakeDone => self.handle_ready(now, master),
-        }
+        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum))
     }
 
     fn handle_ready(&mut self, now: Instant, master: MasterId) {
         let admission = self.fleet.admit(now, master, &mut self.timers);
         if admission.predecessor != Predecessor::Same {
             self.forget_tickets(master);
-            self.claims.void_grants(master, admission.predecessor);
+            self.void_grants(master, admission.predecessor);
         }
         if let Some(why) = admission.refusal {
             if admission.is_restart {
@@ -506,9 +423,9 @@ impl Engine {
             return self.fail_link(now, master, &why);
         }
         self.report_connected(now, master, admission.is_reconnect, admission.is_restart);
-        self.claims.release_orphans(&mut self.fleet, now, master);
+        self.release_orphans(now, master);
         self.repair(now, master);
-        self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
+        self.subscriptions.open(now, self.fleet.ready, &mut self.timers);
         // It may have changed during the handshake.
         if !mutant!(LoginOfHandshakeKept) {
             self.bring_login(now, master);
@@ -524,9 +441,7 @@ impl Engine {
         }
         if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
             for id in self.claims.ids() {
-                if let Some(op) = self.claims.stray(&mut self.fleet, master, id) {
-                    self.handle_lost_connection(now, master, op);
-                }
+                self.stray_claim(now, master, id);
             }
             self.lose_queries(now, master);
         }

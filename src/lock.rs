@@ -20,9 +20,11 @@ use rand::Rng;
 use crate::limits;
 use crate::mutants::mutant;
 use crate::words::Rounded;
-use command::{FAIR_NAME, INTENT_NAME, WAKE_NAME};
+use command::fair::FAIR_NAME;
 #[doc(hidden)]
-pub use command::{NamedScript, SCRIPTS};
+pub use command::scripts::{NamedScript, SCRIPTS};
+use command::shared::INTENT_NAME;
+use command::wake::WAKE_NAME;
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
@@ -215,7 +217,10 @@ impl Ttl {
         }
         let ms = u64::try_from(ttl.as_millis()).map_err(|_| InputError::TtlTooLong { ttl, max_ttl })?;
         let whole = Duration::from_millis(ms);
-        let drift_allowed = if mutant!(NoDrift) { Duration::ZERO } else { drift.of(whole) };
+        let mut drift_allowed = drift.of(whole);
+        if mutant!(NoDrift) {
+            drift_allowed = Duration::ZERO;
+        }
         match whole.checked_sub(drift_allowed) {
             Some(validity) if validity >= Duration::from_millis(1) => Ok(Self { ms, validity, drift }),
             _ => Err(InputError::TtlTooShort { ttl, drift: drift.of(whole) }),

@@ -19,277 +19,64 @@ macro_rules! mutant {
 }
 pub(crate) use mutant;
 
-/// A defect, named after what it does wrong.
+/// A defect, named after what it does wrong; below the first rule of `docs/rules.md` that it breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     not(redlatch_mutants),
     expect(dead_code, reason = "defects of scripts are in a table that other builds do not have")
 )]
 pub enum Mutant {
+    // ---- I1, I3 ----
     /// The deadline of a lock counts from its quorum.
     DeadlineFromQuorum,
+    /// The deadline of an extension counts from its reply.
+    ExtensionFromReply,
+
+    // ---- I2 ----
     /// A lock is handed out without looking whether it is still valid.
     DeadlineUnchecked,
+    /// What is due is done before what has arrived is read.
+    TimeOutsBeforeReads,
     /// A task that fetches its answer late is handed a lock that is over.
     FetchedUnchecked,
     /// A task that fetches its answer late is handed a lock of less than the validity that it asked for.
     FetchedAnyValidity,
     /// Nothing is taken off the TTL for clock drift.
     NoDrift,
+
+    // ---- I4 ----
     /// The quorum is half of the masters.
     QuorumHalf,
     /// The quorum is that of the masters which answer.
     QuorumOfReachable,
+
+    // ---- I5 ----
     /// A master's second vote counts for another's.
     VotesAsCount,
+
+    // ---- I6 ----
     /// Every attempt has the same value.
     ValueReused,
+
+    // ---- I7 ----
     /// A late vote counts for the next attempt in the same slot.
     LateVoteToNextAttempt,
     /// A grant counts though its connection broke before the verdict.
     LostGrantCounted,
     /// The grant of a swap counts though its connection broke before the verdict.
     LostSwapCounted,
-    /// A lock that ended before its release is counted nowhere.
-    LossUncounted,
-    /// A lock that is handed over is not counted as released.
-    HandoverUncounted,
-    /// A drained engine acquires locks.
-    DrainedAcquires,
-    /// A drain does not end the acquisitions under way.
-    DrainForgetsWaiters,
-    /// A drain releases the locks that it is to leave.
-    DrainReleasesLeft,
-    /// The guard of a lock that a drain released is valid still.
-    DrainedStaysValid,
-    /// The next occupant of its slot ends the validity of a guard whose lock a drain released.
-    DrainedValidityReused,
-    /// A drain ends before what it has queued is answered.
-    DrainEndsUnanswered,
-    /// Grants after the verdict are not counted.
-    StragglersCancelled,
-    /// An error reply to `SET` is a no.
-    ErrorIsNo,
-    /// `NOSCRIPT` means that the key is gone.
-    NoScriptIsNo,
-    /// Retries come at fixed intervals.
-    NoJitter,
-    /// A time-out takes the reply's entry off the queue.
-    TimeoutPopsOwed,
-    /// A lock that is left is released.
-    LeftReleased,
-    /// A lock whose validity has ended can be left.
-    ExpiredLeft,
-    /// A master that gets the rest of a time late counts as one that got it in time.
-    LateRestCounts,
-    /// A master that misses the rest of a time does not get it again.
-    RestSentOnce,
-    /// A master that has not got the rest of a time is not released after it.
-    RestWithoutEnd,
-    /// A release compares with the token alone, where the value has a label behind it.
-    LabelForgotten,
-    /// Release deletes whatever the key holds.
-    BareDel,
-    /// An extension gives whatever the key holds more time.
-    BareExtension,
-    /// Only masters that granted are released.
-    ReleaseOnlyGranted,
-    /// A release goes out over a new connection.
-    ReleaseOnOtherConnection,
-    /// What a broken connection left behind is forgotten.
-    OrphansDropped,
-    /// A release that its caller awaits is not sent again over the next connection.
-    AwaitedSentOnce,
-    /// The release of a lock whose validity has ended is forgotten.
-    ExpiredKeptForever,
-    /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
-    AbsentIsProof,
-    /// A key that was deleted is taken for the only one, though the lock was sent twice.
-    DeletedIsProof,
-    /// Whichever process answers next, the process before is taken for ended.
-    SuccessorIsProof,
-    /// An error reply to a release is taken for its end.
-    ReleaseErrorIsDone,
-    /// The deadline of an extension counts from its reply.
-    ExtensionFromReply,
-    /// The guard of a lock that is proven lost reads the validity as before.
-    LossUnpublished,
-    /// One master is enough to extend.
-    ExtensionOnMinority,
-    /// No answers are taken for consent to extend.
-    ExtensionOnUnknown,
-    /// A lock that a majority of masters showed to be lost stays valid.
-    ProvenLossStaysValid,
-    /// A lock can be extended after its deadline.
-    ExtensionAfterDeadline,
-    /// A shorter TTL takes effect only when its round succeeds.
-    ShorterExtensionIgnored,
-    /// A full server that refuses a native extension is not asked by script.
-    FullTakenForLost,
-    /// Handing a lock over overwrites whatever the key holds.
-    SwapWithoutCompare,
-    /// A swap is sent again, in full, behind the release of the lock that it hands out.
-    SwapBehindRelease,
-    /// What was handed over is not released where the swap is not answered.
-    HandoverForgetsClaim,
-    /// A swap that may come late over a broken connection is forgotten.
-    LateSwapForgotten,
-    /// The deadline of a lock that was handed over counts from its quorum.
-    HandoverFromReply,
-    /// A lock is handed over within one client without end.
-    HandoverWithoutEnd,
-    /// A waiter behind a holder does not look whether that one's validity has ended.
-    HolderWaitedForWithoutEnd,
-    /// A waiter for the same lock asks the masters at once instead of standing in line.
-    NobodyQueues,
-    /// A waiter that subscribes does not try once more when that is confirmed.
-    TryBeforeSubscribe,
-    /// A master that confirms a subscription behind the quorum causes no attempt.
-    LateConfirmationIgnored,
-    /// A notified waiter tries when notified and at no other time.
-    NoTimerBehindWake,
-    /// A waiter asks as often as ever though it is subscribed.
-    SubscribedPolls,
-    /// All who wait for a lock come when it is released, however many they are.
-    AllWoken,
-    /// Each refused attempt asks for the holder's time, however lately the lock was released.
-    HolderAskedAlways,
-    /// The master that is to publish a release alone is trusted to have done so.
-    PublisherTrusted,
-    /// A waiting reader is notified of some releases only.
-    ReaderLeftAsleep,
-    /// A refusal of new credentials ends the connection.
-    RefusedLoginEnds,
-    /// New credentials reach a connection in the midst of its subscriptions.
-    LoginBesideSubscriptions,
-    /// Credentials that change during a handshake do not reach its connection.
-    LoginOfHandshakeKept,
-    /// A master takes a fencing token that is as large as its fence.
-    FenceNotStrict,
-    /// A release deletes the fence.
-    FenceDeleted,
-    /// A release that comes late lowers the fence.
-    FenceLowered,
-    /// A master takes tokens from a window that is twice as long as its quarantine.
-    FenceWindowTooWide,
-    /// Votes for a fencing token count for the next one.
-    RenumberingKeepsVotes,
-    /// A vote for a fencing token that a master gave in its quarantine counts when that is over.
-    FenceOfQuarantine,
-    /// A lock is handed over within one client though its fence does not rise.
-    FencedHandedOver,
-    /// A plain lock is handed over to a caller that wants a fencing token, which has none then.
-    PlainHandedToFenced,
-    /// Masters in quarantine count for a fenced lock from its second attempt on.
-    RetryForgetsQuarantine,
-    /// A fair lock is had by whoever asks first when it is free.
-    HeadUnchecked,
-    /// The ticket of a waiter that died stays.
-    DeadWaitersStay,
-    /// A queue whose waiters all died stays.
-    DeadQueuesStay,
-    /// A new ticket is numbered by how many wait, not after the last one.
-    TicketFromLength,
-    /// Each attempt for a fair lock stands at the end of the queue.
-    TicketForgotten,
-    /// A ticket has the smallest number that masters proposed.
-    TicketSmallest,
-    /// A master that asks for the script of an attempt which the others have decided does not get it.
-    LateScriptForgotten,
-    /// A waiter that gives up stays in the queue until its heartbeat is over.
-    LeaveForgotten,
-    /// A partly granted fair attempt notifies nobody.
-    FailedUntold,
-    /// A reader is let in where somebody has the lock alone.
-    ReaderBesideWriter,
-    /// A reader's coming ends the others with its own TTL.
-    ReadersCutShort,
-    /// A reader's coming removes others whose time is not over.
-    ReadersPurgedEarly,
-    /// The key ends with the reader that was extended, not with the last one.
-    ExtendedReaderEndsKey,
-    /// The key keeps the end of a reader that has gone.
-    ReleasedReaderKeepsKey,
-    /// A reader's request that comes late ends the extension behind it.
-    LateReaderCutsShort,
-    /// A reader that goes takes the others with it.
-    ReaderEndsAll,
-    /// A reader is extended on a master that does not have it.
-    SharedExtensionJoins,
-    /// A reader joins any sorted set at the lock's key, whoever made it.
-    ForeignSetTaken,
-    /// Readers do not look whether a writer wants them to stay out.
-    IntentIgnored,
-    /// A reservation takes the place of any key, whoever made it.
-    ForeignIntentTaken,
-    /// A waiter joins any sorted set where its queue belongs.
-    ForeignQueueTaken,
-    /// A text that Lua reads as a number is taken for a fence.
-    ForeignFenceTaken,
-    /// A writer that gives up leaves its reservation.
-    ReservationKept,
-    /// A writer says once that it wants readers to stay out, and not again.
-    ReservationNotRenewed,
-    /// Readers stand in line behind each other.
-    ReadersQueue,
-    /// A lock is renewed for as long as it is held.
-    RenewalUncapped,
-    /// The loss of a lock is reported when its validity has ended.
-    LossToldLate,
-    /// The loss of a lock is reported as if its TTL were the one before the extension.
-    LossTellsOldTtl,
-    /// A renewal waits for answers until the validity ends.
-    RenewalWithoutLimit,
-    /// The pause before a failed renewal is tried again grows with the TTL.
-    RenewalPauseUncapped,
-    /// The end of the renewals is not reported.
-    RenewalEndUnreported,
-    /// A lock whose loss was reported goes on being renewed.
-    KeptAfterLoss,
-    /// A lock that is kept is renewed also after its release.
-    RenewedAfterRelease,
-    /// The release of a lock is reported as its loss.
-    ReleaseToldAsLoss,
+
+    // ---- I8 ----
     /// No master is ever in quarantine.
     NoQuarantine,
     /// The quarantine ends a nanosecond early.
     QuarantineTickShort,
-    /// A waiter goes on though the quarantine outlasts the wait.
-    WaitsInQuarantine,
     /// The votes of masters in quarantine count.
     QuarantinedVotesCounted,
     /// A changed `run_id` is not noticed.
     RunIdIgnored,
     /// The last second of an uptime counts though it may not have passed.
     UptimeRoundedUp,
-    /// A restarted master keeps its place in the margin.
-    RestartedGrantsKept,
-    /// One server behind two addresses has two votes.
-    SameServerTwice,
-    /// The echo that ends a handshake may be anything.
-    EchoUnchecked,
-    /// The lock's own key, met when a master is asked again, is taken for somebody else's.
-    OwnKeyIsBusy,
-    /// The lock's own key, met by the request that is to set it, counts as a vote.
-    OwnKeyIsGrant,
-    /// A master that did not answer an extension stays in the margin.
-    MarginKeptByExtension,
-    /// A master that cannot have the key counts as one that did not answer.
-    AbsenceIsSilence,
-    /// A lock is put back on a master though too few others are known to have granted it and kept it.
-    RepairUnproven,
-    /// An acquisition makes more attempts than its caller allows.
-    TriesUnlimited,
-    /// A late answer to the `SET` counts after an extension that its master never got.
-    LateSetAfterExtension,
-    /// A shorter extension that may still be under way over a broken connection is forgotten.
-    StrayExtensionIgnored,
-    /// A verdict waits for every master.
-    WaitsForAll,
-    /// No round trip changes how long answers are waited for.
-    RoundTripUnheard,
-    /// The slowest round trip so far is that of a master for ever.
-    SlownessRemembered,
     /// A server that already ran when another was heard in its place is taken for a restarted one.
     ReplacedServerTrusted,
     /// Strict mode believes the uptime that a server reports.
@@ -302,27 +89,101 @@ pub enum Mutant {
     ForeignMarkOverwritten,
     /// Strict mode takes any server.
     UnfitServerTaken,
-    /// An attempt waits for answers without end.
-    NoTimeOut,
-    /// A connection that is lost is never made again.
-    NoReconnect,
-    /// The generator does not follow its seed.
-    SeedIgnored,
-    /// Dropping a lease releases nothing.
-    DropForgets,
-    /// An acquisition that is given up is not released.
-    AbandonForgets,
-    /// An answer is given to the next caller whose operation has the same place.
-    AnswerToNextCaller,
-    /// What is due is done before what has arrived is read.
-    TimeOutsBeforeReads,
-    /// A master that calls a lock free when looked at has granted it to whoever asks for it in the place of
-    /// the look.
-    LookIsVote,
+
+    // ---- I9 ----
+    /// Only masters that granted are released.
+    ReleaseOnlyGranted,
+    /// A release goes out over a new connection.
+    ReleaseOnOtherConnection,
+    /// What a broken connection left behind is forgotten.
+    OrphansDropped,
+    /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
+    AbsentIsProof,
+    /// A key that was deleted is taken for the only one, though the lock was sent twice.
+    DeletedIsProof,
+    /// Whichever process answers next, the process before is taken for ended.
+    SuccessorIsProof,
+    /// An error reply to a release is taken for its end.
+    ReleaseErrorIsDone,
+    /// A release that its caller awaits is not sent again over the next connection.
+    AwaitedSentOnce,
+    /// The release of a lock whose validity has ended is forgotten.
+    ExpiredKeptForever,
+    /// A waiter for the same lock asks the masters at once instead of standing in line.
+    NobodyQueues,
+    /// A lock that is left is released.
+    LeftReleased,
+    /// A lock whose validity has ended can be left.
+    ExpiredLeft,
+    /// A master that gets the rest of a time late counts as one that got it in time.
+    LateRestCounts,
+    /// A master that misses the rest of a time does not get it again.
+    RestSentOnce,
+    /// A master that has not got the rest of a time is not released after it.
+    RestWithoutEnd,
+    /// A waiter behind a holder does not look whether that one's validity has ended.
+    HolderWaitedForWithoutEnd,
+    /// Handing a lock over overwrites whatever the key holds.
+    SwapWithoutCompare,
+    /// The deadline of a lock that was handed over counts from its quorum.
+    HandoverFromReply,
+    /// What was handed over is not released where the swap is not answered.
+    HandoverForgetsClaim,
+    /// A swap that may come late over a broken connection is forgotten.
+    LateSwapForgotten,
+    /// A swap is sent again, in full, behind the release of the lock that it hands out.
+    SwapBehindRelease,
+    /// A lock is handed over within one client without end.
+    HandoverWithoutEnd,
+    /// A waiter that subscribes does not try once more when that is confirmed.
+    TryBeforeSubscribe,
+    /// A notified waiter tries when notified and at no other time.
+    NoTimerBehindWake,
+    /// A waiter asks as often as ever though it is subscribed.
+    SubscribedPolls,
+    /// The master that is to publish a release alone is trusted to have done so.
+    PublisherTrusted,
+    /// A master that confirms a subscription behind the quorum causes no attempt.
+    LateConfirmationIgnored,
+    /// A waiting reader is notified of some releases only.
+    ReaderLeftAsleep,
+    /// Each refused attempt asks for the holder's time, however lately the lock was released.
+    HolderAskedAlways,
+    /// All who wait for a lock come when it is released, however many they are.
+    AllWoken,
+    /// A fair lock is had by whoever asks first when it is free.
+    HeadUnchecked,
+    /// Each attempt for a fair lock stands at the end of the queue.
+    TicketForgotten,
+    /// A ticket has the smallest number that masters proposed.
+    TicketSmallest,
+    /// A new ticket is numbered by how many wait, not after the last one.
+    TicketFromLength,
+    /// A master that asks for the script of an attempt which the others have decided does not get it.
+    LateScriptForgotten,
+    /// A waiter that gives up stays in the queue until its heartbeat is over.
+    LeaveForgotten,
+    /// The ticket of a waiter that died stays.
+    DeadWaitersStay,
+    /// A queue whose waiters all died stays.
+    DeadQueuesStay,
+    /// A partly granted fair attempt notifies nobody.
+    FailedUntold,
+
+    // ---- I10 ----
+    /// Release deletes whatever the key holds.
+    BareDel,
+    /// An extension gives whatever the key holds more time.
+    BareExtension,
+    /// A release compares with the token alone, where the value has a label behind it.
+    LabelForgotten,
     /// A deletion by force that a broken connection has lost is sent again over the next.
     ForcedDeletionAgain,
     /// A forced unlock deletes a key of any type.
     ForceDeletesAnyType,
+    /// A master that calls a lock free when looked at has granted it to whoever asks for it in the place of
+    /// the look.
+    LookIsVote,
     /// A set keeps what it has while it waits for what it has not.
     SetKeepsSubset,
     /// A set keeps what is granted after another of its locks was refused.
@@ -337,20 +198,202 @@ pub enum Mutant {
     HoldsEndWithFirst,
     /// A caller that comes while the first hold is being acquired is not counted.
     JoinedUncounted,
-    /// A reentrant lock repeats an attempt that failed before its wait was over.
-    EarlyFailureRepeated,
-    /// A failed attempt of a reentrant lock also answers callers whose wait lasts longer.
-    LongerWaitForgotten,
     /// A reentrant lock that is over is taken again.
     LostTakenAgain,
     /// A hold that is fetched late is not looked at.
     FetchedHoldUnchecked,
+    /// A reentrant lock repeats an attempt that failed before its wait was over.
+    EarlyFailureRepeated,
+    /// A failed attempt of a reentrant lock also answers callers whose wait lasts longer.
+    LongerWaitForgotten,
+    /// An acquisition makes more attempts than its caller allows.
+    TriesUnlimited,
+    /// A lock is put back on a master though too few others are known to have granted it and kept it.
+    RepairUnproven,
+    /// A reader is let in where somebody has the lock alone.
+    ReaderBesideWriter,
+    /// A reader's coming ends the others with its own TTL.
+    ReadersCutShort,
+    /// A reader's coming removes others whose time is not over.
+    ReadersPurgedEarly,
+    /// A reader that goes takes the others with it.
+    ReaderEndsAll,
+    /// The key ends with the reader that was extended, not with the last one.
+    ExtendedReaderEndsKey,
+    /// A reader's request that comes late ends the extension behind it.
+    LateReaderCutsShort,
+    /// The key keeps the end of a reader that has gone.
+    ReleasedReaderKeepsKey,
+    /// A reader is extended on a master that does not have it.
+    SharedExtensionJoins,
+    /// A reader joins any sorted set at the lock's key, whoever made it.
+    ForeignSetTaken,
+    /// A reservation takes the place of any key, whoever made it.
+    ForeignIntentTaken,
+    /// A waiter joins any sorted set where its queue belongs.
+    ForeignQueueTaken,
+    /// A text that Lua reads as a number is taken for a fence.
+    ForeignFenceTaken,
+    /// Readers stand in line behind each other.
+    ReadersQueue,
+    /// Readers do not look whether a writer wants them to stay out.
+    IntentIgnored,
+    /// A writer that gives up leaves its reservation.
+    ReservationKept,
+    /// A writer says once that it wants readers to stay out, and not again.
+    ReservationNotRenewed,
+    /// The guard of a lock that is proven lost reads the validity as before.
+    LossUnpublished,
+
+    // ---- I11 ----
+    /// A lock can be extended after its deadline.
+    ExtensionAfterDeadline,
+    /// A lock is renewed for as long as it is held.
+    RenewalUncapped,
+    /// A lock that is kept is renewed also after its release.
+    RenewedAfterRelease,
+    /// The loss of a lock is reported when its validity has ended.
+    LossToldLate,
+    /// The release of a lock is reported as its loss.
+    ReleaseToldAsLoss,
+    /// A lock whose loss was reported goes on being renewed.
+    KeptAfterLoss,
+    /// The loss of a lock is reported as if its TTL were the one before the extension.
+    LossTellsOldTtl,
+    /// A renewal waits for answers until the validity ends.
+    RenewalWithoutLimit,
+    /// A deadline of the engine does not wake a client's thread that nobody else has wake up.
+    DeadlineWakesNobody,
+    /// The end of the renewals is not reported.
+    RenewalEndUnreported,
+    /// The pause before a failed renewal is tried again grows with the TTL.
+    RenewalPauseUncapped,
+    /// One master is enough to extend.
+    ExtensionOnMinority,
+    /// No answers are taken for consent to extend.
+    ExtensionOnUnknown,
+    /// A shorter TTL takes effect only when its round succeeds.
+    ShorterExtensionIgnored,
+    /// A shorter extension that may still be under way over a broken connection is forgotten.
+    StrayExtensionIgnored,
+    /// A lock that a majority of masters showed to be lost stays valid.
+    ProvenLossStaysValid,
+    /// A master that cannot have the key counts as one that did not answer.
+    AbsenceIsSilence,
+    /// A full server that refuses a native extension is not asked by script.
+    FullTakenForLost,
+    /// Grants after the verdict are not counted.
+    StragglersCancelled,
+    /// A restarted master keeps its place in the margin.
+    RestartedGrantsKept,
+    /// A master that did not answer an extension stays in the margin.
+    MarginKeptByExtension,
+    /// A late answer to the `SET` counts after an extension that its master never got.
+    LateSetAfterExtension,
+
+    // ---- I12 ----
+    /// A master takes a fencing token that is as large as its fence.
+    FenceNotStrict,
+    /// A release deletes the fence.
+    FenceDeleted,
+    /// A release that comes late lowers the fence.
+    FenceLowered,
+    /// A master takes tokens from a window that is twice as long as its quarantine.
+    FenceWindowTooWide,
+    /// A vote for a fencing token that a master gave in its quarantine counts when that is over.
+    FenceOfQuarantine,
+    /// A lock is handed over within one client though its fence does not rise.
+    FencedHandedOver,
+    /// A plain lock is handed over to a caller that wants a fencing token, which has none then.
+    PlainHandedToFenced,
+    /// Masters in quarantine count for a fenced lock from its second attempt on.
+    RetryForgetsQuarantine,
+
+    // ---- I13 ----
+    /// Votes for a fencing token count for the next one.
+    RenumberingKeepsVotes,
+
+    // ---- I14, I15 ----
+    /// A time-out takes the reply's entry off the queue.
+    TimeoutPopsOwed,
+
+    // ---- I16 ----
+    /// An error reply to `SET` is a no.
+    ErrorIsNo,
+    /// `NOSCRIPT` means that the key is gone.
+    NoScriptIsNo,
+    /// The lock's own key, met when a master is asked again, is taken for somebody else's.
+    OwnKeyIsBusy,
+
+    // ---- I17 ----
     /// The inbox grows to what a header announces.
     AllocationByHeader,
     /// Arrays may be nested without end.
     UnboundedNesting,
-    /// A deadline of the engine does not wake a client's thread that nobody else has wake up.
-    DeadlineWakesNobody,
+
+    // ---- I18 ----
+    /// A verdict waits for every master.
+    WaitsForAll,
+    /// No round trip changes how long answers are waited for.
+    RoundTripUnheard,
+    /// The slowest round trip so far is that of a master for ever.
+    SlownessRemembered,
+
+    // ---- I20 ----
+    /// The echo that ends a handshake may be anything.
+    EchoUnchecked,
+
+    // ---- I21 ----
+    /// One server behind two addresses has two votes.
+    SameServerTwice,
+    /// The lock's own key, met by the request that is to set it, counts as a vote.
+    OwnKeyIsGrant,
+
+    // ---- I22 ----
+    /// An attempt waits for answers without end.
+    NoTimeOut,
+    /// A drained engine acquires locks.
+    DrainedAcquires,
+    /// A drain does not end the acquisitions under way.
+    DrainForgetsWaiters,
+    /// A drain releases the locks that it is to leave.
+    DrainReleasesLeft,
+    /// The guard of a lock that a drain released is valid still.
+    DrainedStaysValid,
+    /// The next occupant of its slot ends the validity of a guard whose lock a drain released.
+    DrainedValidityReused,
+    /// A drain ends before what it has queued is answered.
+    DrainEndsUnanswered,
+    /// A waiter goes on though the quarantine outlasts the wait.
+    WaitsInQuarantine,
+
+    // ---- I23 ----
+    /// A connection that is lost is never made again.
+    NoReconnect,
+
+    // ---- I24 ----
+    /// Dropping a lease releases nothing.
+    DropForgets,
+    /// An acquisition that is given up is not released.
+    AbandonForgets,
+    /// An answer is given to the next caller whose operation has the same place.
+    AnswerToNextCaller,
+    /// A lock that ended before its release is counted nowhere.
+    LossUncounted,
+    /// A lock that is handed over is not counted as released.
+    HandoverUncounted,
+
+    // ---- I25 ----
+    /// The generator does not follow its seed.
+    SeedIgnored,
+    /// Retries come at fixed intervals.
+    NoJitter,
+    /// A refusal of new credentials ends the connection.
+    RefusedLoginEnds,
+    /// New credentials reach a connection in the midst of its subscriptions.
+    LoginBesideSubscriptions,
+    /// Credentials that change during a handshake do not reach its connection.
+    LoginOfHandshakeKept,
     /// A readable socket is read once.
     ReadStopsEarly,
     /// What a socket did not take of a write is left until something else is to be written.

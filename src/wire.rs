@@ -22,16 +22,12 @@
     )
 )]
 
-mod inbox;
-mod queue;
-
 use std::fmt;
 
 use crate::limits;
-use crate::resp::{ProtocolError, Reply};
+use crate::mutants::mutant;
+use crate::resp::{self, Decoded, ProtocolError, Reply};
 use crate::words::NO_SERVER;
-use inbox::Inbox;
-use queue::Queue;
 
 /// The bytes of one connection. A new connection gets a cleared one.
 pub(crate) struct Wire<T> {
@@ -171,6 +167,184 @@ impl<T: Copy> Wire<T> {
     }
 }
 
+/// Bytes that were read from one master and not yet decoded: replies are decoded from them in place.
+///
+/// ```text
+/// bytes: [ decoded | received | free to read into ]
+///                  ^ head     ^ tail               head <= tail <= bytes.len()
+/// ```
+///
+/// It grows only when what was received fills it, so a header that promises a large reply reserves nothing
+/// (I17).
+#[derive(Debug)]
+struct Inbox {
+    bytes: Vec<u8>,
+    head: usize,
+    tail: usize,
+    /// Received bytes needed before decoding again can succeed.
+    needed: usize,
+}
+
+impl Inbox {
+    const fn new() -> Self {
+        Self { bytes: Vec::new(), head: 0, tail: 0, needed: 0 }
+    }
+
+    fn clear(&mut self) {
+        (self.head, self.tail, self.needed) = (0, 0, 0);
+    }
+
+    /// Room to read into: at least half of [`limits::READ_SIZE`] bytes.
+    #[inline]
+    fn space(&mut self) -> &mut [u8] {
+        if self.head == self.tail {
+            (self.head, self.tail) = (0, 0);
+        }
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 || mutant!(AllocationByHeader) {
+            self.make_space();
+        }
+        self.bytes.get_mut(self.tail..).unwrap_or_default()
+    }
+
+    #[cold]
+    fn make_space(&mut self) {
+        self.bytes.copy_within(self.head..self.tail, 0);
+        self.tail = self.tail.saturating_sub(self.head);
+        self.head = 0;
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 || mutant!(AllocationByHeader) {
+            let mut size = self.tail.saturating_mul(2).max(limits::READ_SIZE);
+            if mutant!(AllocationByHeader) {
+                size = size.max(self.needed);
+            }
+            self.bytes.resize(size, 0);
+        }
+    }
+
+    fn filled(&mut self, size: usize) {
+        self.tail = self.tail.saturating_add(size).min(self.bytes.len());
+    }
+
+    /// What was received and not yet taken out.
+    #[inline]
+    fn received(&self) -> &[u8] {
+        assert!(self.head <= self.tail && self.tail <= self.bytes.len(), "the cursors are out of order");
+        self.bytes.get(self.head..self.tail).unwrap_or_default()
+    }
+
+    /// Takes out all but the last `size` bytes; what goes is whole replies.
+    #[inline]
+    fn keep_last(&mut self, size: usize) {
+        let head = self.tail.saturating_sub(size);
+        if self.head != head {
+            (self.head, self.needed) = (head, 0);
+        }
+    }
+
+    /// Decodes the next reply and takes it out. Half a reply is `None`.
+    fn next_reply(&mut self) -> Result<Option<Reply<'_>>, ProtocolError> {
+        let received = self.bytes.get(self.head..self.tail).unwrap_or_default();
+        if received.is_empty() || received.len() < self.needed {
+            return Ok(None);
+        }
+        match resp::decode(received)? {
+            Decoded::Complete { reply, size } => {
+                self.head = self.head.saturating_add(size);
+                self.needed = 0;
+                Ok(Some(reply))
+            }
+            Decoded::Partial { size_min } => {
+                self.needed = size_min;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// What waits, first in first out: bytes to be written to a master, or replies that it owes. At most `COUNT_MAX` items in one piece of memory, so that all that wait can be looked at, or written, at
+/// once.
+///
+/// ```text
+/// items: [ taken | waiting ........ ]
+///                ^ head             ^ items.len()        head <= items.len() <= COUNT_MAX
+/// ```
+#[derive(Debug)]
+struct Queue<T, const COUNT_MAX: usize> {
+    items: Vec<T>,
+    head: usize,
+}
+
+impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
+    const fn new() -> Self {
+        Self { items: Vec::new(), head: 0 }
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.items.clear();
+        self.head = 0;
+    }
+
+    /// Makes room for `count` more items, or says false if they would pass the limit.
+    #[inline]
+    fn reserve(&mut self, count: usize) -> bool {
+        self.items.spare_capacity_mut().len() >= count || self.make_room(count)
+    }
+
+    /// Drops what is taken once it outweighs what waits, so that each item is moved at most once on average.
+    /// The memory never grows beyond the limit.
+    #[cold]
+    fn make_room(&mut self, count: usize) -> bool {
+        let waiting = self.waiting().len();
+        if waiting.saturating_add(count) > COUNT_MAX {
+            return false;
+        }
+        if self.head > waiting || self.items.len().saturating_add(count) > COUNT_MAX {
+            self.items.drain(..self.head);
+            self.head = 0;
+        }
+        let needed = self.items.len().saturating_add(count);
+        if needed > self.items.capacity() {
+            let doubled = self.items.capacity().saturating_mul(2).max(256).min(COUNT_MAX);
+            self.items.reserve_exact(doubled.max(needed).saturating_sub(self.items.len()));
+        }
+        true
+    }
+
+    /// Whether `count` more items are surely within the limit; those that are taken may still count.
+    #[inline]
+    fn has_room(&self, count: usize) -> bool {
+        self.items.len() <= COUNT_MAX.saturating_sub(count)
+    }
+
+    /// Adds items for which [`Queue::reserve`] has made room.
+    #[inline]
+    fn append(&mut self, items: &[T]) {
+        self.items.extend_from_slice(items);
+    }
+
+    /// The items that wait, the oldest first.
+    #[inline]
+    fn waiting(&self) -> &[T] {
+        assert!(self.head <= self.items.len(), "the head is beyond the end");
+        self.items.get(self.head..).unwrap_or_default()
+    }
+
+    /// Takes out the `count` oldest items.
+    #[inline]
+    fn consume(&mut self, count: usize) {
+        self.keep_last(self.waiting().len().saturating_sub(count));
+    }
+
+    /// Takes out all but the `count` newest items.
+    #[inline]
+    fn keep_last(&mut self, count: usize) {
+        self.head = self.items.len().saturating_sub(count);
+        if count == 0 {
+            self.clear();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,5 +415,64 @@ mod tests {
         wire.request(b"x", &[1]).expect("room");
         receive(&mut wire, b":0\r\n");
         assert_eq!(wire.next_reply(), Ok(Some((1, Reply::Integer(0)))));
+    }
+
+    fn fill(inbox: &mut Inbox, bytes: &[u8]) {
+        let space = inbox.space();
+        space[..bytes.len()].copy_from_slice(bytes);
+        inbox.filled(bytes.len());
+    }
+
+    #[test]
+    fn a_promised_bulk_reserves_nothing_ahead_of_its_bytes() {
+        let mut inbox = Inbox::new();
+        fill(&mut inbox, b"$1000000\r\nabc");
+        assert_eq!(inbox.next_reply(), Ok(None));
+        assert_eq!(inbox.space().len() + inbox.tail, limits::READ_SIZE);
+    }
+
+    #[test]
+    fn the_largest_reply_fits_and_memory_stays_bounded() {
+        let (mut inbox, mut frame) = (Inbox::new(), Vec::new());
+        resp::encode_bulk(&mut frame, &vec![7; limits::REPLY_SIZE_MAX - 16]);
+        for _ in 0..3 {
+            for piece in frame.chunks(5000) {
+                assert_eq!(inbox.next_reply(), Ok(None));
+                fill(&mut inbox, piece);
+            }
+            assert!(matches!(inbox.next_reply(), Ok(Some(Reply::Bulk(body))) if body.len() > 1_000_000));
+        }
+        assert!(inbox.bytes.len() <= 2 * (limits::REPLY_SIZE_MAX + limits::READ_SIZE));
+    }
+
+    #[test]
+    fn items_leave_in_order_in_any_portions() {
+        let (mut queue, mut seen) = (Queue::<u8, 1000>::new(), Vec::new());
+        for round in 0..1000_usize {
+            let byte = u8::try_from(round % 251).expect("below 251");
+            assert!(queue.reserve(round % 7));
+            queue.append(&vec![byte; round % 7]);
+            let size = (round * 3 % 8).min(queue.waiting().len());
+            seen.extend_from_slice(&queue.waiting()[..size]);
+            queue.consume(size);
+        }
+        seen.extend_from_slice(queue.waiting());
+        let sent: Vec<u8> = (0..1000_usize)
+            .flat_map(|round| vec![u8::try_from(round % 251).expect("below 251"); round % 7])
+            .collect();
+        assert!(seen == sent);
+    }
+
+    #[test]
+    fn the_limit_counts_what_waits_and_bounds_the_memory() {
+        let mut queue = Queue::<u32, 5000>::new();
+        for number in 0..5000 {
+            assert!(queue.reserve(1));
+            queue.append(&[number]);
+        }
+        assert!(!queue.reserve(1));
+        queue.consume(2);
+        assert!(queue.reserve(2) && !queue.reserve(3));
+        assert_eq!((queue.waiting().len(), queue.items.capacity()), (4998, 5000));
     }
 }

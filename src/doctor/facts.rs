@@ -9,7 +9,7 @@ use crate::config::{Config, Quarantine};
 use crate::driver::ConnectError;
 use crate::driver::probe::{Answer, Probe, ProbeError, each};
 use crate::engine::{info_field, mark_key, observed_by_mark};
-use crate::lock::command::error_text;
+use crate::lock::command::answer::error_text;
 
 use super::finding::Finding;
 use super::judge::judge;

@@ -14,7 +14,7 @@ use super::leaving::Leaving;
 use super::slab::Id;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::Entry;
+use crate::lock::command::entry::Entry;
 use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -26,11 +26,7 @@ pub(super) struct Claim {
     pub(super) kind: Kind,
     /// Read before the first byte was queued (I1).
     pub(super) started: Instant,
-    /// When a TTL was last sent, and the longest one that was: together they bound the life of any key.
-    sent_at: Instant,
-    longest_ttl_ms: u32,
-    /// The shortest TTL that an extension ever had.
-    shortest_ttl_ms: u32,
+    sent: SentTtls,
     /// How long each round waits for answers.
     pub(super) answer_limit: Duration,
     /// The operation that gets to know what happens to this claim.
@@ -41,11 +37,8 @@ pub(super) struct Claim {
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
     pub(super) tally: Tally,
-    /// Whether votes may still decide the acquisition.
-    pub(super) is_open: bool,
-    /// Whether an answer to the `SET` says who holds the lock. Not once a release is queued behind it, nor
-    /// once the lock was extended: where only the `SET` was carried out the key ends too early.
-    pub(super) counts_grants: bool,
+    /// What a late vote is good for.
+    pub(super) votes: Votes,
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
@@ -54,25 +47,62 @@ pub(super) struct Claim {
     /// Masters one of which is to publish the release alone, as this client hears of releases there; once the
     /// release has begun, that one. Empty if nobody else wants the lock, as far as this client knows.
     pub(super) publishers: MasterSet,
-    /// Masters whose answer to the `SET` showed that it had been carried out there before. It is sent to each
-    /// master once, so another address leads to the same server. They are released as all others, and never
-    /// vote.
+    pub(super) doubts: Doubts,
+}
+
+/// What the votes of an attempt are good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Votes {
+    /// They may decide the acquisition.
+    Decide,
+    /// They add to the margin of the lock.
+    AddToMargin,
+    /// They do not say who holds the lock: a release is queued behind the `SET`, or the lock was extended, so
+    /// that the key ends too early where only the `SET` was carried out.
+    Void,
+}
+
+/// Which TTLs the masters were sent.
+#[derive(Debug)]
+struct SentTtls {
+    /// When one was last sent, and the longest one that was: together they bound the life of any key.
+    last_at: Instant,
+    longest_ms: u32,
+    /// The shortest one that an extension ever had.
+    shortest_ms: u32,
+}
+
+/// Masters of which it is not sure what they have carried out, or will.
+#[derive(Debug)]
+pub(super) struct Doubts {
+    /// Their answer to the `SET` showed that it had been carried out there before. It is sent to each master
+    /// once, so another address leads to the same server. They are released as all others, and never vote.
     pub(super) twins: MasterSet,
-    /// Masters whose connection has broken since the `SET`: it may still be carried out there, after any
-    /// release.
+    /// Their connection has broken since the `SET`: it may still be carried out there, after any release.
     pub(super) connection_lost: MasterSet,
-    /// Masters that were sent another `SET`: where the first was refused the key may live all the same, and
-    /// where it may still be carried out, one key that was deleted does not show which of the two it was.
+    /// They were sent another `SET`: where the first was refused the key may live all the same, and where it
+    /// may still be carried out, one key that was deleted does not show which of the two it was.
     sent_again: MasterSet,
-    /// Masters that no longer had the key when they were last asked, and were sent no other `SET` since.
-    pub(super) gone: MasterSet,
-    /// Masters that owe an answer to another `SET`: whatever they say before it, the key may be there behind
-    /// it.
+    /// They no longer had the key when they were last asked, and were sent no other `SET` since.
+    gone: MasterSet,
+    /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
     pub(super) owes_repair: MasterSet,
-    /// Masters that owe an answer to an extension.
+    /// They owe an answer to an extension.
     pub(super) owes_extension: MasterSet,
-    /// Masters whose connection broke while they did: it may still be carried out there, after any other.
-    pub(super) lost_extension: MasterSet,
+    /// Their connection broke while they did: it may still be carried out there, after any other.
+    lost_extension: MasterSet,
+}
+
+impl Doubts {
+    const NONE: Self = Self {
+        twins: MasterSet::EMPTY,
+        connection_lost: MasterSet::EMPTY,
+        sent_again: MasterSet::EMPTY,
+        gone: MasterSet::EMPTY,
+        owes_repair: MasterSet::EMPTY,
+        owes_extension: MasterSet::EMPTY,
+        lost_extension: MasterSet::EMPTY,
+    };
 }
 
 pub(super) const NO_RELEASE: &str = "the release has begun";
@@ -123,27 +153,18 @@ impl Claim {
             token: Token::UNSET,
             kind: Kind::Plain,
             started: now,
-            sent_at: now,
-            longest_ttl_ms: 0,
-            shortest_ttl_ms: u32::MAX,
+            sent: SentTtls { last_at: now, longest_ms: 0, shortest_ms: u32::MAX },
             answer_limit: Duration::ZERO,
             owner: None,
             course: Course::Attempt(Id::NOBODY),
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
-            is_open: true,
-            counts_grants: true,
+            votes: Votes::Decide,
             failures: Vec::new(),
             release: None,
             tells: false,
             publishers: MasterSet::EMPTY,
-            twins: MasterSet::EMPTY,
-            connection_lost: MasterSet::EMPTY,
-            sent_again: MasterSet::EMPTY,
-            gone: MasterSet::EMPTY,
-            owes_repair: MasterSet::EMPTY,
-            owes_extension: MasterSet::EMPTY,
-            lost_extension: MasterSet::EMPTY,
+            doubts: Doubts::NONE,
         }
     }
 
@@ -156,54 +177,43 @@ impl Claim {
             token,
             kind,
             started,
-            sent_at,
-            longest_ttl_ms,
-            shortest_ttl_ms,
+            sent,
             answer_limit,
             owner,
             course,
             asked,
             tally,
-            is_open,
-            counts_grants,
+            votes,
             failures,
             release,
             tells,
             publishers,
-            twins,
-            connection_lost,
-            sent_again,
-            gone,
-            owes_repair,
-            owes_extension,
-            lost_extension,
+            doubts,
         } = self;
-        (*owner, *token, *kind, *started, *sent_at) = (Some(op), new_token, Kind::Plain, now, now);
-        (*longest_ttl_ms, *shortest_ttl_ms, *answer_limit) = (whole_ms(ttl), u32::MAX, limit);
-        (*asked, *tally) = (MasterSet::EMPTY, Tally::default());
-        (*is_open, *counts_grants) = (true, true);
+        (*owner, *token, *kind, *started, *answer_limit) = (Some(op), new_token, Kind::Plain, now, limit);
+        *sent = SentTtls { last_at: now, longest_ms: whole_ms(ttl), shortest_ms: u32::MAX };
+        (*asked, *tally, *votes) = (MasterSet::EMPTY, Tally::default(), Votes::Decide);
+        *doubts = Doubts::NONE;
         (*release, *tells, *publishers) = (None, false, MasterSet::EMPTY);
         // An attempt that has a script sets its operation.
         if !matches!(course, Course::Attempt(_)) {
             *course = Course::Attempt(Id::NOBODY);
         }
-        (*twins, *connection_lost, *sent_again) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
-        (*gone, *owes_repair) = (MasterSet::EMPTY, MasterSet::EMPTY);
-        (*owes_extension, *lost_extension) = (MasterSet::EMPTY, MasterSet::EMPTY);
         failures.clear();
     }
 
     /// Records that an extension to this TTL is being sent now.
     pub(super) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
-        self.sent_at = now;
-        self.longest_ttl_ms = self.longest_ttl_ms.max(whole_ms(ttl));
-        self.shortest_ttl_ms = self.shortest_ttl_ms.min(whole_ms(ttl));
+        let SentTtls { longest_ms, shortest_ms, .. } = self.sent;
+        let ms = whole_ms(ttl);
+        self.sent =
+            SentTtls { last_at: now, longest_ms: longest_ms.max(ms), shortest_ms: shortest_ms.min(ms) };
         self.answer_limit = answer_limit;
     }
 
     /// Records that a swap to this claim's token is being sent once more.
     pub(super) const fn note_swap(&mut self, now: Instant) {
-        self.sent_at = now;
+        self.sent.last_at = now;
     }
 
     /// The lock is handed over: starts a release that needs no command of its own where it is `swapped`.
@@ -214,8 +224,10 @@ impl Claim {
         swapped: MasterSet,
         released: MasterSet,
     ) {
-        let (owed, sent) = (self.holders(), swapped.union(released));
-        let owed = if mutant!(HandoverForgetsClaim) { owed.without(swapped) } else { owed };
+        let (mut owed, sent) = (self.holders(), swapped.union(released));
+        if mutant!(HandoverForgetsClaim) {
+            owed = owed.without(swapped);
+        }
         self.course = Course::HandedOver(successor);
         // The lock is not free.
         self.tells = false;
@@ -227,7 +239,7 @@ impl Claim {
     /// way.
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = self.longest_ttl();
-        let gone_at = self.sent_at + longest_ttl + drift.of(longest_ttl);
+        let gone_at = self.sent.last_at + longest_ttl + drift.of(longest_ttl);
         self.leaving().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
     }
 
@@ -244,7 +256,7 @@ impl Claim {
         if release.owed.is_empty() {
             return answered_end;
         }
-        let prolonged = if !self.lost_extension.is_empty() {
+        let prolonged = if !self.doubts.lost_extension.is_empty() {
             rest.max(lifetime(self.longest_ttl()))
         } else if !release.sent.is_empty() {
             rest
@@ -255,7 +267,7 @@ impl Claim {
     }
 
     fn longest_ttl(&self) -> Duration {
-        Duration::from_millis(u64::from(self.longest_ttl_ms))
+        Duration::from_millis(u64::from(self.sent.longest_ms))
     }
 
     /// How the lock is left, if it is left for a time.
@@ -291,7 +303,7 @@ impl Claim {
     pub(super) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
         let is_late = !self.is_rest_in_time(now);
         // It has answered everything that was sent before, too.
-        self.note_extension_answer(master);
+        self.doubts.owes_extension.remove(master);
         if is_late && !mutant!(LateRestCounts) {
             self.release_mut().unproven.insert(master);
         }
@@ -313,7 +325,7 @@ impl Claim {
     /// Starts the release on the masters that may hold the key; the command was `sent` to these.
     #[inline(always)]
     pub(super) fn begin_release(&mut self, now: Instant, owed: MasterSet, sent: MasterSet) {
-        self.counts_grants = false;
+        self.votes = Votes::Void;
         let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
         self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
     }
@@ -321,16 +333,16 @@ impl Claim {
     /// A connection broke: what it owed to this claim will not come.
     pub(super) fn note_stray(&mut self, master: MasterId, is_forgotten: bool) {
         if !is_forgotten {
-            self.connection_lost.insert(master);
+            self.doubts.connection_lost.insert(master);
         }
-        self.owes_repair.remove(master);
-        if self.owes_extension.contains(master) {
-            self.owes_extension.remove(master);
-            self.lost_extension.insert(master);
+        self.doubts.owes_repair.remove(master);
+        if self.doubts.owes_extension.contains(master) {
+            self.doubts.owes_extension.remove(master);
+            self.doubts.lost_extension.insert(master);
         }
         if let Some(release) = &mut self.release {
             if matches!(self.course, Course::Left(_)) && release.sent.contains(master) {
-                self.lost_extension.insert(master);
+                self.doubts.lost_extension.insert(master);
             }
             release.sent.remove(master);
             if mutant!(OrphansDropped) {
@@ -344,17 +356,17 @@ impl Claim {
     /// out any more.
     pub(super) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
         self.tally.granted.remove(master);
-        self.gone.remove(master);
+        self.doubts.gone.remove(master);
         if has_ended {
-            self.connection_lost.remove(master);
-            self.lost_extension.remove(master);
+            self.doubts.connection_lost.remove(master);
+            self.doubts.lost_extension.remove(master);
         }
     }
 
     /// Number of answers that end the wait for a release: all to the rest of a time, else a quorum.
     pub(super) fn needed_answers(&self, fleet: &Fleet) -> usize {
         let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
-        if is_rest { fleet.count() } else { fleet.quorum() }
+        if is_rest { fleet.count() } else { fleet.quorum }
     }
 
     /// Whether nobody owns it, and no master may hold its key.
@@ -362,41 +374,26 @@ impl Claim {
         self.owner.is_none() && self.release.is_some_and(|release| release.owed.is_empty())
     }
 
-    /// Records that masters were sent an extension.
-    pub(super) const fn note_extended(&mut self, sent: MasterSet) {
-        self.owes_extension = self.owes_extension.union(sent);
-    }
-
-    /// Records the answer to the last extension; those before have been answered or are lost by then.
-    pub(super) const fn note_extension_answer(&mut self, master: MasterId) {
-        self.owes_extension.remove(master);
-    }
-
     /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
     /// over a connection that is gone, and would be carried out last.
     pub(super) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
-        let is_longer = ttl_ms > u64::from(self.shortest_ttl_ms) && !mutant!(StrayExtensionIgnored);
-        if is_longer { self.lost_extension } else { MasterSet::EMPTY }
+        let is_longer = ttl_ms > u64::from(self.sent.shortest_ms) && !mutant!(StrayExtensionIgnored);
+        if is_longer { self.doubts.lost_extension } else { MasterSet::EMPTY }
     }
 
     /// Records that masters were sent the `SET` of a lock that is held.
     pub(super) fn note_repair(&mut self, sent: MasterSet) {
         self.asked = self.asked.union(sent);
-        self.sent_again = self.sent_again.union(sent);
-        self.gone = self.gone.without(sent);
-        self.owes_repair = self.owes_repair.union(sent);
-    }
-
-    /// Records the answer to another `SET`.
-    pub(super) const fn note_repair_answer(&mut self, master: MasterId) {
-        self.owes_repair.remove(master);
+        self.doubts.sent_again = self.doubts.sent_again.union(sent);
+        self.doubts.gone = self.doubts.gone.without(sent);
+        self.doubts.owes_repair = self.doubts.owes_repair.union(sent);
     }
 
     /// Records that a master no longer has the key, by its answer to an extension.
     pub(super) fn note_gone(&mut self, master: MasterId) {
         self.tally.granted.remove(master);
-        if !self.owes_repair.contains(master) {
-            self.gone.insert(master);
+        if !self.doubts.owes_repair.contains(master) {
+            self.doubts.gone.insert(master);
         }
     }
 
@@ -405,7 +402,7 @@ impl Claim {
         if mutant!(AbsenceIsSilence) {
             return self.refused();
         }
-        all.without(self.asked).union(self.refused()).union(self.gone)
+        all.without(self.asked).union(self.refused()).union(self.doubts.gone)
     }
 
     /// Which waiters its release notifies.
@@ -420,19 +417,24 @@ impl Claim {
 
     /// Records that a master met its own `SET`; returns its vote.
     pub(super) fn note_twin(&mut self, master: MasterId) -> Vote {
-        self.twins.insert(master);
+        self.doubts.twins.insert(master);
         Vote::Failed(Failure::SameServer)
     }
 
     /// Counts the vote that nearly all are. One that comes too late to count is added to `late_count`.
     #[inline]
     pub(super) fn count_grant(&mut self, master: MasterId, quorum: usize, late_count: &mut u64) -> Counted {
-        if !self.counts_grants || (mutant!(StragglersCancelled) && !self.is_open) {
+        let is_cancelled = mutant!(StragglersCancelled) && self.votes == Votes::AddToMargin;
+        if self.votes == Votes::Void || is_cancelled {
             *late_count += 1;
             return Counted::Open;
         }
         self.grant(master);
-        if self.is_open && self.tally.granted.has(quorum) { Counted::Decides } else { Counted::Open }
+        if self.votes == Votes::Decide && self.tally.granted.has(quorum) {
+            Counted::Decides
+        } else {
+            Counted::Open
+        }
     }
 
     /// Counts the answer to a release that nearly all are: the key was there and is deleted.
@@ -489,19 +491,18 @@ impl Claim {
         if mutant!(OwnKeyIsBusy) {
             return self.tally.refused;
         }
-        self.tally.refused.without(self.sent_again)
+        self.tally.refused.without(self.doubts.sent_again)
     }
 
     /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
     /// For a rest, an extension or another rest that may still come is enough.
     pub(super) fn unproven(&self) -> MasterSet {
-        let unproven = if mutant!(DeletedIsProof) {
-            MasterSet::EMPTY
-        } else {
-            self.sent_again.intersection(self.connection_lost)
-        };
+        let mut unproven = self.doubts.sent_again.intersection(self.doubts.connection_lost);
+        if mutant!(DeletedIsProof) {
+            unproven = MasterSet::EMPTY;
+        }
         let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
-        if is_rest { unproven.union(self.lost_extension) } else { unproven }
+        if is_rest { unproven.union(self.doubts.lost_extension) } else { unproven }
     }
 
     pub(super) fn failure(&self, master: MasterId) -> Option<&Failure> {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt};
 
 use super::handshake::{self, Handshake, Learnt, Step};
-use super::link_id::{LinkId, LinkRequest};
+use super::request::{LinkId, LinkRequest};
 use super::trouble::Trouble;
 use crate::config::Login;
 use crate::limits;
-use crate::lock::command::WrongShape;
+use crate::lock::command::answer::WrongShape;
 use crate::lock::{MasterId, MasterSet};
 use crate::resp::Reply;
 use crate::wire::Wire;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::op::OpState;
+use super::op::Held;
 use super::renewal::loss_lead;
 use super::slab::Id;
 use super::stats::Stats;
@@ -22,7 +22,6 @@ impl Engine {
         let is_ready = |master| self.master_state(now, master).counts();
         Stats {
             notified: self.subscriptions.woken_count(),
-            orphans: self.claims.orphan_count(),
             events_dropped: self.events.dropped_count(),
             holder_label: self.config.holder_label.clone(),
             operations: self.ops.count(),
@@ -48,14 +47,14 @@ impl Engine {
 
     /// The name of the lock of an operation.
     pub(super) fn name_of(&self, id: Id) -> Bytes {
-        Bytes::copy_from_slice(command::name_in(self.lock_key_of(id.index), self.config.prefix.len()))
+        Bytes::copy_from_slice(command::entry::name_in(self.lock_key_of(id.index), self.config.prefix.len()))
     }
 
     /// Ends an acquisition that did not get the lock.
     pub(super) fn end_denied(&mut self, now: Instant, id: Id, error: AcquireError) {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         if op.has_waited() {
-            self.stats.wait_time.record(now.saturating_duration_since(op.submitted));
+            self.stats.wait_time.record(now.saturating_duration_since(op.asked.submitted));
         }
         self.stats.count_denial(&error);
         if self.events.is_observed() {
@@ -81,8 +80,8 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn note_acquired(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op(id);
-        let (took, attempts) = (now.saturating_duration_since(op.submitted), op.attempts);
+        let op = self.ops.get(id);
+        let (took, attempts) = (now.saturating_duration_since(op.asked.submitted), op.tries.count);
         if op.is_timed {
             self.stats.acquire_time.record(took);
         }
@@ -99,12 +98,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     pub(super) fn note_ended(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op(id);
-        let OpState::Held { since, valid_until, .. } = op.state else {
+        let Some(&Held { since, valid_until, is_counted, .. }) = self.ops.get(id).held() else {
             self.stats.abandoned += 1;
             return;
         };
-        if op.is_counted || now >= valid_until {
+        if is_counted || now >= valid_until {
             return self.note_lost(now, id);
         }
         self.stats.released += 1;
@@ -138,9 +136,9 @@ impl Engine {
     /// A held lock is over without a release. Counts it once.
     #[cold]
     pub(super) fn note_lost(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let OpState::Held { since, valid_until, .. } = op.state else { unreachable!("it was held") };
-        if std::mem::replace(&mut op.is_counted, true) || mutant!(LossUncounted) {
+        let held = self.ops.get_mut(id).held_mut().expect("it was held");
+        let (since, valid_until) = (held.since, held.valid_until);
+        if std::mem::replace(&mut held.is_counted, true) || mutant!(LossUncounted) {
             return;
         }
         self.stats.lost += 1;
@@ -151,7 +149,7 @@ impl Engine {
 
     /// A lock was held for so long: records the time if it is timed, and the event of its end.
     fn note_hold(&mut self, id: Id, held: Duration, event: fn(Bytes, Duration) -> Event) {
-        if self.ops.op(id).is_timed {
+        if self.ops.get(id).is_timed {
             self.stats.hold_time.record(held);
         }
         if self.events.is_observed() {
@@ -163,7 +161,8 @@ impl Engine {
     /// The loss of a held lock was reported, or nearly happened: counts it once for each end of the validity.
     /// One that is over is no near loss.
     pub(super) fn note_near_loss(&mut self, id: Id, left: Duration) {
-        if left.is_zero() || std::mem::replace(&mut self.ops.op_mut(id).is_near_loss, true) {
+        let held = self.ops.get_mut(id).held_mut().expect("it is held");
+        if left.is_zero() || std::mem::replace(&mut held.is_near_loss, true) {
             return;
         }
         self.stats.near_losses += 1;
@@ -180,7 +179,7 @@ impl Engine {
         if left <= loss_lead(ttl) {
             self.note_near_loss(id, left);
         }
-        self.ops.op_mut(id).is_near_loss = false;
+        self.ops.get_mut(id).held_mut().expect("it is held").is_near_loss = false;
     }
 
     /// A master is taken in.

@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::Engine;
 use super::kind::Kind;
 use super::mode::ModeState;
+use super::op::Op;
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
@@ -13,13 +14,13 @@ impl Engine {
     /// The votes for one fencing token count for the next one.
     #[cold]
     pub(super) fn keep_votes(&mut self, id: Id, granted: MasterSet) {
-        self.claims.claim_mut(self.ops.op(id).claim).tally.granted = granted;
+        self.claims.get_mut(self.ops.get(id).claim).tally.granted = granted;
     }
 
     /// A lock that is handed over has a fencing token that no master knows.
     #[cold]
     pub(super) fn feign_token(&mut self, now: Instant, id: Id, claim: Id) {
-        let (op, claim) = (self.ops.op_mut(id), self.claims.claim_mut(claim));
+        let (op, claim) = (self.ops.get_mut(id), self.claims.get_mut(claim));
         if let ModeState::Fenced(fencing) = &mut op.mode {
             claim.kind =
                 Kind::Fenced(fencing.begin_attempt(self.wall_clock.masters_us(now), MasterSet::EMPTY));
@@ -34,7 +35,7 @@ impl Engine {
         for master in claim.asked.without(is_answered).iter() {
             self.fail_link(now, master, "a release takes another connection");
         }
-        self.claims.claim_mut(id).connection_lost = MasterSet::EMPTY;
+        self.claims.get_mut(id).doubts.connection_lost = MasterSet::EMPTY;
     }
 
     /// The forced deletions that a lost connection owed go out over the next one.
@@ -53,6 +54,7 @@ impl Engine {
         if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
             self.tell_loss(now, id);
         }
-        mutant!(RenewedAfterRelease) && self.ops.find(id).is_some_and(|op| op.renewal.is_some())
+        mutant!(RenewedAfterRelease)
+            && self.ops.find(id).and_then(Op::held).is_some_and(|held| held.renewal.is_some())
     }
 }

@@ -48,12 +48,14 @@
 
 use std::time::Duration;
 
-use super::claim::Claim;
+use super::claim::{Claim, Votes};
 use super::fleet::Fleet;
 use super::owed::Owed;
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, FairAnswer, Place, QueueState, Script, Waiter, Way};
+use crate::lock::command;
+use crate::lock::command::fair::{FairAnswer, Place, QueueState, Waiter, Way};
+use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -122,7 +124,7 @@ enum Rank {
 impl Queuing {
     pub(super) fn new(id: Token, waits: bool, config: &Config) -> Self {
         let mut channel = Vec::new();
-        command::encode_fair_channel(&mut channel, &config.prefix, &id);
+        command::fair::encode_fair_channel(&mut channel, &config.prefix, &id);
         let (numbers, told) = (Vec::new(), Vec::new());
         Self { id, number: None, waits, numbers, told, asked: MasterSet::EMPTY, channel }
     }
@@ -159,9 +161,9 @@ impl Queuing {
         ttl: Ttl,
         script: Script,
     ) -> MasterSet {
-        let waiter = self.waiter(fleet.config());
+        let waiter = self.waiter(&fleet.config);
         let sent = fleet.send(to, owed, |out| {
-            command::encode_fair_acquire(out, script, &claim.entry, ttl.as_millis(), &waiter);
+            command::fair::encode_fair_acquire(out, script, &claim.entry, ttl.as_millis(), &waiter);
         });
         self.asked = self.asked.union(sent);
         sent
@@ -191,10 +193,10 @@ impl Queuing {
     /// An attempt failed, and what it may have set on some masters is being released: notifies the first in
     /// each queue there, which may have been refused for it.
     pub(super) fn notify_first(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8]) {
-        if !masters.is_empty() && fleet.config().wakes_waiters && !mutant!(FailedUntold) {
-            let (entry, waiter) = (key_only(key), self.waiter(fleet.config()));
-            fleet.send(masters.intersection(fleet.ready()), Owed::EndOfWait, |out| {
-                command::encode_fair_notify(out, &entry, &waiter);
+        if !masters.is_empty() && fleet.config.wakes_waiters && !mutant!(FailedUntold) {
+            let (entry, waiter) = (key_only(key), self.waiter(&fleet.config));
+            fleet.send(masters.intersection(fleet.ready), Owed::EndOfWait, |out| {
+                command::fair::encode_fair_notify(out, &entry, &waiter);
             });
         }
     }
@@ -226,7 +228,10 @@ impl Queuing {
         }
         if self.number.is_none() && self.numbers.len() >= quorum {
             let proposed = self.numbers.iter().map(|(_, number)| *number);
-            self.number = if mutant!(TicketSmallest) { proposed.min() } else { proposed.max() };
+            self.number = proposed.clone().max();
+            if mutant!(TicketSmallest) {
+                self.number = proposed.min();
+            }
         }
     }
 
@@ -286,7 +291,7 @@ pub(super) fn vote(
         FairAnswer::Failed(failure) => return Vote::Failed(failure),
         FairAnswer::Answered(told) => told,
     };
-    let is_counted = claim.counts_grants;
+    let is_counted = claim.votes != Votes::Void;
     if let Some(queuing) = queuing {
         queuing.note_answer(master, told, is_counted, quorum);
     }
@@ -307,15 +312,15 @@ pub(super) fn leave(fleet: &mut Fleet, leaving: &Leaving) {
     if (!queuing.waits || mutant!(LeaveForgotten)) && !was_held {
         return;
     }
-    let (entry, waiter) = (key_only(key), queuing.waiter(fleet.config()));
-    let notifies = fleet.config().wakes_waiters;
-    fleet.send(queuing.asked.intersection(fleet.ready()), Owed::EndOfWait, |out| {
-        command::encode_fair_leave(out, &entry, &waiter, notifies);
+    let (entry, waiter) = (key_only(key), queuing.waiter(&fleet.config));
+    let notifies = fleet.config.wakes_waiters;
+    fleet.send(queuing.asked.intersection(fleet.ready), Owed::EndOfWait, |out| {
+        command::fair::encode_fair_leave(out, &entry, &waiter, notifies);
     });
 }
 
-fn key_only(key: &[u8]) -> command::Entry {
-    let mut entry = command::Entry::EMPTY;
+fn key_only(key: &[u8]) -> command::entry::Entry {
+    let mut entry = command::entry::Entry::EMPTY;
     entry.set_key(key, &Token::UNSET);
     entry
 }
@@ -329,6 +334,42 @@ fn holder_left(queuing: &Queuing, spare: usize) -> Option<Duration> {
     left.sort_unstable();
     // With all of the others, all but those that may refuse.
     left.get(left.len().saturating_sub(spare + 1)).copied()
+}
+
+#[derive(Debug)]
+pub(super) enum Policy {
+    /// At random, and until a message says that the lock was released; in the engine's own queue before that.
+    Notified,
+    /// In a queue on each master.
+    Queue(Box<Queuing>),
+}
+
+impl Policy {
+    /// The place in the masters' queues.
+    #[inline]
+    pub(super) const fn queuing(&self) -> Option<&Queuing> {
+        match self {
+            Self::Notified => None,
+            Self::Queue(queuing) => Some(queuing),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn queuing_mut(&mut self) -> Option<&mut Queuing> {
+        match self {
+            Self::Notified => None,
+            Self::Queue(queuing) => Some(queuing),
+        }
+    }
+
+    /// Gives up the place in the masters' queues.
+    #[inline]
+    pub(super) fn take_queuing(&mut self) -> Option<Box<Queuing>> {
+        match std::mem::replace(self, Self::Notified) {
+            Self::Notified => None,
+            Self::Queue(queuing) => Some(queuing),
+        }
+    }
 }
 
 #[cfg(test)]

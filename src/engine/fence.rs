@@ -29,13 +29,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
+use super::claim::{Claim, Votes};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::owed::{Owed, Shape};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command::{self, Fence, FenceState, FencedAnswer, Refusal, Script};
+use crate::lock::command;
+use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
+use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl, Vote};
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
@@ -181,7 +183,7 @@ pub(super) fn vote(
         FencedAnswer::Granted => Vote::Granted,
         FencedAnswer::Own => claim.note_twin(master),
         FencedAnswer::Failed(failure) => Vote::Failed(failure),
-        FencedAnswer::Refused(_) if !claim.counts_grants => return None,
+        FencedAnswer::Refused(_) if claim.votes == Votes::Void => return None,
         FencedAnswer::Refused(told) => {
             if let Some(failure) = fencing.and_then(|fencing| fencing.note_refusal(master, told)) {
                 claim.failures.push((master, failure));
@@ -201,9 +203,9 @@ pub(super) fn send_attempt(
     ttl: Ttl,
     script: Script,
 ) -> MasterSet {
-    let fence = fence(fleet.config(), token);
+    let fence = fence(&fleet.config, token);
     fleet.send(to, owed, |out| {
-        command::encode_fenced_acquire(out, script, &claim.entry, ttl.as_millis(), &fence);
+        command::fenced::encode_fenced_acquire(out, script, &claim.entry, ttl.as_millis(), &fence);
     })
 }
 
@@ -218,9 +220,9 @@ pub(super) fn send_release(
     token: FencingToken,
     script: Script,
 ) -> MasterSet {
-    let fence = fence(fleet.config(), token);
-    fleet.send(to.intersection(fleet.ready()), owed, |out| {
-        command::encode_fenced_release(out, script, &claim.entry, &fence, notifies_within(claim));
+    let fence = fence(&fleet.config, token);
+    fleet.send(to.intersection(fleet.ready), owed, |out| {
+        command::fenced::encode_fenced_release(out, script, &claim.entry, &fence, notifies_within(claim));
     })
 }
 
@@ -240,8 +242,8 @@ pub(super) fn send_repair(
     token: FencingToken,
     ttl_ms: u64,
 ) -> MasterSet {
-    let fence = fence(fleet.config(), token);
-    fleet.send(to, owed, |out| command::encode_fenced_repair(out, &claim.entry, ttl_ms, &fence))
+    let fence = fence(&fleet.config, token);
+    fleet.send(to, owed, |out| command::fenced::encode_fenced_repair(out, &claim.entry, ttl_ms, &fence))
 }
 
 /// Whether the script of the release publishes it, with the number of waiters.

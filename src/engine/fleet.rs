@@ -6,8 +6,6 @@
 //! before a link's bytes are looked at, and before it fails. So each link has its requests in the order in
 //! which they were made, and an entry for each beside its bytes.
 
-mod marks;
-
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,20 +13,23 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::connection::{State, Wishes};
-use super::gathered::Gathered;
 use super::groups::{Groups, Notify};
 use super::link::{Link, Predecessor};
-use super::link_id::{LinkId, LinkRequest};
 use super::logins::CurrentLogin;
-use super::owed::{Owed, Shape};
+use super::mark::{self, MarkAnswer};
+use super::owed::{Gathered, MarkStep, Owed, Shape};
+use super::request::{LinkId, LinkRequest};
 use super::round_trip;
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
 use crate::limits;
-use crate::lock::command::{self, Entry, Script};
+use crate::lock::command::entry::Entry;
+use crate::lock::command::scripts::Script;
+use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
 use crate::mutants::mutant;
+use crate::resp;
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
 /// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
@@ -40,16 +41,16 @@ const REQUEST_SIZE_MIN: usize = 16;
 /// The masters of one engine.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
     links: Vec<Link>,
     /// The configured masters.
-    all: MasterSet,
+    pub(super) all: MasterSet,
     /// Their quorum.
-    quorum: usize,
+    pub(super) quorum: usize,
     /// Masters whose link is ready, silent ones too.
-    ready: MasterSet,
+    pub(super) ready: MasterSet,
     /// Masters that are sent acquisitions: ready and not silent.
-    usable: MasterSet,
+    pub(super) usable: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
     /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
@@ -105,24 +106,6 @@ impl Fleet {
         }
     }
 
-    /// The settings.
-    #[inline]
-    pub(super) const fn config(&self) -> &Arc<Config> {
-        &self.config
-    }
-
-    /// The configured masters.
-    #[inline]
-    pub(super) const fn all(&self) -> MasterSet {
-        self.all
-    }
-
-    /// The quorum of the configured masters.
-    #[inline]
-    pub(super) const fn quorum(&self) -> usize {
-        self.quorum
-    }
-
     /// Number of configured masters.
     #[inline]
     pub(super) const fn count(&self) -> usize {
@@ -133,18 +116,6 @@ impl Fleet {
     #[inline]
     pub(super) const fn spare(&self) -> usize {
         self.links.len() - self.quorum
-    }
-
-    /// Masters whose link is ready, silent ones too.
-    #[inline]
-    pub(super) const fn ready(&self) -> MasterSet {
-        self.ready
-    }
-
-    /// Masters that are sent acquisitions: ready and not silent.
-    #[inline]
-    pub(super) const fn usable(&self) -> MasterSet {
-        self.usable
     }
 
     /// The links in the order of the configuration.
@@ -215,7 +186,7 @@ impl Fleet {
         let by_script = to.intersection(self.ready).intersection(MasterSet::only(publisher));
         let prefix_size = self.config.prefix.len();
         let woken = self.send(by_script, owed, |out| {
-            command::encode_release_wake(out, Script::Sha, entry, prefix_size);
+            command::wake::encode_release_wake(out, Script::Sha, entry, prefix_size);
         });
         woken.union(self.send_release(to.without(by_script), owed, entry, Notify::Nobody))
     }
@@ -234,31 +205,18 @@ impl Fleet {
         self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
     }
 
-    /// Queues an extension to `ttl` on those of `to` that are ready; returns those that had room for it.
-    pub(super) fn send_extend(&mut self, to: MasterSet, owed: Owed, entry: &Entry, ttl: Ttl) -> MasterSet {
-        let mut sent = MasterSet::EMPTY;
-        for index in 0..self.groups.extend.len() {
-            let (by, group) = self.groups.extend[index];
-            let group = group.intersection(to);
-            sent = sent.union(self.send(group, owed, |out| command::encode_extend(out, by, entry, ttl)));
-        }
-        sent
-    }
-
-    /// The same for a swap of one lock's token for another's, with the `ttl` of that.
-    pub(super) fn send_swap(
+    /// Queues a request that compares the token and sets, an extension or a swap, on those of `to` that are
+    /// ready; returns those that had room for it.
+    pub(super) fn send_compared(
         &mut self,
         to: MasterSet,
         owed: Owed,
-        old: &Entry,
-        new: &Entry,
-        ttl: Ttl,
+        encode: impl Fn(&mut Vec<u8>, ExtendBy),
     ) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
         for index in 0..self.groups.extend.len() {
             let (by, group) = self.groups.extend[index];
-            let group = group.intersection(to);
-            sent = sent.union(self.send(group, owed, |out| command::encode_swap(out, by, old, new, ttl)));
+            sent = sent.union(self.send(group.intersection(to), owed, |out| encode(out, by)));
         }
         sent
     }
@@ -405,7 +363,10 @@ impl Fleet {
         let State::Handshake { handshake, .. } = &self.link(master).connection.state else {
             unreachable!("its handshake is done")
         };
-        let run_id = handshake.learnt.run_id.as_deref().filter(|_| !mutant!(SameServerTwice))?;
+        if mutant!(SameServerTwice) {
+            return None;
+        }
+        let run_id = handshake.learnt.run_id.as_deref()?;
         let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
         let other = &self.config.labels[other.master.index()];
         Some(Trouble::ListedTwice { other, run_id }.to_string())
@@ -547,8 +508,11 @@ impl Fleet {
     fn end_quarantines(&mut self, now: Instant) {
         for master in self.quarantined.iter() {
             let link = &mut self.links[master.index()];
-            let early = Duration::from_nanos(u64::from(mutant!(QuarantineTickShort)));
-            if link.quarantined_until.is_none_or(|at| at <= now + early) {
+            let mut seen = now;
+            if mutant!(QuarantineTickShort) {
+                seen += Duration::from_nanos(1);
+            }
+            if link.quarantined_until.is_none_or(|at| at <= seen) {
                 link.count_quarantine(now);
                 link.quarantined_until = None;
                 self.quarantined.remove(master);
@@ -588,6 +552,42 @@ impl Fleet {
     /// Masters that refuse this login's messages, and so, it seems, those of the holder.
     pub(super) fn mute(&self) -> MasterSet {
         self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
+    }
+
+    // ---- the mark of strict mode ----
+
+    /// This client's own watch over a master is over: looks whether a mark says so already.
+    fn read_mark(&mut self, master: MasterId) {
+        let key = mark::key(&self.config.prefix);
+        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
+            resp::encode_command(out, &[b"GET", &key]);
+        });
+    }
+
+    /// Writes the mark, unless there is one that serves all whom this client's would serve.
+    pub(super) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
+        let link = &mut self.links[master.index()];
+        let observed = self.config.quarantine_time();
+        let is_absent = answer == MarkAnswer::Absent;
+        let longest = match answer {
+            MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
+            MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
+            MarkAnswer::Absent => Duration::ZERO,
+            MarkAnswer::Observed(longest) => longest,
+        };
+        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
+        let key = mark::key(&self.config.prefix);
+        let mark = format!("{run_id} {}", observed.as_millis());
+        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
+            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
+            // Nothing that came in the meantime is overwritten either.
+            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
+        });
+    }
+
+    /// A later client has to watch for itself then; this client has.
+    pub(super) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
+        self.link_mut(master).learnt.note_refused(mark::WRITING, text);
     }
 }
 

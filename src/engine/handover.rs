@@ -34,13 +34,15 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use super::claim::Claim;
 use super::kind::Tag;
-use super::op::{HandoverStreak, OpState};
+use super::op::{HandoverStreak, Held, OpState};
 use super::owed::Owed;
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::limits;
-use crate::lock::command::{self, ReleaseAnswer};
+use crate::lock::command;
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
@@ -58,8 +60,8 @@ impl Engine {
         }
         // The successor leads the queue then.
         self.queues.leave(id.index);
-        let op = self.ops.op_mut(id);
-        let claim = self.claims.claim_mut(op.claim);
+        let op = self.ops.get_mut(id);
+        let claim = self.claims.get_mut(op.claim);
         let (claim_id, due) = (op.claim, now + claim.answer_limit);
         if awaited {
             op.state = OpState::Releasing;
@@ -76,19 +78,19 @@ impl Engine {
 
     /// The next in the queue, if the lock can and may be handed over to it.
     fn successor_of(&self, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
-        let op = self.ops.op(id);
-        let OpState::Held { since, valid_until, .. } = op.state else { return None };
+        let op = self.ops.get(id);
+        let &Held { since, valid_until, .. } = op.held()?;
         let streak = op.streak(since);
         let is_spent =
             streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
-        let holders = self.claims.claim(op.claim).holders();
+        let holders = self.claims.get(op.claim).holders();
         let can_be_asked =
-            holders.intersection(self.fleet.usable()).has(self.fleet.quorum()) && !self.claims.is_full();
+            holders.intersection(self.fleet.usable).has(self.fleet.quorum) && !self.claims.is_full();
         if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
             return None;
         }
         let successor = self.ops.id_at(self.queues.behind(id.index)?);
-        let next = self.ops.op(successor);
+        let next = self.ops.get(successor);
         // A swap leaves the fence as it is: those who want a token ask all masters.
         let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
         let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
@@ -97,46 +99,44 @@ impl Engine {
         }
         let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
         let streak = HandoverStreak { count: streak.count + 1, ..streak };
-        (waits && next.wait_until > Some(now)).then_some((successor, streak))
+        (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
     }
 
     /// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
     fn turn_time(&self, now: Instant, id: Id) -> Duration {
-        let op = self.ops.op(id);
-        let OpState::Held { since, .. } = op.state else { return Duration::ZERO };
-        let streak = op.streak(since);
+        let op = self.ops.get(id);
+        let Some(held) = op.held() else { return Duration::ZERO };
+        let streak = op.streak(held.since);
         ((now - streak.since) / (streak.count + 1)).min(self.config.retry_delay_max)
     }
 
     /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
     /// at that time.
     fn hand_over(&mut self, now: Instant, due: Instant, from: Id, successor: Id, streak: HandoverStreak) {
-        let op = self.ops.op_mut(successor);
-        let (claim_id, claim) = self.claims.take(now).expect("without room there would be no successor");
-        let ttl = op.ttl;
+        let op = self.ops.get_mut(successor);
+        let (claim_id, claim) =
+            self.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
+        let ttl = op.asked.ttl;
         self.terms.fit(ttl, self.fleet.round_trip_limit, &self.config);
         claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
         claim.entry.set_key(&op.key, &claim.token);
         op.add_label(claim);
-        if let OpState::Waiting { denied, .. } =
-            std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now })
-        {
-            op.denied_before = Some(Box::new(denied));
-        }
         if mutant!(FencedHandedOver) {
             self.feign_token(now, successor, claim_id);
         }
-        let (old, new) = (self.claims.claim(from), self.claims.claim(claim_id));
-        let (holders, usable) = (old.holders(), self.fleet.usable());
+        let (old, new) = (self.claims.get(from), self.claims.get(claim_id));
+        let (holders, usable) = (old.holders(), self.fleet.usable);
         let owed = Owed::swap(claim_id, from.index);
-        let swapped = self.fleet.send_swap(holders.intersection(usable), owed, &old.entry, &new.entry, ttl);
+        let swapped = self.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
+            command::encode_swap(out, by, &old.entry, &new.entry, ttl);
+        });
         let asked = self.fleet.send(usable.without(holders), Owed::acquire(Tag::Plain, claim_id), |out| {
             command::encode_acquire(out, &new.entry, &self.terms.tail);
         });
         let others = holders.without(usable);
         let released =
             self.fleet.send_release(others, Owed::release(Tag::Plain, from), &old.entry, old.notify());
-        self.claims.claim_mut(from).begin_handover(now, claim_id, swapped, released);
+        self.claims.get_mut(from).begin_handover(now, claim_id, swapped, released);
         self.timers.arm(claim_timer(from), due);
         self.start_handed_over(now, successor, claim_id, streak, swapped.union(asked));
     }
@@ -166,7 +166,7 @@ impl Engine {
     pub(super) fn fail_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32, failure: Failure) {
         self.handle_swap_vote(now, master, id, from, Vote::Failed(failure));
         if let Some(from) = self.released_for(id, from) {
-            self.claims.send_end(&mut self.fleet, now, from, MasterSet::only(master));
+            self.send_end(now, from, MasterSet::only(master));
         }
     }
 }

@@ -13,7 +13,8 @@ use super::groups;
 use super::mark;
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
-use crate::lock::command::{self, ExtendBy, RELEASE_WAKE, ReleaseBy};
+use crate::lock::command::scripts::RELEASE_WAKE;
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, PROBE_NAME};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
@@ -115,7 +116,10 @@ impl Learnt {
     /// For how long it says that it has streak, at the least.
     pub(super) fn run_time(&self) -> Option<Duration> {
         // A difference of whole seconds, so up to one second of it may not have passed yet.
-        let unsure = Duration::from_secs(if mutant!(UptimeRoundedUp) { 0 } else { 1 });
+        let mut unsure = Duration::from_secs(1);
+        if mutant!(UptimeRoundedUp) {
+            unsure = Duration::ZERO;
+        }
         self.uptime.map(|uptime| uptime.saturating_sub(unsure))
     }
 
@@ -187,7 +191,7 @@ pub(super) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
 
 /// An error in the server's words, without what it repeats of this login or of a command's arguments.
 pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
-    command::error_text(without_password(without_arguments(text), login))
+    command::answer::error_text(without_password(without_arguments(text), login))
 }
 
 fn draw_nonce(rng: &mut impl Rng) -> [u8; NONCE_SIZE] {
@@ -221,7 +225,7 @@ impl Handshake {
             commands.push(Step::Select, &[b"SELECT", db.as_bytes()]);
         }
         commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
-        for script in command::PLAIN {
+        for script in command::scripts::PLAIN {
             commands.push(Step::LoadScript, &[b"SCRIPT", b"LOAD", script.text.as_bytes()]);
         }
         commands.push(Step::InfoServer, &[b"INFO", b"server"]);
@@ -269,7 +273,7 @@ impl Handshake {
                 if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryTelling)
                     || text.starts_with(b"NOPERM")
                 {
-                    learnt.refused.push((step.name(), command::error_text(text)));
+                    learnt.refused.push((step.name(), command::answer::error_text(text)));
                 }
             }
             (Step::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
@@ -280,17 +284,18 @@ impl Handshake {
             (Step::TryPublish, Reply::Integer(_)) => {}
             (Step::TryTelling, Reply::Integer(0)) => learnt.has_telling = true,
             (Step::InfoServer, Reply::Bulk(info)) => {
-                learnt.run_id = info_field(info, "run_id").map(command::error_text);
+                learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
                 let version =
                     info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
-                learnt.version = version.map(command::error_text);
+                learnt.version = version.map(command::answer::error_text);
             }
             (Step::InfoReplication, Reply::Bulk(info)) => {
-                learnt.role = info_field(info, "role").map(command::error_text);
+                learnt.role = info_field(info, "role").map(command::answer::error_text);
             }
             (Step::InfoMemory, Reply::Bulk(info)) => {
-                learnt.maxmemory_policy = info_field(info, "maxmemory_policy").map(command::error_text);
+                learnt.maxmemory_policy =
+                    info_field(info, "maxmemory_policy").map(command::answer::error_text);
             }
             (Step::ReadMark, Reply::NullBulk) => {}
             (Step::ReadMark, Reply::Bulk(mark)) => {

@@ -1,36 +1,25 @@
-//! What can be done with a lock that is held: extend it, and release it.
+//! The extension of a lock that is held.
 
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
-use super::fair::{self, Leaving};
+use super::claim::{Claim, Votes};
 use super::link::Link;
 use super::mode;
-use super::op::{Extension, OpState};
+use super::op::{Extension, Held, OpState};
 use super::owed::Owed;
 use super::slab::Id;
-use super::{Engine, OpId, Outcome, Released};
-use crate::error::{ExtendError, ReleaseError, Round};
-use crate::lock::command::{ReleaseAnswer, Script};
+use super::{Engine, OpId, Outcome};
+use crate::error::{ExtendError, Round};
+use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
-
-/// What a release ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Query,
-    Attempt,
-    Lock,
-    /// A lock that is over, or of which more is to be noted than its release.
-    NotedLock,
-}
 
 /// Why a master was not sent an extension.
 fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
     let master = link.master;
     if !claim.asked.contains(master) {
         Failure::NotHeld
-    } else if claim.twins.contains(master) {
+    } else if claim.doubts.twins.contains(master) {
         Failure::SameServer
     } else if !usable.contains(master) {
         link.absence()
@@ -59,39 +48,36 @@ impl Engine {
     pub(super) fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
         let max_hold = self.config.max_hold;
         let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
-        let OpState::Held { since, valid_until, extension } = &mut op.state else {
-            return Err(ExtendError::NotHeld);
-        };
-        let claim = self.claims.claim_mut(op.claim);
+        let OpState::Held(held) = &mut op.state else { return Err(ExtendError::NotHeld) };
+        let claim = self.claims.get_mut(op.claim);
         // A renewal gives way to the caller's own.
-        if extension.is_some_and(|extension| !extension.is_renewal) {
+        if held.extension.is_some_and(|extension| !extension.is_renewal) {
             return Err(ExtendError::Busy);
         }
-        if now >= *valid_until && !mutant!(ExtensionAfterDeadline) {
+        if now >= held.valid_until && !mutant!(ExtensionAfterDeadline) {
             return Err(ExtendError::Expired);
         }
-        if (now - *since).saturating_add(ttl.as_duration()) > max_hold {
+        if (now - held.since).saturating_add(ttl.as_duration()) > max_hold {
             return Err(ExtendError::HoldLimit { max_hold });
         }
         let extended_until = now + ttl.validity();
         let answer_limit = self.fleet.answer_limit(ttl);
-        let deadline = (now + answer_limit).min(*valid_until);
+        let deadline = (now + answer_limit).min(held.valid_until);
         // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
-        if extended_until < *valid_until && !mutant!(ShorterExtensionIgnored) {
-            (*valid_until, op.held_ttl) = (extended_until, ttl);
+        if extended_until < held.valid_until && !mutant!(ShorterExtensionIgnored) {
+            (held.valid_until, held.ttl) = (extended_until, ttl);
             op.validity.move_to(extended_until);
         }
-        op.round = op.round.wrapping_add(1);
-        op.ttl = ttl;
+        held.round = held.round.wrapping_add(1);
+        op.asked.ttl = ttl;
         claim.note_ttl(now, ttl, answer_limit);
         claim.failures.clear();
-        let mut tally = Tally { refused: claim.absent(self.fleet.all()), ..Tally::default() };
-        let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.twins);
-        let holders =
-            claim.holders().intersection(self.fleet.usable()).without(unsure).without(tally.refused);
-        let owed = Owed::extend(claim.kind.tag(), id, op.round);
+        let mut tally = Tally { refused: claim.absent(self.fleet.all), ..Tally::default() };
+        let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
+        let holders = claim.holders().intersection(self.fleet.usable).without(unsure).without(tally.refused);
+        let owed = Owed::extend(claim.kind.tag(), id, held.round);
         let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Sha);
-        claim.note_extended(sent);
+        claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
         for link in self.fleet.links() {
             let master = link.master;
             let is_absent = tally.refused.contains(master);
@@ -101,10 +87,10 @@ impl Engine {
             if !is_absent {
                 tally.failed.insert(master);
             }
-            let failure = why_unsent(link, claim, unsure, self.fleet.usable());
+            let failure = why_unsent(link, claim, unsure, self.fleet.usable);
             claim.failures.push((master, failure));
         }
-        *extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
+        held.extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
         Ok(())
     }
 
@@ -117,22 +103,22 @@ impl Engine {
         vote: Vote,
     ) {
         let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held { extension, .. } = &mut op.state else { return };
-        let claim = self.claims.claim_mut(op.claim);
-        let is_twin = vote == Vote::Granted && claim.twins.contains(master);
+        let OpState::Held(held) = &mut op.state else { return };
+        let claim = self.claims.get_mut(op.claim);
+        let is_twin = vote == Vote::Granted && claim.doubts.twins.contains(master);
         let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
         match vote {
             // Whichever round it answers: this master no longer holds the key.
             Vote::Refused { .. } => claim.note_gone(master),
             // Also after the verdict: this master holds it for as long as the others.
-            Vote::Granted if op.round == round => claim.tally.granted.insert(master),
+            Vote::Granted if held.round == round => claim.tally.granted.insert(master),
             _ => {}
         }
-        if op.round != round {
+        if held.round != round {
             return;
         }
-        claim.note_extension_answer(master);
-        let Some(extension) = extension.as_mut() else {
+        claim.doubts.owes_extension.remove(master);
+        let Some(extension) = held.extension.as_mut() else {
             if matches!(vote, Vote::Refused { .. }) {
                 self.repair_op(now, master, id);
                 self.check_loss(now, id);
@@ -154,12 +140,10 @@ impl Engine {
 
     pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
         let quarantined = self.fleet.quarantined(now);
-        let op = self.ops.op_mut(id);
-        let OpState::Held { valid_until, extension, .. } = &mut op.state else {
-            unreachable!("only a held lock is extended")
-        };
+        let op = self.ops.get_mut(id);
+        let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock is extended") };
         let Extension { valid_until: extended_until, tally, is_renewal, .. } =
-            extension.expect("an extension is under way");
+            held.extension.expect("an extension is under way");
         let verdict = match tally.verdict(self.fleet.count(), quarantined) {
             Verdict::NoQuorum | Verdict::Contended
                 if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
@@ -173,27 +157,29 @@ impl Engine {
         // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
         let is_lost = tally.refused.count() > spare;
         // An answer that is still to come may prove it.
-        let may_be_lost = self.fleet.all().without(tally.granted.union(tally.failed)).count() > spare;
-        let is_complete = tally.heard() == self.fleet.all();
+        let may_be_lost = self.fleet.all.without(tally.granted.union(tally.failed)).count() > spare;
+        let is_complete = tally.heard() == self.fleet.all;
         if verdict == Verdict::Open
             || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete)
         {
             return;
         }
-        *extension = None;
-        let before = (*valid_until, op.held_ttl);
+        held.extension = None;
+        let before = (held.valid_until, held.ttl);
         // The lock must be valid still: one that was called lost never comes back (I11).
-        let is_valid = now < *valid_until || mutant!(ExtensionAfterDeadline);
+        let is_valid = now < held.valid_until || mutant!(ExtensionAfterDeadline);
         let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
-            let from_reply = mutant!(ExtensionFromReply);
-            *valid_until = if from_reply { now + op.ttl.validity() } else { extended_until };
-            op.validity.move_to(*valid_until);
-            if !mutant!(LossTellsOldTtl) {
-                op.held_ttl = op.ttl;
+            held.valid_until = extended_until;
+            if mutant!(ExtensionFromReply) {
+                held.valid_until = now + op.asked.ttl.validity();
             }
-            Ok(*valid_until)
+            op.validity.move_to(held.valid_until);
+            if !mutant!(LossTellsOldTtl) {
+                held.ttl = op.asked.ttl;
+            }
+            Ok(held.valid_until)
         } else {
-            let claim = self.claims.claim(op.claim);
+            let claim = self.claims.get(op.claim);
             let report = self.report(now, Round::Extend, claim, &tally);
             Err(match verdict {
                 Verdict::Granted => ExtendError::Expired,
@@ -224,11 +210,11 @@ impl Engine {
 
     /// An answer came after its round: ends the validity if it proves that the lock is lost.
     fn check_loss(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op(id);
-        let claim = self.claims.claim(op.claim);
-        let absent = claim.absent(self.fleet.all());
+        let op = self.ops.get(id);
+        let claim = self.claims.get(op.claim);
+        let absent = claim.absent(self.fleet.all);
         if absent.count() > self.fleet.spare() {
-            if matches!(op.state, OpState::Held { valid_until, .. } if now < valid_until) {
+            if op.held().is_some_and(|held| now < held.valid_until) {
                 let granted = claim.tally.granted.without(absent);
                 let tally = Tally { granted, refused: absent, ..Tally::default() };
                 let report = self.report(now, Round::Extend, claim, &tally);
@@ -241,14 +227,12 @@ impl Engine {
 
     /// The lock is lost.
     fn end_validity(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let OpState::Held { valid_until, .. } = &mut op.state else {
-            unreachable!("only a held lock has a validity")
-        };
+        let op = self.ops.get_mut(id);
+        let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock has a validity") };
         if !mutant!(ProvenLossStaysValid) {
-            *valid_until = now.min(*valid_until);
+            held.valid_until = now.min(held.valid_until);
             if !mutant!(LossUnpublished) {
-                op.validity.move_to(*valid_until);
+                op.validity.move_to(held.valid_until);
             }
         }
         self.note_lost(now, id);
@@ -259,25 +243,27 @@ impl Engine {
     /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
     /// is put back.
     fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
-        let claim = self.claims.claim_mut(self.ops.op(id).claim);
+        let claim = self.claims.get_mut(self.ops.get(id).claim);
         if !mutant!(MarginKeptByExtension) {
             claim.tally.granted = tally.granted;
         }
-        claim.counts_grants = mutant!(LateSetAfterExtension);
+        if !mutant!(LateSetAfterExtension) {
+            claim.votes = Votes::Void;
+        }
         let gone = tally.refused.without(claim.refused());
         gone.iter().for_each(|master| self.repair_op(now, master, id));
     }
 
     /// The extension's time is over: who has not answered has failed.
     pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let OpState::Held { extension: Some(extension), .. } = &mut op.state else {
+        let op = self.ops.get_mut(id);
+        let OpState::Held(Held { extension: Some(extension), .. }) = &mut op.state else {
             unreachable!("an extension is under way")
         };
-        let claim = self.claims.claim_mut(op.claim);
+        let started = extension.valid_until - op.asked.ttl.validity();
+        let claim = self.claims.get_mut(op.claim);
         let limit = claim.answer_limit;
-        let started = extension.valid_until - op.ttl.validity();
-        let missing = self.fleet.all().without(extension.tally.heard());
+        let missing = self.fleet.all.without(extension.tally.heard());
         for master in missing.iter() {
             extension.tally.failed.insert(master);
             claim.failures.push((master, Failure::NoAnswer { limit }));
@@ -286,181 +272,5 @@ impl Engine {
             missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
         }
         self.decide_extend(now, id);
-    }
-
-    pub(super) fn submit_release(&mut self, now: Instant, id: Id, awaited: bool) {
-        if self.keeps_on(now, id) {
-            return;
-        }
-        let Some(op) = self.ops.find_mut(id) else {
-            // Released before: the answer is that nothing was left to release.
-            if awaited {
-                let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
-                self.outcomes.push_back((OpId(id), Outcome::Release(Ok(nothing))));
-            }
-            return;
-        };
-        let ends = match &mut op.state {
-            OpState::Releasing => return,
-            OpState::Held { valid_until, .. } if mutant!(ExpiredKeptForever) && now >= *valid_until => return,
-            _ if op.policy.queuing().is_some() => return self.release_fair(now, id, awaited),
-            OpState::Held { valid_until, extension, .. } => {
-                let under_way = extension.take();
-                let is_noted = op.is_noted || now >= *valid_until;
-                if under_way.is_some_and(|extension| !extension.is_renewal) {
-                    self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
-                }
-                if is_noted { Ends::NotedLock } else { Ends::Lock }
-            }
-            _ if op.is_subscribed || op.reservation.is_some() => {
-                // It was still waiting for the lock.
-                self.withdraw_reservation(id, false);
-                self.unwatch(now, id);
-                return self.submit_release(now, id, awaited);
-            }
-            OpState::Query(_) => Ends::Query,
-            _ => Ends::Attempt,
-        };
-        let claim_id = op.claim;
-        let Some(claim) = self.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
-            // In a queue, or between two attempts: the last one's claim is being released already.
-            self.stats.abandoned += u64::from(ends == Ends::Attempt);
-            self.end_op(now, id);
-            return self.submit_release(now, id, awaited);
-        };
-        if !self.queues.leave_alone(id.index) {
-            if !self.release_queued(now, id, awaited) {
-                self.submit_release(now, id, awaited);
-            }
-            return;
-        }
-        let (op, claim) = if ends == Ends::Lock {
-            self.stats.released += 1;
-            (op, claim)
-        } else {
-            self.note_ended(now, id);
-            (self.ops.op_mut(id), self.claims.claim_mut(claim_id))
-        };
-        let due = now + claim.answer_limit;
-        if awaited {
-            op.set_state(OpState::Releasing);
-        } else {
-            claim.owner = None;
-            self.ops.free(id);
-        }
-        let is_under_way = self.release_claim(now, due, claim_id);
-        if awaited && !is_under_way {
-            self.settle_release(now, claim_id, id);
-        }
-    }
-
-    /// The release of a fair lock is as ever, and so is the end of its acquisition; behind it the operation
-    /// leaves the queues.
-    #[cold]
-    #[inline(never)]
-    fn release_fair(&mut self, now: Instant, id: Id, awaited: bool) {
-        self.unwatch(now, id);
-        let op = self.ops.op_mut(id);
-        let queuing = op.policy.take_queuing().expect("the lock is fair");
-        // One that does not wait leaves no ticket, but may have been in somebody's way.
-        let is_in_the_way = matches!(op.state, OpState::Acquiring { .. }) && !queuing.waits();
-        let was_held = is_in_the_way || matches!(op.state, OpState::Held { .. });
-        let leaving = Leaving { queuing, key: op.key.clone(), was_held };
-        // Between two attempts the claim may be gone.
-        if let Some(claim) = self.claims.find_mut(op.claim) {
-            // The queue says which waiter is to be notified.
-            claim.tells = false;
-        }
-        self.submit_release(now, id, awaited);
-        fair::leave(&mut self.fleet, &leaving);
-    }
-
-    /// Starts to release a claim; see [`Claims::release`](super::claims::Claims::release).
-    #[inline(always)]
-    pub(super) fn release_claim(&mut self, now: Instant, due: Instant, id: Id) -> bool {
-        let is_under_way = self.claims.release(&mut self.fleet, &mut self.timers, now, due, id);
-        if mutant!(ReleaseOnOtherConnection) {
-            self.release_on_other_connection(now, id);
-        }
-        is_under_way
-    }
-
-    /// A grant or a deletion was counted that may decide something; the claim may have ended since.
-    #[inline]
-    pub(super) fn handle_counted(&mut self, now: Instant, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
-        match claim.owner {
-            Some(op) if claim.release.is_none() => self.decide_acquire(now, op),
-            Some(op) => self.settle_release(now, id, op),
-            None => {}
-        }
-    }
-
-    /// Any answer to a release.
-    pub(super) fn handle_release_answer(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        id: Id,
-        answer: ReleaseAnswer,
-    ) {
-        // A master that has lost the key has published nothing either.
-        if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
-            self.claims.publish_without(&mut self.fleet, master, id);
-        }
-        if let Some(op) = self.claims.handle_release_answer(&self.fleet, master, id, answer) {
-            self.settle_release(now, id, op);
-        }
-    }
-
-    /// Something may be due for a claim whose release is under way.
-    pub(super) fn handle_claim_timeout(&mut self, now: Instant, id: Id) {
-        if !self.claims.miss_release(&mut self.fleet, &mut self.timers, now, id) {
-            return;
-        }
-        // Nor does the caller wait any longer.
-        if let Some(op) = self.claims.claim(id).owner {
-            self.settle_release(now, id, op);
-        }
-        self.claims.repeat_release(&mut self.fleet, &mut self.timers, now, id);
-    }
-
-    /// Ends an awaited release if nothing more is to be waited for.
-    pub(super) fn check_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let claim = self.claims.claim(claim_id);
-        if claim.release.is_some_and(|release| release.is_settled(claim.needed_answers(&self.fleet))) {
-            self.settle_release(now, claim_id, id);
-        }
-    }
-
-    /// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
-    /// goes on without the caller.
-    pub(super) fn settle_release(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let claim = self.claims.claim_mut(claim_id);
-        claim.owner = None;
-        let is_left = claim.leaving().is_some();
-        let release = claim.release_mut();
-        let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
-        if is_left {
-            self.settle_left(now, claim_id, id);
-        } else if unanswered <= self.fleet.spare() {
-            // Each branch queues its own outcome: built here and moved, one took 28 instructions more.
-            let released = Released { deleted, absent, unanswered };
-            self.outcomes.push_back((OpId(id), Outcome::Release(Ok(released))));
-        } else {
-            self.settle_unconfirmed(now, claim_id, id);
-        }
-        self.ops.free(id);
-        if is_over {
-            self.claims.free(claim_id);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn settle_unconfirmed(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let release = *self.claims.claim_mut(claim_id).release_mut();
-        let report = self.release_report(now, self.claims.claim(claim_id), &release);
-        self.outcomes.push_back((OpId(id), Outcome::Release(Err(ReleaseError::Unconfirmed(report)))));
     }
 }

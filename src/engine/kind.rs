@@ -1,6 +1,9 @@
 //! The kinds of lock as the masters know them: what each one's commands and replies are.
 
-use crate::lock::command::{self, FairAnswer, FencedAnswer, WrongShape};
+use crate::lock::command;
+use crate::lock::command::answer::WrongShape;
+use crate::lock::command::fair::FairAnswer;
+use crate::lock::command::fenced::FencedAnswer;
 use crate::lock::{FencingToken, NamedScript, Vote};
 use crate::resp::Reply;
 
@@ -48,9 +51,9 @@ impl Tag {
     pub(super) const fn scripts(self) -> &'static [NamedScript] {
         match self {
             Self::Plain => &[],
-            Self::Fenced => &command::FENCED,
-            Self::Fair => &command::FAIR,
-            Self::Shared => &command::SHARED,
+            Self::Fenced => &command::scripts::FENCED,
+            Self::Fair => &command::scripts::FAIR,
+            Self::Shared => &command::scripts::SHARED,
         }
     }
 
@@ -64,30 +67,19 @@ impl Tag {
         matches!(self, Self::Shared)
     }
 
-    /// The answer to an attempt.
-    pub(super) fn attempt_answer(self, reply: &Reply<'_>) -> Result<AttemptAnswer, WrongShape> {
-        Ok(match self {
-            Self::Plain => AttemptAnswer::Plain(command::acquire_vote(reply)?),
-            Self::Fenced => AttemptAnswer::Fenced(command::fenced_answer(reply)?),
-            Self::Fair => AttemptAnswer::Fair(command::fair_answer(reply)?),
-            Self::Shared => AttemptAnswer::Shared(command::shared_vote(reply)?),
-        })
-    }
-
     /// The vote in the answer to a held lock that was put back.
     pub(super) fn repair_vote(self, reply: &Reply<'_>) -> Result<Vote, WrongShape> {
         match self {
-            Self::Plain | Self::Fair => command::acquire_vote(reply),
-            Self::Fenced => command::fenced_answer(reply).map(fenced_repair_vote),
-            Self::Shared => command::shared_vote(reply),
+            Self::Plain | Self::Fair => command::answer::acquire_vote(reply),
+            Self::Fenced => command::fenced::fenced_answer(reply).map(fenced_repair_vote),
+            Self::Shared => command::shared::shared_vote(reply),
         }
     }
 }
 
-/// The answer to an attempt, which may say more than a vote.
+/// The answer to an attempt that has a script, which may say more than a vote.
 #[derive(Debug)]
 pub(super) enum AttemptAnswer {
-    Plain(Vote),
     Fenced(FencedAnswer),
     Fair(FairAnswer),
     Shared(Vote),

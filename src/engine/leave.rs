@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use super::fair::{self, Queuing};
 use super::leaving::Leaving;
-use super::op::OpState;
+use super::op::{Op, OpState};
 use super::slab::Id;
 use super::{Engine, Left, OpId, Outcome};
 use crate::error::{ExtendError, LeaveError};
-use crate::lock::command::ReleaseAnswer;
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -36,12 +36,11 @@ impl Engine {
         let (since, valid_until) = self.check_valid(now, lock.0)?;
         self.note_left(lock.0, now.saturating_duration_since(since), false);
         drop(self.give_up(now, lock.0));
-        let op = self.ops.op_mut(lock.0);
+        let op = self.ops.get_mut(lock.0);
         let claim_id = op.claim;
-        op.clear_state();
         self.ops.free(lock.0);
         if mutant!(LeftReleased) {
-            let claim = self.claims.claim_mut(claim_id);
+            let claim = self.claims.get_mut(claim_id);
             claim.owner = None;
             let due = now + claim.answer_limit;
             self.release_claim(now, due, claim_id);
@@ -66,14 +65,14 @@ impl Engine {
             self.note_ended(now, id);
         }
         let queuing = self.give_up(now, id);
-        let op = self.ops.op_mut(id);
-        op.set_state(OpState::Releasing);
+        let op = self.ops.get_mut(id);
+        op.state = OpState::Releasing;
         let claim_id = op.claim;
         let left_queue =
             queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
         // The queue of a fair lock says which waiter is to be notified.
-        self.claims.claim_mut(claim_id).tells &= left_queue.is_none();
-        if !self.claims.leave(&mut self.fleet, &mut self.timers, now, claim_id, leaving) {
+        self.claims.get_mut(claim_id).tells &= left_queue.is_none();
+        if !self.leave_claim(now, claim_id, leaving) {
             self.settle_release(now, claim_id, id);
         }
         if let Some(left_queue) = left_queue {
@@ -94,9 +93,7 @@ impl Engine {
             Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
             Vote::Pending => unreachable!("it is the vote of a reply"),
         };
-        if let Some(op) = self.claims.handle_release_answer(&self.fleet, master, id, answer) {
-            self.settle_release(now, id, op);
-        }
+        self.take_release_answer(now, master, id, answer);
         self.follow_rest(now, master, id);
     }
 
@@ -105,7 +102,7 @@ impl Engine {
         let Some(claim) = self.claims.find(id) else { return };
         let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= now);
         if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
-            self.claims.send_end(&mut self.fleet, now, id, MasterSet::only(master));
+            self.send_end(now, id, MasterSet::only(master));
         }
     }
 
@@ -114,7 +111,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn settle_left(&mut self, now: Instant, claim_id: Id, id: Id) {
         let result = self.left(now, claim_id);
-        let claim = self.claims.claim(claim_id);
+        let claim = self.claims.get(claim_id);
         let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
             unreachable!("the lock is left for a time")
         };
@@ -128,18 +125,18 @@ impl Engine {
 
     /// How a lock was left for a time.
     fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
-        let claim = self.claims.claim(claim_id);
+        let claim = self.claims.get(claim_id);
         let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
             unreachable!("the lock is left for a time")
         };
         let latest_end = claim.latest_end(now, self.config.drift);
         // A quorum that was seen to have the key while the lock was valid has had it all the time.
-        if claim.confirmed_rest().has(self.fleet.quorum()) && now < leaving.valid_until {
+        if claim.confirmed_rest().has(self.fleet.quorum) && now < leaving.valid_until {
             let held_until = leaving.held_until(release.started);
             return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
         }
         let report = self.release_report(now, claim, &release);
-        Err(if release.deleted.union(release.owed).has(self.fleet.quorum()) {
+        Err(if release.deleted.union(release.owed).has(self.fleet.quorum) {
             LeaveError::Unconfirmed { report: report.into(), latest_end }
         } else {
             LeaveError::Lost(report)
@@ -148,23 +145,21 @@ impl Engine {
 
     /// The time at which a lock was acquired, and the end of its validity, which is to come.
     fn check_valid(&self, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
-        let Some(OpState::Held { since, valid_until, .. }) = self.ops.find(id).map(|op| &op.state) else {
-            return Err(LeaveError::NotHeld);
-        };
-        let is_valid = now < *valid_until || mutant!(ExpiredLeft);
-        if is_valid { Ok((*since, *valid_until)) } else { Err(LeaveError::Expired) }
+        let held = self.ops.find(id).and_then(Op::held).ok_or(LeaveError::NotHeld)?;
+        if now >= held.valid_until && !mutant!(ExpiredLeft) {
+            return Err(LeaveError::Expired);
+        }
+        Ok((held.since, held.valid_until))
     }
 
     /// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
     /// in its queues, which ends with its heartbeat if nobody ends it.
     fn give_up(&mut self, now: Instant, id: Id) -> Option<Box<Queuing>> {
-        let OpState::Held { extension, .. } = &mut self.ops.op_mut(id).state else {
-            unreachable!("only a held lock is left")
-        };
-        if extension.take().is_some_and(|extension| !extension.is_renewal) {
+        let held = self.ops.get_mut(id).held_mut().expect("only a held lock is left");
+        if held.extension.take().is_some_and(|extension| !extension.is_renewal) {
             self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
         }
         self.leave_queue(now, id, Duration::ZERO);
-        self.ops.op_mut(id).policy.take_queuing()
+        self.ops.get_mut(id).policy.take_queuing()
     }
 }

@@ -21,7 +21,8 @@ use super::stats::MasterStats;
 use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command::{self, WrongShape};
+use crate::lock::command;
+use crate::lock::command::answer::WrongShape;
 use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
@@ -212,7 +213,10 @@ impl Link {
         self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed < needed;
-        self.mark_due_at = is_to_mark.then_some(if mutant!(MarkUnwatched) { now } else { watch_end });
+        self.mark_due_at = is_to_mark.then_some(watch_end);
+        if mutant!(MarkUnwatched) {
+            self.mark_due_at = is_to_mark.then_some(now);
+        }
         predecessor
     }
 
@@ -308,7 +312,7 @@ impl Link {
 }
 
 fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
-    let is_no = mutant!(NoScriptIsNo) && command::is_noscript(reply) && owed.is_by_digest(by);
+    let is_no = mutant!(NoScriptIsNo) && command::answer::is_noscript(reply) && owed.is_by_digest(by);
     let reply = if is_no { &Reply::Integer(0) } else { reply };
     if owed.wants_script(reply, by) {
         return Ok(Answer::WantsScript(owed));

@@ -127,7 +127,9 @@ impl Engine {
 
     /// The reply to `AUTH` on a connection that stands.
     pub(super) fn handle_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
-        if let Some(why) = refusal.as_deref().filter(|_| mutant!(RefusedLoginEnds)) {
+        if mutant!(RefusedLoginEnds)
+            && let Some(why) = refusal.as_deref()
+        {
             return self.fail_link(now, master, why);
         }
         self.follow_login_answer(now, master, refusal);

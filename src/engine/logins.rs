@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-use super::link_id::LinkRequest;
+use super::request::LinkRequest;
 use super::timers::{Timers, login_timer};
 use crate::config::{Config, Credentials, Login};
 use crate::error::CredentialsError;

@@ -15,7 +15,8 @@
 use std::time::Duration;
 
 use crate::lock::MARK_NAME;
-use crate::lock::command::{self, WrongShape};
+use crate::lock::command;
+use crate::lock::command::answer::WrongShape;
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
@@ -54,7 +55,7 @@ pub(super) fn answer(reply: &Reply<'_>, run_id: Option<&str>) -> Result<MarkAnsw
         Reply::Bulk(mark) if is_mark(mark) => Ok(MarkAnswer::Observed(observed(mark, run_id))),
         Reply::Bulk(_) => Ok(MarkAnswer::Foreign),
         Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(MarkAnswer::Foreign),
-        Reply::Error(text) => Ok(MarkAnswer::Failed(command::error_text(text))),
+        Reply::Error(text) => Ok(MarkAnswer::Failed(command::answer::error_text(text))),
         _ => Err(WrongShape),
     }
 }

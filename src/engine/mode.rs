@@ -11,17 +11,18 @@
 use std::time::Instant;
 
 use super::claim::Claim;
-use super::fair;
+use super::fair::{self, Policy};
 use super::fence::{self, Fencing, WallClock};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::{AttemptAnswer, Kind, Tag};
 use super::owed::Owed;
-use super::policy::Policy;
 use super::sharing;
 use super::slab::Id;
 use super::subscription::Waiter;
-use crate::lock::command::{self, AcquireTail, ExtendBy, ReleaseBy, Script};
+use crate::lock::command::entry::AcquireTail;
+use crate::lock::command::scripts::Script;
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
@@ -96,8 +97,13 @@ impl ModeState {
         match self {
             Self::Plain => Kind::Plain,
             Self::Fenced(fencing) => {
-                let is_ignored = mutant!(FenceOfQuarantine) || (mutant!(RetryForgetsQuarantine) && is_retry);
-                let quarantined = if is_ignored { MasterSet::EMPTY } else { fleet.quarantined_at(now) };
+                let mut quarantined = fleet.quarantined_at(now);
+                if mutant!(FenceOfQuarantine) {
+                    quarantined = MasterSet::EMPTY;
+                }
+                if mutant!(RetryForgetsQuarantine) && is_retry {
+                    quarantined = MasterSet::EMPTY;
+                }
                 Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now), quarantined))
             }
             Self::Shared => {
@@ -184,7 +190,6 @@ pub(super) fn vote(
     quorum: usize,
 ) -> Option<Vote> {
     match answer {
-        AttemptAnswer::Plain(vote) => Some(vote),
         AttemptAnswer::Fenced(answer) => {
             let fencing = op.and_then(|op| match op.mode {
                 ModeState::Fenced(fencing) => Some(fencing),
@@ -235,10 +240,10 @@ pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Cla
 pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
     match claim.kind {
         Kind::Plain => {
-            let prefix_size = fleet.config().prefix.len();
+            let prefix_size = fleet.config.prefix.len();
             fleet.send(to, owed.whole(), |out| match claim.notify() {
                 Notify::Group { publisher } if to == MasterSet::only(publisher) => {
-                    command::encode_release_wake(out, Script::Text, &claim.entry, prefix_size);
+                    command::wake::encode_release_wake(out, Script::Text, &claim.entry, prefix_size);
                 }
                 notify => {
                     let notifies = notify == Notify::Waiters;
@@ -263,7 +268,9 @@ pub(super) fn send_extend(
 ) -> MasterSet {
     match (claim.kind, script) {
         (Kind::Shared, _) => sharing::send_extend(fleet, to, owed, claim, ttl, script),
-        (Kind::Plain | Kind::Fenced(_), Script::Sha) => fleet.send_extend(to, owed, &claim.entry, ttl),
+        (Kind::Plain | Kind::Fenced(_), Script::Sha) => fleet.send_compared(to, owed, |out, by| {
+            command::encode_extend(out, by, &claim.entry, ttl);
+        }),
         (Kind::Plain | Kind::Fenced(_), Script::Text) => fleet.send(to, owed, |out| {
             command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
         }),

@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
+use super::fair::Policy;
 use super::fence::WallClock;
 use super::fleet::Fleet;
 use super::kind::Tag;
 use super::mode::{self, Gathered, Learner, ModeState};
 use super::owed::Owed;
-use super::policy::Policy;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
+use super::request::Validity;
 use super::sharing::Reservation;
 use super::slab::Id;
 use super::subscription::Waiter;
-use super::validity::Validity;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
-use crate::lock::command::{self, AcquireTail, Script};
+use crate::lock::command;
+use crate::lock::command::entry::AcquireTail;
+use crate::lock::command::scripts::Script;
 use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -27,52 +29,21 @@ pub(super) struct Op {
     pub(super) key: Vec<u8>,
     /// The holder's label; empty without one.
     pub(super) label: Vec<u8>,
-    /// What was asked for last, by the acquisition or by an extension.
-    pub(super) ttl: Ttl,
-    /// What the validity of the lock counts with: that of an extension only once it has succeeded, or
-    /// shortens it.
-    pub(super) held_ttl: Ttl,
-    pub(super) min_validity: Duration,
-    pub(super) submitted: Instant,
-    /// Attempts start before this time only; without it there is one.
-    pub(super) wait_until: Option<Instant>,
-    /// Attempts started.
-    pub(super) attempts: u32,
-    /// No more are started.
-    pub(super) attempts_max: u32,
-    /// Longest time for which the lock is renewed, if it is kept.
-    pub(super) max_hold: Option<Duration>,
-    /// The latest attempt's claim.
-    pub(super) claim: Id,
-    pub(super) state: OpState,
-    /// Where the end of the validity in `state` has moved since the grant, for others to read.
-    pub(super) validity: Validity,
-    /// Extensions started; distinguishes a late answer to one from an answer to the next.
-    pub(super) round: u32,
-    /// How the attempt before the one under way failed.
-    pub(super) denied_before: Option<Box<Denied>>,
-    /// Whether it ever waited in a queue behind another.
-    pub(super) has_queued: bool,
-    /// The turns in a row that led to this one, if it was handed over; see [`Op::streak`].
-    pub(super) streak: HandoverStreak,
-    /// What masters reported of the key that was in the way of the latest attempt.
-    pub(super) holders: Vec<(MasterId, HolderTtl)>,
-    /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
-    pub(super) reader_count: usize,
+    pub(super) asked: Asked,
+    pub(super) tries: Tries,
     /// What the lock is.
     pub(super) mode: ModeState,
     /// How it waits.
     pub(super) policy: Policy,
     /// Of one that keeps new readers out while it waits.
     pub(super) reservation: Option<Box<Reservation>>,
-    /// How the lock is kept while it is held, if that is not left to the caller.
-    pub(super) renewal: Option<Renewal>,
-    /// Whether its loss is to be reported.
-    pub(super) notifies_loss: bool,
-    /// Whether it was held, and is counted as lost or left.
-    pub(super) is_counted: bool,
-    /// Whether the end of its validity, as it is now, is counted as a near loss.
-    pub(super) is_near_loss: bool,
+    /// The latest attempt's claim.
+    pub(super) claim: Id,
+    pub(super) state: OpState,
+    /// What an operation in the state [`OpState::Query`] does.
+    pub(super) query: Option<Box<Query>>,
+    /// Where the end of the validity in `state` has moved since the grant, for others to read.
+    pub(super) validity: Validity,
     /// Whether more is to be noted of it than that it was acquired and released: it is timed or observed, or
     /// had to wait.
     pub(super) is_noted: bool,
@@ -82,26 +53,95 @@ pub(super) struct Op {
     pub(super) is_sampled: bool,
     /// Whether its attempts are more than a `SET NX` of a token: a script, with a label, or measured.
     pub(super) is_special: bool,
-    /// Whether it waits, was refused, and is notified of releases.
-    pub(super) is_subscribed: bool,
 }
 
+/// What was asked of an acquisition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) submitted: Instant,
+    /// By the acquisition, or by the last extension.
+    pub(super) ttl: Ttl,
+    pub(super) min_validity: Duration,
+    /// Attempts start before this time only; without it there is one.
+    pub(super) wait_until: Option<Instant>,
+    /// Largest number of attempts, if it is limited.
+    pub(super) attempts_max: Option<u32>,
+    /// Longest time for which the lock is renewed, if it is kept.
+    pub(super) max_hold: Option<Duration>,
+}
+
+impl Asked {
+    /// Of an operation that is no acquisition.
+    pub(super) const fn of_query(now: Instant, ttl: Ttl) -> Self {
+        Self {
+            submitted: now,
+            ttl,
+            min_validity: Duration::ZERO,
+            wait_until: None,
+            attempts_max: None,
+            max_hold: None,
+        }
+    }
+}
+
+/// The attempts of an acquisition so far, and what came of them.
 #[derive(Debug)]
+pub(super) struct Tries {
+    /// Attempts started.
+    pub(super) count: u32,
+    /// Attempts that the caller's limit does not count.
+    pub(super) extra_count: u32,
+    /// Whether it ever waited in a queue behind another.
+    pub(super) has_queued: bool,
+    /// Whether it waits, was refused, and is notified of releases.
+    pub(super) is_subscribed: bool,
+    /// How the latest attempt failed that did.
+    pub(super) denied: Option<Box<Denied>>,
+    /// The turns in a row that led to this one, if it was handed over; see [`Op::streak`].
+    pub(super) streak: HandoverStreak,
+    /// What masters reported of the key that was in the way of the latest attempt.
+    pub(super) holders: Vec<(MasterId, HolderTtl)>,
+    /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
+    pub(super) reader_count: usize,
+}
+
+/// It owns no memory, so that the ordinary path can set it without looking at the one before.
+#[derive(Debug, Clone, Copy)]
 pub(super) enum OpState {
     /// An attempt waits for votes.
     Acquiring { deadline: Instant },
     /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
-    Asking { deadline: Instant, denied: Denied },
+    Asking { deadline: Instant },
     /// Others of this engine are to have the lock before, or its first attempt is due.
     Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
-    Waiting { retry_at: Instant, denied: Denied },
+    Waiting { retry_at: Instant },
     /// The lock is held, or was and is not yet released.
-    Held { since: Instant, valid_until: Instant, extension: Option<Extension> },
+    Held(Held),
     /// The caller waits for the release, as long as the claim says.
     Releasing,
     /// No lock at all.
-    Query(Box<Query>),
+    Query,
+}
+
+/// A lock that is held.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) since: Instant,
+    pub(super) valid_until: Instant,
+    /// What the validity counts with: that of an extension only once it has succeeded, or shortens it.
+    pub(super) ttl: Ttl,
+    /// Extensions started; distinguishes a late answer to one from an answer to the next.
+    pub(super) round: u32,
+    pub(super) extension: Option<Extension>,
+    /// How the lock is kept, if that is not left to the caller.
+    pub(super) renewal: Option<Renewal>,
+    /// Whether its loss is to be reported.
+    pub(super) notifies_loss: bool,
+    /// Whether it is counted as lost or left.
+    pub(super) is_counted: bool,
+    /// Whether the end of its validity, as it is now, is counted as a near loss.
+    pub(super) is_near_loss: bool,
 }
 
 /// When one that waits in a queue makes its attempt, unless the lock is handed over to it before.
@@ -175,7 +215,7 @@ impl Op {
         self.add_label(claim);
         if self.is_plain() {
             let owed = self.owed(Tag::Plain, claim_id);
-            return fleet.send(fleet.usable(), owed, |out| {
+            return fleet.send(fleet.usable, owed, |out| {
                 command::encode_acquire(out, &claim.entry, tail);
             });
         }
@@ -185,13 +225,14 @@ impl Op {
                 Tag::Fair
             }
             None => {
-                let is_retry = self.attempts > 0;
-                claim.kind = self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.holders);
+                let is_retry = self.tries.count > 0;
+                claim.kind =
+                    self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.tries.holders);
                 claim.kind.tag()
             }
         };
         let owed = self.owed(tag, claim_id);
-        self.send_attempt(fleet, fleet.usable(), owed, claim, Script::Sha)
+        self.send_attempt(fleet, fleet.usable, owed, claim, Script::Sha)
     }
 
     /// Puts the label into the value of a new claim.
@@ -211,25 +252,25 @@ impl Op {
         script: Script,
     ) -> MasterSet {
         match self.policy.queuing_mut() {
-            Some(queuing) => queuing.send_attempt(fleet, to, owed, claim, self.ttl, script),
-            None => mode::send_attempt(fleet, to, owed, claim, self.ttl, script),
+            Some(queuing) => queuing.send_attempt(fleet, to, owed, claim, self.asked.ttl, script),
+            None => mode::send_attempt(fleet, to, owed, claim, self.asked.ttl, script),
         }
     }
 
     /// What it learns from answers to its attempts.
     pub(super) const fn learner(&mut self) -> Learner<'_> {
-        Learner { mode: &mut self.mode, policy: &mut self.policy, holders: &mut self.holders }
+        Learner { mode: &mut self.mode, policy: &mut self.policy, holders: &mut self.tries.holders }
     }
 
     /// An attempt failed: gathers what masters reported of the key in the way.
     pub(super) fn gather_holders(&mut self) -> Gathered {
         match self.policy.queuing() {
             Some(queuing) => {
-                self.holders.clear();
-                self.holders.extend(queuing.holders());
+                self.tries.holders.clear();
+                self.tries.holders.extend(queuing.holders());
                 Gathered::InQueue
             }
-            None => self.mode.gather_holders(&mut self.holders),
+            None => self.mode.gather_holders(&mut self.tries.holders),
         }
     }
 
@@ -246,94 +287,48 @@ impl Op {
         Self {
             key: Vec::new(),
             label: Vec::new(),
-            ttl,
-            held_ttl: ttl,
-            min_validity: Duration::ZERO,
-            submitted: now,
-            wait_until: None,
-            attempts: 0,
-            attempts_max: u32::MAX,
-            max_hold: None,
-            claim: Id::NOBODY,
-            state: OpState::Acquiring { deadline: now },
-            validity: Validity::new(now),
-            round: 0,
-            denied_before: None,
-            has_queued: false,
-            streak: HandoverStreak { count: 0, since: now },
-            holders: Vec::new(),
-            reader_count: 0,
+            asked: Asked::of_query(now, ttl),
+            tries: Tries {
+                count: 0,
+                extra_count: 0,
+                has_queued: false,
+                is_subscribed: false,
+                denied: None,
+                streak: HandoverStreak { count: 0, since: now },
+                holders: Vec::new(),
+                reader_count: 0,
+            },
             mode: ModeState::Plain,
             policy: Policy::Notified,
             reservation: None,
-            renewal: None,
-            notifies_loss: false,
-            is_counted: false,
-            is_near_loss: false,
+            claim: Id::NOBODY,
+            state: OpState::Releasing,
+            query: None,
+            validity: Validity::new(now),
             is_noted: false,
             is_timed: false,
             is_sampled: false,
             is_special: false,
-            is_subscribed: false,
         }
     }
 
     /// Starts anew in the memory of the slot's last operation. The first attempt sets claim, streak and
     /// state.
-    pub(super) fn begin(
-        &mut self,
-        now: Instant,
-        ttl: Ttl,
-        min_validity: Duration,
-        wait_until: Option<Instant>,
-    ) {
+    #[inline(always)]
+    pub(super) fn begin(&mut self, asked: Asked) {
+        self.key.clear();
+        self.label.clear();
+        self.asked = asked;
         // Taken apart, so that a new field cannot be forgotten here.
-        let Self {
-            key,
-            label,
-            ttl: own_ttl,
-            held_ttl,
-            min_validity: own_min_validity,
-            submitted,
-            wait_until: own_wait_until,
-            attempts,
-            attempts_max,
-            max_hold,
-            round,
-            denied_before,
-            has_queued,
-            holders,
-            reader_count,
-            mode,
-            policy,
-            reservation,
-            renewal,
-            notifies_loss,
-            is_counted,
-            is_near_loss,
-            is_noted,
-            is_timed,
-            is_sampled,
-            is_special,
-            is_subscribed,
-            streak: _,
-            claim: _,
-            state: _,
-            validity,
-        } = self;
-        (*own_ttl, *held_ttl, *own_min_validity) = (ttl, ttl, min_validity);
-        (*submitted, *own_wait_until) = (now, wait_until);
-        (*attempts, *round, *has_queued) = (0, 0, false);
-        (*attempts_max, *max_hold) = (u32::MAX, None);
-        (*denied_before, *renewal, *notifies_loss) = (None, None, false);
-        (*is_counted, *is_near_loss, *is_noted) = (false, false, false);
-        (*is_timed, *is_sampled, *is_special) = (false, false, false);
-        (*mode, *policy) = (ModeState::Plain, Policy::Notified);
-        validity.reset();
-        (*reservation, *is_subscribed, *reader_count) = (None, false, 0);
-        key.clear();
-        label.clear();
+        let Tries { count, extra_count, has_queued, is_subscribed, denied, streak: _, holders, reader_count } =
+            &mut self.tries;
+        (*count, *extra_count, *has_queued, *is_subscribed) = (0, 0, false, false);
+        (*denied, *reader_count) = (None, 0);
         holders.clear();
+        (self.mode, self.policy, self.reservation) = (ModeState::Plain, Policy::Notified, None);
+        self.validity.reset();
+        (self.is_noted, self.is_timed) = (false, false);
+        (self.is_sampled, self.is_special) = (false, false);
     }
 
     /// What the replies to its next attempt are owed for.
@@ -348,7 +343,15 @@ impl Op {
     /// Whether it had to wait: its first attempt failed, or others of this engine came first.
     #[inline]
     pub(super) const fn has_waited(&self) -> bool {
-        self.attempts > 1 || self.has_queued
+        self.tries.count > 1 || self.tries.has_queued
+    }
+
+    /// Whether its caller allows no more attempts.
+    pub(super) const fn has_tried_enough(&self) -> bool {
+        match self.asked.attempts_max {
+            Some(count_max) => self.tries.count >= count_max.saturating_add(self.tries.extra_count),
+            None => false,
+        }
     }
 
     /// The channel on which it is notified of releases.
@@ -359,73 +362,62 @@ impl Op {
     /// When something is to be done for this operation whatever else happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            OpState::Acquiring { deadline } | OpState::Asking { deadline, .. } => Some(*deadline),
-            OpState::Waiting { retry_at, .. } => Some(*retry_at),
-            OpState::Queued { turn: Turn::Later } => self.wait_until,
+            OpState::Acquiring { deadline } | OpState::Asking { deadline } => Some(*deadline),
+            OpState::Waiting { retry_at } => Some(*retry_at),
+            OpState::Queued { turn: Turn::Later } => self.asked.wait_until,
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
-                Some(self.wait_until.map_or(*at, |until| until.min(*at)))
+                Some(self.asked.wait_until.map_or(*at, |until| until.min(*at)))
             }
-            OpState::Held { extension, .. } => {
-                let due = match extension {
-                    Some(extension) => Some(extension.deadline),
-                    None => self.renewal.and_then(|renewal| renewal.renew_at()),
-                };
-                due.into_iter().chain(self.warn_at()).min()
-            }
+            OpState::Held(held) => held.deadline(),
             OpState::Releasing => None,
-            OpState::Query(query) => Some(query.deadline()),
+            OpState::Query => self.query.as_ref().map(|query| query.deadline()),
         }
-    }
-
-    /// When the loss of the lock is to be reported.
-    pub(super) fn warn_at(&self) -> Option<Instant> {
-        let OpState::Held { valid_until, .. } = self.state else { return None };
-        let lead = if mutant!(LossToldLate) { Duration::ZERO } else { loss_lead(self.held_ttl) };
-        // A validity cannot be shorter than its own tenth.
-        self.notifies_loss.then(|| valid_until.checked_sub(lead).unwrap_or(valid_until))
     }
 
     /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for
     /// it any more.
     #[inline(always)]
     pub(super) fn await_votes(&mut self, claim: Id, mut deadline: Instant) -> Instant {
-        if let Some(wait_until) = self.wait_until {
+        if let Some(wait_until) = self.asked.wait_until {
             deadline = deadline.min(wait_until);
         }
-        self.attempts += 1;
+        self.tries.count += 1;
         self.claim = claim;
-        self.set_state(OpState::Acquiring { deadline });
+        self.state = OpState::Acquiring { deadline };
         deadline
     }
 
-    /// Sets the state, where the one before owns no memory; test builds check that. Looking for some would be
-    /// 75 instructions for each lock.
-    #[inline(always)]
-    pub(super) fn set_state(&mut self, state: OpState) {
-        if cfg!(any(debug_assertions, redlatch_mutants)) {
-            let owns_memory =
-                matches!(self.state, OpState::Asking { .. } | OpState::Waiting { .. } | OpState::Query(_));
-            assert!(!owns_memory, "the memory of {:?} would leak", self.state);
-        }
-        std::mem::forget(std::mem::replace(&mut self.state, state));
+    /// Whether its latest attempt failed, and the next one has not begun.
+    pub(super) const fn is_denied(&self) -> bool {
+        matches!(self.state, OpState::Asking { .. } | OpState::Waiting { .. })
     }
 
-    /// Frees the memory that the state owns.
-    pub(super) fn clear_state(&mut self) {
-        self.state = OpState::Releasing;
+    /// How the latest attempt failed, of one that asks or waits.
+    pub(super) fn denied_lately(&mut self) -> Option<&mut Denied> {
+        let is_denied = self.is_denied();
+        self.tries.denied.as_deref_mut().filter(|_| is_denied)
+    }
+
+    /// The lock, if it is held.
+    #[inline]
+    pub(super) const fn held(&self) -> Option<&Held> {
+        match &self.state {
+            OpState::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn held_mut(&mut self) -> Option<&mut Held> {
+        match &mut self.state {
+            OpState::Held(held) => Some(held),
+            _ => None,
+        }
     }
 
     /// The streak that ends with the lock that this operation has held since then.
     pub(super) const fn streak(&self, since: Instant) -> HandoverStreak {
-        if self.streak.count == 0 { HandoverStreak { count: 0, since } } else { self.streak }
-    }
-
-    /// How the latest attempt failed, if one did.
-    pub(super) fn denied(&self) -> Option<&Denied> {
-        match &self.state {
-            OpState::Asking { denied, .. } | OpState::Waiting { denied, .. } => Some(denied),
-            _ => self.denied_before.as_deref(),
-        }
+        if self.tries.streak.count == 0 { HandoverStreak { count: 0, since } } else { self.tries.streak }
     }
 
     /// The holder's label, for errors of others.
@@ -435,7 +427,11 @@ impl Op {
 
     /// Readers that hold the lock, if some are known, else another client.
     pub(super) const fn readers(&self) -> HeldBy {
-        if self.reader_count > 0 { HeldBy::Readers(self.reader_count) } else { HeldBy::AnotherClient }
+        if self.tries.reader_count > 0 {
+            HeldBy::Readers(self.tries.reader_count)
+        } else {
+            HeldBy::AnotherClient
+        }
     }
 
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one
@@ -453,7 +449,7 @@ impl Op {
                 *holder = *told;
             }
         }
-        let (attempts, took) = (self.attempts, now - self.submitted);
+        let (attempts, took) = (self.tries.count, now - self.asked.submitted);
         let (holder_label, report) = (denied.holder_label, denied.report);
         let denial = Denial { attempts, took, holder, held_by, holder_label, report };
         match denied.cause {
@@ -461,6 +457,43 @@ impl Op {
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),
             Cause::Expired => AcquireError::Expired(Box::new(denial)),
         }
+    }
+}
+
+impl Held {
+    /// A lock that was just acquired.
+    #[inline]
+    pub(super) const fn new(since: Instant, valid_until: Instant, ttl: Ttl) -> Self {
+        Self {
+            since,
+            valid_until,
+            ttl,
+            round: 0,
+            extension: None,
+            renewal: None,
+            notifies_loss: false,
+            is_counted: false,
+            is_near_loss: false,
+        }
+    }
+
+    /// When something is to be done for the lock.
+    fn deadline(&self) -> Option<Instant> {
+        let due = match &self.extension {
+            Some(extension) => Some(extension.deadline),
+            None => self.renewal.and_then(|renewal| renewal.renew_at()),
+        };
+        due.into_iter().chain(self.warn_at()).min()
+    }
+
+    /// When the loss of the lock is to be reported.
+    pub(super) fn warn_at(&self) -> Option<Instant> {
+        let mut lead = loss_lead(self.ttl);
+        if mutant!(LossToldLate) {
+            lead = Duration::ZERO;
+        }
+        // A validity cannot be shorter than its own tenth.
+        self.notifies_loss.then(|| self.valid_until.checked_sub(lead).unwrap_or(self.valid_until))
     }
 }
 

@@ -4,13 +4,16 @@
 //! [`Tag`]), and whether the script goes with it (the [`Form`]). A reply is checked against the shape that
 //! its request allows whatever has become of the lock meanwhile; one of another shape ends the connection.
 
+use std::fmt;
+
 use super::groups::Commands;
 use super::handshake::Step;
 use super::kind::{AttemptAnswer, Tag};
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
-use crate::lock::command::{self, ExtendBy, ReleaseAnswer, ReleaseBy, WrongShape};
-use crate::lock::{Failure, HolderTtl, Vote};
+use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
@@ -193,8 +196,8 @@ impl Owed {
     /// Whether the master has to be sent the script: it has forgotten it, or is too full for the native
     /// command.
     pub(super) fn wants_script(self, reply: &Reply<'_>, by: Commands) -> bool {
-        (command::is_noscript(reply) && self.is_by_digest(by))
-            || (command::is_out_of_memory(reply) && self.is_native_set(by))
+        (command::answer::is_noscript(reply) && self.is_by_digest(by))
+            || (command::answer::is_out_of_memory(reply) && self.is_native_set(by))
     }
 
     /// Whether a script was named by its digest, which a master may have forgotten.
@@ -230,7 +233,7 @@ impl Owed {
             Self::Mark(MarkStep::Write) => match reply {
                 // Without `OK` another client was faster.
                 Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::Ignored),
-                Reply::Error(text) => Ok(Answer::MarkRefused(command::error_text(text))),
+                Reply::Error(text) => Ok(Answer::MarkRefused(command::answer::error_text(text))),
                 _ => Err(WrongShape),
             },
             Self::EndOfWait => ignored(Shape::Count, reply),
@@ -243,13 +246,21 @@ impl Owed {
 
 fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
     Ok(match (verb, tag) {
-        (Verb::Acquire, Tag::Plain) => Answer::Acquire(id, command::acquire_vote(reply)?),
-        (Verb::Acquire, _) => Answer::Attempt(id, tag.attempt_answer(reply)?),
+        (Verb::Acquire, Tag::Plain) => Answer::Acquire(id, command::answer::acquire_vote(reply)?),
+        (Verb::Acquire, Tag::Fenced) => {
+            Answer::Attempt(id, AttemptAnswer::Fenced(command::fenced::fenced_answer(reply)?))
+        }
+        (Verb::Acquire, Tag::Fair) => {
+            Answer::Attempt(id, AttemptAnswer::Fair(command::fair::fair_answer(reply)?))
+        }
+        (Verb::Acquire, Tag::Shared) => {
+            Answer::Attempt(id, AttemptAnswer::Shared(command::shared::shared_vote(reply)?))
+        }
         (Verb::Repair, _) => Answer::Repair(id, number, tag.repair_vote(reply)?),
-        (Verb::Extend, _) => Answer::Extend(id, number, command::compare_vote(reply)?),
-        (Verb::Swap, _) => Answer::Swap(id, number, command::compare_vote(reply)?),
-        (Verb::Release, _) => Answer::Release(id, command::release_answer(reply)?),
-        (Verb::Rest, _) => Answer::Rest(id, command::compare_vote(reply)?),
+        (Verb::Extend, _) => Answer::Extend(id, number, command::answer::compare_vote(reply)?),
+        (Verb::Swap, _) => Answer::Swap(id, number, command::answer::compare_vote(reply)?),
+        (Verb::Release, _) => Answer::Release(id, command::answer::release_answer(reply)?),
+        (Verb::Rest, _) => Answer::Rest(id, command::answer::compare_vote(reply)?),
     })
 }
 
@@ -264,12 +275,32 @@ fn ignored(shape: Shape, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
 
 fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
     Ok(match question {
-        Question::Holder => Answer::Holder(id, command::holder_ttl(reply)?),
-        Question::Value => Answer::Value(id, command::value(reply)?),
-        Question::ReaderCount => Answer::ReaderCount(id, command::reader_count(reply)?),
-        Question::TimeLeft => Answer::TimeLeft(id, command::time_left(reply)?),
-        Question::ForcedDelete => Answer::ForcedDelete(id, command::forced_answer(reply)?),
+        Question::Holder => Answer::Holder(id, command::answer::holder_ttl(reply)?),
+        Question::Value => Answer::Value(id, command::query::value(reply)?),
+        Question::ReaderCount => Answer::ReaderCount(id, command::query::reader_count(reply)?),
+        Question::TimeLeft => Answer::TimeLeft(id, command::query::time_left(reply)?),
+        Question::ForcedDelete => Answer::ForcedDelete(id, command::query::forced_answer(reply)?),
     })
+}
+
+/// Requests, and the replies that each of the masters will owe for them.
+#[derive(Default)]
+pub(super) struct Gathered {
+    /// For whom requests are gathered, while there are any. Each of them has room for all that may be
+    /// gathered.
+    pub(super) masters: MasterSet,
+    pub(super) bytes: Vec<u8>,
+    pub(super) owed: Vec<Owed>,
+}
+
+impl fmt::Debug for Gathered {
+    /// Without the bytes: a password may be among them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathered")
+            .field("masters", &self.masters)
+            .field("owed", &self.owed)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,25 @@
 //! Queries: operations without a claim, that stand in no queue. No answer to one is a vote for anything, and
-//! nothing else sends the deletion that does not compare (I10).
+//! nothing else sends the deletion that does not compare (I10). And the end of an engine's locks: no more
+//! acquisitions, and a wait until nothing is left on any master, which looks every now and then, so that no
+//! release of the ordinary path pays for it.
 
 use std::time::{Duration, Instant};
 
-use super::op::OpState;
+use super::op::{Asked, Op, OpState};
 use super::owed::{Owed, Question};
 use super::query::Query;
+use super::request::Validity;
 use super::slab::Id;
-use super::{Engine, OpId, SubmitError};
-use crate::lock::command::{self, ReleaseAnswer};
+use super::{Engine, HeldLocks, OpId, Outcome, SubmitError};
+use crate::error::AcquireError;
+use crate::event::Event;
+use crate::lock::command;
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, Vote, split_value};
 use crate::mutants::mutant;
+
+/// Why a drained engine acquires nothing.
+pub(super) const DRAINED: &str = "it was drained, and acquires no more locks; open a new client";
 
 impl Engine {
     pub(super) fn submit_inspect(
@@ -19,14 +28,16 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_query(now, Some(resource))?;
-        let (key, fleet) = (&self.ops.op(id).key, &mut self.fleet);
+        let (key, fleet) = (&self.ops.get(id).key, &mut self.fleet);
         let question = |question| Owed::Query { question, id };
         // A master that has room for the first only has its answer ignored.
         let valued =
-            fleet.send(fleet.usable(), question(Question::Value), |out| command::encode_value(out, key));
-        let counted =
-            fleet.send(valued, question(Question::ReaderCount), |out| command::encode_reader_count(out, key));
-        let asked = fleet.send(counted, question(Question::TimeLeft), |out| command::encode_pttl(out, key));
+            fleet.send(fleet.usable, question(Question::Value), |out| command::query::encode_value(out, key));
+        let counted = fleet.send(valued, question(Question::ReaderCount), |out| {
+            command::shared::encode_reader_count(out, key)
+        });
+        let asked =
+            fleet.send(counted, question(Question::TimeLeft), |out| command::query::encode_pttl(out, key));
         self.start_query(now, id, Query::inspect(now, limit, asked, self.fleet.absences(asked)));
         Ok(OpId(id))
     }
@@ -37,15 +48,15 @@ impl Engine {
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
         let (id, limit) = self.begin_query(now, Some(resource))?;
-        let asked = self.send_forced_deletion(self.fleet.usable(), id);
+        let asked = self.send_forced_deletion(self.fleet.usable, id);
         self.start_query(now, id, Query::force_unlock(now, limit, asked, self.fleet.absences(asked)));
         Ok(OpId(id))
     }
 
     pub(super) fn send_forced_deletion(&mut self, to: MasterSet, id: Id) -> MasterSet {
         let owed = Owed::Query { question: Question::ForcedDelete, id };
-        let key = &self.ops.op(id).key;
-        self.fleet.send(to, owed, |out| command::encode_forced_delete(out, key))
+        let key = &self.ops.get(id).key;
+        self.fleet.send(to, owed, |out| command::query::encode_forced_delete(out, key))
     }
 
     pub(super) fn submit_pause(
@@ -68,35 +79,34 @@ impl Engine {
         resource: Option<Resource<'_>>,
     ) -> Result<(Id, Duration), SubmitError> {
         let ttl = self.config.ttl(self.config.max_ttl)?;
-        let (id, op) = self.ops.take(now, ttl).ok_or(SubmitError::Overloaded)?;
-        op.begin(now, ttl, Duration::ZERO, None);
+        let (id, op) = self.ops.take(|| Op::blank(now, ttl)).ok_or(SubmitError::Overloaded)?;
+        op.begin(Asked::of_query(now, ttl));
+        op.state = OpState::Query;
         // The operation before in this slot may have left a claim that lives on: it is none of this one's.
         op.claim = Id::NOBODY;
         if let Some(resource) = resource {
-            command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+            command::entry::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
         }
         Ok((id, self.fleet.answer_limit(ttl)))
     }
 
     pub(super) fn start_query(&mut self, now: Instant, id: Id, query: Query) {
-        self.ops.op_mut(id).state = OpState::Query(Box::new(query));
+        self.ops.get_mut(id).query = Some(Box::new(query));
         self.arm_op(id);
         self.check_query(now, id);
     }
 
     /// The query of this operation, if this master's answer to it is still wanted.
     pub(super) fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
-        match &mut self.ops.find_mut(id)?.state {
-            OpState::Query(query) if query.asked().contains(master) => Some(query),
-            _ => None,
-        }
+        let query = self.ops.find_mut(id)?.query.as_deref_mut()?;
+        query.asked().contains(master).then_some(query)
     }
 
     pub(super) fn handle_value(&mut self, master: MasterId, id: Id, value: Result<Box<[u8]>, Failure>) {
         if let Some(query) = self.query_at(master, id) {
             query.note_value(master, value);
         } else if let (Some(op), Ok(value)) = (self.ops.find_mut(id), value)
-            && let OpState::Asking { denied, .. } | OpState::Waiting { denied, .. } = &mut op.state
+            && let Some(denied) = op.denied_lately()
             && !value.is_empty()
         {
             denied.holder_label = split_value(&value).1.map(|label| label.as_str().into());
@@ -107,11 +117,11 @@ impl Engine {
         if let Some(query) = self.query_at(master, id) {
             query.note_reader_count(master, count);
         } else if let (Some(op), Ok(count)) = (self.ops.find_mut(id), count)
-            && matches!(op.state, OpState::Asking { .. } | OpState::Waiting { .. })
+            && op.denied_lately().is_some()
         {
             // What was known before is kept until an answer says otherwise: a wait may end before the last
             // one.
-            op.reader_count = if count == 0 { 0 } else { op.reader_count.max(count) };
+            op.tries.reader_count = if count == 0 { 0 } else { op.tries.reader_count.max(count) };
         }
     }
 
@@ -149,7 +159,7 @@ impl Engine {
 
     /// The query's time is over: masters that have not answered have failed.
     pub(super) fn miss_query(&mut self, now: Instant, id: Id) {
-        let OpState::Query(query) = &mut self.ops.op_mut(id).state else { unreachable!("a query was due") };
+        let query = self.ops.get_mut(id).query.as_mut().expect("a query was due");
         let (limit, missing) = (query.limit(), query.asked());
         for master in missing.iter() {
             query.fail_at(master, Failure::NoAnswer { limit });
@@ -175,20 +185,80 @@ impl Engine {
     fn check_query(&mut self, now: Instant, id: Id) {
         let claim_count = self.claims.count();
         let is_drained = claim_count == 0 && (self.is_answered() || mutant!(DrainEndsUnanswered));
-        let op = self.ops.op_mut(id);
-        let OpState::Query(query) = &mut op.state else { unreachable!("it is a query") };
+        let op = self.ops.get_mut(id);
+        let query = op.query.as_mut().expect("it is a query");
         if !query.is_over(now) {
             return;
         }
         if query.looks_again(now, is_drained) {
             return self.arm_op(id);
         }
-        let OpState::Query(query) = std::mem::replace(&mut op.state, OpState::Releasing) else {
-            unreachable!("it is a query")
-        };
-        let name = command::name_in(&op.key, self.config.prefix.len());
+        let query = op.query.take().expect("it is a query");
+        let name = command::entry::name_in(&op.key, self.config.prefix.len());
         let outcome = query.into_outcome(&self.config.labels, name, claim_count);
         self.ops.free(id);
         self.outcomes.push_back((OpId(id), outcome));
+    }
+}
+
+impl Engine {
+    pub(super) fn submit_drain(
+        &mut self,
+        now: Instant,
+        held: HeldLocks,
+        limit: Duration,
+    ) -> Result<OpId, SubmitError> {
+        self.is_drained = true;
+        // First: the slots of those that end now are free again only when their outcomes are fetched.
+        let query = self.begin_query(now, None);
+        // Those who wait end first: none of them is to get a lock that is released next.
+        for id in self.ops.ids() {
+            self.end_acquisition(now, id);
+        }
+        if held == HeldLocks::Release || mutant!(DrainReleasesLeft) {
+            for id in self.ops.ids() {
+                self.end_held(now, id);
+            }
+        }
+        let (id, _) = query?;
+        self.start_query(now, id, Query::drain(now, limit));
+        Ok(OpId(id))
+    }
+
+    fn end_acquisition(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find(id) else { return };
+        let is_acquired = match op.state {
+            OpState::Acquiring { .. }
+            | OpState::Asking { .. }
+            | OpState::Queued { .. }
+            | OpState::Waiting { .. } => false,
+            OpState::Held(_) | OpState::Releasing | OpState::Query => true,
+        };
+        if !is_acquired && !mutant!(DrainForgetsWaiters) {
+            let name = self.name_of(id);
+            self.submit_release(now, id, false);
+            let error = AcquireError::Stopped(DRAINED.into());
+            if self.events.is_observed() {
+                let (resource, error) = (name, error.clone());
+                self.events.push(|| Event::Denied { resource, error });
+            }
+            self.outcomes.push_back((OpId(id), Outcome::Acquire(Err(error))));
+        }
+    }
+
+    fn end_held(&mut self, now: Instant, id: Id) {
+        let Some(op) = self.ops.find_mut(id) else { return };
+        let OpState::Held(held) = &mut op.state else { return };
+        if now < held.valid_until && !mutant!(DrainedStaysValid) {
+            op.validity.move_to(now);
+        }
+        if !mutant!(DrainedValidityReused) {
+            // The guard still reads the old one, and the slot's next occupant must not move that.
+            op.validity = Validity::new(now);
+        }
+        if std::mem::take(&mut held.notifies_loss) {
+            self.outcomes.push_back((OpId(id), Outcome::Lost(now)));
+        }
+        self.submit_release(now, id, false);
     }
 }

@@ -12,7 +12,7 @@ use super::inspection::{ForceUnlocked, Inspection, KeyState};
 use super::request::Outcome;
 use crate::error::{Report, Round};
 use crate::limits;
-use crate::lock::command::ReleaseAnswer;
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 
 #[derive(Debug)]

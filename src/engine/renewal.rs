@@ -133,8 +133,10 @@ impl Renewal {
         } else if is_extended {
             self.plan(now, valid_until - ttl.validity(), held_ttl, ticks, rng);
         } else {
-            let longest =
-                if mutant!(RenewalPauseUncapped) { Duration::MAX } else { limits::RENEWAL_PAUSE_MAX };
+            let mut longest = limits::RENEWAL_PAUSE_MAX;
+            if mutant!(RenewalPauseUncapped) {
+                longest = Duration::MAX;
+            }
             let pause = (self.planned_ttl(held_ttl) / 20).clamp(limits::RENEWAL_PAUSE_MIN, longest / 2);
             self.renew_at = Some(now + pause + rng.random_range(Duration::ZERO..=pause));
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::mode;
-use super::op::OpState;
+use super::op::Held;
 use super::owed::Owed;
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet, Vote};
@@ -28,22 +28,23 @@ impl Engine {
 
     /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
     pub(super) fn repair_op(&mut self, now: Instant, master: MasterId, id: Id) {
-        let op = self.ops.op(id);
-        let OpState::Held { valid_until, extension, .. } = op.state else { return };
-        let claim = self.claims.claim_mut(op.claim);
-        let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.twins).contains(master);
+        let op = self.ops.get(id);
+        let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
+        let claim = self.claims.get_mut(op.claim);
+        let is_known =
+            claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
         // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
-        let is_proven = claim.tally.granted.has(self.fleet.quorum()) || mutant!(RepairUnproven);
-        if now >= valid_until || is_known || !is_proven || !self.fleet.usable().contains(master) {
+        let is_proven = claim.tally.granted.has(self.fleet.quorum) || mutant!(RepairUnproven);
+        if now >= valid_until || is_known || !is_proven || !self.fleet.usable.contains(master) {
             return;
         }
         // Of an extension under way nobody knows yet how it ends: the grant is to be true in either case.
         let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
-        let left = end + self.config.drift.of(op.ttl.as_duration()) - now;
+        let left = end + self.config.drift.of(op.asked.ttl.as_duration()) - now;
         let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
             return;
         };
-        let (only, owed) = (MasterSet::only(master), Owed::repair(claim.kind.tag(), id, op.round));
+        let (only, owed) = (MasterSet::only(master), Owed::repair(claim.kind.tag(), id, round));
         let sent = mode::send_repair(&mut self.fleet, only, owed, claim, left_ms);
         claim.note_repair(sent);
     }
@@ -53,10 +54,10 @@ impl Engine {
     /// answer of its own.
     pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
         let Some(op) = self.ops.find(id) else { return };
-        let OpState::Held { .. } = op.state else { return };
-        let claim = self.claims.claim_mut(op.claim);
-        claim.note_repair_answer(master);
-        if op.round != round {
+        let Some(held) = op.held() else { return };
+        let claim = self.claims.get_mut(op.claim);
+        claim.doubts.owes_repair.remove(master);
+        if held.round != round {
             return;
         }
         if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {

@@ -9,7 +9,7 @@ use super::claim::{Claim, Release};
 use super::connection::State;
 use super::fair::Ticket;
 use super::link::Link;
-use super::link_id::LinkId;
+use super::request::LinkId;
 use super::request::OpId;
 use super::status::{Health, MasterState, MasterStatus};
 use super::trouble::Warning;
@@ -43,7 +43,8 @@ impl Engine {
             }
             (self.config.labels[master.index()].clone(), vote)
         });
-        let resource = Bytes::copy_from_slice(command::name_in(claim.entry.key(), self.config.prefix.len()));
+        let resource =
+            Bytes::copy_from_slice(command::entry::name_in(claim.entry.key(), self.config.prefix.len()));
         Report { round, resource, votes: votes.collect() }
     }
 
@@ -87,7 +88,7 @@ impl Engine {
     #[must_use]
     pub fn health(&self, now: Instant) -> Health {
         let masters = self.masters().map(|master| self.master_status(now, master)).collect();
-        Health::new(masters, self.fleet.quorum())
+        Health::new(masters, self.fleet.quorum)
     }
 
     /// Returns the status of a master.
@@ -120,9 +121,9 @@ impl Engine {
     /// end now. `None` before its first attempt has failed, and while masters are asked for the holder.
     #[must_use]
     pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
-        let op = self.ops.find(lock.0)?;
-        let denied = op.denied().filter(|denied| denied.asked.is_empty())?.clone();
-        Some(op.denial(now, denied, &op.holders, self.held_by(now, lock.0)))
+        let op = self.ops.find(lock.0).filter(|op| op.is_denied())?;
+        let denied = op.tries.denied.as_deref().filter(|denied| denied.asked.is_empty())?.clone();
+        Some(op.denial(now, denied, &op.tries.holders, self.held_by(now, lock.0)))
     }
 
     /// Returns the number of locks that are being acquired, are held, or whose release is awaited.
@@ -161,20 +162,20 @@ impl Engine {
     /// Returns whether each usable master has answered all its commands.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        self.fleet.usable().iter().all(|master| self.owed_count(master) == 0)
+        self.fleet.usable.iter().all(|master| self.owed_count(master) == 0)
     }
 
     /// Returns whether a connection for commands is being opened: its address, its credentials or its first
     /// replies are awaited.
     pub(crate) fn is_connecting(&self) -> bool {
         let is_connecting = |link: &Link| !link.is_ready() && !link.connection.is_down();
-        self.fleet.ready() != self.fleet.all() && self.fleet.links().any(is_connecting)
+        self.fleet.ready != self.fleet.all && self.fleet.links().any(is_connecting)
     }
 
     /// Returns whether a quorum of masters is ready to be asked.
     #[must_use]
     pub const fn has_quorum(&self) -> bool {
-        self.fleet.usable().has(self.fleet.quorum())
+        self.fleet.usable.has(self.fleet.quorum)
     }
 
     /// Returns whether each master is ready or has failed at least once since the start.
@@ -188,6 +189,6 @@ impl Engine {
     /// bounds that [`Options::fair`](crate::Options::fair) names.
     #[must_use]
     pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
-        self.ops.find(lock.0)?.policy.queuing()?.ticket(self.fleet.quorum())
+        self.ops.find(lock.0)?.policy.queuing()?.ticket(self.fleet.quorum)
     }
 }

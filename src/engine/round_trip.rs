@@ -18,7 +18,10 @@ pub(super) struct RoundTrip {
 
 impl RoundTrip {
     pub(super) fn note(&mut self, sample: Duration) {
-        if mutant!(RoundTripUnheard) || (mutant!(SlownessRemembered) && sample < self.mean) {
+        if mutant!(RoundTripUnheard) {
+            return;
+        }
+        if mutant!(SlownessRemembered) && sample < self.mean {
             return;
         }
         if self.mean.is_zero() {

@@ -12,7 +12,8 @@ use super::kind::Tag;
 use super::mode;
 use super::owed::{Owed, Shape, Verb};
 use super::slab::Id;
-use crate::lock::command::{self, ExtendBy, Script};
+use crate::lock::command::scripts::Script;
+use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -44,12 +45,15 @@ impl Engine {
             Verb::Extend => {
                 // An extension that has given way to a later one, to a release or to a rest may not come
                 // behind it, with an answer nobody expects.
-                let Some(op) = self.ops.find(id).filter(|op| op.round == number) else { return };
-                let claim = self.claims.claim(op.claim);
+                let Some(op) = self.ops.find(id) else { return };
+                if op.held().is_none_or(|held| held.round != number) {
+                    return;
+                }
+                let claim = self.claims.get(op.claim);
                 if claim.release.is_some() {
                     return;
                 }
-                mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.ttl, Script::Text)
+                mode::send_extend(&mut self.fleet, only, owed.whole(), claim, op.asked.ttl, Script::Text)
             }
             Verb::Repair => unreachable!("never by a digest"),
         };
@@ -63,7 +67,7 @@ impl Engine {
         match verb {
             Verb::Extend => self.handle_extend_vote(now, master, id, number, Vote::Failed(failure)),
             Verb::Release => {
-                self.handle_release_answer(now, master, id, command::ReleaseAnswer::Failed(failure));
+                self.handle_release_answer(now, master, id, command::answer::ReleaseAnswer::Failed(failure));
             }
             Verb::Rest => self.handle_rest_answer(now, master, id, Vote::Failed(failure)),
             Verb::Swap => self.fail_swap(now, master, id, number, failure),
@@ -91,7 +95,7 @@ impl Engine {
         let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
             return MasterSet::EMPTY;
         };
-        self.ops.op_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Text)
+        self.ops.get_mut(owner).send_attempt(&mut self.fleet, to, owed.whole(), claim, Script::Text)
     }
 
     /// Not if the one that it is handed to is being released by now: that release is on its way, and would be
@@ -105,12 +109,12 @@ impl Engine {
             return MasterSet::EMPTY;
         }
         let Some(owner) = new.owner else { return MasterSet::EMPTY };
-        let ttl = self.ops.op(owner).ttl;
+        let ttl = self.ops.get(owner).asked.ttl;
         let owed = Owed::swap(id, from).whole();
         let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });
-        self.claims.claim_mut(id).note_swap(now);
+        self.claims.get_mut(id).note_swap(now);
         sent
     }
 }

@@ -35,12 +35,14 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::claim::Claim;
+use super::claim::{Claim, Votes};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::owed::{Owed, Shape};
 use crate::limits;
-use crate::lock::command::{self, Entry, Script};
+use crate::lock::command;
+use crate::lock::command::entry::Entry;
+use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
@@ -63,7 +65,7 @@ pub(super) fn vote(
     if vote == Vote::Failed(Failure::SameServer) {
         claim.note_twin(master);
     }
-    if !claim.counts_grants {
+    if claim.votes == Votes::Void {
         return None;
     }
     if let (Vote::Refused { holder }, Some(holders)) = (&vote, holders) {
@@ -84,9 +86,9 @@ pub(super) fn send_acquire(
     ttl_ms: u64,
     script: Script,
 ) -> MasterSet {
-    let prefix_size = fleet.config().prefix.len();
+    let prefix_size = fleet.config.prefix.len();
     fleet.send(to, owed, |out| {
-        command::encode_shared_acquire(out, script, &claim.entry, ttl_ms, prefix_size);
+        command::shared::encode_shared_acquire(out, script, &claim.entry, ttl_ms, prefix_size);
     })
 }
 
@@ -100,8 +102,8 @@ pub(super) fn send_release(
     claim: &Claim,
     script: Script,
 ) -> MasterSet {
-    fleet.send(to.intersection(fleet.ready()), owed, |out| {
-        command::encode_shared_release(out, script, &claim.entry, claim.tells);
+    fleet.send(to.intersection(fleet.ready), owed, |out| {
+        command::shared::encode_shared_release(out, script, &claim.entry, claim.tells);
     })
 }
 
@@ -116,8 +118,8 @@ pub(super) fn send_extend(
     ttl: Ttl,
     script: Script,
 ) -> MasterSet {
-    fleet.send(to.intersection(fleet.ready()), owed, |out| {
-        command::encode_shared_extend(out, script, &claim.entry, ttl.as_millis());
+    fleet.send(to.intersection(fleet.ready), owed, |out| {
+        command::shared::encode_shared_extend(out, script, &claim.entry, ttl.as_millis());
     })
 }
 
@@ -136,15 +138,20 @@ impl Reservation {
     ) -> Instant {
         let renewal = now + limits::RESERVATION_TIME / 2;
         if self.sent.is_empty() {
-            self.entry.set_reservation(key, fleet.config().prefix.len(), &Token::marked(rng));
+            command::shared::set_reservation(
+                &mut self.entry,
+                key,
+                fleet.config.prefix.len(),
+                &Token::marked(rng),
+            );
         } else if mutant!(ReservationNotRenewed) {
             return renewal;
         }
         let time = limits::RESERVATION_TIME + 2 * answers;
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = fleet.send(fleet.usable(), Owed::Ignored(Shape::Any), |out| {
-            command::encode_reservation(out, &self.entry, time_ms);
+        let sent = fleet.send(fleet.usable, Owed::Ignored(Shape::Any), |out| {
+            command::shared::encode_reservation(out, &self.entry, time_ms);
         });
         self.sent = self.sent.union(sent);
         renewal
@@ -159,8 +166,8 @@ impl Reservation {
             return;
         }
         fleet.send_release(self.sent, Owed::Ignored(Shape::Any), &self.entry, Notify::Nobody);
-        if !has_lock && fleet.config().wakes_waiters {
-            let ready = self.sent.intersection(fleet.ready());
+        if !has_lock && fleet.config.wakes_waiters {
+            let ready = self.sent.intersection(fleet.ready);
             fleet.send(ready, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, key));
         }
     }

@@ -21,7 +21,9 @@ struct Slot<T> {
     value: T,
 }
 
-/// Values stay in their slots when freed, so that the next occupant can reuse their memory.
+/// Values stay in their slots when freed, so that the next occupant can reuse their memory. An id that may be
+/// stale is looked for with [`Slab::find`]; any other is of an entry that is there, and [`Slab::get`] asserts
+/// that.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     slots: Vec<Slot<T>>,
@@ -81,6 +83,7 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The entry of an id that may be stale: it came from a caller, or with a reply.
     #[inline]
     pub(super) fn find(&self, id: Id) -> Option<&T> {
         let slot = self.slots.get(id.index as usize)?;
@@ -101,10 +104,26 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The entry of an id that is in use.
+    #[inline]
+    pub(super) fn get(&self, id: Id) -> &T {
+        self.find(id).unwrap_or_else(|| gone())
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: Id) -> &mut T {
+        self.find_mut(id).unwrap_or_else(|| gone())
+    }
+
     /// The id of whoever is in a slot now.
     pub(super) fn occupant(&self, index: u32) -> Option<Id> {
         let generation = self.slots.get(index as usize)?.generation;
         (generation % 2 == 1).then_some(Id { index, generation })
+    }
+
+    /// The id of whoever is in a slot that is known to be taken.
+    pub(super) fn id_at(&self, index: u32) -> Id {
+        self.occupant(index).unwrap_or_else(|| gone())
     }
 
     /// All ids as of now, for walking the table while changing it.
@@ -113,6 +132,12 @@ impl<T> Slab<T> {
             (0..self.slots.len()).filter_map(|index| self.occupant(u32::try_from(index).ok()?)).collect();
         taken.into_iter()
     }
+}
+
+#[cold]
+#[inline(never)]
+fn gone() -> ! {
+    panic!("an entry is gone while it is in use")
 }
 
 #[cfg(test)]

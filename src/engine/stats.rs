@@ -1,15 +1,18 @@
-//! Counters and times of an engine: plain integers, written by the one thread that drives it.
+//! Counters and times of an engine, plain integers, and the events that wait for the observer.
 //!
 //! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
 //! together.
 
 mod prometheus;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::histogram::Histogram;
 use crate::error::AcquireError;
+use crate::event::Event;
+use crate::limits;
 use crate::lock::{Failure, Vote};
 
 /// Counters, gauges and times of one client since it was made: a snapshot by `stats()` of
@@ -343,3 +346,54 @@ listed! { MasterStats, counters counters_mut: [u64; 8] {
     restarts "redlatch_master_restarts_total" "Times that another process answered in place of the one before.",
     credentials_failed "redlatch_master_credentials_failed_total" "Times that new credentials could not be had, or were refused.",
 } }
+
+/// The queue in which events wait for the observer, in their order.
+#[derive(Debug)]
+pub(super) struct Events {
+    is_observed: bool,
+    queue: VecDeque<Event>,
+    dropped_count: u64,
+}
+
+impl Events {
+    pub(super) const fn new(is_observed: bool) -> Self {
+        Self { is_observed, queue: VecDeque::new(), dropped_count: 0 }
+    }
+
+    /// Whether anybody asked for events. Without that none is built.
+    #[inline]
+    pub(super) const fn is_observed(&self) -> bool {
+        self.is_observed
+    }
+
+    /// Queues the event that `event` builds, if anybody asked for it and there is room.
+    #[inline]
+    pub(super) fn push(&mut self, event: impl FnOnce() -> Event) {
+        if self.is_observed {
+            self.push_observed(event);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_observed(&mut self, event: impl FnOnce() -> Event) {
+        if self.queue.len() < limits::EVENT_COUNT_MAX {
+            self.queue.push_back(event());
+        } else {
+            self.dropped_count += 1;
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        self.queue.pop_front()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) const fn dropped_count(&self) -> u64 {
+        self.dropped_count
+    }
+}

@@ -145,8 +145,14 @@ impl Subscription {
         }
         let doubled = 1 << self.quiet_count.saturating_sub(1).min(16);
         let bound = longest * doubled.min(limits::QUIET_PAUSE_FACTOR_MAX);
-        let least = if mutant!(NoJitter) { bound } else { bound / 2 };
-        (!mutant!(SubscribedPolls)).then_some(least..=bound)
+        let mut least = bound / 2;
+        if mutant!(NoJitter) {
+            least = bound;
+        }
+        if mutant!(SubscribedPolls) {
+            return None;
+        }
+        Some(least..=bound)
     }
 
     /// Whether a quorum notifies of releases.

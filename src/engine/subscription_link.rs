@@ -9,7 +9,8 @@ use super::slab::Id;
 use super::subscription::Subscription;
 use super::trouble::Trouble;
 use crate::config::Login;
-use crate::lock::command::{self, Notification as Message, WrongShape};
+use crate::lock::command;
+use crate::lock::command::answer::{Notification as Message, WrongShape};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use crate::wire::Full;
@@ -58,11 +59,15 @@ impl SubscriptionLink {
         let Self { connection: Connection { state, wire, login, .. }, refused, .. } = self;
         let is_ready = matches!(state, State::Ready { .. });
         let is_message = |reply: &Reply<'_>| {
-            is_ready && matches!(command::notification(reply), Some(Message::Freed(_) | Message::Waiting(..)))
+            is_ready
+                && matches!(
+                    command::answer::notification(reply),
+                    Some(Message::Freed(_) | Message::Waiting(..))
+                )
         };
         let next = wire.next_reply_or_push(is_message).map_err(|error| error.to_string())?;
         let Some((owed, reply)) = next else { return Ok(None) };
-        let heard = match (owed, command::notification(&reply)) {
+        let heard = match (owed, command::answer::notification(&reply)) {
             (None, Some(Message::Freed(channel))) => {
                 buffer.clear();
                 resp::encode_bulk(buffer, channel);
@@ -92,7 +97,7 @@ impl SubscriptionLink {
             (Some(Owed::Channel), Some(Message::Confirmed)) => Heard::Nothing,
             (Some(_), _) => {
                 let Reply::Error(text) = reply else { return Err(Trouble::WrongShape.to_string()) };
-                *refused = Some(command::error_text(text));
+                *refused = Some(command::answer::error_text(text));
                 return Err(Trouble::NoSubscription.to_string());
             }
             (None, _) => return Err(Trouble::WrongShape.to_string()),
@@ -112,7 +117,7 @@ impl SubscriptionLink {
         let (mut channels, mut behind, mut owed_behind) = (BTreeSet::new(), Vec::new(), Vec::new());
         for subscription in subscriptions {
             let own: Vec<&[u8]> = subscription.channels().collect();
-            command::encode_subscribe(&mut behind, &own);
+            command::wake::encode_subscribe(&mut behind, &own);
             let owed = [Owed::Channel, Owed::Subscribe(subscription.id)];
             owed_behind.extend_from_slice(&owed[CHANNEL_COUNT_MAX - own.len()..]);
             channels.extend(own);
@@ -123,7 +128,7 @@ impl SubscriptionLink {
         let (mut bytes, mut owed) = (Vec::new(), vec![Owed::Channel; channels.len()]);
         if !channels.is_empty() {
             let channels: Vec<&[u8]> = channels.into_iter().collect();
-            command::encode_unsubscribe(&mut bytes, &channels);
+            command::wake::encode_unsubscribe(&mut bytes, &channels);
         }
         handshake::encode_auth(&mut bytes, login);
         owed.push(Owed::Login);

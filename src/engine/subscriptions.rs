@@ -59,8 +59,8 @@ use rand::Rng;
 
 use super::connection::{LoginState, State, Wishes};
 use super::handshake::Handshake;
-use super::link_id::{LinkId, LinkRequest};
 use super::logins::CurrentLogin;
+use super::request::{LinkId, LinkRequest};
 use super::slab::Id;
 use super::subscription::{Subscription, Wake};
 use super::subscription_link::{CHANNEL_COUNT_MAX, Heard, Owed, SubscriptionLink};
@@ -166,7 +166,7 @@ impl Subscriptions {
         }
         if !left.is_empty() {
             self.buffer.clear();
-            command::encode_unsubscribe(&mut self.buffer, &left);
+            command::wake::encode_unsubscribe(&mut self.buffer, &left);
             let owed = [Owed::Channel; CHANNEL_COUNT_MAX];
             for master in watch.asked.iter() {
                 let link = &mut self.links[master.index()];
@@ -210,7 +210,7 @@ impl Subscriptions {
 
     /// Whether the last attempt of a waiter followed a reported release.
     pub(super) fn follows_release(&self, id: Id) -> bool {
-        self.find(id).is_some_and(|watch| watch.follows_release && !mutant!(HolderAskedAlways))
+        self.find(id).is_some_and(|watch| watch.follows_release) && !mutant!(HolderAskedAlways)
     }
 
     /// Whether a quorum notifies of releases.
@@ -454,7 +454,7 @@ impl Subscriptions {
         }
         self.buffer.clear();
         let channels: Vec<&[u8]> = watch.channels().collect();
-        command::encode_subscribe(&mut self.buffer, &channels);
+        command::wake::encode_subscribe(&mut self.buffer, &channels);
         let owed = [Owed::Channel, Owed::Subscribe(id)];
         if link.connection.wire.request(&self.buffer, &owed[CHANNEL_COUNT_MAX - channels.len()..]).is_ok() {
             watch.asked.insert(master);

@@ -126,7 +126,7 @@ pub(super) fn no_connection(limit: Duration, is_tls: bool, awaits_login: bool) -
 
 /// Why a step of the handshake that must succeed was refused.
 pub(crate) fn step_refused(step: &'static str, refusal: &[u8]) -> String {
-    let refusal = &command::error_text(refusal);
+    let refusal = &command::answer::error_text(refusal);
     let is_login = step == "AUTH" || refusal.starts_with("NOAUTH");
     let why = if is_login { Trouble::NoLogin { refusal } } else { Trouble::StepRefused { step, refusal } };
     why.to_string()

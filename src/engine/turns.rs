@@ -41,20 +41,24 @@ impl Engine {
         id: Id,
         resource: Resource<'_>,
     ) -> Result<OpId, SubmitError> {
-        let op = self.ops.op_mut(id);
-        command::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
-        let Some(head) = self.found_queue(id).filter(|_| !mutant!(NobodyQueues)) else {
+        let op = self.ops.get_mut(id);
+        command::entry::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
+        let Some(head) = self.found_queue(id) else {
             self.start_attempt(now, id, None);
             return Ok(OpId(id));
         };
+        if mutant!(NobodyQueues) {
+            self.start_attempt(now, id, None);
+            return Ok(OpId(id));
+        }
         if self.queues.count(head) > limits::QUEUED_COUNT_MAX {
             self.ops.free(id);
             return Err(self.refuse_acquisition(resource));
         }
         self.queues.join(id.index, head);
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         op.state = OpState::Queued { turn: Turn::Later };
-        (op.has_queued, op.is_noted) = (true, true);
+        (op.tries.has_queued, op.is_noted) = (true, true);
         self.tend_queue(now, head, Duration::ZERO);
         self.arm_op(id);
         Ok(OpId(id))
@@ -76,14 +80,14 @@ impl Engine {
     /// queue of its own.
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.op(self.ops.id_at(place));
+        let op = self.ops.get(self.ops.id_at(place));
         if op.policy.queuing().is_some() { op.channel() } else { self.lock_key_of(place) }
     }
 
     /// The lock's key as an encoded bulk string.
     #[inline]
     pub(super) fn lock_key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.op(self.ops.id_at(place));
+        let op = self.ops.get(self.ops.id_at(place));
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
             _ => &op.key,
@@ -109,17 +113,14 @@ impl Engine {
 
     /// When the validity of an operation that holds a lock ends or ended.
     fn held_until(&self, place: u32) -> Option<Instant> {
-        match self.ops.op(self.ops.id_at(place)).state {
-            OpState::Held { valid_until, .. } => Some(valid_until),
-            _ => None,
-        }
+        self.ops.get(self.ops.id_at(place)).held().map(|held| held.valid_until)
     }
 
     /// Whether another operation of this engine has the lock that this one wants.
     #[cold]
     pub(super) fn is_held_here(&self, now: Instant, id: Id) -> bool {
         let is_holder = |place: u32| place != id.index && self.held_until(place) > Some(now);
-        if self.ops.op(id).policy.queuing().is_some() {
+        if self.ops.get(id).policy.queuing().is_some() {
             // Fair locks are in no queue of this engine.
             let key = self.lock_key_of(id.index);
             return self.ops.ids().any(|it| is_holder(it.index) && self.lock_key_of(it.index) == key);
@@ -133,12 +134,12 @@ impl Engine {
         self.withdraw_reservation(id, false);
         self.unwatch(now, id);
         self.leave_queue(now, id, Duration::ZERO);
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         if let Some(queuing) = op.policy.take_queuing() {
             let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
             fair::leave(&mut self.fleet, &leaving);
         }
-        self.ops.op_mut(id).clear_state();
+        self.ops.get_mut(id).query = None;
         self.ops.free(id);
     }
 
@@ -167,25 +168,25 @@ impl Engine {
         let held_until = self.held_until(head);
         let first = if held_until.is_some() { self.queues.behind(head) } else { Some(head) };
         let Some(first) = first.map(|place| self.ops.id_at(place)) else { return };
-        let op = self.ops.op(first);
+        let op = self.ops.get(first);
         let OpState::Queued { turn } = &op.state else { return };
         // Early enough to be answered before its wait ends.
-        let left = op.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+        let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
         let turn = match (held_until.filter(|at| now < *at), *turn) {
             (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
             (Some(at), _) => Turn::AfterHolder(at),
             (None, Turn::At(at)) => Turn::At(at),
             (None, _) => Turn::At(now + self.draw_pause(took, 1).min(left / 2)),
         };
-        self.ops.op_mut(first).state = OpState::Queued { turn };
+        self.ops.get_mut(first).state = OpState::Queued { turn };
         self.arm_op(first);
     }
 
     /// Something is due for an operation in the queue: its turn, or the end of its wait.
     pub(super) fn end_queuing(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let OpState::Queued { turn } = op.state else { unreachable!("it waits in a queue") };
-        if op.wait_until.is_some_and(|until| until <= now) {
+        if op.asked.wait_until.is_some_and(|until| until <= now) {
             return self.deny_queued(now, id);
         }
         match turn {
@@ -199,11 +200,11 @@ impl Engine {
         let holder = self.queues.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
         match holder {
             None => {
-                self.stats.retries += u64::from(self.ops.op(id).attempts > 0);
+                self.stats.retries += u64::from(self.ops.get(id).tries.count > 0);
                 self.start_attempt(now, id, None);
             }
             Some(holder) => {
-                self.ops.op_mut(id).state = OpState::Queued { turn: Turn::Later };
+                self.ops.get_mut(id).state = OpState::Queued { turn: Turn::Later };
                 self.tend_queue(now, holder, Duration::ZERO);
             }
         }
@@ -212,32 +213,34 @@ impl Engine {
     /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
     /// masters.
     pub(super) fn deny_queued(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let key = self.key_of(id.index);
         let head = self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key);
         let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
         let mut holder_label = None;
         if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
             asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
-            if let Some(holding) = head.map(|place| self.ops.op(self.ops.id_at(place))) {
+            if let Some(holding) = head.map(|place| self.ops.get(self.ops.id_at(place)))
+                && let Some(held) = holding.held()
+            {
                 // Its keys outlive its validity by the drift allowance.
-                let end = held_until + self.config.drift.of(holding.held_ttl.as_duration());
+                let end = held_until + self.config.drift.of(held.ttl.as_duration());
                 holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
                 held_by = HeldBy::ThisClient;
                 holder_label = holding.shared_label();
             }
         }
         let asking = asking.filter(|place| *place != id.index);
-        let asking = asking.map(|place| self.ops.op(self.ops.id_at(place)));
-        let error = match asking.and_then(|asking| Some((asking, asking.denied()?))) {
+        let asking = asking.map(|place| self.ops.get(self.ops.id_at(place)));
+        let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
             // What masters say is the same for all who want the lock: contention, or an outage.
-            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.holders, asking.readers()),
+            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
             None => {
                 let labels = self.config.labels.iter().cloned();
                 let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-                let resource = Bytes::copy_from_slice(command::name_in(key, self.config.prefix.len()));
+                let resource = Bytes::copy_from_slice(command::entry::name_in(key, self.config.prefix.len()));
                 let report = Report { round: Round::Acquire, resource, votes };
-                let (attempts, took) = (op.attempts, now - op.submitted);
+                let (attempts, took) = (op.tries.count, now - op.asked.submitted);
                 let denial = Denial { attempts, took, holder, held_by, holder_label, report };
                 AcquireError::Contended(Box::new(denial))
             }

@@ -22,7 +22,7 @@ impl Engine {
     /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
     /// succeed. One that is not connected may need none when it is back.
     pub(super) fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
-        let Some(wait_until) = self.ops.op(id).wait_until else { return false };
+        let Some(wait_until) = self.ops.get(id).asked.wait_until else { return false };
         let is_late =
             |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
         let late_count = self.fleet.links().filter(is_late).count();
@@ -32,11 +32,11 @@ impl Engine {
     /// When to try again, after a random delay that is longer than the attempt was and grows; `None` to give
     /// up.
     pub(super) fn next_attempt(&mut self, now: Instant, id: Id, started: Instant) -> Option<Instant> {
-        let op = self.ops.op(id);
-        if op.attempts >= op.attempts_max && !mutant!(TriesUnlimited) {
+        let op = self.ops.get(id);
+        if op.has_tried_enough() && !mutant!(TriesUnlimited) {
             return None;
         }
-        let wait_until = op.wait_until?;
+        let wait_until = op.asked.wait_until?;
         let took = now - started;
         // The last attempt is made early enough to be answered before the wait ends.
         let last = wait_until.checked_sub(took.max(Duration::from_millis(1)))?;
@@ -44,11 +44,11 @@ impl Engine {
             let delay = self.fair_pause(id, took);
             return (last > now + took).then(|| last.min(now + delay));
         }
-        let attempts = op.attempts;
-        let able = self.fleet.usable().without(self.fleet.mute());
-        let bounds = if op.is_subscribed { self.subscriptions.pause_bounds(id, able) } else { None };
+        let attempts = op.tries.count;
+        let able = self.fleet.usable.without(self.fleet.mute());
+        let bounds = if op.tries.is_subscribed { self.subscriptions.pause_bounds(id, able) } else { None };
         // An attempt that had a part of it met others that want it, not a holder.
-        let is_held = self.claims.claim(op.claim).tally.granted.is_empty();
+        let is_held = self.claims.get(op.claim).tally.granted.is_empty();
         let delay = match bounds {
             Some(_) if mutant!(NoTimerBehindWake) => limits::TIME_LIMIT_MAX,
             Some(bounds) if is_held && self.config.retry_delays.is_none() => {
@@ -70,8 +70,10 @@ impl Engine {
         }
         let base = floor.max(self.config.retry_delay_min);
         let doubled = base.saturating_mul(1 << attempts.min(16));
-        let range = doubled.min(self.config.retry_delay_max.max(base));
-        let range = if mutant!(NoJitter) { Duration::ZERO } else { range };
+        let mut range = doubled.min(self.config.retry_delay_max.max(base));
+        if mutant!(NoJitter) {
+            range = Duration::ZERO;
+        }
         base + self.rng.random_range(Duration::ZERO..=range)
     }
 
@@ -87,22 +89,22 @@ impl Engine {
         if !self.subscriptions.has_room() {
             return;
         }
-        let op = self.ops.op_mut(id);
-        op.is_subscribed = true;
+        let op = self.ops.get_mut(id);
+        op.tries.is_subscribed = true;
         let group = op.waiter().group(&mut self.rng).map(|group| {
             let mut channel = Vec::new();
-            command::encode_group_channel(&mut channel, op.channel(), self.config.prefix.len(), group);
+            command::wake::encode_group_channel(&mut channel, op.channel(), self.config.prefix.len(), group);
             channel.into()
         });
         let watch = Subscription::new(id, op.waiter(), op.channel(), group, took);
         self.subscriptions.watch(now, watch, &mut self.timers);
-        self.subscriptions.open(now, self.fleet.ready(), &mut self.timers);
+        self.subscriptions.open(now, self.fleet.ready, &mut self.timers);
     }
 
     /// The operation has its lock, or has given up.
     #[inline]
     pub(super) fn unwatch(&mut self, now: Instant, id: Id) {
-        if std::mem::take(&mut self.ops.op_mut(id).is_subscribed) {
+        if std::mem::take(&mut self.ops.get_mut(id).tries.is_subscribed) {
             self.subscriptions.unwatch(now, id, &mut self.timers);
         }
     }
@@ -110,12 +112,12 @@ impl Engine {
     /// Brings the next attempt of one that waits forward, if its notification says so. During an attempt it
     /// is looked at when that has failed.
     pub(super) fn follow_watch(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let OpState::Waiting { retry_at, .. } = &mut op.state else { return };
+        let op = self.ops.get_mut(id);
+        let OpState::Waiting { retry_at } = &mut op.state else { return };
         let Some(wake) = self.subscriptions.wake(now, id, &mut self.rng) else { return };
         if wake.at < *retry_at {
             *retry_at = wake.at;
-            op.attempts_max = op.attempts_max.saturating_add(u32::from(wake.is_extra));
+            op.tries.extra_count += u32::from(wake.is_extra);
             if wake.is_woken {
                 self.subscriptions.note_woken();
             }
@@ -126,13 +128,9 @@ impl Engine {
     /// The pause between two attempts is over: makes the next one, unless the whole wait has passed
     /// meanwhile, as it may when this process was stopped.
     pub(super) fn end_pause(&mut self, now: Instant, id: Id) {
-        let op = self.ops.op_mut(id);
-        let state = std::mem::replace(&mut op.state, OpState::Acquiring { deadline: now });
-        let OpState::Waiting { denied, .. } = state else { unreachable!("a pause was due") };
-        if op.wait_until.is_some_and(|until| until <= now) {
-            self.deny(now, id, denied);
+        if self.ops.get(id).asked.wait_until.is_some_and(|until| until <= now) {
+            self.deny(now, id);
         } else {
-            op.denied_before = Some(Box::new(denied));
             self.take_turn(now, id);
         }
     }
@@ -142,10 +140,10 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn fair_pause(&mut self, id: Id, took: Duration) -> Duration {
-        let op = self.ops.op(id);
+        let op = self.ops.get(id);
         let queuing = op.policy.queuing().expect("the lock is fair");
-        let (tally, attempts) = (&self.claims.claim(op.claim).tally, op.attempts);
-        let next = queuing.next(tally, self.fleet.spare(), self.fleet.quorum(), attempts);
+        let (tally, attempts) = (&self.claims.get(op.claim).tally, op.tries.count);
+        let next = queuing.next(tally, self.fleet.spare(), self.fleet.quorum, attempts);
         if next == Next::AtOnce {
             return Duration::ZERO;
         }
@@ -170,16 +168,16 @@ impl Engine {
         id: Id,
         retry_at: Option<Instant>,
     ) -> Option<Instant> {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         let (Some(retry_at), Some(reservation)) = (retry_at, &mut op.reservation) else { return retry_at };
-        let answers = self.fleet.answer_limit(op.ttl);
+        let answers = self.fleet.answer_limit(op.asked.ttl);
         Some(retry_at.min(reservation.send(&mut self.fleet, now, &op.key, answers, &mut self.rng)))
     }
 
     /// A writer has the lock, or has given up: readers need not stay out for its sake any more.
     #[inline]
     pub(super) fn withdraw_reservation(&mut self, id: Id, has_lock: bool) {
-        let op = self.ops.op_mut(id);
+        let op = self.ops.get_mut(id);
         if let Some(reservation) = op.reservation.take() {
             reservation.withdraw(&mut self.fleet, &op.key, has_lock);
         }

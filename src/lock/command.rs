@@ -3,52 +3,22 @@
 //! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on
 //! distributed locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form
 //! without its comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
-//! What deletes by force, for people who ask for just that, is in a file of its own.
+//! What deletes by force, for people who ask for just that, is in `command/query.rs`.
 
-mod answer;
-mod entry;
-mod fair;
-mod fenced;
-mod force;
-mod inspect;
-mod scripts;
-mod shared;
-mod wake;
-
-use memchr::memchr;
+pub(crate) mod answer;
+pub(crate) mod entry;
+pub(crate) mod fair;
+pub(crate) mod fenced;
+pub(crate) mod query;
+pub(crate) mod scripts;
+pub(crate) mod shared;
+pub(crate) mod wake;
 
 use super::Ttl;
-use crate::resp;
-
-pub(crate) use answer::{
-    Notification, ReleaseAnswer, WrongShape, acquire_vote, compare_vote, error_text, holder_ttl, is_noscript,
-    is_out_of_memory, notification, release_answer, split_deleted, split_granted, split_untold,
-};
-use answer::{failure, is_wrong_type};
-pub(crate) use entry::{AcquireTail, Entry, encode_key};
-pub(crate) use fair::{
-    FAIR_NAME, FairAnswer, Place, QueueState, Waiter, Way, encode_fair_acquire, encode_fair_channel,
-    encode_fair_leave, encode_fair_notify, fair_answer,
-};
-pub(crate) use fenced::{
-    Fence, FenceState, FencedAnswer, Refusal, encode_fenced_acquire, encode_fenced_release,
-    encode_fenced_repair, fenced_answer,
-};
-pub(crate) use force::{encode_forced_delete, forced_answer};
-pub(crate) use inspect::{encode_value, reader_count, time_left, value};
-pub(crate) use scripts::{FAIR, FENCED, PLAIN, RELEASE_WAKE, SHARED, Script};
-pub use scripts::{NamedScript, SCRIPTS};
-pub(crate) use shared::{
-    INTENT_NAME, encode_reader_count, encode_reservation, encode_shared_acquire, encode_shared_extend,
-    encode_shared_release, shared_vote,
-};
-
-pub(crate) use wake::{
-    WAKE_NAME, encode_group_channel, encode_release_wake, encode_subscribe, encode_unsubscribe,
-};
+use entry::{AcquireTail, Entry, encode_decimal_bulk};
+use scripts::{NamedScript, Script};
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
-const CRLF: &[u8] = b"\r\n";
 
 const RELEASE_DELIFEQ: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n";
 const RELEASE_DELEX: &[u8] = b"*4\r\n$5\r\nDELEX\r\n";
@@ -164,68 +134,15 @@ pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &En
     encode_decimal_bulk(out, ttl.as_millis());
 }
 
-/// `PTTL key`, with a key from [`Entry::key`]: what is left of the holder's time.
-pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
-    out.extend_from_slice(b"*2\r\n$4\r\nPTTL\r\n");
-    out.extend_from_slice(key);
-}
-
-/// The key of something beside a lock, behind the same prefix, as an encoded bulk string like the lock's own.
-fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
-    let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
-    encode_joined(out, &[prefix, what, name]);
-}
-
-/// The name of the lock whose key is given as an encoded bulk string.
-pub(crate) fn name_in(key: &[u8], prefix_size: usize) -> &[u8] {
-    key_bytes(key).get(prefix_size..).unwrap_or_default()
-}
-
-/// What an encoded bulk string is about.
-fn key_bytes(key: &[u8]) -> &[u8] {
-    let start = memchr(b'\n', key).map_or(0, |end| end + 1);
-    key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
-}
-
-/// A bulk string of several parts.
-fn encode_joined(out: &mut Vec<u8>, parts: &[&[u8]]) {
-    resp::encode_bulk_header(out, parts.iter().map(|part| part.len()).sum());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out.extend_from_slice(CRLF);
-}
-
-fn encode_decimal_bulk(out: &mut Vec<u8>, number: u64) {
-    out.push(b'$');
-    encode_decimal(out, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
-    out.extend_from_slice(CRLF);
-    encode_decimal(out, number);
-    out.extend_from_slice(CRLF);
-}
-
-#[inline]
-fn encode_decimal(out: &mut Vec<u8>, number: u64) {
-    // Most lengths have one or two digits.
-    if number < 10 {
-        out.push(digit(number));
-    } else if number < 100 {
-        out.extend_from_slice(&[digit(number / 10), digit(number)]);
-    } else {
-        encode_decimal(out, number / 100);
-        out.extend_from_slice(&[digit(number / 10), digit(number)]);
-    }
-}
-
-/// The last decimal digit.
-const fn digit(number: u64) -> u8 {
-    b'0' + (number % 10) as u8
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::lock::{Drift, Token};
+    use crate::resp;
+    use query::{encode_pttl, encode_value};
+    use wake::{encode_subscribe, encode_unsubscribe};
 
     fn token() -> Token {
         Token(*b"0123456789abcdefghij")

@@ -85,7 +85,10 @@ impl Window {
     const LIFE: u32 = 3;
 
     pub(crate) fn new(max_ttl: Duration) -> Self {
-        let half = if mutant!(FenceWindowTooWide) { max_ttl } else { max_ttl / 2 };
+        let mut half = max_ttl / 2;
+        if mutant!(FenceWindowTooWide) {
+            half = max_ttl;
+        }
         let life = max_ttl * Self::LIFE;
         // At most a week, so neither is cut off.
         Self {

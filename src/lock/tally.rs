@@ -49,9 +49,11 @@ pub enum Verdict {
 impl Tally {
     /// The verdict over `master_count` masters, of which `quarantined` do not count whatever they said (I8).
     #[must_use]
-    pub fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
+    pub fn verdict(&self, master_count: usize, mut quarantined: MasterSet) -> Verdict {
         let needed = self.needed(master_count);
-        let quarantined = if mutant!(QuarantinedVotesCounted) { MasterSet::EMPTY } else { quarantined };
+        if mutant!(QuarantinedVotesCounted) {
+            quarantined = MasterSet::EMPTY;
+        }
         if mutant!(WaitsForAll) && self.heard().count() < master_count {
             return Verdict::Open;
         }

@@ -22,7 +22,7 @@ fn each_link_keeps_the_order_of_calls() {
         });
         assert_eq!(sent, masters);
         masters.iter().for_each(|master| expected[master.index()].extend_from_slice(bytes.as_bytes()));
-        for master in fleet.all().iter() {
+        for master in fleet.all.iter() {
             let size = fleet.owed_count(master) * "request 123456789".len();
             assert_eq!(size, expected[master.index()].len());
         }

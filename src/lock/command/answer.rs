@@ -127,7 +127,7 @@ pub(crate) fn release_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongSh
     }
 }
 
-/// The holder's time in a reply to [`super::encode_pttl`].
+/// The holder's time in a reply to [`super::query::encode_pttl`].
 pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
     match *reply {
         Reply::Integer(-2) => Ok(HolderTtl::Gone),

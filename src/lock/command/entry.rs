@@ -1,9 +1,11 @@
 //! What most commands have in common: key and value of a lock, and its TTL, encoded once for all masters.
 
-use super::{CRLF, encode_decimal_bulk, shared};
+use memchr::memchr;
+
 use crate::lock::{Token, encode_label, label_part_size};
 use crate::resp;
 
+const CRLF: &[u8] = b"\r\n";
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
 const TOKEN_HEAD: &[u8] = b"$20\r\n";
 
@@ -34,13 +36,6 @@ impl Entry {
     pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
-        self.set_value(token);
-    }
-
-    /// Becomes that of the reservation beside a lock's key.
-    pub(crate) fn set_reservation(&mut self, key: &[u8], prefix_size: usize, token: &Token) {
-        self.bytes.clear();
-        shared::encode_intent_key(&mut self.bytes, key, prefix_size);
         self.set_value(token);
     }
 
@@ -88,7 +83,7 @@ fn end_of_entry(token: &Token) -> [u8; CRLF.len() + TOKEN_BULK_SIZE] {
     end
 }
 
-/// What follows the entry in [`encode_acquire`]: `NX PX ttl`, to be encoded anew only when the TTL changes.
+/// What follows the entry in [`super::encode_acquire`]: `NX PX ttl`, to be encoded anew only when the TTL changes.
 #[derive(Debug, Default)]
 pub(crate) struct AcquireTail(pub(super) Vec<u8>);
 
@@ -100,4 +95,54 @@ impl AcquireTail {
         self.0.extend_from_slice(NX_PX);
         encode_decimal_bulk(&mut self.0, ttl_ms);
     }
+}
+
+/// The key of something beside a lock, behind the same prefix, as an encoded bulk string like the lock's own.
+pub(super) fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
+    let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
+    encode_joined(out, &[prefix, what, name]);
+}
+
+/// The name of the lock whose key is given as an encoded bulk string.
+pub(crate) fn name_in(key: &[u8], prefix_size: usize) -> &[u8] {
+    key_bytes(key).get(prefix_size..).unwrap_or_default()
+}
+
+/// What an encoded bulk string is about.
+pub(super) fn key_bytes(key: &[u8]) -> &[u8] {
+    let start = memchr(b'\n', key).map_or(0, |end| end + 1);
+    key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
+}
+
+/// A bulk string of several parts.
+pub(super) fn encode_joined(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    resp::encode_bulk_header(out, parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(CRLF);
+}
+
+pub(super) fn encode_decimal_bulk(out: &mut Vec<u8>, number: u64) {
+    out.push(b'$');
+    encode_decimal(out, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
+    out.extend_from_slice(CRLF);
+    encode_decimal(out, number);
+    out.extend_from_slice(CRLF);
+}
+
+#[inline]
+pub(super) fn encode_decimal(out: &mut Vec<u8>, number: u64) {
+    // Most lengths have one or two digits.
+    if number < 10 {
+        out.push(digit(number));
+    } else if number < 100 {
+        out.extend_from_slice(&[digit(number / 10), digit(number)]);
+    } else {
+        encode_decimal(out, number / 100);
+        out.extend_from_slice(&[digit(number / 10), digit(number)]);
+    }
+}
+
+/// The last decimal digit.
+const fn digit(number: u64) -> u8 {
+    b'0' + (number % 10) as u8
 }

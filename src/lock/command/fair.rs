@@ -14,10 +14,9 @@
 //! The ids of waiters start with [`crate::lock::TOKEN_MARK`]. A set whose first member does not belongs to
 //! another application: it stays as it is, and the lock is not granted where it is in the way of the queue.
 
-use super::scripts::{FAIR_JOIN, FAIR_LEAVE, FAIR_NOTIFY, FAIR_TRY, FAIR_WAIT};
-use super::{
-    Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, encode_joined, failure, key_bytes,
-};
+use super::answer::{WrongShape, failure};
+use super::entry::{Entry, encode_beside, encode_decimal_bulk, encode_joined, key_bytes};
+use super::scripts::{FAIR_JOIN, FAIR_LEAVE, FAIR_NOTIFY, FAIR_TRY, FAIR_WAIT, Script};
 use crate::limits;
 use crate::lock::{Failure, HolderTtl, Token};
 use crate::resp::{self, Array, Reply};

@@ -12,8 +12,9 @@
 //! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below
 //! 2^53.
 
-use super::scripts::{FENCED_ACQUIRE, FENCED_RELEASE, FENCED_RELEASE_NOTIFY};
-use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
+use super::answer::{WrongShape, failure};
+use super::entry::{Entry, encode_beside, encode_decimal_bulk};
+use super::scripts::{FENCED_ACQUIRE, FENCED_RELEASE, FENCED_RELEASE_NOTIFY, Script};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::{Failure, HolderTtl};
 use crate::mutants::mutant;

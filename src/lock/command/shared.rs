@@ -6,7 +6,7 @@
 //! So whatever takes the lock for itself alone needs nothing of its own: `SET NX` is refused while the key is
 //! there, by any library, and `PTTL` shows when the last reader's time ends. And no command of one kind
 //! touches a key of the other: a master says `WRONGTYPE`, which is a proven "not yours"
-//! ([`super::is_wrong_type`]).
+//! ([`super::answer::is_wrong_type`]).
 //!
 //! One more member marks the set as one of readers: [`MARKER`], whose score is below all others, so that it
 //! never is the last and no purge removes it. The first reader adds it, and the set goes with its last
@@ -20,9 +20,10 @@
 //! turn; nothing that is safe rests on it. Its value starts with [`crate::lock::TOKEN_MARK`]. A key that
 //! holds anything else stays, and then readers are kept out by it for as long as it lives.
 
-use super::scripts::{SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE, WRITER_RESERVE};
-use super::{Entry, Script, WrongShape, encode_beside, encode_decimal_bulk, failure};
-use crate::lock::{Failure, HolderTtl, Vote};
+use super::answer::{WrongShape, failure};
+use super::entry::{Entry, encode_beside, encode_decimal_bulk};
+use super::scripts::{SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE, Script, WRITER_RESERVE};
+use crate::lock::{Failure, HolderTtl, Token, Vote};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
@@ -70,6 +71,13 @@ pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usiz
     encode_beside(out, key, prefix_size, INTENT_NAME);
 }
 
+/// Makes an entry that of the reservation beside a lock's key.
+pub(crate) fn set_reservation(entry: &mut Entry, key: &[u8], prefix_size: usize, token: &Token) {
+    let mut own_key = Vec::new();
+    encode_intent_key(&mut own_key, key, prefix_size);
+    entry.set_key(&own_key, token);
+}
+
 /// Leaves a reservation, whoever's reservation is there. The script is sent in full: only a writer that was
 /// refused sends it.
 pub(crate) fn encode_reservation(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
@@ -106,7 +114,6 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Token;
     use crate::resp;
 
     fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {
@@ -150,7 +157,7 @@ mod tests {
             }
         }
         let mut own = Entry::EMPTY;
-        own.set_reservation(b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
+        set_reservation(&mut own, b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
         assert_eq!(
             encoded(|out, _| encode_reservation(out, &own, 1200)),
             command(&[b"EVAL", WRITER_RESERVE.text.as_bytes(), b"1", reservation, &value, b"1200"])

@@ -4,8 +4,8 @@
 //! A message on the lock's own channel is for all waiters. A message on the channel of a group is for that
 //! group alone, and no other master publishes this release.
 
-use super::scripts::RELEASE_WAKE;
-use super::{Entry, Script, encode_decimal, encode_decimal_bulk, encode_joined, key_bytes};
+use super::entry::{Entry, encode_decimal, encode_decimal_bulk, encode_joined, key_bytes};
+use super::scripts::{RELEASE_WAKE, Script};
 use crate::limits;
 use crate::lock::Token;
 use crate::resp;
