@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::termios::tcgetwinsize;
 
@@ -49,6 +50,11 @@ pub(crate) fn json_line(value: &serde_json::Value) -> String {
     }
     line.push('\n');
     line
+}
+
+/// A time in whole milliseconds.
+pub(crate) fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Adds a paragraph to a text: lines of at most `width` characters, where words allow that. The first line

@@ -14,7 +14,6 @@ mod list;
 mod message;
 mod options;
 mod output;
-mod ping;
 mod run;
 
 #[cfg(test)]

@@ -7,15 +7,19 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use clap::Args as _;
 
 use redlatch::engine::quorum;
 use redlatch::error::{ConfigError, Failure, InputError};
 use redlatch::internals::{env, words};
 use redlatch::status::{MasterState, MasterStatus};
-use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock};
+use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock, limits};
 
 use super::message::{self, Message};
 use super::output::{self, END_LIMIT};
@@ -26,6 +30,10 @@ pub(crate) mod code {
     pub(crate) const WARNINGS: u8 = 1;
     /// The examination found errors.
     pub(crate) const ERRORS: u8 = 2;
+    /// A drill found two holders of one lock.
+    pub(crate) const TWO_HOLDERS: u8 = 1;
+    /// A fault of a drill could not be ended.
+    pub(crate) const UNHEALED: u8 = 2;
     /// Arguments or settings that cannot work; nothing was sent.
     pub(crate) const USAGE: u8 = 64;
     /// Too few masters could grant.
@@ -164,20 +172,13 @@ impl MasterOptions {
 }
 
 /// Name of the option that stands for this variable.
-fn option_of(variable: &str) -> &'static str {
-    match variable {
-        env::MASTERS => "--master",
-        env::MAX_TTL => "--max-ttl",
-        env::ANSWER_TIMEOUT => "--answer-timeout",
-        env::CONNECT_TIMEOUT => "--connect-timeout",
-        env::PREFIX => "--prefix",
-        env::DRIFT_PPM => "--drift-ppm",
-        env::TLS_CA => "--tls-ca",
-        env::TLS_CERT => "--tls-cert",
-        env::TLS_KEY => "--tls-key",
-        env::TLS_SERVER_NAME => "--tls-server-name",
-        _ => "--trust, --strict",
-    }
+fn option_of(variable: &str) -> String {
+    let command = MasterOptions::augment_args(clap::Command::new("redlatch"));
+    let mut options = command.get_arguments();
+    let option = options.find(|option| option.get_env().is_some_and(|env| env == variable));
+    // The quarantine has two options without a value.
+    let long = option.and_then(clap::Arg::get_long);
+    long.map_or_else(|| "--trust, --strict".to_owned(), |long| format!("--{long}"))
 }
 
 /// How the connections of rediss:// URLs are secured.
@@ -232,7 +233,7 @@ impl From<ConfigError> for Exit {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Variable { variable, reason } => {
-                Self::usage(Message::BadSetting { option: option_of(variable), variable, reason: &reason })
+                Self::usage(Message::BadSetting { option: &option_of(variable), variable, reason: &reason })
             }
             error => Self::usage(error),
         }
@@ -292,12 +293,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// The same for a program that catches signals: one that came ends the wait for a reader that does not read.
-pub(crate) fn print_until(text: String, is_interrupted: impl Fn() -> bool) -> io::Result<()> {
+pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()> {
     let (sender, printed) = mpsc::channel();
     thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
     loop {
         // After a signal the reader has this time once more.
-        let is_last = is_interrupted();
+        let is_last = interrupt.has_come();
         match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => {
@@ -358,6 +359,58 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
         lines.extend(warnings.iter().map(|warning| (&**name, warning.to_string())));
     }
     words::grouped(lines, masters.len())
+}
+
+/// The signal that ends a measurement early.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<AtomicUsize>);
+
+impl Interrupt {
+    pub(crate) fn catch(signals: &[i32]) -> io::Result<Self> {
+        let number = Arc::new(AtomicUsize::new(0));
+        for signal in signals {
+            signal_hook::flag::register_usize(
+                *signal,
+                number.clone(),
+                usize::try_from(*signal).unwrap_or(0),
+            )?;
+        }
+        Ok(Self(number))
+    }
+
+    pub(crate) fn has_come(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// The exit code of the signal that came, if one did.
+    pub(crate) fn code(&self) -> Option<u8> {
+        let signal = u8::try_from(self.0.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
+        (signal != 0).then(|| code::SIGNAL_BASE.saturating_add(signal))
+    }
+}
+
+/// Fails where a number is out of its bounds.
+pub(crate) fn check_bounds<N: PartialOrd + fmt::Display>(
+    option: &'static str,
+    value: N,
+    min: N,
+    max: N,
+) -> Result<(), Exit> {
+    let is_good = min <= value && value <= max;
+    let (value, min, max): (_, &dyn fmt::Display, _) = (&value, &min, &max);
+    if is_good { Ok(()) } else { Err(Exit::usage(Message::OutOfBounds { option, value, min, max })) }
+}
+
+/// Fails where a time is zero, or longer than the library's timers.
+pub(crate) fn check_time(option: &'static str, time: Duration) -> Result<(), Exit> {
+    let (value, max) = (words::Rounded(time), words::Rounded(limits::TIME_LIMIT_MAX));
+    let is_good = !time.is_zero() && time <= limits::TIME_LIMIT_MAX;
+    let min = &"more than 0";
+    if is_good {
+        Ok(())
+    } else {
+        Err(Exit::usage(Message::OutOfBounds { option, value: &value, min, max: &max }))
+    }
 }
 
 /// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.

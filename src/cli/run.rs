@@ -38,7 +38,6 @@ use redlatch::{HeldLocks, Quarantine, Redlock, ReleaseError, Released, limits};
 use super::message::{Message, label, with_lock};
 use super::options::{self, Enough, Exit, MasterOptions, code, say};
 use super::output;
-use super::ping::{self, RoundTrip};
 use process::Process;
 use supervisor::{End, Supervisor};
 use timeline::Timeline;
@@ -223,9 +222,6 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long one turn of the event loop lasts at most while a signal may come.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
-
-/// How long the round trip is measured for `--verbose`.
-const PING_TIME: Duration = Duration::from_millis(10);
 
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
@@ -483,9 +479,6 @@ impl Run {
         let count = masters.len();
         let mut lines = vec![Message::Connected { ready, count, needed: quorum(count), took }.to_string()];
         lines.extend(options::doubts(&masters));
-        if let Ok(RoundTrip { one, all, count }) = ping::measure(&self.redlock, PING_TIME) {
-            lines.push(Message::RoundTrip { one, all, count }.to_string());
-        }
         lines.join("\n  ")
     }
 
