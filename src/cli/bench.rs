@@ -20,7 +20,8 @@ use redlatch::{AcquireError, HeldLocks, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::message::Message;
-use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code, say};
+use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code};
+use super::output::{self, say};
 use report::{Progress, Report};
 
 /// Measure acquire and release pairs per second, and their latency.
@@ -133,7 +134,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         round_trip,
         measured,
     };
-    options::print_until(report.text(args.json), &interrupt)?;
+    output::print_until(report.text(args.json), &interrupt)?;
     let done = if report.measured.pairs > 0 { 0 } else { code::NO_QUORUM };
     Ok(interrupt.code().unwrap_or(done))
 }

@@ -19,7 +19,8 @@ use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, Redlock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::message::Message;
-use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code, say};
+use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code};
+use super::output::{self, say};
 use contender::{Contender, Record};
 use faults::Faults;
 use report::Report;
@@ -151,7 +152,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         say(Message::ReleasesUnconfirmed { left: unreleased });
     }
     let text = if args.json { report.json() } else { report.text() };
-    options::print_until(text, &drill.interrupt)?;
+    output::print_until(text, &drill.interrupt)?;
     Ok(match report.lock_count() {
         _ if report.has_two_holders() => code::TWO_HOLDERS,
         _ if report.has_unhealed() => code::UNHEALED,

@@ -21,9 +21,9 @@ use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
 use super::inspect::{connect, status_word};
-use super::layout::{add_paragraph, json_line, terminal_width, whole_ms};
 use super::message::Message;
-use super::options::{Exit, MasterOptions, code, print, say};
+use super::options::{Exit, MasterOptions, code};
+use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
 
 /// List the locks on the masters, of any holder.
 ///

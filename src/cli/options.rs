@@ -1,16 +1,10 @@
-//! What the subcommands share: which masters and how they are reached, how the program ends, what it prints.
-//!
-//! Everything for stderr goes through [`say`], so that a login in a URL is never shown and nothing waits
-//! for a reader.
+//! What the subcommands share: which masters and how they are reached, how the program ends.
 
-use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args as _;
@@ -22,7 +16,7 @@ use redlatch::status::{MasterState, MasterStatus};
 use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock, limits};
 
 use super::message::{self, Message};
-use super::output::{self, END_LIMIT};
+use super::output::Countdown;
 
 /// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
 pub(crate) mod code {
@@ -60,9 +54,6 @@ const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 /// Masters that count so soon after a quorum does are waited for too: a short command would end before their
 /// marks are written.
 const NEARLY: Duration = Duration::from_millis(500);
-
-/// How often to look whether a signal has come.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a question waits for each master, unless `--answer-timeout` says otherwise.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
@@ -278,65 +269,6 @@ impl From<AcquireError> for Exit {
     }
 }
 
-/// Has a message printed to stderr. Never waits for that.
-pub(crate) fn say(text: impl fmt::Display) {
-    output::say(&without_logins(&format!("{text:#}")));
-}
-
-/// Prints the result to stdout.
-pub(crate) fn print(text: &str) -> io::Result<()> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // A reader that closed the pipe does not want the rest.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The same for a program that catches signals: one that came ends the wait for a reader that does not read.
-pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()> {
-    let (sender, printed) = mpsc::channel();
-    thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
-    loop {
-        // After a signal the reader has this time once more.
-        let is_last = interrupt.has_come();
-        match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("the thread for stdout ended"));
-            }
-            Err(RecvTimeoutError::Timeout) if is_last => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
-}
-
-/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
-/// it hides too much rather than too little, except for the form of a URL as the library's errors show it,
-/// and for the place in a script that servers name at the end of an error: ` on @user_script:1.`
-fn without_logins(text: &str) -> Cow<'_, str> {
-    if !text.contains("://") || !text.contains('@') {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let mut parts = line.split("://");
-        shown.push_str(parts.next().unwrap_or_default());
-        for part in parts {
-            shown.push_str("://");
-            let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
-            let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
-            match end.map(|at| part.split_at(at)) {
-                Some((login, place)) if login != "[user[:password]" => {
-                    shown.push('…');
-                    shown.push_str(place);
-                }
-                _ => shown.push_str(part),
-            }
-        }
-    }
-    Cow::Owned(shown)
-}
-
 /// What is wrong with masters: those whose votes would not count now, and warnings. Masters that say the same
 /// share a line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
@@ -413,30 +345,6 @@ pub(crate) fn check_time(option: &'static str, time: Duration) -> Result<(), Exi
     }
 }
 
-/// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
-#[derive(Default)]
-pub(crate) struct Countdown {
-    is_said: bool,
-}
-
-impl Countdown {
-    pub(crate) fn show(&mut self, message: &Message<'_>) {
-        if output::stderr_is_terminal() {
-            output::show(&without_logins(&message.to_string()));
-        } else if !self.is_said {
-            say(message);
-        }
-        self.is_said = true;
-    }
-}
-
-impl Drop for Countdown {
-    /// Clears the line: what follows says what became of the wait.
-    fn drop(&mut self) {
-        output::clear();
-    }
-}
-
 /// For which masters to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enough {
@@ -486,33 +394,5 @@ pub(crate) fn wait_for_masters(
             countdown.show(&Message::AwaitingMasters { left: longest, restarted: count, count: count_all });
         }
         redlock.turn(longest.min(Duration::from_millis(100)))?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logins_are_not_shown() {
-        for (text, shown) in [
-            ("plain text", "plain text"),
-            ("mail a@b", "mail a@b"),
-            ("redis://h:1", "redis://h:1"),
-            ("unexpected argument 'redis://me:s3@h' found", "unexpected argument 'redis://…@h' found"),
-            ("'redis://me:s3 s3@h' found", "'redis://…@h' found"),
-            ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
-            ("redis://h\nmail a@b", "redis://h\nmail a@b"),
-            ("want redis://[user[:password]@]host", "want redis://[user[:password]@]host"),
-            (
-                "redis://h replied: WRONGTYPE, on @user_script:1.",
-                "redis://h replied: WRONGTYPE, on @user_script:1.",
-            ),
-            ("redis://me:s3 on @user_script:1@h", "redis://…@h"),
-            ("redis://me:s3@h replied: x, on @user_script:1.", "redis://…@h replied: x, on @user_script:1."),
-            ("redis://me:s3@user_script:1", "redis://…@user_script:1"),
-        ] {
-            assert_eq!(without_logins(text), shown);
-        }
     }
 }

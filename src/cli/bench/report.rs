@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 
 use super::ping::{RoundTrip, mean};
 use super::{Limit, Measured};
-use crate::layout::whole_ms;
-use crate::options::say;
-use crate::output::{self, stderr_is_terminal};
+use crate::output::{self, say, stderr_is_terminal, whole_ms};
 
 /// The result, and what is needed to read it.
 pub(super) struct Report {

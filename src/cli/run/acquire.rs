@@ -12,8 +12,8 @@ use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::message::{Message, with_lock};
-use crate::options::{Countdown, Exit, say};
-use crate::output;
+use crate::options::Exit;
+use crate::output::{self, Countdown, say};
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
 /// nightly job.

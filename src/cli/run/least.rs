@@ -12,7 +12,7 @@ use redlatch::{ExtendError, Left};
 
 use super::{Run, TURN_LIMIT};
 use crate::message::{Message, with_lock};
-use crate::options::say;
+use crate::output::say;
 
 impl Run {
     /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far. A
