@@ -252,7 +252,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         _ => Voice::Usual,
     };
     let mut run = Run { redlock, label, ttl, options, voice, signals, wait: None };
-    run.tell(|run| run.describe_masters(started));
+    run.report(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters =
         if run.redlock.config().quarantine() == Quarantine::Strict { run.wait_for_masters() } else { Ok(()) };
@@ -394,7 +394,7 @@ impl Run {
             return Err(cannot_start(&args.command, error));
         }
         if let Ok(end) = &end {
-            self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
+            self.report(|_| Message::CommandEnded { code: end.code }.to_string());
         }
         let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
         let since = last.checked_sub(self.ttl.validity());
@@ -444,7 +444,7 @@ impl Run {
                 false
             }
             Ok(Released { deleted, .. }) => {
-                self.tell(|_| Message::Released { lock, deleted, count }.to_string());
+                self.report(|_| Message::Released { lock, deleted, count }.to_string());
                 true
             }
             Err(error) => {
@@ -467,7 +467,8 @@ impl Run {
         self.voice == Voice::Verbose
     }
 
-    fn tell(&self, what: impl FnOnce(&Self) -> String) {
+    /// Says this with `--verbose`.
+    fn report(&self, what: impl FnOnce(&Self) -> String) {
         if self.is_verbose() {
             say(what(self));
         }

@@ -73,7 +73,7 @@ impl Run {
         let held = result?.map_err(|error| Exit::from(error).of_lock(&self.label))?;
         let waited = start.elapsed();
         names.iter().zip(&held).for_each(|(name, (_, grant))| {
-            self.tell(|run| run.describe_grant(name, grant, waited));
+            self.report(|run| run.describe_grant(name, grant, waited));
         });
         Ok(held)
     }
