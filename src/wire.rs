@@ -260,8 +260,8 @@ impl Inbox {
     }
 }
 
-/// What waits, first in first out: bytes to be written to a master, or replies that it owes. At most `COUNT_MAX` items in one piece of memory, so that all that wait can be looked at, or written, at
-/// once.
+/// Items that wait, first in first out: bytes to be written to a master, or replies that it owes. At most
+/// `COUNT_MAX` items in one piece of memory, so that all that wait can be looked at, or written, at once.
 ///
 /// ```text
 /// items: [ taken | waiting ........ ]

@@ -4,26 +4,24 @@
 //! of its own. A pair's acquire starts when its slot is free, so a slow master slows the load down too (a
 //! closed loop).
 
+mod ping;
 mod report;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource, quorum};
 use redlatch::internals::env::parse_time;
-use redlatch::internals::words::Rounded;
 use redlatch::stats::Histogram;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, HeldLocks, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::message::Message;
-use super::options::{self, Enough, Exit, MasterOptions, code, say};
-use super::ping;
+use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code};
+use super::output::{self, say};
 use report::{Progress, Report};
 
 /// Measure acquire and release pairs per second, and their latency.
@@ -107,14 +105,10 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     check(args, key_count)?;
     let config = args.masters.config(|builder| builder)?;
     config.ttl(args.ttl)?;
-    let interrupt = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM] {
-        let number = usize::try_from(signal).unwrap_or_default();
-        signal_hook::flag::register_usize(signal, interrupt.clone(), number)?;
-    }
+    let interrupt = Interrupt::catch(&[SIGINT, SIGTERM])?;
     let mut redlock = Redlock::open(config)?;
-    options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.load(Ordering::Relaxed) != 0)?;
-    if let Some(code) = interrupted(&interrupt) {
+    options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.has_come())?;
+    if let Some(code) = interrupt.code() {
         return Ok(code);
     }
     let round_trip = ping::measure(&redlock, PING_TIME);
@@ -140,30 +134,18 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         round_trip,
         measured,
     };
-    options::print_until(report.text(args.json), || interrupted(&interrupt).is_some())?;
+    output::print_until(report.text(args.json), &interrupt)?;
     let done = if report.measured.pairs > 0 { 0 } else { code::NO_QUORUM };
-    Ok(interrupted(&interrupt).unwrap_or(done))
-}
-
-/// The exit code of the signal that came, if one did.
-fn interrupted(interrupt: &AtomicUsize) -> Option<u8> {
-    let signal = u8::try_from(interrupt.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
-    (signal != 0).then(|| code::SIGNAL_BASE.saturating_add(signal))
+    Ok(interrupt.code().unwrap_or(done))
 }
 
 fn check(args: &Args, key_count: usize) -> Result<(), Exit> {
-    let check =
-        |option, value: &dyn fmt::Display, is_good, min: &dyn fmt::Display, max: &dyn fmt::Display| {
-            if is_good { Ok(()) } else { Err(Exit::usage(Message::OutOfBounds { option, value, min, max })) }
-        };
     let Args { depth, pairs, time, .. } = args;
-    check("--depth", depth, (1..=DEPTH_MAX).contains(depth), &1, &DEPTH_MAX)?;
+    check_bounds("--depth", *depth, 1, DEPTH_MAX)?;
     // No two pairs share a key.
-    let is_good = (*depth..=KEY_COUNT_MAX).contains(&key_count);
-    check("--keys", &key_count, is_good, &format_args!("{depth} (the depth)"), &KEY_COUNT_MAX)?;
-    check("--pairs", &0, *pairs != Some(0), &1, &u64::MAX)?;
-    let is_good = !time.is_zero() && *time <= limits::TIME_LIMIT_MAX;
-    check("--time", &Rounded(*time), is_good, &"more than 0", &Rounded(limits::TIME_LIMIT_MAX))
+    check_bounds("--keys", key_count, *depth, KEY_COUNT_MAX)?;
+    check_bounds("--pairs", pairs.unwrap_or(1), 1, u64::MAX)?;
+    check_time("--time", *time)
 }
 
 /// When a phase ends.
@@ -201,7 +183,7 @@ struct Load {
     /// Keys that no pair uses; taken from the front, given back at the end.
     free_keys: VecDeque<usize>,
     flights: HashMap<OpId, Flight>,
-    interrupt: Arc<AtomicUsize>,
+    interrupt: Interrupt,
 }
 
 /// An acquire or a release under way.
@@ -211,7 +193,7 @@ struct Flight {
 }
 
 impl Load {
-    fn new(redlock: Redlock, args: &Args, key_count: usize, interrupt: Arc<AtomicUsize>) -> Self {
+    fn new(redlock: Redlock, args: &Args, key_count: usize, interrupt: Interrupt) -> Self {
         let nanos = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let run = format!("{:x}-{nanos:x}", std::process::id());
         Self {
@@ -235,7 +217,7 @@ impl Load {
         let mut attempts = 0;
         let mut resume_at = start;
         loop {
-            let is_over = self.interrupt.load(Ordering::Relaxed) != 0
+            let is_over = self.interrupt.has_come()
                 || match limit {
                     Limit::Pairs(count) => attempts >= count,
                     Limit::Time(time) => now - start >= time,

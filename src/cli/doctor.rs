@@ -10,8 +10,8 @@ use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
-use super::layout::{add_paragraph, json_line, stdout_width};
-use super::options::{Exit, MasterOptions, code, print};
+use super::options::{Exit, MasterOptions, code};
+use super::output::{add_paragraph, json_line, print, stdout_width};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.
 ///

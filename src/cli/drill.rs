@@ -10,19 +10,17 @@ mod witness;
 #[cfg(test)]
 mod witness_tests;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::inspection::KeyState;
 use redlatch::internals::env::parse_time;
-use redlatch::internals::words::Rounded;
-use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, Redlock, limits};
+use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, Redlock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::message::Message;
-use super::options::{self, Enough, Exit, MasterOptions, code, say};
+use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code};
+use super::output::{self, say};
 use contender::{Contender, Record};
 use faults::Faults;
 use report::Report;
@@ -96,10 +94,6 @@ Examples:
 const NAMES: &str = "redlatch-drill:";
 /// The end of the name of the lock that one drill holds at a time.
 const OWN_LOCK: &str = "own";
-/// Exit code of a broken promise.
-const TWO_HOLDERS: u8 = 1;
-/// Exit code if a fault could not be ended.
-const UNHEALED: u8 = 2;
 const CONTENDER_COUNT_MAX: usize = 100;
 const RESOURCE_COUNT_MAX: usize = 1000;
 /// How long the end waits for releases that are under way.
@@ -116,13 +110,12 @@ struct Drill {
     witness: Witness,
     begun: Instant,
     until: Instant,
-    /// The number of the signal that came; zero without one.
-    interrupt: Arc<AtomicUsize>,
+    interrupt: Interrupt,
 }
 
 impl Drill {
     fn is_over(&self) -> bool {
-        self.interrupt.load(Ordering::Relaxed) != 0 || Instant::now() >= self.until
+        self.interrupt.has_come() || Instant::now() >= self.until
     }
 
     /// Sleeps at most that long; whether the drill goes on.
@@ -140,14 +133,10 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     check(args)?;
     let config = args.masters.config(|builder| builder)?;
     config.ttl(args.ttl)?;
-    let interrupt = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        let number = usize::try_from(signal).unwrap_or_default();
-        signal_hook::flag::register_usize(signal, interrupt.clone(), number)?;
-    }
+    let interrupt = Interrupt::catch(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let mut first = Redlock::open(config.clone())?;
-    options::wait_for_masters(&mut first, Enough::All, true, || interrupt.load(Ordering::Relaxed) != 0)?;
-    if let Some(code) = interrupted(&interrupt) {
+    options::wait_for_masters(&mut first, Enough::All, true, || interrupt.has_come())?;
+    if let Some(code) = interrupt.code() {
         return Ok(code);
     }
     let client = Client::open(config.clone())?;
@@ -163,42 +152,19 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         say(Message::ReleasesUnconfirmed { left: unreleased });
     }
     let text = if args.json { report.json() } else { report.text() };
-    options::print_until(text, || interrupted(&drill.interrupt).is_some())?;
+    output::print_until(text, &drill.interrupt)?;
     Ok(match report.lock_count() {
-        _ if report.has_two_holders() => TWO_HOLDERS,
-        _ if report.has_unhealed() => UNHEALED,
-        count => interrupted(&drill.interrupt).unwrap_or(if count > 0 { 0 } else { code::NO_QUORUM }),
+        _ if report.has_two_holders() => code::TWO_HOLDERS,
+        _ if report.has_unhealed() => code::UNHEALED,
+        count => drill.interrupt.code().unwrap_or(if count > 0 { 0 } else { code::NO_QUORUM }),
     })
 }
 
-/// The exit code of the signal that came, if one did.
-fn interrupted(interrupt: &AtomicUsize) -> Option<u8> {
-    let signal = u8::try_from(interrupt.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
-    (signal != 0).then(|| code::SIGNAL_BASE.saturating_add(signal))
-}
-
 fn check(args: &Args) -> Result<(), Exit> {
-    let counts = [
-        ("--contenders", args.contenders, 2, CONTENDER_COUNT_MAX),
-        ("--resources", args.resources, 1, RESOURCE_COUNT_MAX),
-    ];
-    for (option, value, min, max) in counts {
-        if !(min..=max).contains(&value) {
-            return Err(Exit::usage(Message::OutOfBounds { option, value: &value, min: &min, max: &max }));
-        }
-    }
-    for (option, value) in [("--time", args.time), ("--fault-time", args.fault_time)] {
-        if value.is_zero() || value > limits::TIME_LIMIT_MAX {
-            let (value, max) = (Rounded(value), Rounded(limits::TIME_LIMIT_MAX));
-            return Err(Exit::usage(Message::OutOfBounds {
-                option,
-                value: &value,
-                min: &"more than 0",
-                max: &max,
-            }));
-        }
-    }
-    Ok(())
+    check_bounds("--contenders", args.contenders, 2, CONTENDER_COUNT_MAX)?;
+    check_bounds("--resources", args.resources, 1, RESOURCE_COUNT_MAX)?;
+    check_time("--time", args.time)?;
+    check_time("--fault-time", args.fault_time)
 }
 
 /// Takes the lock that keeps other drills away, and looks whether somebody else uses the names.

@@ -7,7 +7,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::message::Message;
-use super::options::{Exit, print};
+use super::options::Exit;
+use super::output::print;
 
 /// Print a manual page, or completions for a shell.
 #[derive(clap::Args)]

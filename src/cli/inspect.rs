@@ -16,9 +16,9 @@ use redlatch::status::MasterState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::layout::{add_paragraph, json_line, terminal_width};
 use super::message::{Message, label};
-use super::options::{Exit, MasterOptions, code, print, say};
+use super::options::{Exit, MasterOptions, code};
+use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
 
 /// Show what each master holds of a lock, of any holder.
 ///
@@ -219,10 +219,10 @@ fn json(inspection: &Inspection) -> String {
     let masters: Vec<_> = inspection
         .masters
         .iter()
-        .map(|(name, told)| match told {
+        .map(|(name, state)| match state {
             KeyState::Absent => serde_json::json!({ "name": **name, "held": false }),
             KeyState::Holds { left, .. } => {
-                let (token, label) = told.holder().unwrap_or_default();
+                let (token, label) = state.holder().unwrap_or_default();
                 let value = Printable(token).to_string();
                 serde_json::json!({
                     "name": **name, "held": true, "value": value, "label": label, "left_ms": ms(*left),
@@ -237,23 +237,22 @@ fn json(inspection: &Inspection) -> String {
             _ => serde_json::json!({ "name": **name, "held": null }),
         })
         .collect();
-    let status = match inspection.status() {
-        LockStatus::Free => "free",
-        LockStatus::Held => "held",
-        LockStatus::Shared => "shared",
-        LockStatus::Split => "split",
-        _ => "unknown",
-    };
     let holder = inspection.holder().map(|value| Printable(value).to_string());
     let all = serde_json::json!({
-        "status": status, "holder": holder, "holder_label": inspection.holder_label(),
+        "status": status_word(inspection.status()), "holder": holder, "holder_label": inspection.holder_label(),
         "remaining_ms": ms(inspection.remaining()), "masters": masters,
     });
     json_line(&all)
 }
 
-fn whole_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+pub(super) const fn status_word(status: LockStatus) -> &'static str {
+    match status {
+        LockStatus::Free => "free",
+        LockStatus::Held => "held",
+        LockStatus::Shared => "shared",
+        LockStatus::Split => "split",
+        _ => "unknown",
+    }
 }
 
 fn deletions(report: &Report) -> String {

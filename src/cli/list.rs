@@ -20,10 +20,10 @@ use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
 use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
-use super::inspect::connect;
-use super::layout::{add_paragraph, json_line, terminal_width};
+use super::inspect::{connect, status_word};
 use super::message::Message;
-use super::options::{Exit, MasterOptions, code, print, say};
+use super::options::{Exit, MasterOptions, code};
+use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
 
 /// List the locks on the masters, of any holder.
 ///
@@ -244,12 +244,12 @@ fn find_extras(
     failures: &mut Failures,
 ) -> Result<Vec<Extras>, Exit> {
     let (all, prefix) = (Arc::new(names.to_vec()), prefix.clone());
-    let told = each(client.config(), limit, move |probe, _| {
+    let answered = each(client.config(), limit, move |probe, _| {
         all.chunks(CHUNK_SIZE).map(|names| ask_extras(probe, &prefix, names)).collect::<Result<Vec<_>, _>>()
     })?;
     // By master, and then by name. A master that did not answer reports nothing.
     let mut answers: Vec<Vec<Extras>> = Vec::new();
-    for (master, result) in client.masters().into_iter().zip(told) {
+    for (master, result) in client.masters().into_iter().zip(answered) {
         match result {
             Ok(all) => answers.push(all.concat()),
             Err(error) => failures.add(&master.name, error),
@@ -351,16 +351,6 @@ fn is_other_type(why: &Failure) -> bool {
 }
 
 impl Listed {
-    fn state(&self) -> &'static str {
-        match self.inspection.status() {
-            LockStatus::Free => "free",
-            LockStatus::Held => "held",
-            LockStatus::Shared => "shared",
-            LockStatus::Split => "split",
-            _ => "unknown",
-        }
-    }
-
     fn kind(&self) -> &'static str {
         let is_shared = |(_, state): &(Arc<str>, KeyState)| matches!(state, KeyState::Shared { .. });
         match self.extras {
@@ -388,7 +378,7 @@ impl Listed {
 
     /// One line; two on a narrow terminal.
     fn text(&self, width: Option<usize>) -> String {
-        let (state, kind) = (self.state(), self.kind());
+        let (state, kind) = (status_word(self.inspection.status()), self.kind());
         let on = format!("{}/{}", self.holding(), self.inspection.masters.len());
         let left = match self.inspection.remaining() {
             HolderTtl::Left(left) => Rounded(left).to_string(),
@@ -418,11 +408,11 @@ impl Listed {
 
     fn json(&self) -> Value {
         let left = match self.inspection.remaining() {
-            HolderTtl::Left(left) => Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            HolderTtl::Left(left) => Some(whole_ms(left)),
             _ => None,
         };
         json!({
-            "name": self.name.escape_ascii().to_string(), "status": self.state(), "kind": self.kind(),
+            "name": self.name.escape_ascii().to_string(), "status": status_word(self.inspection.status()), "kind": self.kind(),
             "holder": self.holder(), "holder_label": self.inspection.holder_label(), "remaining_ms": left, "holding": self.holding(),
             "masters": self.inspection.masters.len(), "queued": self.extras.queued,
             "subscribed_clients": self.extras.subscribed,

@@ -9,12 +9,10 @@ mod doctor;
 mod drill;
 mod generate;
 mod inspect;
-mod layout;
 mod list;
 mod message;
 mod options;
 mod output;
-mod ping;
 mod run;
 
 #[cfg(test)]
@@ -71,7 +69,7 @@ fn main() -> ExitCode {
         let _ = writeln!(io::stderr(), "redlatch: {error}");
         return ExitCode::from(code::INTERNAL);
     }
-    std::panic::set_hook(Box::new(|panic| options::say(panic)));
+    std::panic::set_hook(Box::new(|panic| output::say(panic)));
     // A panic ends the command before it waits for a reader.
     let code = std::panic::catch_unwind(execute).unwrap_or(code::PANIC);
     output::finish();
@@ -92,7 +90,7 @@ fn execute() -> u8 {
         Err(error) => refuse(&error),
     };
     result.unwrap_or_else(|Exit { code, why }| {
-        options::say(&why);
+        output::say(&why);
         code
     })
 }

@@ -8,190 +8,119 @@ use redlatch::internals::words::{Counted, Named, Rounded};
 /// Text of the library, the system or the arguments.
 type Text<'a> = &'a dyn fmt::Display;
 
-/// `lock` is a [`label`].
-pub(crate) enum Message<'a> {
+/// The messages: name, fields, text. `lock` is a [`label`].
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident $({ $($field:ident: $type:ty),+ })? => ($($text:tt)+);)+) => {
+        pub(crate) enum Message<'a> {
+            $($(#[$doc])* $name $({ $($field: $type),+ })?),+
+        }
+
+        impl fmt::Display for Message<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name $({ $($field),+ })? => write!(f, $($text)+)),+
+                }
+            }
+        }
+    };
+}
+
+messages! {
     // ---- arguments ----
     /// A setting that the option or the variable makes.
-    BadSetting {
-        option: &'static str,
-        variable: &'static str,
-        reason: Text<'a>,
-    },
-    NoDashes,
-    UnknownPage {
-        names: Text<'a>,
-    },
-    LinesDropped {
-        count: usize,
-    },
-    TtlTooLong {
-        ttl: Duration,
-        max_ttl: Duration,
-    },
-    OutOfBounds {
-        option: &'static str,
-        value: Text<'a>,
-        min: Text<'a>,
-        max: Text<'a>,
-    },
-    UnlockWithoutForce,
+    BadSetting { option: &'a str, variable: &'static str, reason: Text<'a> } => ("{option} ({variable}): {reason}");
+    NoDashes => ("write -- between the lock's name and the command: redlatch run NAME -- COMMAND");
+    UnknownPage { names: Text<'a> } => ("no such page; give {names}, or nothing for the program's own");
+    TtlTooLong { ttl: Duration, max_ttl: Duration } => (
+        "--ttl is {}, above the fleet's maximum TTL of {}. Give a shorter --ttl, or a larger --max-ttl. All users \
+         of these masters need the same --max-ttl (library: max_ttl)",
+        Rounded(ttl), Rounded(max_ttl));
+    OutOfBounds { option: &'static str, value: Text<'a>, min: Text<'a>, max: Text<'a> } => (
+        "{option} is {value}; give {min} to {max}");
+    LeastTimeTooLong { at_least: Duration, max_hold: Duration } => (
+        "--at-least is {}, above the --max-hold of {}; ask for less, or raise --max-hold",
+        Rounded(at_least), Rounded(max_hold));
+    UnlockWithoutForce => (
+        "unlock deletes the lock of any holder, and does not notify it. See `redlatch inspect`; give --force if two \
+         holders may work at once");
     // ---- masters ----
-    TooFewMasters {
-        ready: usize,
-        count: usize,
-        needed: usize,
-    },
-    AwaitingMasters {
-        left: Duration,
-        restarted: usize,
-        count: usize,
-    },
-    Connected {
-        ready: usize,
-        count: usize,
-        needed: usize,
-        took: Duration,
-    },
-    RoundTrip {
-        one: Duration,
-        all: Duration,
-        count: usize,
-    },
-    NoRoundTrip {
-        error: Text<'a>,
-    },
+    TooFewMasters { ready: usize, count: usize, needed: usize } => (
+        "{ready} of {} count, {needed} needed; repair the others", Counted(count, "master"));
+    AwaitingMasters { left: Duration, restarted: usize, count: usize } => (
+        "waiting {}: {restarted} of {} may have restarted and forgotten a lock (--trust counts them)",
+        Rounded(left), Counted(count, "master"));
+    Connected { ready: usize, count: usize, needed: usize, took: Duration } => (
+        "connected to {ready} of {} in {}; {needed} make a quorum", Counted(count, "master"), Rounded(took));
+    NoRoundTrip { error: Text<'a> } => ("the round trip was not measured: {error}");
     // ---- the lock ----
     /// Without `left` it is waited for without an end.
-    AwaitingLock {
-        left: Option<Duration>,
-        error: Text<'a>,
-    },
-    Acquired {
-        lock: &'a str,
-        took: Duration,
-        later: Option<(u32, Duration)>,
-        left: Duration,
-    },
-    GrantedBy {
-        masters: Text<'a>,
-        rest: usize,
-    },
-    Extended {
-        lock: &'a str,
-        left: Duration,
-    },
-    NotExtended {
-        error: Text<'a>,
-    },
-    NotExtendedInTime {
-        lock: &'a str,
-    },
-    LossNear {
-        left: Duration,
-        why: Text<'a>,
-    },
-    LoopEnded {
-        lock: &'a str,
-        error: Text<'a>,
-    },
-    Staying {
-        lock: &'a str,
-        left: Duration,
-    },
-    LeastTimeCut {
-        lock: &'a str,
-        left: Duration,
-    },
-    LeastTimeTooLong {
-        at_least: Duration,
-        max_hold: Duration,
-    },
-    LostInStay {
-        lock: &'a str,
-    },
-    Kept {
-        lock: &'a str,
-    },
-    RestUnconfirmed {
-        lock: &'a str,
-        left: Duration,
-    },
-    Released {
-        lock: &'a str,
-        deleted: usize,
-        count: usize,
-    },
-    GoneBefore {
-        lock: &'a str,
-        absent: usize,
-        count: usize,
-    },
-    ReleaseUnsent {
-        lock: &'a str,
-        error: Text<'a>,
-    },
-    ReleasesUnconfirmed {
-        left: usize,
-    },
-    DrillRuns,
-    DrillKeysThere {
-        name: Text<'a>,
-    },
-    DrillProgress {
-        elapsed: Duration,
-        time: Duration,
-        locks: u64,
-        two_holders: u64,
-    },
-    FaultFailed {
-        what: Text<'a>,
-        master: Text<'a>,
-        why: Text<'a>,
-    },
-    UnlockWarning {
-        lock: &'a str,
-    },
-    UnlockUnconfirmed {
-        lock: &'a str,
-    },
-    // ---- the list ----
-    OtherKeys {
-        count: usize,
-    },
-    ListCut {
-        count: usize,
-    },
+    AwaitingLock { left: Option<Duration>, error: Text<'a> } => (
+        "waiting{}: {error:#}", optional(left.map(|left| format!(" up to {} more", Rounded(left)))));
+    Acquired { lock: &'a str, took: Duration, later: Option<(u32, Duration)>, left: Duration } => (
+        "{lock} acquired in {}{}; valid for {}",
+        Rounded(took),
+        optional(later.map(|(attempts, waited)| format!(" by attempt {attempts}, {} after the first", Rounded(waited)))),
+        Rounded(left));
+    GrantedBy { masters: Text<'a>, rest: usize } => (
+        "granted by {masters}{}", optional((rest > 0).then(|| format!("; {rest} not needed"))));
+    Extended { lock: &'a str, left: Duration } => ("{lock} extended; valid for {}", Rounded(left));
+    NotExtended { error: Text<'a> } => ("trying again: {error}");
+    NotExtendedInTime { lock: &'a str } => ("{lock} was not extended in time");
+    LossNear { left: Duration, why: Text<'a> } => ("{} of validity left: {why}", Rounded(left));
+    LoopEnded { lock: &'a str, error: Text<'a> } => ("{lock} is lost: the event loop ended: {error}");
+    Staying { lock: &'a str, left: Duration } => ("{lock} is held for another {}, its --at-least time", Rounded(left));
+    LeastTimeCut { lock: &'a str, left: Duration } => (
+        "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left));
+    LostInStay { lock: &'a str } => ("{lock} was lost before its --at-least time");
+    Kept { lock: &'a str } => ("{lock} stays held until its --at-least time is over");
+    RestUnconfirmed { lock: &'a str, left: Duration } => (
+        "{lock} ends in {} at the latest, and sooner if masters answer", Rounded(left));
+    Released { lock: &'a str, deleted: usize, count: usize } => (
+        "{lock} released on {deleted} of {}", Counted(count, "master"));
+    GoneBefore { lock: &'a str, absent: usize, count: usize } => (
+        "{lock} was gone on {absent} of {} before its release; check its work, as another may have run meanwhile",
+        Counted(count, "master"));
+    ReleaseUnsent { lock: &'a str, error: Text<'a> } => (
+        "the release of {lock} may be unsent ({error}); it ends with its TTL");
+    ReleasesUnconfirmed { left: usize } => (
+        "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"));
+    UnlockWarning { lock: &'a str } => (
+        "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it");
+    UnlockUnconfirmed { lock: &'a str } => (
+        "{lock} may exclude others until its TTL ends. Retry when more masters answer. A key of another type \
+         stays until its owner deletes it");
+    // ---- drill and list ----
+    DrillRuns => (
+        "another drill runs on these masters with this prefix; wait for its end, or give another --prefix");
+    DrillKeysThere { name: Text<'a> } => (
+        "a master has the key of lock {name}; a drill left it, or somebody else uses it. Wait for its TTL, or give \
+         another --prefix");
+    DrillProgress { elapsed: Duration, time: Duration, locks: u64, two_holders: u64 } => (
+        "{} of {}: {locks} locks, {two_holders} with two holders", Rounded(elapsed), Rounded(time));
+    FaultFailed { what: Text<'a>, master: Text<'a>, why: Text<'a> } => (
+        "{what} on {master} failed ({why}); check the command and the rights");
+    OtherKeys { count: usize } => ("not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"));
+    ListCut { count: usize } => ("there are more than {count} names; give a narrower PATTERN");
     // ---- the command ----
-    EndedBySignal {
-        name: &'static str,
-        lock: &'a str,
-    },
-    OverBeforeStart {
-        lock: &'a str,
-    },
-    CannotRun {
-        program: Text<'a>,
-        error: Text<'a>,
-    },
-    CommandEnded {
-        code: u8,
-    },
-    Term {
-        grace: Duration,
-        why: Text<'a>,
-    },
-    KillAfterGrace {
-        lock: &'a str,
-        left: Duration,
-    },
-    KillAtOnce {
-        lock: &'a str,
-        left: Duration,
-        why: Text<'a>,
-    },
-    CannotKill {
-        pid: Text<'a>,
-    },
+    EndedBySignal { name: &'static str, lock: &'a str } => ("{name} came before the command started; {lock} is not held");
+    OverBeforeStart { lock: &'a str } => ("{lock} ended before the command could start; give a longer --ttl");
+    CannotRun { program: Text<'a>, error: Text<'a> } => ("cannot run {program}: {error}; the lock is released");
+    CommandEnded { code: u8 } => ("the command ended with code {code}");
+    Term { grace: Duration, why: Text<'a> } => ("TERM to the command now, KILL in {}: {why}", Rounded(grace));
+    KillAfterGrace { lock: &'a str, left: Duration } => (
+        "KILL to the command: the grace has passed, and {}", Validity(lock, left));
+    KillAtOnce { lock: &'a str, left: Duration, why: Text<'a> } => (
+        "KILL to the command at once, as {}: {why}", Validity(lock, left));
+    CannotKill { pid: Text<'a> } => (
+        "no permission to end process {pid} of the command; it may go on without the lock");
+    // ---- stderr ----
+    LinesDropped { count: usize } => (
+        "{} {} dropped, as nobody took them; read stderr faster",
+        Counted(count, "message"), if count == 1 { "was" } else { "were" });
+}
+
+fn optional(text: Option<String>) -> String {
+    text.unwrap_or_default()
 }
 
 /// The locks of a run: `lock "a"`, or `locks "a", "b"` for several.
@@ -207,188 +136,6 @@ pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
 pub(crate) fn with_lock(lock: &str, error: String) -> String {
     let own = error.split([':', '(']).next().unwrap_or_default();
     if own.contains("lock \"") { error } else { format!("{lock}: {error}") }
-}
-
-impl fmt::Display for Message<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::BadSetting { option, variable, reason } => write!(f, "{option} ({variable}): {reason}"),
-            Self::UnknownPage { names } => write!(f, "no such page; give {names}, or nothing for the program's own"),
-            Self::LinesDropped { count } => {
-                let were = if count == 1 { "was" } else { "were" };
-                write!(f, "{} {were} dropped, as nobody took them; read stderr faster", Counted(count, "message"))
-            }
-            Self::NoDashes => f.write_str(
-                "write -- between the lock's name and the command: redlatch run NAME -- COMMAND",
-            ),
-            Self::TtlTooLong { ttl, max_ttl } => write!(
-                f,
-                "--ttl is {}, above the fleet's maximum TTL of {}. Give a shorter --ttl, or a larger --max-ttl. All users \
-                 of these masters need the same --max-ttl (library: max_ttl)",
-                Rounded(ttl),
-                Rounded(max_ttl)
-            ),
-            Self::OutOfBounds { option, value, min, max } => {
-                write!(f, "{option} is {value}; give {min} to {max}")
-            }
-            Self::LeastTimeTooLong { at_least, max_hold } => write!(
-                f,
-                "--at-least is {}, above the --max-hold of {}; ask for less, or raise --max-hold",
-                Rounded(at_least),
-                Rounded(max_hold)
-            ),
-            Self::UnlockWithoutForce => f.write_str(
-                "unlock deletes the lock of any holder, and does not notify it. See `redlatch inspect`; give --force if two \
-                 holders may work at once",
-            ),
-            Self::TooFewMasters { ready, count, needed } => {
-                write!(f, "{ready} of {} count, {needed} needed; repair the others", Counted(count, "master"))
-            }
-            Self::AwaitingMasters { left, restarted, count } => write!(
-                f,
-                "waiting {}: {restarted} of {} may have restarted and forgotten a lock (--trust counts them)",
-                Rounded(left),
-                Counted(count, "master")
-            ),
-            Self::Connected { ready, count, needed, took } => write!(
-                f,
-                "connected to {ready} of {} in {}; {needed} make a quorum",
-                Counted(count, "master"),
-                Rounded(took)
-            ),
-            Self::RoundTrip { one, all, count } => write!(
-                f,
-                "round trip of PING: {} to one master, {} to all {count}",
-                Rounded(one),
-                Rounded(all)
-            ),
-            Self::NoRoundTrip { error } => write!(f, "the round trip was not measured: {error}"),
-            _ => self.fmt_of_lock(f),
-        }
-    }
-}
-
-impl Message<'_> {
-    fn fmt_of_lock(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::AwaitingLock { left: Some(left), error } => {
-                write!(f, "waiting up to {} more: {error:#}", Rounded(left))
-            }
-            Self::AwaitingLock { left: None, error } => write!(f, "waiting: {error:#}"),
-            Self::Acquired { lock, took, later, left } => {
-                write!(f, "{lock} acquired in {}", Rounded(took))?;
-                if let Some((attempts, waited)) = later {
-                    write!(f, " by attempt {attempts}, {} after the first", Rounded(waited))?;
-                }
-                write!(f, "; valid for {}", Rounded(left))
-            }
-            Self::GrantedBy { masters, rest: 0 } => write!(f, "granted by {masters}"),
-            Self::GrantedBy { masters, rest } => write!(f, "granted by {masters}; {rest} not needed"),
-            Self::Extended { lock, left } => write!(f, "{lock} extended; valid for {}", Rounded(left)),
-            Self::NotExtended { error } => write!(f, "trying again: {error}"),
-            Self::NotExtendedInTime { lock } => write!(f, "{lock} was not extended in time"),
-            Self::LossNear { left, why } => write!(f, "{} of validity left: {why}", Rounded(left)),
-            Self::LoopEnded { lock, error } => write!(f, "{lock} is lost: the event loop ended: {error}"),
-            Self::Staying { lock, left } => {
-                write!(f, "{lock} is held for another {}, its --at-least time", Rounded(left))
-            }
-            Self::LeastTimeCut { lock, left } => {
-                write!(f, "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left))
-            }
-            Self::LostInStay { lock } => write!(f, "{lock} was lost before its --at-least time"),
-            Self::RestUnconfirmed { lock, left } => {
-                write!(f, "{lock} ends in {} at the latest, and sooner if masters answer", Rounded(left))
-            }
-            Self::Kept { lock } => write!(f, "{lock} stays held until its --at-least time is over"),
-            Self::Released { lock, deleted, count } => {
-                write!(f, "{lock} released on {deleted} of {}", Counted(count, "master"))
-            }
-            Self::GoneBefore { lock, absent, count } => write!(
-                f,
-                "{lock} was gone on {absent} of {} before its release; check its work, as another may have run \
-                 meanwhile",
-                Counted(count, "master")
-            ),
-            Self::ReleaseUnsent { lock, error } => {
-                write!(f, "the release of {lock} may be unsent ({error}); it ends with its TTL")
-            }
-            Self::ReleasesUnconfirmed { left } => {
-                write!(
-                    f,
-                    "{} not confirmed by all masters; their keys end with their TTL",
-                    Counted(left, "release")
-                )
-            }
-            Self::UnlockWarning { lock } => {
-                write!(
-                    f,
-                    "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it"
-                )
-            }
-            Self::OtherKeys { count } => {
-                write!(f, "not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"))
-            }
-            Self::ListCut { count } => {
-                write!(f, "there are more than {count} names; give a narrower PATTERN")
-            }
-            Self::UnlockUnconfirmed { lock } => write!(
-                f,
-                "{lock} may exclude others until its TTL ends. Retry when more masters answer. A key of another type \
-                 stays until its owner deletes it"
-            ),
-            _ => self.fmt_of_command(f),
-        }
-    }
-
-    fn fmt_of_command(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::EndedBySignal { name, lock } => {
-                write!(f, "{name} came before the command started; {lock} is not held")
-            }
-            Self::OverBeforeStart { lock } => {
-                write!(f, "{lock} ended before the command could start; give a longer --ttl")
-            }
-            Self::CannotRun { program, error } => {
-                write!(f, "cannot run {program}: {error}; the lock is released")
-            }
-            Self::CommandEnded { code } => write!(f, "the command ended with code {code}"),
-            Self::Term { grace, why } => {
-                write!(f, "TERM to the command now, KILL in {}: {why}", Rounded(grace))
-            }
-            Self::KillAfterGrace { lock, left } => {
-                write!(f, "KILL to the command: the grace has passed, and {}", Validity(lock, left))
-            }
-            Self::KillAtOnce { lock, left, why } => {
-                write!(f, "KILL to the command at once, as {}: {why}", Validity(lock, left))
-            }
-            Self::CannotKill { pid } => {
-                write!(f, "no permission to end process {pid} of the command; it may go on without the lock")
-            }
-            _ => self.fmt_of_drill(f),
-        }
-    }
-
-    fn fmt_of_drill(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::DrillRuns => f.write_str(
-                "another drill runs on these masters with this prefix; wait for its end, or give another --prefix",
-            ),
-            Self::DrillKeysThere { name } => write!(
-                f,
-                "a master has the key of lock {name}; a drill left it, or somebody else uses it. Wait for its TTL, or give another --prefix"
-            ),
-            Self::DrillProgress { elapsed, time, locks, two_holders } => write!(
-                f,
-                "{} of {}: {locks} locks, {two_holders} with two holders",
-                Rounded(elapsed),
-                Rounded(time)
-            ),
-            Self::FaultFailed { what, master, why } => {
-                write!(f, "{what} on {master} failed ({why}); check the command and the rights")
-            }
-            _ => unreachable!("the table of the tests has all messages"),
-        }
-    }
 }
 
 struct Validity<'a>(&'a str, Duration);
@@ -443,14 +190,13 @@ mod tests {
             TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
             AwaitingMasters { .. } => AwaitingMasters { left: LONG, restarted: 2, count: 3 }, "waiting 4.4s: 2 of 3 masters may have restarted";
             Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
-            RoundTrip { .. } => RoundTrip { one: LONG, all: LONG, count: 3 }, "4.4s to all 3";
             NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
             AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error }, "waiting up to 4.4s more: lock \"orders:42\"";
             AwaitingLock { .. } => AwaitingLock { left: None, error }, "waiting: lock \"orders:42\"";
             Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
             Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
             GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";
-            GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not waited for";
+            GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not needed";
             Extended { .. } => Extended { lock, left: LONG }, "lock \"orders:42\" extended; valid for 4.4s";
             NotExtended { .. } => NotExtended { error }, "trying again: lock \"orders:42\"";
             NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
@@ -463,7 +209,7 @@ mod tests {
             RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends in 4.4s at the latest, and sooner if masters answer";
             Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
             Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
-            GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before the command ended; check its work";
+            GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
             ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
             ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
             DrillRuns => DrillRuns, "another drill runs";

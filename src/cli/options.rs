@@ -1,24 +1,22 @@
-//! What the subcommands share: which masters and how they are reached, how the program ends, what it prints.
-//!
-//! Everything for stderr goes through [`say`], so that a login in a URL is never shown and nothing waits
-//! for a reader.
+//! What the subcommands share: which masters and how they are reached, how the program ends.
 
-use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, Write};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use clap::Args as _;
 
 use redlatch::engine::quorum;
 use redlatch::error::{ConfigError, Failure, InputError};
 use redlatch::internals::{env, words};
 use redlatch::status::{MasterState, MasterStatus};
-use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock};
+use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock, limits};
 
 use super::message::{self, Message};
-use super::output::{self, END_LIMIT};
+use super::output::Countdown;
 
 /// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
 pub(crate) mod code {
@@ -26,6 +24,10 @@ pub(crate) mod code {
     pub(crate) const WARNINGS: u8 = 1;
     /// The examination found errors.
     pub(crate) const ERRORS: u8 = 2;
+    /// A drill found two holders of one lock.
+    pub(crate) const TWO_HOLDERS: u8 = 1;
+    /// A fault of a drill could not be ended.
+    pub(crate) const UNHEALED: u8 = 2;
     /// Arguments or settings that cannot work; nothing was sent.
     pub(crate) const USAGE: u8 = 64;
     /// Too few masters could grant.
@@ -52,9 +54,6 @@ const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 /// Masters that count so soon after a quorum does are waited for too: a short command would end before their
 /// marks are written.
 const NEARLY: Duration = Duration::from_millis(500);
-
-/// How often to look whether a signal has come.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a question waits for each master, unless `--answer-timeout` says otherwise.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
@@ -164,20 +163,13 @@ impl MasterOptions {
 }
 
 /// Name of the option that stands for this variable.
-fn option_of(variable: &str) -> &'static str {
-    match variable {
-        env::MASTERS => "--master",
-        env::MAX_TTL => "--max-ttl",
-        env::ANSWER_TIMEOUT => "--answer-timeout",
-        env::CONNECT_TIMEOUT => "--connect-timeout",
-        env::PREFIX => "--prefix",
-        env::DRIFT_PPM => "--drift-ppm",
-        env::TLS_CA => "--tls-ca",
-        env::TLS_CERT => "--tls-cert",
-        env::TLS_KEY => "--tls-key",
-        env::TLS_SERVER_NAME => "--tls-server-name",
-        _ => "--trust, --strict",
-    }
+fn option_of(variable: &str) -> String {
+    let command = MasterOptions::augment_args(clap::Command::new("redlatch"));
+    let mut options = command.get_arguments();
+    let option = options.find(|option| option.get_env().is_some_and(|env| env == variable));
+    // The quarantine has two options without a value.
+    let long = option.and_then(clap::Arg::get_long);
+    long.map_or_else(|| "--trust, --strict".to_owned(), |long| format!("--{long}"))
 }
 
 /// How the connections of rediss:// URLs are secured.
@@ -232,7 +224,7 @@ impl From<ConfigError> for Exit {
     fn from(error: ConfigError) -> Self {
         match error {
             ConfigError::Variable { variable, reason } => {
-                Self::usage(Message::BadSetting { option: option_of(variable), variable, reason: &reason })
+                Self::usage(Message::BadSetting { option: &option_of(variable), variable, reason: &reason })
             }
             error => Self::usage(error),
         }
@@ -277,65 +269,6 @@ impl From<AcquireError> for Exit {
     }
 }
 
-/// Has a message printed to stderr. Never waits for that.
-pub(crate) fn say(text: impl fmt::Display) {
-    output::say(&without_logins(&format!("{text:#}")));
-}
-
-/// Prints the result to stdout.
-pub(crate) fn print(text: &str) -> io::Result<()> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // A reader that closed the pipe does not want the rest.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The same for a program that catches signals: one that came ends the wait for a reader that does not read.
-pub(crate) fn print_until(text: String, is_interrupted: impl Fn() -> bool) -> io::Result<()> {
-    let (sender, printed) = mpsc::channel();
-    thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
-    loop {
-        // After a signal the reader has this time once more.
-        let is_last = is_interrupted();
-        match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("the thread for stdout ended"));
-            }
-            Err(RecvTimeoutError::Timeout) if is_last => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
-}
-
-/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
-/// it hides too much rather than too little, except for the form of a URL as the library's errors show it,
-/// and for the place in a script that servers name at the end of an error: ` on @user_script:1.`
-fn without_logins(text: &str) -> Cow<'_, str> {
-    if !text.contains("://") || !text.contains('@') {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let mut parts = line.split("://");
-        shown.push_str(parts.next().unwrap_or_default());
-        for part in parts {
-            shown.push_str("://");
-            let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
-            let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
-            match end.map(|at| part.split_at(at)) {
-                Some((login, place)) if login != "[user[:password]" => {
-                    shown.push('…');
-                    shown.push_str(place);
-                }
-                _ => shown.push_str(part),
-            }
-        }
-    }
-    Cow::Owned(shown)
-}
-
 /// What is wrong with masters: those whose votes would not count now, and warnings. Masters that say the same
 /// share a line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
@@ -360,27 +293,55 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     words::grouped(lines, masters.len())
 }
 
-/// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
-#[derive(Default)]
-pub(crate) struct Countdown {
-    is_said: bool,
-}
+/// The signal that ends a measurement early.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<AtomicUsize>);
 
-impl Countdown {
-    pub(crate) fn show(&mut self, message: &Message<'_>) {
-        if output::stderr_is_terminal() {
-            output::show(&without_logins(&message.to_string()));
-        } else if !self.is_said {
-            say(message);
+impl Interrupt {
+    pub(crate) fn catch(signals: &[i32]) -> io::Result<Self> {
+        let number = Arc::new(AtomicUsize::new(0));
+        for signal in signals {
+            signal_hook::flag::register_usize(
+                *signal,
+                number.clone(),
+                usize::try_from(*signal).unwrap_or(0),
+            )?;
         }
-        self.is_said = true;
+        Ok(Self(number))
+    }
+
+    pub(crate) fn has_come(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// The exit code of the signal that came, if one did.
+    pub(crate) fn code(&self) -> Option<u8> {
+        let signal = u8::try_from(self.0.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
+        (signal != 0).then(|| code::SIGNAL_BASE.saturating_add(signal))
     }
 }
 
-impl Drop for Countdown {
-    /// Clears the line: what follows says what became of the wait.
-    fn drop(&mut self) {
-        output::clear();
+/// Fails where a number is out of its bounds.
+pub(crate) fn check_bounds<N: PartialOrd + fmt::Display>(
+    option: &'static str,
+    value: N,
+    min: N,
+    max: N,
+) -> Result<(), Exit> {
+    let is_good = min <= value && value <= max;
+    let (value, min, max): (_, &dyn fmt::Display, _) = (&value, &min, &max);
+    if is_good { Ok(()) } else { Err(Exit::usage(Message::OutOfBounds { option, value, min, max })) }
+}
+
+/// Fails where a time is zero, or longer than the library's timers.
+pub(crate) fn check_time(option: &'static str, time: Duration) -> Result<(), Exit> {
+    let (value, max) = (words::Rounded(time), words::Rounded(limits::TIME_LIMIT_MAX));
+    let is_good = !time.is_zero() && time <= limits::TIME_LIMIT_MAX;
+    let min = &"more than 0";
+    if is_good {
+        Ok(())
+    } else {
+        Err(Exit::usage(Message::OutOfBounds { option, value: &value, min, max: &max }))
     }
 }
 
@@ -433,33 +394,5 @@ pub(crate) fn wait_for_masters(
             countdown.show(&Message::AwaitingMasters { left: longest, restarted: count, count: count_all });
         }
         redlock.turn(longest.min(Duration::from_millis(100)))?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logins_are_not_shown() {
-        for (text, shown) in [
-            ("plain text", "plain text"),
-            ("mail a@b", "mail a@b"),
-            ("redis://h:1", "redis://h:1"),
-            ("unexpected argument 'redis://me:s3@h' found", "unexpected argument 'redis://…@h' found"),
-            ("'redis://me:s3 s3@h' found", "'redis://…@h' found"),
-            ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
-            ("redis://h\nmail a@b", "redis://h\nmail a@b"),
-            ("want redis://[user[:password]@]host", "want redis://[user[:password]@]host"),
-            (
-                "redis://h replied: WRONGTYPE, on @user_script:1.",
-                "redis://h replied: WRONGTYPE, on @user_script:1.",
-            ),
-            ("redis://me:s3 on @user_script:1@h", "redis://…@h"),
-            ("redis://me:s3@h replied: x, on @user_script:1.", "redis://…@h replied: x, on @user_script:1."),
-            ("redis://me:s3@user_script:1", "redis://…@user_script:1"),
-        ] {
-            assert_eq!(without_logins(text), shown);
-        }
     }
 }

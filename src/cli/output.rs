@@ -1,26 +1,34 @@
-//! The one way to stderr: lines in their order, and on a terminal one line that shows the present state.
+//! All that the program prints. To stderr: lines in their order, and on a terminal one line that shows the
+//! present state, without the login of a URL.
 //!
 //! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log
 //! collector: a lock is extended, and its loss followed, whether or not anybody reads. If the queue is full,
 //! its oldest text is dropped and counted.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::getpgrp;
-use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp};
+use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 
-use super::layout::{add_paragraph, stderr_width};
 use super::message::Message;
+use super::options::Interrupt;
 
 /// The most texts that wait for stderr. Each has at most some lines for each master.
 const TEXT_COUNT_MAX: usize = 256;
 
 /// How long the program's end waits for the texts that are left.
-pub(crate) const END_LIMIT: Duration = Duration::from_secs(1);
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often to look whether a signal has come.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest piece of another program's output that is passed on at once.
 const PIECE_SIZE_MAX: u64 = 4096;
@@ -199,9 +207,9 @@ fn wait_until_written(queue: MutexGuard<'static, Queue>) -> MutexGuard<'static, 
     waited.unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Has a message printed. Never waits.
-pub(super) fn say(text: &str) {
-    let text = formatted(text, stderr_width());
+/// Has a message printed to stderr. Never waits for that.
+pub(crate) fn say(text: impl fmt::Display) {
+    let text = formatted(&without_logins(&format!("{text:#}")), stderr_width());
     change(|queue| queue.push(text));
 }
 
@@ -252,6 +260,158 @@ pub(crate) fn finish() {
 
 pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
+}
+
+/// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
+#[derive(Default)]
+pub(crate) struct Countdown {
+    is_said: bool,
+}
+
+impl Countdown {
+    pub(crate) fn show(&mut self, message: &Message<'_>) {
+        if stderr_is_terminal() {
+            show(&without_logins(&message.to_string()));
+        } else if !self.is_said {
+            say(message);
+        }
+        self.is_said = true;
+    }
+}
+
+impl Drop for Countdown {
+    /// Clears the line: what follows says what became of the wait.
+    fn drop(&mut self) {
+        clear();
+    }
+}
+
+/// Prints the result to stdout.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // A reader that closed the pipe does not want the rest.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a program that catches signals: one that came ends the wait for a reader that does not read.
+pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()> {
+    let (sender, printed) = mpsc::channel();
+    thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
+    loop {
+        // After a signal the reader has this time once more.
+        let is_last = interrupt.has_come();
+        match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the thread for stdout ended"));
+            }
+            Err(RecvTimeoutError::Timeout) if is_last => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
+/// it hides too much rather than too little, except for the form of a URL as the library's errors show it,
+/// and for the place in a script that servers name at the end of an error: ` on @user_script:1.`
+fn without_logins(text: &str) -> Cow<'_, str> {
+    if !text.contains("://") || !text.contains('@') {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let mut parts = line.split("://");
+        shown.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            shown.push_str("://");
+            let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
+            let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
+            match end.map(|at| part.split_at(at)) {
+                Some((login, place)) if login != "[user[:password]" => {
+                    shown.push('…');
+                    shown.push_str(place);
+                }
+                _ => shown.push_str(part),
+            }
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Width of lines where stdout is no terminal.
+const WIDTH_DEFAULT: usize = 80;
+
+/// Lines longer than this are hard to read, however wide the screen is.
+const WIDTH_MAX: usize = 110;
+
+/// Width of a line on stdout.
+pub(crate) fn stdout_width() -> usize {
+    terminal_width().map_or(WIDTH_DEFAULT, |width| width.min(WIDTH_MAX))
+}
+
+/// Width of the terminal that stdout is; `None` if it is none.
+pub(crate) fn terminal_width() -> Option<usize> {
+    width_of(io::stdout())
+}
+
+/// Width of the terminal that stderr is; `None` if it is none.
+pub(crate) fn stderr_width() -> Option<usize> {
+    width_of(io::stderr())
+}
+
+fn width_of(stream: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(stream).ok()?;
+    // Zero is a terminal that does not know its size.
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// A value as one line of JSON in ASCII: text of others stays whole, and looks like nothing else.
+pub(crate) fn json_line(value: &serde_json::Value) -> String {
+    let mut line = String::new();
+    for char in value.to_string().chars() {
+        if matches!(char, ' '..='~') {
+            line.push(char);
+        } else {
+            let units = char
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .map(|unit| format!("\\u{unit:04x}"))
+                .collect::<String>();
+            line.push_str(&units);
+        }
+    }
+    line.push('\n');
+    line
+}
+
+/// A time in whole milliseconds.
+pub(crate) fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Adds a paragraph to a text: lines of at most `width` characters, where words allow that. The first line
+/// begins with `first`, the others with as many spaces as `indent` says.
+pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent: usize, text: &str) {
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        let needed = line.chars().count() + usize::from(!is_empty) + word.chars().count();
+        if !is_empty && needed > width {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
 }
 
 #[cfg(test)]
@@ -308,5 +468,54 @@ mod tests {
         let wide = "東京".repeat(40);
         assert_eq!(cut(&wide, Some(20)), "redlatch: 東京東京…");
         assert_eq!(cut("東京", Some(16)), "redlatch: 東京");
+    }
+
+    #[test]
+    fn json_keeps_text_and_shows_ascii_only() {
+        let value = serde_json::json!({ "name": "a\u{202e}b \u{7f}\n\"é𝄞" });
+        let line = json_line(&value);
+        assert!(
+            line.ends_with("}\n") && line.trim_end().chars().all(|char| matches!(char, ' '..='~')),
+            "{line}"
+        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&line).expect("JSON"), value);
+    }
+
+    #[test]
+    fn paragraphs_fit_into_their_width() {
+        let text = "a server that takes all memory may be ended by the system, whatever it holds";
+        for width in [1, 8, 20, 40, 80] {
+            let mut out = String::new();
+            add_paragraph(&mut out, width, "why: ", 5, text);
+            let words: Vec<&str> = out.split_whitespace().skip(1).collect();
+            assert_eq!(words.join(" "), text);
+            for line in out.lines() {
+                let is_one_word = line.trim_start_matches("why:").split_whitespace().count() == 1;
+                assert!(line.chars().count() <= width || is_one_word, "{width}: {line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn logins_are_not_shown() {
+        for (text, shown) in [
+            ("plain text", "plain text"),
+            ("mail a@b", "mail a@b"),
+            ("redis://h:1", "redis://h:1"),
+            ("unexpected argument 'redis://me:s3@h' found", "unexpected argument 'redis://…@h' found"),
+            ("'redis://me:s3 s3@h' found", "'redis://…@h' found"),
+            ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
+            ("redis://h\nmail a@b", "redis://h\nmail a@b"),
+            ("want redis://[user[:password]@]host", "want redis://[user[:password]@]host"),
+            (
+                "redis://h replied: WRONGTYPE, on @user_script:1.",
+                "redis://h replied: WRONGTYPE, on @user_script:1.",
+            ),
+            ("redis://me:s3 on @user_script:1@h", "redis://…@h"),
+            ("redis://me:s3@h replied: x, on @user_script:1.", "redis://…@h replied: x, on @user_script:1."),
+            ("redis://me:s3@user_script:1", "redis://…@user_script:1"),
+        ] {
+            assert_eq!(without_logins(text), shown);
+        }
     }
 }

@@ -11,7 +11,6 @@
 
 mod acquire;
 mod descendants;
-mod holder;
 mod least;
 mod locks;
 mod process;
@@ -24,21 +23,23 @@ mod supervisor;
 mod terminal;
 mod timeline;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
 use redlatch::error::InputError;
 use redlatch::internals::env::parse_time;
+use redlatch::internals::words::is_deceptive;
+use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
 use redlatch::status::MasterState;
 use redlatch::{HeldLocks, Quarantine, Redlock, ReleaseError, Released, limits};
 
 use super::message::{Message, label, with_lock};
-use super::options::{self, Enough, Exit, MasterOptions, code, say};
-use super::output;
-use super::ping::{self, RoundTrip};
+use super::options::{self, Enough, Exit, MasterOptions, code};
+use super::output::{self, say};
 use process::Process;
 use supervisor::{End, Supervisor};
 use timeline::Timeline;
@@ -225,9 +226,6 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// How long one turn of the event loop lasts at most while a signal may come.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
 
-/// How long the round trip is measured for `--verbose`.
-const PING_TIME: Duration = Duration::from_millis(10);
-
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
@@ -237,7 +235,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     }
     let config = args.masters.config(|builder| {
         let builder = builder.max_hold(args.max_hold);
-        match holder::label(args.label.as_deref(), &args.command) {
+        match holder_label(args.label.as_deref(), &args.command) {
             Some(label) => builder.holder_label(label),
             None => builder,
         }
@@ -255,7 +253,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         _ => Voice::Usual,
     };
     let mut run = Run { redlock, label, ttl, options, voice, signals, wait: None };
-    run.tell(|run| run.describe_masters(started));
+    run.report(|run| run.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
     let masters =
         if run.redlock.config().quarantine() == Quarantine::Strict { run.wait_for_masters() } else { Ok(()) };
@@ -397,7 +395,7 @@ impl Run {
             return Err(cannot_start(&args.command, error));
         }
         if let Ok(end) = &end {
-            self.tell(|_| Message::CommandEnded { code: end.code }.to_string());
+            self.report(|_| Message::CommandEnded { code: end.code }.to_string());
         }
         let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
         let since = last.checked_sub(self.ttl.validity());
@@ -447,7 +445,7 @@ impl Run {
                 false
             }
             Ok(Released { deleted, .. }) => {
-                self.tell(|_| Message::Released { lock, deleted, count }.to_string());
+                self.report(|_| Message::Released { lock, deleted, count }.to_string());
                 true
             }
             Err(error) => {
@@ -470,7 +468,8 @@ impl Run {
         self.voice == Voice::Verbose
     }
 
-    fn tell(&self, what: impl FnOnce(&Self) -> String) {
+    /// Says this with `--verbose`.
+    fn report(&self, what: impl FnOnce(&Self) -> String) {
         if self.is_verbose() {
             say(what(self));
         }
@@ -484,9 +483,6 @@ impl Run {
         let count = masters.len();
         let mut lines = vec![Message::Connected { ready, count, needed: quorum(count), took }.to_string()];
         lines.extend(options::doubts(&masters));
-        if let Ok(RoundTrip { one, all, count }) = ping::measure(&self.redlock, PING_TIME) {
-            lines.push(Message::RoundTrip { one, all, count }.to_string());
-        }
         lines.join("\n  ")
     }
 
@@ -521,4 +517,56 @@ fn cannot_start(command: &[OsString], error: &io::Error) -> Exit {
     };
     let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     Exit::new(code, Message::CannotRun { program: &program, error })
+}
+
+/// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.
+fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<String> {
+    match asked {
+        Some("") => None,
+        Some(asked) => Some(asked.to_owned()),
+        None => {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+            Some(default_label(&host, std::process::id(), program))
+        }
+    }
+}
+
+/// The host's first name, as much of the rest as fits, and nothing that upsets a terminal.
+fn default_label(host: &str, pid: u32, program: &OsStr) -> String {
+    let host = host.split('.').next().unwrap_or_default();
+    let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    let label = format!("{host}:{pid}:{program}");
+    let mut size = 0;
+    let is_within = |char: &char| {
+        size += char.len_utf8();
+        size <= HOLDER_LABEL_SIZE_MAX
+    };
+    label.chars().map(|char| if is_deceptive(char) { '?' } else { char }).take_while(is_within).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redlatch::engine::HolderLabel;
+
+    #[test]
+    fn a_default_label_is_always_a_label() {
+        assert_eq!(default_label("web-3.example.com", 4711, OsStr::new("/bin/tar")), "web-3:4711:tar");
+        assert_eq!(default_label("web", 7, OsStr::new("a\u{202e}b\u{200b}c")), "web:7:a?b?c");
+        let long = "é".repeat(100);
+        for (host, program) in
+            [("", ""), (&*long, "tar"), ("web", &*long), ("a\nb", "c\x1b[31m"), (".", "..")]
+        {
+            let label = default_label(host, u32::MAX, OsStr::new(program));
+            assert!(HolderLabel::new(&label).is_ok(), "{label:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_label_is_none() {
+        assert_eq!(holder_label(Some(""), &[]), None);
+        assert_eq!(holder_label(Some("job 7"), &[]), Some("job 7".to_owned()));
+        assert!(holder_label(None, &["sleep".into()]).is_some_and(|it| it.ends_with(":sleep")));
+    }
 }

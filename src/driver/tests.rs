@@ -47,7 +47,7 @@ fn trouble_with(addresses: Vec<SocketAddr>) -> String {
 }
 
 #[test]
-fn the_most_telling_trouble_of_an_address_is_reported() {
+fn the_most_informative_trouble_of_an_address_is_reported() {
     // Nothing listens there; and nobody can connect to all hosts.
     let refused = SocketAddr::from(([127, 0, 0, 1], 1));
     let nowhere = SocketAddr::from((Ipv4Addr::BROADCAST, 1));

@@ -102,7 +102,7 @@ fn a_lock_gone_before_the_end_gives_76() {
     run.line();
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
     run.send("\n");
-    expect(&run.finish(), 76, &["gone on", "before the command ended"]);
+    expect(&run.finish(), 76, &["gone on", "before its release"]);
 }
 
 #[test]

@@ -213,8 +213,8 @@ fn assert_none_inside_twice(witness: &Witness) {
     assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
-/// Keys of locks on a master, and those of queues, if they count. Those of fences, marks and reservations are
-/// no locks.
+/// Number of keys of locks on a master, with those of wait queues if `has_queues`. Keys of fences, marks and
+/// reservations do not count.
 fn key_count(master: &mut fleet::Master, has_queues: bool) -> usize {
     let fleet::Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
     let is_queue = |key: &str| key.starts_with("redlatch:fair:");

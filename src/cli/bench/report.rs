@@ -7,10 +7,9 @@ use redlatch::internals::words::Rounded;
 use redlatch::stats::Histogram;
 use serde_json::{Value, json};
 
+use super::ping::{RoundTrip, mean};
 use super::{Limit, Measured};
-use crate::options::say;
-use crate::output::{self, stderr_is_terminal};
-use crate::ping::{RoundTrip, mean};
+use crate::output::{self, say, stderr_is_terminal, whole_ms};
 
 /// The result, and what is needed to read it.
 pub(super) struct Report {
@@ -77,7 +76,7 @@ impl Report {
     }
 
     fn write_round_trip(&self, text: &mut String) {
-        let Some(RoundTrip { one, all, .. }) = self.round_trip else { return };
+        let Some(RoundTrip { one, all }) = self.round_trip else { return };
         let _ = writeln!(
             text,
             "round trip of PING in this run: {} to one master, {} to all at once (mean)",
@@ -99,7 +98,7 @@ impl Report {
             "quorum": self.quorum,
             "depth": self.depth,
             "keys": self.key_count,
-            "ttl_ms": u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
+            "ttl_ms": whole_ms(self.ttl),
             "await_release": self.awaits_release,
             "fair": self.fair,
             "pairs": measured.pairs,
@@ -174,7 +173,7 @@ impl Progress {
         self.shown_at = elapsed;
         let (done, all) = match self.limit {
             Limit::Pairs(count) => (attempts, count),
-            Limit::Time(time) => (milliseconds(elapsed), milliseconds(time)),
+            Limit::Time(time) => (whole_ms(elapsed), whole_ms(time)),
         };
         let percent = (u128::from(done) * 100 / u128::from(all.max(1))).min(100);
         let text = format!("{percent}%, {:.1} s, {pairs} pairs", elapsed.as_secs_f64());
@@ -186,8 +185,4 @@ impl Drop for Progress {
     fn drop(&mut self) {
         output::clear();
     }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

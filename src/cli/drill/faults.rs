@@ -13,10 +13,10 @@ use redlatch::internals::probe::{self, Probe};
 use redlatch::internals::words::Rounded;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::output::{self};
 use super::{Args, Drill, LOOK_PAUSE, seed};
 use crate::message::Message;
-use crate::options::say;
-use crate::output;
+use crate::output::say;
 
 /// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);

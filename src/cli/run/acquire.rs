@@ -12,8 +12,8 @@ use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::message::{Message, with_lock};
-use crate::options::{Countdown, Exit, say};
-use crate::output;
+use crate::options::Exit;
+use crate::output::{self, Countdown, say};
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
 /// nightly job.
@@ -73,7 +73,7 @@ impl Run {
         let held = result?.map_err(|error| Exit::from(error).of_lock(&self.label))?;
         let waited = start.elapsed();
         names.iter().zip(&held).for_each(|(name, (_, grant))| {
-            self.tell(|run| run.describe_grant(name, grant, waited));
+            self.report(|run| run.describe_grant(name, grant, waited));
         });
         Ok(held)
     }

@@ -12,7 +12,7 @@ use redlatch::{ExtendError, Left};
 
 use super::{Run, TURN_LIMIT};
 use crate::message::{Message, with_lock};
-use crate::options::say;
+use crate::output::say;
 
 impl Run {
     /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far. A
@@ -59,7 +59,7 @@ impl Run {
         let left = |now: Instant| until.saturating_duration_since(now);
         let all = left(Instant::now());
         if all > max_ttl && !*is_signalled {
-            self.tell(|run| Message::Staying { lock: &run.label, left: all }.to_string());
+            self.report(|run| Message::Staying { lock: &run.label, left: all }.to_string());
         }
         while left(Instant::now()) > max_ttl {
             if *is_signalled {
@@ -84,7 +84,7 @@ impl Run {
     fn describe_rest(&self, result: &Result<Left, LeaveError>) -> Option<Instant> {
         let lock = &self.label;
         match result {
-            Ok(_) => self.tell(|_| Message::Kept { lock }.to_string()),
+            Ok(_) => self.report(|_| Message::Kept { lock }.to_string()),
             Err(error) => say(with_lock(lock, format!("{error:#}"))),
         }
         match result {

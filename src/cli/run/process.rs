@@ -28,7 +28,8 @@ use super::descendants::{self, Descendant, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
 use crate::message::Message;
-use crate::options::{Exit, code, say};
+use crate::options::{Exit, code};
+use crate::output::say;
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 

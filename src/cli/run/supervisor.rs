@@ -18,7 +18,8 @@ use super::locks::Locks;
 use super::process::{self, Process};
 use super::timeline::{Due, Timeline};
 use crate::message::{Message, with_lock};
-use crate::options::{Exit, say};
+use crate::options::Exit;
+use crate::output::say;
 
 /// How long a sleep of the machine may go unnoticed after it.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

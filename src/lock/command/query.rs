@@ -34,8 +34,8 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
     }
 }
 
-/// The number of readers in a reply to [`super::shared::encode_reader_count`], zero where the key is no set of
-/// readers; or the error.
+/// The number of readers in a reply to [`super::shared::encode_reader_count`], zero where the key is no set
+/// of readers; or the error.
 pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, WrongShape> {
     match *reply {
         Reply::Integer(count) => usize::try_from(count).map(Ok).map_err(|_| WrongShape),
@@ -54,8 +54,8 @@ pub(crate) fn time_left(reply: &Reply<'_>) -> Result<Result<HolderTtl, Failure>,
     }
 }
 
-/// Deletes the lock with this key, from [`super::entry::Entry::key`]. The script is sent in full: it is seldom
-/// needed.
+/// Deletes the lock with this key, from [`super::entry::Entry::key`]. The script is sent in full: it is
+/// seldom needed.
 pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
     FORCE_UNLOCK.encode_head(out, Script::Text);
     out.extend_from_slice(key);

@@ -42,7 +42,7 @@ pub fn keep(peer: FamilyPeer, lock_count: usize, time: Duration, ttl: Duration) 
     let player = Player::start(command)?;
     expect(&player.line(READY_PATIENCE)?, "held")?;
     let (before, sent_before) = (player.usage().0, calls(&mut fleet, &["evalsha", "eval"]));
-    let told = player.line(time + READY_PATIENCE)?;
+    let end = player.line(time + READY_PATIENCE)?;
     let ((after, memory_mib), sent_after) = (player.usage(), calls(&mut fleet, &["evalsha", "eval"]));
     let keys = fleet.masters().map(|master| integer(&master.ask("DBSIZE").text()));
     let keys_left = keys.min().unwrap_or(0);
@@ -50,7 +50,7 @@ pub fn keep(peer: FamilyPeer, lock_count: usize, time: Duration, ttl: Duration) 
         core_share: (after.saturating_sub(before)).as_secs_f64() / time.as_secs_f64(),
         memory_mib,
         renewals_per_second: (sent_after - sent_before) as f64 / time.as_secs_f64(),
-        lost: told.strip_prefix("kept ").and_then(|count| count.parse().ok()).ok_or(told)?,
+        lost: end.strip_prefix("kept ").and_then(|count| count.parse().ok()).ok_or(end)?,
         keys_left,
     })
 }

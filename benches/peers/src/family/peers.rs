@@ -190,7 +190,7 @@ fn now_us() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros()
 }
 
-fn tell(events: &Events) {
+fn report(events: &Events) {
     for (who, [asked, acquired, released]) in events.lock().expect("no panic").iter() {
         println!("{who} {asked} {acquired} {released}");
     }
@@ -226,7 +226,7 @@ fn contend(peer: FamilyPeer, urls: &[String], count: usize, pace: Pace) {
             });
         }
     });
-    tell(&events);
+    report(&events);
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -257,7 +257,7 @@ fn contend_rslock(urls: &[String], count: usize, pace: Pace) {
             contender.await.expect("a contender does not panic");
         }
     });
-    tell(&events);
+    report(&events);
 }
 
 fn keep(urls: &[String], count: usize, time: Duration, ttl: Duration) {

@@ -9,27 +9,25 @@ use redlatch::internals::probe::{Probe, ProbeError, some};
 use redlatch::stats::Histogram;
 use redlatch::status::MasterState;
 
-use super::options::Exit;
+use crate::options::Exit;
 
 /// How long one master may take to connect, or to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Means of what exchanges took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RoundTrip {
+pub(super) struct RoundTrip {
     /// One `PING` to one master and its answer: the mean over all masters.
-    pub(crate) one: Duration,
+    pub(super) one: Duration,
     /// One `PING` to each master, all sent before the first answer is read, until the last is.
-    pub(crate) all: Duration,
-    /// Number of masters.
-    pub(crate) count: usize,
+    pub(super) all: Duration,
 }
 
 /// Measures the round trip to the masters that answer, for about `time`.
 ///
 /// # Errors
 /// Of the first of them that cannot be connected or does not answer.
-pub(crate) fn measure(redlock: &Redlock, time: Duration) -> Result<RoundTrip, Exit> {
+pub(super) fn measure(redlock: &Redlock, time: Duration) -> Result<RoundTrip, Exit> {
     let answers = |state: &MasterState| matches!(state, MasterState::Ready | MasterState::Quarantined(_));
     let masters = redlock.masters();
     let masters = (0..masters.len()).filter(|place| answers(&masters[*place].state));
@@ -62,13 +60,13 @@ fn exchange(mut probes: Vec<Probe>, time: Duration) -> Result<RoundTrip, ProbeEr
             break;
         }
     }
-    Ok(RoundTrip { one: mean(&one), all: mean(&all), count: probes.len() })
+    Ok(RoundTrip { one: mean(&one), all: mean(&all) })
 }
 
 const PING: [[&str; 1]; 1] = [["PING"]];
 
 /// Zero without any time.
-pub(crate) fn mean(times: &Histogram) -> Duration {
+pub(super) fn mean(times: &Histogram) -> Duration {
     let count = u32::try_from(times.count()).unwrap_or(u32::MAX);
     times.sum().checked_div(count).unwrap_or_default()
 }
