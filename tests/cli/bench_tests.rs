@@ -9,14 +9,22 @@ fn bench_prints_one_json_object_with_its_figures() {
     for (depth, more) in [(1, &[][..]), (16, &["--no-await-release"][..]), (4, &["--fair"][..])] {
         let command = &mut trusting(&fleet, "bench");
         command.args(["--json", "--pairs", "500", "--depth", &depth.to_string()]).args(more);
+        command.args(["--keys", "1234", "--ttl", "7s"]);
         let bench = finish(command);
         expect(&bench, 0, &[]);
         let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
-        for (field, value) in
-            [("masters", 3), ("masters_ready", 3), ("quorum", 2), ("depth", depth), ("pairs", 500)]
-        {
+        for (field, value) in [
+            ("masters", 3),
+            ("masters_ready", 3),
+            ("quorum", 2),
+            ("depth", depth),
+            ("pairs", 500),
+            ("keys", 1234),
+            ("ttl_ms", 7000),
+        ] {
             assert_eq!(json[field], value, "{field} in {json}");
         }
+        assert_eq!(json["await_release"], more != ["--no-await-release"], "{json}");
         let figures = |name: &str| {
             ["mean", "p50", "p99", "p99_9", "max"]
                 .map(|figure| json[name][figure].as_f64().expect("a number"))
@@ -30,7 +38,9 @@ fn bench_prints_one_json_object_with_its_figures() {
         }
         let rate = json["pairs"].as_f64().expect("a number") / json["elapsed_s"].as_f64().expect("a number");
         assert!((rate - json["pairs_per_s"].as_f64().expect("a number")).abs() < 1.0, "{json}");
-        assert!(json["round_trip_us"]["one"].as_f64() > Some(0.0), "{json}");
+        for of in ["one", "all"] {
+            assert!(json["round_trip_us"][of].as_f64() > Some(0.0), "{json}");
+        }
         assert_eq!(json["errors"].as_array().map(Vec::len), Some(0), "{json}");
     }
 }

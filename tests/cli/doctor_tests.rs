@@ -121,6 +121,59 @@ fn a_healthy_fleet_gives_no_finding() {
 }
 
 #[test]
+fn the_json_has_each_fact_of_a_master() {
+    let mut fleet = start();
+    let master = fleet.master(1);
+    master.ask("CONFIG SET maxmemory 300mb");
+    let fields = master.ask("INFO").text();
+    let field = |name: &str| {
+        let value = fields.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("{name} is not in: {fields}")).trim().to_owned()
+    };
+    let number = |name: &str| field(name).parse::<u64>().expect("a number");
+    let finished = finish(doctor(&fleet.urls()[..3]).arg("--json"));
+    let found: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON and nothing else");
+    let mut facts = found["masters"][1].clone();
+    // First the facts that vary.
+    let mut take = |name: &str| facts.as_object_mut().expect("an object").remove(name).expect("it is there");
+    let round_trip = take("round_trip_us");
+    assert!(round_trip["p50"].as_u64() <= round_trip["p99"].as_u64(), "{round_trip}");
+    assert!(matches!(round_trip["count"].as_u64(), Some(1..=100)), "{round_trip}");
+    let ahead_ms = take("clock_ahead_ms");
+    assert!(
+        ahead_ms.as_i64().is_some_and(|ahead| ahead.abs() < 60_000),
+        "one machine has one clock: {ahead_ms}"
+    );
+    let uptime = take("uptime_s");
+    assert!(uptime.as_u64().is_some_and(|it| it >= number("uptime_in_seconds")), "{uptime}");
+    let used = take("used_memory");
+    let before = number("used_memory");
+    assert!(used.as_u64().is_some_and(|it| it > before / 2 && it < before * 2), "{used}, before it {before}");
+    // Redis has none, and Valkey has it since version 9.
+    assert!([serde_json::Value::Null, "DELIFEQ".into()].contains(&take("native_release")));
+    let version = if fields.contains("valkey_version:") { "valkey_version" } else { "redis_version" };
+    let expected = serde_json::json!({
+        "name": fleet.urls()[1],
+        "answered": true,
+        "address": "127.0.0.3",
+        "run_id": field("run_id"),
+        "version": field(version),
+        "role": "master",
+        "is_cluster": false,
+        "maxmemory": 300 << 20,
+        "maxmemory_policy": "noeviction",
+        "evicted_keys": 0,
+        "is_append_only": true,
+        "appendfsync": "everysec",
+        "syncs_each_write": false,
+        "user": "default",
+        "denied": [],
+        "certificate_left_s": null,
+    });
+    assert_eq!(facts, expected);
+}
+
+#[test]
 fn planted_misconfigurations_are_found_one_by_one() {
     let mut fleet = start();
     let all = fleet.urls();

@@ -117,3 +117,16 @@ fn a_signal_ends_a_drill_once_its_fault_is_healed() {
     assert_eq!(faults["hooks"].as_u64(), Some(text.lines().count() as u64), "each fault was ended: {faults}");
     assert_eq!(faults["failed"], 0, "{faults}");
 }
+
+#[test]
+fn a_pause_that_a_master_refuses_is_counted() {
+    let mut fleet = Fleet::start(3);
+    // Each connection of the drill is of the default user.
+    fleet.masters().for_each(|master| drop(master.ask("ACL SETUSER default -client|pause")));
+    let finished = finish(drill(&fleet, "2s").args(["--pause", "--fault-time", "50ms"]));
+    expect(&finished, 0, &["CLIENT PAUSE on redis://127.0.0.1:", "NOPERM"]);
+    let faults = &json(&finished.stdout)["faults"];
+    assert_eq!((&faults["pauses"], &faults["unhealed"]), (&0.into(), &serde_json::Value::Null));
+    let said = finished.stderr.lines().filter(|line| line.contains("CLIENT PAUSE on ")).count();
+    assert_eq!(faults["failed"].as_u64(), Some(said as u64), "{}", finished.stderr);
+}

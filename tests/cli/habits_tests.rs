@@ -170,6 +170,10 @@ fn manual_pages_name_each_option() {
         });
         assert_eq!(unknown, None, "{subcommand:?}");
     }
+    let run = finish(redlatch(&[]).args(["generate", "man", "run"])).stdout;
+    for note in [".SH EXIT CODES", "REDLATCH_RESOURCE", ".SH EXAMPLES"] {
+        assert!(run.contains(note), "{note} is not in: {run}");
+    }
     expect(
         &finish(redlatch(&[]).args(["generate", "man", "sprint"])),
         64,

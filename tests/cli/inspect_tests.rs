@@ -49,6 +49,50 @@ fn inspect_distinguishes_free_held_split_and_unknown() {
 }
 
 #[test]
+fn the_json_has_the_state_of_each_master() {
+    let mut fleet = Fleet::start(5);
+    let shown = |fleet: &Fleet, name: &str| -> serde_json::Value {
+        let finished = finish(trusting(fleet, "inspect").args(["--json", name]));
+        serde_json::from_str(&finished.stdout).expect("JSON and nothing else")
+    };
+    (0..3).for_each(|index| _ = fleet.master(index).ask(&format!("SET held one PX {}", 60_000 + index)));
+    fleet.master(3).ask("RPUSH held x");
+    let urls = fleet.urls();
+    let held = shown(&fleet, "held");
+    let left_ms = |index: usize| held["masters"][index]["left_ms"].clone();
+    for index in 0..3 {
+        assert!(left_ms(index).as_u64().is_some_and(|left| left > 10_000 && left <= 60_002), "{held}");
+    }
+    let error = held["masters"][3]["error"].clone();
+    assert!(error.as_str().is_some_and(|text| text.contains("WRONGTYPE")), "{held}");
+    let has_one = |index: usize| {
+        let (name, left_ms) = (&urls[index], left_ms(index));
+        serde_json::json!({ "name": name, "held": true, "value": "one", "label": null, "left_ms": left_ms })
+    };
+    let expected = serde_json::json!({
+        "status": "held", "holder": "one", "holder_label": null, "remaining_ms": left_ms(0), "masters": [
+            has_one(0), has_one(1), has_one(2),
+            { "name": urls[3], "held": null, "error": error },
+            { "name": urls[4], "held": false },
+        ],
+    });
+    assert_eq!(held, expected);
+    let mut reader = Running::start(
+        trusting(&fleet, "run")
+            .args(["--shared", "read", "--", "sh", "-c"])
+            .arg(format!("echo in; {FOREVER}")),
+    );
+    assert_eq!(reader.line(), "in");
+    eventually(PATIENCE, "all masters have the reader", || holder_count(&mut fleet, "read") == 5);
+    let read = shown(&fleet, "read");
+    assert_eq!(read["status"], "shared", "{read}");
+    for master in read["masters"].as_array().expect("a list") {
+        assert_eq!((&master["held"], &master["readers"]), (&true.into(), &1.into()), "{read}");
+        assert!(master["left_ms"].as_u64() > Some(0), "{read}");
+    }
+}
+
+#[test]
 fn masters_that_restarted_lately_are_not_called_free() {
     let fleet = Fleet::start(3);
     let inspect = finish(redlatch(&fleet.urls()).args(["inspect", "report"]));

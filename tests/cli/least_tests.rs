@@ -176,3 +176,18 @@ fn a_lock_that_is_lost_in_the_stay_is_reported() {
     fleet.masters().for_each(|master| master.cont());
     expect(&first.finish(), 76, &[]);
 }
+
+#[test]
+fn one_of_several_locks_lost_in_the_stay_is_enough() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--verbose", "--ttl", "1s", "--at-least", "10min", "a", "--also", "b", "--", "true"]);
+    let mut first = Running::start(&mut command);
+    first.wait_for_stderr("is held for another");
+    // The masters refuse what is about `a`, which proves no loss.
+    fleet
+        .masters()
+        .for_each(|master| assert_eq!(master.ask("ACL SETUSER default resetkeys ~b").text(), "OK"));
+    first.wait_for_stderr("was lost before its --at-least time");
+    expect(&first.finish(), 76, &[]);
+}

@@ -121,6 +121,15 @@ fn the_lock_outlives_its_ttl_while_the_command_runs() {
     expect(&run.finish(), 0, &["the command ended with code 0", "released on"]);
 }
 
+#[test]
+fn renewals_are_said_only_if_asked_for() {
+    let fleet = Fleet::start(3);
+    let command = &mut trusting(&fleet, "run");
+    let finished = finish(command.args(["--ttl", "1s", "r", "--", "sleep", "1.5"]));
+    expect(&finished, 0, &[]);
+    assert!(!finished.stderr.contains("extended; valid for"), "{}", finished.stderr);
+}
+
 // ---- others ----
 
 #[test]

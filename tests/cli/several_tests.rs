@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
+use crate::hostile::{ANY, Conduct, Hostile};
 
 #[test]
 fn a_command_with_several_locks_has_all_tokens() {
@@ -113,4 +114,43 @@ fn several_locks_are_extended_and_lost_together() {
     expect(&finished, 76, &["TERM to the command", "no longer has this lock"]);
     assert_eq!(finished.stdout, "term\n");
     assert_eq!(holder_count(&mut fleet, "a"), 0);
+}
+
+#[test]
+fn one_of_several_locks_gone_before_the_end_gives_76() {
+    for gone in ["a", "b"] {
+        let mut fleet = Fleet::start(3);
+        let mut command = trusting(&fleet, "run");
+        command.args(["--ttl", "30s", "a", "--also", "b", "--", "sh", "-c", "echo ready; read line"]);
+        let mut run = Running::start_with_stdin(&mut command);
+        run.line();
+        eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, gone) == 3);
+        fleet.masters().for_each(|master| assert_eq!(master.ask(&format!("DEL {gone}")).text(), "1"));
+        run.send("\n");
+        expect(&run.finish(), 76, &["one of lock", "gone on"]);
+        assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key)), [0, 0]);
+    }
+}
+
+/// A signal comes when one lock is granted, and the other is not decided: its masters answer slowly.
+#[test]
+fn a_signal_between_two_grants_leaves_no_lock() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SET b other").text(), "OK"));
+    let late = Conduct::Late(Duration::from_secs(1));
+    let slow: Vec<Hostile> = fleet.addrs().iter().map(|addr| Hostile::start(*addr, ANY, late)).collect();
+    let urls: Vec<String> = slow.iter().map(|master| master.url("")).collect();
+    let mut command = redlatch(&urls);
+    command.args(["run", "--trust", "--answer-timeout", "15s", "--connect-timeout", "30s"]);
+    command.args(["--max-ttl", "1h", "--ttl", "1h", "a", "--also", "b", "--", "true"]);
+    let run = Running::start(&mut command);
+    // The holder of `b` is asked for behind the answers of a quorum, to `a`, too.
+    eventually(PATIENCE, "b is refused", || {
+        fleet.masters().any(|master| master.ask("INFO commandstats").text().contains("cmdstat_pttl:"))
+    });
+    run.signal("TERM");
+    let code = run.finish().code;
+    // On a busy machine the refusal may have ended the run before.
+    assert!(matches!(code, Some(143 | 75)), "{code:?}");
+    eventually(PATIENCE, "a is released", || holder_count(&mut fleet, "a") == 0);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
-use redlatch::{Acquire, AcquireError, Client, Guard, HeldLocks, ReentrantLock};
+use redlatch::{Acquire, AcquireError, Cancel, Client, Guard, HeldLocks, ReentrantLock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -176,13 +176,19 @@ fn leaked(fleet: &Fleet) -> &'static Client {
 fn a_waker_that_blocks_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    let its = client.clone();
-    let waker = Does::new(move || its.lock("inner").ttl(TTL).acquire().map(drop));
-    let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
-    assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
-    let error = waker.result().expect_err("it would hang");
-    assert!(error.to_string().contains("waker"), "{error}");
-    drop(block_on(acquiring).expect("free"));
+    for cancel in [None, Some(Cancel::new())] {
+        let its = client.clone();
+        let waker = Does::new(move || {
+            let inner = its.lock("inner").ttl(TTL);
+            let inner = if let Some(cancel) = &cancel { inner.cancel_with(cancel) } else { inner };
+            inner.acquire().map(drop)
+        });
+        let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
+        assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
+        let error = waker.result().expect_err("it would hang");
+        assert!(error.to_string().contains("waker"), "{error}");
+        drop(block_on(acquiring).expect("free"));
+    }
     assert_nothing_left(&client, &mut fleet);
 }
 

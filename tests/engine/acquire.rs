@@ -37,6 +37,16 @@ fn the_deadline_counts_from_the_start() {
 }
 
 #[test]
+fn the_default_ttl_keeps_to_the_longest() {
+    for (max_ttl, ttl) in [(2000, 2000), (60_000, 10_000)] {
+        let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(max_ttl)));
+        rig.acquire_with("a", Options::new().wait(Duration::ZERO));
+        let validity = ms(ttl - ttl / 100 - 2);
+        assert_eq!(granted(&mut rig).valid_until, rig.now + validity);
+    }
+}
+
+#[test]
 fn a_late_quorum_is_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(20_000)));
     (0..3).for_each(|index| rig.hold(index));
@@ -101,11 +111,32 @@ fn a_denial_says_when_a_quorum_is_free() {
     // Known when the outcome was fixed: masters 0 to 2 refused. Two others may be free, so one of the three
     // must be.
     assert_eq!(denial.holder, HolderTtl::Left(ms(300)));
+    for (index, left) in [(0, 700), (1, 300), (2, 500)] {
+        let holder = HolderTtl::Left(ms(left));
+        assert_eq!(denial.report.votes[index].1, Vote::Refused { holder }, "{denial}");
+    }
     let mut rig = Rig::new(1, defaults);
     rig.masters[0].put(b"a", b"stuck", None);
     rig.acquire("a", 10_000, 0);
     let error = denied(&mut rig);
     assert!(error.to_string().contains("without a TTL"), "{error}");
+}
+
+#[test]
+fn a_denial_knows_the_latest_holder_only() {
+    let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
+    let hold = |rig: &mut Rig, time| {
+        let until = rig.now + time;
+        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+    };
+    hold(&mut rig, ms(2000));
+    rig.acquire("a", 10_000, 1500);
+    rig.advance(ms(500));
+    // The lock passes to a holder with more time.
+    hold(&mut rig, ms(60_000));
+    rig.advance(ms(1000));
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+    assert!(matches!(denial.holder, HolderTtl::Left(left) if left > ms(50_000)), "{denial}");
 }
 
 #[test]

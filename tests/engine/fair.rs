@@ -57,6 +57,19 @@ fn a_fair_lock_respects_the_attempts_limit() {
 }
 
 #[test]
+fn a_fair_waiter_subscribes_to_its_own_channel() {
+    for (options, channel_count) in [(Options::new().fair(), 1), (Options::new(), 2)] {
+        let mut rig = Rig::new(1, defaults);
+        rig.masters[0].put(b"a", b"other", None);
+        rig.acquire_with("a", options.wait(ms(60_000)));
+        rig.advance(ms(100));
+        let is_subscription = |args: &&Vec<Vec<u8>>| args[0] == b"SUBSCRIBE";
+        let subscription = rig.masters[0].log.iter().find(is_subscription).expect("it waits");
+        assert_eq!(subscription.len() - 1, channel_count);
+    }
+}
+
+#[test]
 fn an_impossible_fair_answer_ends_the_connection() {
     let wrong: [&[u8]; 5] =
         [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*4\r\n:7\r\n:1\r\n:0\r\n:0\r\n", b"*1\r\n:2\r\n"];

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::model::ModelMaster;
 use crate::rig::{Rig, id};
 use redlatch::engine::Outcome;
-use redlatch::{ExtendError, Quarantine, ReleaseError};
+use redlatch::{ExtendError, Options, Quarantine, ReleaseError};
 
 use crate::{defaults, granted, ms, no_quorum};
 
@@ -398,4 +399,65 @@ fn a_difference_shows_the_locks_held_now() {
     rig.release(locks[0], true);
     let since = rig.engine.stats(rig.now).since(&before);
     assert_eq!((since.acquired, since.released, since.held()), (0, 1, 2));
+}
+
+#[test]
+fn a_master_listed_twice_extends_once() {
+    let mut rig = Rig::new(3, defaults);
+    let options = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).fenced();
+    // The first fenced lock learns the masters' clocks, and the next one needs one attempt.
+    rig.acquire_with("first", options);
+    granted(&mut rig);
+    rig.stop(2);
+    let lock = rig.acquire_with("a", options);
+    granted(&mut rig);
+    rig.hold(1);
+    rig.extend(lock, 10_000);
+    // Behind the extension comes what it answers to the lock's request: it has the key by another connection.
+    rig.receive(2, b"+OWN\r\n");
+    rig.receive(2, b":1\r\n");
+    rig.pump();
+    assert_eq!(rig.outcome(), None, "one server is no quorum");
+    rig.deliver(1);
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Extend(Ok(_)))), "{outcome:?}");
+    assert_eq!(rig.engine.margin(lock), 0);
+}
+
+#[test]
+fn a_silent_master_gets_one_release() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    drop(rig.masters[2].take_log());
+    rig.stop(2);
+    rig.release(lock, false);
+    rig.advance(ms(2000));
+    rig.resume(2);
+    assert_eq!(rig.masters[2].take_log(), ["EVALSHA"]);
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+/// A release notifies one group of the waiters by a script. A master with native commands may refuse it.
+#[test]
+fn a_master_without_scripts_publishes_no_release_alone() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters.iter_mut().for_each(|master| master.is_native = true);
+    rig.masters[0].errors.insert("EVALSHA".into(), "NOPERM x".into());
+    rig.pump();
+    rig.masters.iter_mut().for_each(|master| master.put(b"held", b"other", None));
+    // A client that waits notifies groups of its releases.
+    rig.acquire("held", 10_000, 60_000);
+    rig.advance(ms(100));
+    for index in 0..20 {
+        let name = format!("a{index}");
+        let lock = rig.acquire(&name, 10_000, 0);
+        granted(&mut rig);
+        rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+        rig.release(lock, false);
+        let is_script = |master: &mut ModelMaster| master.take_log().contains(&"EVALSHA".to_owned());
+        let scripts: Vec<bool> = rig.masters.iter_mut().map(is_script).collect();
+        assert!(!scripts[0] && scripts[1] != scripts[2], "{scripts:?}");
+        assert_eq!(rig.holder_count(&name), 0);
+    }
 }

@@ -303,3 +303,40 @@ fn a_lock_is_losing_in_its_last_tenth() {
     let is_losing = |at| rig.engine.is_losing(at, lock);
     assert!(!is_losing(begin - ms(1)) && is_losing(begin) && is_losing(valid_until));
 }
+
+#[test]
+fn the_longest_hold_counts_from_the_request() {
+    let mut rig = Rig::new(3, defaults);
+    (0..3).for_each(|index| rig.hold(index));
+    let options = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).auto_extend(ms(15_000));
+    let lock = rig.acquire_with("a", options);
+    rig.advance(ms(40));
+    rig.deliver_all();
+    granted(&mut rig);
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    let limit = loop {
+        if let Err(error) = renewal(&mut rig) {
+            break error;
+        }
+    };
+    assert_eq!(limit, ExtendError::HoldLimit { max_hold: ms(15_000) });
+}
+
+#[test]
+fn locks_acquired_together_are_renewed_apart() {
+    let mut rig = Rig::new(1, defaults);
+    let options = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).auto_extend(ms(600_000));
+    for index in 0..20 {
+        rig.acquire_with(&format!("a{index}"), options);
+        granted(&mut rig);
+    }
+    let counts: Vec<usize> = (0..1000)
+        .map(|_| {
+            let before = extension_count(&rig);
+            rig.advance(ms(4));
+            extension_count(&rig) - before
+        })
+        .collect();
+    assert_eq!(counts.iter().sum::<usize>(), 20);
+    assert!(counts.iter().all(|count| *count < 10), "{counts:?}");
+}

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::error::LeaveError;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, ReleaseError};
 
@@ -56,11 +57,13 @@ fn a_foreign_lease_is_refused() {
     let (mut first, mut second) = (patient(), patient());
     // No key ends by itself within the patience of this test.
     let mut lease = first.lock("a").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    let left = first.lock("b").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
     assert_eq!(second.extend(&mut lease, TTL), Err(ExtendError::NotHeld));
     assert_eq!(second.release(lease), Err(ReleaseError::NotHeld));
-    assert_eq!(fleet.master(0).ask("EXISTS a").text(), "1");
+    assert_eq!(second.leave_for(left, TTL), Err(LeaveError::NotHeld));
+    assert_eq!(fleet.master(0).ask("EXISTS a b").text(), "2");
     first.flush();
-    eventually(PATIENCE, "its own client releases it", || fleet.master(0).ask("EXISTS a").text() == "0");
+    eventually(PATIENCE, "its own client releases them", || fleet.master(0).ask("EXISTS a b").text() == "0");
 }
 
 #[test]

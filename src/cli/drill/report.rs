@@ -192,4 +192,63 @@ mod tests {
         assert_eq!(seconds_of("x", 4), (3, 3), "nobody recorded the others");
         assert_eq!(seconds_of("xx---", 2), (0, 0), "the rest is after the end");
     }
+
+    #[test]
+    fn each_count_has_its_place() {
+        let second = |locked, is_held, margin| Second { locked, is_held, margin };
+        let record = Record {
+            locked: 11,
+            contended: 12,
+            no_quorum: 13,
+            failed: 14,
+            lost: 15,
+            latest_call: Duration::from_millis(16),
+            seconds: vec![second(17, true, Some(2)), second(0, false, None), second(18, true, Some(1))],
+            unreleased: 19,
+        };
+        let mut sum = record.clone();
+        sum.add(&Record { latest_call: Duration::from_millis(1), ..record });
+        let faults = Counts { pauses: 20, hooks: 21, failed: 22, unhealed: None };
+        let report = Report {
+            time: Duration::from_secs(3),
+            master_count: 5,
+            contenders: 23,
+            resources: 24,
+            sum,
+            found: Found { visit_count: 25, overlap_count: 26, overlaps: vec!["both".to_owned()] },
+            faults,
+            has_faults: true,
+        };
+        let found: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
+        let expected = json!({
+            "seconds": 3.0, "masters": 5, "quorum": 3, "contenders": 23, "resources": 24,
+            "visits": 25, "two_holders": ["both"], "locks": 22, "contended": 24, "no_quorum": 26,
+            "other_errors": 28, "ended_early": 30, "latest_call_ms": 16.0,
+            "seconds_without_locks": 1, "longest_seconds_without_locks": 1, "least_margin": 1,
+            "faults": { "pauses": 20, "hooks": 21, "failed": 22, "unhealed": null }, "unreleased": 38,
+            "by_second": [
+                { "locks": 34, "least_margin": 2 },
+                { "locks": 0, "least_margin": null },
+                { "locks": 36, "least_margin": 1 },
+            ],
+        });
+        assert_eq!(found, expected);
+        let text = report.text();
+        for line in [
+            "5 masters, quorum 3; 23 clients, 24 locks, 3s",
+            "two holders  26 TIMES in 25 visits",
+            "locks        22",
+            "refused      24 contended, 26 without a quorum, 28 other",
+            "ended early  30 of the holders outlasted their lock",
+            "late calls   at most 16ms past the deadline",
+            "no locks     1 s in all, 1 s at most at a time",
+            "margin       at least 1 masters above the quorum",
+            "faults       20 pauses, 21 hooks, 22 failed calls",
+            "left         38 not released everywhere; they end with their TTL",
+            "  both",
+            "        2       36       1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line:?} is not in:\n{text}");
+        }
+    }
 }
