@@ -278,8 +278,8 @@ impl Released {
 #[derive(Debug, Clone)]
 pub struct Validity(Arc<Moved>);
 
-/// Each slot of an operation has one, which its next occupants use again: an acquisition allocates none, and only
-/// an extension or a loss writes it.
+/// Each slot of an operation has one, which its next occupants use again: an acquisition allocates none, and
+/// only an extension or a loss writes it.
 #[derive(Debug)]
 struct Moved {
     base: Instant,

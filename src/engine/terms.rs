@@ -1,4 +1,4 @@
-//! What an engine keeps from one acquisition to the next: the terms of a TTL, and which acquisitions are timed.
+//! Values that an engine keeps between acquisitions: the terms of a TTL, and which acquisitions are timed.
 
 use std::time::{Duration, Instant};
 

@@ -83,7 +83,8 @@ fn end_of_entry(token: &Token) -> [u8; CRLF.len() + TOKEN_BULK_SIZE] {
     end
 }
 
-/// What follows the entry in [`super::encode_acquire`]: `NX PX ttl`, to be encoded anew only when the TTL changes.
+/// The text behind the entry in [`super::encode_acquire`]: `NX PX ttl`. It is encoded anew only when the TTL
+/// changes.
 #[derive(Debug, Default)]
 pub(crate) struct AcquireTail(pub(super) Vec<u8>);
 

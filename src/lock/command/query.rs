@@ -1,7 +1,7 @@
 //! Queries about a lock's key: looking at it without touching it, and deleting it whoever holds it.
 //!
 //! The deletion is the one command that does not compare the value. It is apart from those that release and
-//! extend, which always compare (I10), and nothing but `Request::ForceUnlock` sends it. It deletes what can be
+//! extend, which always compare (I10), and only `Request::ForceUnlock` sends it. It deletes whatever can be
 //! a lock: a string, which may be one of another library, or a set of readers. A key of any other type is
 //! somebody else's and stays.
 
