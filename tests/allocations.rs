@@ -317,6 +317,7 @@ fn warm_name(index: u32) -> String {
 }
 
 /// More locks at once than the measured pairs have commands: a slow minority may lag behind by all of them.
+/// Each is extended, as they are: its place keeps memory for that, too.
 fn raise_high_water_mark(redlock: &mut Redlock) {
     let names: Vec<String> = (0..5000).map(warm_name).collect();
     for kind in KINDS {
@@ -345,6 +346,9 @@ fn release_as_they_come(redlock: &mut Redlock, count: usize) {
         while let Some((lock, outcome)) = redlock.poll_outcome() {
             match outcome {
                 Outcome::Acquire(Ok(_)) => {
+                    redlock.submit(Request::Extend { lock, ttl: TTL }).expect("room");
+                }
+                Outcome::Extend(Ok(_)) => {
                     redlock.submit(Request::Release { lock, awaited: true }).expect("always taken");
                 }
                 Outcome::Release(Ok(_)) => released_count += 1,

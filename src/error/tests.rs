@@ -241,7 +241,7 @@ fn samples_of_masters() -> Vec<Sample> {
             SameServer => Failure::SameServer, "list each server once";
             OthersFirst { .. } => Failure::OthersFirst { ahead: 1 }, "refused: 1 waiter is ahead in the queue";
             OthersFirst { .. } => Failure::OthersFirst { ahead: 3 }, "refused: 3 waiters are ahead in the queue";
-            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Stale), "it has seen a larger one";
+            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Stale), "it has seen one that is as large";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Past { by: LONG }), "its clock is 4.4s ahead; synchronize";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Future { by: LONG }), "its clock is 4.4s behind; synchronize";
             Replied(_) => replied("ERR the fence is no number"), "error reply: ERR the fence is no number";

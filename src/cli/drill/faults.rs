@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::Config;
-use redlatch::internals::probe::{self, Probe};
+use redlatch::internals::probe::{self, Answer, Probe};
 use redlatch::internals::words::Rounded;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -46,6 +46,30 @@ pub(super) struct Faults<'a> {
     longest: Duration,
     rng: StdRng,
     counts: Counts,
+}
+
+/// Whether a master is paused.
+#[derive(Debug, PartialEq, Eq)]
+enum Paused {
+    Yes,
+    /// It refused.
+    No(String),
+    /// It gave no answer in time: the command may have come, or may still come.
+    Unknown(String),
+}
+
+impl Paused {
+    fn of(answered: Result<Vec<Answer>, String>) -> Self {
+        match answered {
+            Ok(answers) => answers.iter().find_map(Answer::error).map_or(Self::Yes, |why| Self::No(why.into())),
+            Err(why) => Self::Unknown(why),
+        }
+    }
+
+    /// No other master gets a fault meanwhile.
+    const fn may_stand(&self) -> bool {
+        !matches!(self, Self::No(_))
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,21 +119,19 @@ impl<'a> Faults<'a> {
     fn pause(&mut self, master: usize, time: Duration) {
         let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
         let pause = move |mut probe: Probe, _| probe.exchange(&[&command]);
-        let why = match probe::some(self.config, [master], PAUSE_LIMIT, pause).map(|mut it| it.remove(0)) {
-            Ok(Ok(answers)) => answers.iter().find_map(|it| it.error().map(str::to_owned)),
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(why) = why {
-            self.counts.failed += 1;
-            return say(Message::FaultFailed {
-                what: &"CLIENT PAUSE",
-                master: &self.masters[master],
-                why: &why,
-            });
+        let answered = probe::some(self.config, [master], PAUSE_LIMIT, pause).map(|mut it| it.remove(0));
+        let answered = answered.map_err(|error| error.to_string());
+        let paused = Paused::of(answered.and_then(|it| it.map_err(|error| error.to_string())));
+        match &paused {
+            Paused::Yes => self.counts.pauses += 1,
+            Paused::No(why) | Paused::Unknown(why) => {
+                self.counts.failed += 1;
+                say(Message::FaultFailed { what: &"CLIENT PAUSE", master: &self.masters[master], why });
+            }
         }
-        self.counts.pauses += 1;
-        thread::sleep(time);
+        if paused.may_stand() {
+            thread::sleep(time);
+        }
     }
 
     /// Calls the hook; whether it succeeded.
@@ -157,5 +179,23 @@ fn await_end(mut hook: Child) -> io::Result<Option<ExitStatus>> {
             return Ok(None);
         }
         thread::sleep(LOOK_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_without_an_answer_may_stand() {
+        let refused = Answer::Error("NOPERM no".into());
+        for (answered, may_stand) in [
+            (Ok(vec![Answer::Text(b"OK".to_vec())]), true),
+            (Ok(vec![refused]), false),
+            (Err("no answer within 5s".to_owned()), true),
+        ] {
+            let paused = Paused::of(answered);
+            assert_eq!(paused.may_stand(), may_stand, "{paused:?}");
+        }
     }
 }

@@ -241,7 +241,7 @@ impl<'a> Replies<'a> {
     /// Adds a value to the innermost list that has not ended, or to the answers.
     fn add(&mut self, value: Answer) -> Result<(), String> {
         self.value_count += 1;
-        if self.value_count >= limits::PROBE_VALUE_COUNT_MAX {
+        if self.value_count > limits::PROBE_VALUE_COUNT_MAX {
             return Err(Trouble::RepliesTooMany.to_string());
         }
         let mut value = value;
@@ -356,6 +356,10 @@ mod tests {
         }
         for bytes in [b"*1000000000\r\n", many.as_slice()] {
             assert_eq!(read(9, bounds, bytes), Err(Trouble::RepliesTooMany.to_string()));
+        }
+        let most = limits::PROBE_VALUE_COUNT_MAX;
+        for (count, is_read) in [(most, true), (most + 1, false)] {
+            assert_eq!(read(count, bounds, &b":1\r\n".repeat(count)).is_ok(), is_read, "{count} values");
         }
     }
 }
