@@ -30,7 +30,7 @@ impl Engine {
             Verb::Swap => self.send_whole_swap(now, master, id, number),
             Verb::Release => {
                 let Some(claim) = self.claims.find(id) else { return };
-                mode::send_whole_release(&mut self.fleet, only, owed, claim)
+                mode::send_scripted_release(&mut self.fleet, only, owed.whole(), claim, Script::Text)
             }
             Verb::Rest => {
                 let Some(claim) = self.claims.find_mut(id) else { return };
