@@ -16,7 +16,7 @@ use super::fence::{self, Fencing, WallClock};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::{AttemptAnswer, Kind};
-use super::owed::{Owed, Shape};
+use super::owed::{Owed, Shape, Verb};
 use super::sharing;
 use super::slab::Id;
 use super::subscription::Waiter;
@@ -235,7 +235,7 @@ pub(super) fn send_attempt(
 /// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
 #[inline]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
-    let owed = Owed::release(claim.kind.tag(), id);
+    let owed = Owed::round(Verb::Release, claim.kind.tag(), 0, id);
     match claim.kind {
         Kind::Plain => fleet.send_release(to, owed, &claim.entry, claim.notify()),
         Kind::Fenced(_) | Kind::Shared => send_scripted_release(fleet, to, owed, claim, Script::Sha),
@@ -313,7 +313,7 @@ pub(super) fn send_rest(
     rest: Ttl,
     script: Script,
 ) -> MasterSet {
-    let owed = Owed::rest(claim.kind.tag(), id);
+    let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id);
     let owed = if script == Script::Text { owed.whole() } else { owed };
     send_extend(fleet, to, owed, claim, rest, script)
 }

@@ -110,7 +110,7 @@ impl Engine {
         }
         let Some(owner) = new.owner else { return MasterSet::EMPTY };
         let ttl = self.ops.get(owner).asked.ttl;
-        let owed = Owed::swap(id, from).whole();
+        let owed = Owed::round(Verb::Swap, Tag::Plain, from, id).whole();
         let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });
