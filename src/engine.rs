@@ -256,7 +256,7 @@ impl Engine {
         if self.config.has_provider() {
             self.tend_logins();
         }
-        let request = self.fleet.poll_link().or_else(|| self.subscriptions.poll_link());
+        let request = self.fleet.wishes.poll(LinkId::Commands).or_else(|| self.subscriptions.poll_link());
         request.or_else(|| self.logins.poll())
     }
 
@@ -284,7 +284,7 @@ impl Engine {
         };
         if let Some(why) = self.fleet.why_lost(master, why) {
             self.fail_link(now, master, &why);
-            self.fleet.forget_close(master);
+            self.fleet.wishes.forget_close(master);
         }
     }
 
@@ -435,7 +435,7 @@ impl Engine {
     /// Ends a connection and settles all that it owed.
     fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
         let link = self.fleet.link(master);
-        if link.is_ready() || !link.has_failed() {
+        if link.connection.is_ready() || !link.connection.has_failed() {
             let name = &self.config.labels[master.index()];
             self.events.push(|| Event::Disconnected { master: name.clone(), why: why.into() });
         }
@@ -450,7 +450,7 @@ impl Engine {
     fn handle_link_timeout(&mut self, now: Instant, master: MasterId) {
         if let Some(why) = self.fleet.handle_timeout(now, master, &mut self.timers) {
             let is_connecting = matches!(self.fleet.link(master).connection.state, State::Connecting { .. });
-            if is_connecting && !self.fleet.wishes.awaiting_login().contains(master) {
+            if is_connecting && !self.fleet.wishes.awaiting_login.contains(master) {
                 self.logins.keep_unused(master);
             }
             self.fail_link(now, master, &why);

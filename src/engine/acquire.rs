@@ -9,7 +9,7 @@ use super::fair::{Policy, Queuing};
 use super::kind::Tag;
 use super::mode::{self, Gathered, ModeState};
 use super::op::{Asked, Cause, Denied, HandoverStreak, Held, Op, OpState, Tries};
-use super::owed::{Owed, Question};
+use super::owed::{Owed, Question, Verb};
 use super::queries::DRAINED;
 use super::slab::Id;
 use super::timers::op_timer;
@@ -136,7 +136,7 @@ impl Engine {
             None => claim.entry.set_key(&op.key, &claim.token),
         }
         claim.asked = if !op.is_special {
-            self.fleet.send(self.fleet.usable, Owed::acquire(Tag::Plain, claim_id), |out| {
+            self.fleet.send(self.fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else {

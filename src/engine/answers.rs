@@ -109,7 +109,7 @@ impl Engine {
             Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
             Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
             Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::HandshakeStep | Answer::Ignored => {}
+            Answer::Ignored => {}
             Answer::HandshakeDone => self.handle_ready(now, master),
         }
     }

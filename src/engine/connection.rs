@@ -211,7 +211,7 @@ pub(super) struct Wishes {
     connect: MasterSet,
     close: MasterSet,
     /// Masters to connect once the provider has returned their credentials.
-    awaiting_login: MasterSet,
+    pub(super) awaiting_login: MasterSet,
     has_provider: bool,
 }
 
@@ -227,11 +227,6 @@ impl Wishes {
         } else {
             self.connect.insert(master);
         }
-    }
-
-    /// Masters to connect once the provider has returned their credentials.
-    pub(super) const fn awaiting_login(&self) -> MasterSet {
-        self.awaiting_login
     }
 
     /// The credentials of a master are there.

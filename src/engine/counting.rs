@@ -22,7 +22,7 @@ impl Engine {
         let is_ready = |master| self.master_state(now, master).counts();
         Stats {
             notified: self.subscriptions.woken_count(),
-            events_dropped: self.events.dropped_count(),
+            events_dropped: self.events.dropped_count,
             holder_label: self.config.holder_label.clone(),
             operations: self.ops.count(),
             claims: self.claims.count(),
@@ -57,7 +57,7 @@ impl Engine {
             self.stats.wait_time.record(now.saturating_duration_since(op.asked.submitted));
         }
         self.stats.count_denial(&error);
-        if self.events.is_observed() {
+        if self.events.is_observed {
             let (resource, error) = (self.name_of(id), error.clone());
             self.events.push(|| Event::Denied { resource, error });
         }
@@ -88,7 +88,7 @@ impl Engine {
         if op.has_waited() {
             self.stats.wait_time.record(took);
         }
-        if self.events.is_observed() {
+        if self.events.is_observed {
             let resource = self.name_of(id);
             self.events.push(|| Event::Acquired { resource, attempts, took });
         }
@@ -152,7 +152,7 @@ impl Engine {
         if self.ops.get(id).is_timed {
             self.stats.hold_time.record(held);
         }
-        if self.events.is_observed() {
+        if self.events.is_observed {
             let resource = self.name_of(id);
             self.events.push(|| event(resource, held));
         }
@@ -166,7 +166,7 @@ impl Engine {
             return;
         }
         self.stats.near_losses += 1;
-        if self.events.is_observed() {
+        if self.events.is_observed {
             let resource = self.name_of(id);
             self.events.push(|| Event::NearLoss { resource, left });
         }

@@ -30,15 +30,10 @@
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Votes};
-use super::fleet::Fleet;
-use super::groups::Notify;
-use super::owed::{Owed, Shape};
 use crate::config::Config;
 use crate::limits;
-use crate::lock::command;
 use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
-use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Ttl, Vote};
+use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 
 /// What an acquisition of a fenced lock has beside that of a plain one.
 #[derive(Debug)]
@@ -168,7 +163,7 @@ impl Fencing {
 }
 
 /// What the fence of a lock with this token is about.
-fn fence(config: &Config, token: FencingToken) -> Fence {
+pub(super) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
 
@@ -191,64 +186,6 @@ pub(super) fn vote(
             Vote::Refused { holder: told.holder }
         }
     })
-}
-
-/// Queues an attempt for this token; returns the masters that had room for it.
-pub(super) fn send_attempt(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    token: FencingToken,
-    ttl: Ttl,
-    script: Script,
-) -> MasterSet {
-    let fence = fence(&fleet.config, token);
-    fleet.send(to, owed, |out| {
-        command::fenced::encode_fenced_acquire(out, script, &claim.entry, ttl.as_millis(), &fence);
-    })
-}
-
-/// Queues the release of a fenced lock on those of `to` that are ready; returns those that had room for it.
-#[cold]
-#[inline(never)]
-pub(super) fn send_release(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    token: FencingToken,
-    script: Script,
-) -> MasterSet {
-    let fence = fence(&fleet.config, token);
-    fleet.send(to.intersection(fleet.ready), owed, |out| {
-        command::fenced::encode_fenced_release(out, script, &claim.entry, &fence, notifies_within(claim));
-    })
-}
-
-/// Queues the release notification behind a release, unless the script of the release publishes it.
-pub(super) fn send_notification(fleet: &mut Fleet, to: MasterSet, claim: &Claim) {
-    if claim.notify() == Notify::Waiters {
-        fleet.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, claim.entry.key()));
-    }
-}
-
-/// Queues the command of a held lock for masters that missed it. It sets the fence, too.
-pub(super) fn send_repair(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    token: FencingToken,
-    ttl_ms: u64,
-) -> MasterSet {
-    let fence = fence(&fleet.config, token);
-    fleet.send(to, owed, |out| command::fenced::encode_fenced_repair(out, &claim.entry, ttl_ms, &fence))
-}
-
-/// Whether the script of the release publishes it, with the number of waiters.
-fn notifies_within(claim: &Claim) -> bool {
-    matches!(claim.notify(), Notify::Group { .. })
 }
 
 /// What a refusal says against the token, if it does.

@@ -18,7 +18,6 @@ use super::link::{Link, Predecessor};
 use super::logins::CurrentLogin;
 use super::mark::{self, MarkAnswer};
 use super::owed::{Gathered, MarkStep, Owed, Shape};
-use super::request::{LinkId, LinkRequest};
 use super::round_trip;
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
@@ -196,12 +195,8 @@ impl Fleet {
         self.groups.publisher(among.intersection(self.usable).without(self.mute()), token)
     }
 
-    /// Has a release published by all usable masters but this one, which was to publish it alone.
-    pub(super) fn publish_without(&mut self, master: MasterId, entry: &Entry) {
-        self.send_notification(self.usable.without(MasterSet::only(master)), entry);
-    }
-
-    fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
+    /// Queues the notification of all waiters for a lock that was released.
+    pub(super) fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
         self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
     }
 
@@ -267,11 +262,6 @@ impl Fleet {
     }
 
     // ---- connections ----
-
-    /// The next thing to do with a connection.
-    pub(super) fn poll_link(&mut self) -> Option<LinkRequest> {
-        self.wishes.poll(LinkId::Commands)
-    }
 
     /// The connection that was asked for stands: queues its handshake.
     pub(super) fn handle_connected(
@@ -386,7 +376,7 @@ impl Fleet {
         self.groups.leave(master);
         let link = &mut self.links[master.index()];
         let was_open = !link.connection.is_down();
-        let was_ready = link.is_ready();
+        let was_ready = link.connection.is_ready();
         link.fail(now, why, rng);
         self.ready.remove(master);
         self.usable.remove(master);
@@ -394,11 +384,6 @@ impl Fleet {
         self.wishes.close(master, was_open);
         self.arm(master, timers);
         was_ready
-    }
-
-    /// The driver has no connection left that would have to be closed.
-    pub(super) const fn forget_close(&mut self, master: MasterId) {
-        self.wishes.forget_close(master);
     }
 
     /// Something may be due for a link. Returns why it must end, if it must.
@@ -415,7 +400,7 @@ impl Fleet {
             return None;
         }
         match link.connection.state {
-            State::Down { .. } if mutant!(NoReconnect) && link.has_failed() => None,
+            State::Down { .. } if mutant!(NoReconnect) && link.connection.has_failed() => None,
             State::Down { .. } => {
                 link.connection.start_connecting(now + limit);
                 self.wishes.connect(master);
@@ -424,7 +409,7 @@ impl Fleet {
             }
             State::Connecting { .. } => {
                 let is_tls = self.config.masters[master.index()].address.is_tls();
-                Some(trouble::no_connection(limit, is_tls, self.wishes.awaiting_login().contains(master)))
+                Some(trouble::no_connection(limit, is_tls, self.wishes.awaiting_login.contains(master)))
             }
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
@@ -449,7 +434,7 @@ impl Fleet {
             return;
         }
         let link = &mut self.links[master.index()];
-        if link.is_ready() && link.silent_since.is_none() && now - link.heard_at >= limit {
+        if link.connection.is_ready() && link.silent_since.is_none() && now - link.heard_at >= limit {
             link.silent_since = Some(now);
             self.usable.remove(master);
             self.follow_round_trips();

@@ -37,7 +37,7 @@ use super::Engine;
 use super::claim::Claim;
 use super::kind::Tag;
 use super::op::{HandoverStreak, Held, OpState};
-use super::owed::Owed;
+use super::owed::{Owed, Verb};
 use super::slab::Id;
 use super::timers::claim_timer;
 use crate::limits;
@@ -126,16 +126,24 @@ impl Engine {
         }
         let (old, new) = (self.claims.get(from), self.claims.get(claim_id));
         let (holders, usable) = (old.holders(), self.fleet.usable);
-        let owed = Owed::swap(claim_id, from.index);
+        let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
         let swapped = self.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
             command::encode_swap(out, by, &old.entry, &new.entry, ttl);
         });
-        let asked = self.fleet.send(usable.without(holders), Owed::acquire(Tag::Plain, claim_id), |out| {
-            command::encode_acquire(out, &new.entry, &self.terms.tail);
-        });
+        let asked = self.fleet.send(
+            usable.without(holders),
+            Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id),
+            |out| {
+                command::encode_acquire(out, &new.entry, &self.terms.tail);
+            },
+        );
         let others = holders.without(usable);
-        let released =
-            self.fleet.send_release(others, Owed::release(Tag::Plain, from), &old.entry, old.notify());
+        let released = self.fleet.send_release(
+            others,
+            Owed::round(Verb::Release, Tag::Plain, 0, from),
+            &old.entry,
+            old.notify(),
+        );
         self.claims.get_mut(from).begin_handover(now, claim_id, swapped, released);
         self.timers.arm(claim_timer(from), due);
         self.start_handed_over(now, successor, claim_id, streak, swapped.union(asked));

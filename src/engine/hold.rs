@@ -6,7 +6,7 @@ use super::claim::{Claim, Votes};
 use super::link::Link;
 use super::mode;
 use super::op::{Extension, Held, OpState};
-use super::owed::Owed;
+use super::owed::{Owed, Verb};
 use super::slab::Id;
 use super::{Engine, OpId, Outcome};
 use crate::error::{ExtendError, Round};
@@ -75,7 +75,7 @@ impl Engine {
         let mut tally = Tally { refused: claim.absent(self.fleet.all), ..Tally::default() };
         let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
         let holders = claim.holders().intersection(self.fleet.usable).without(unsure).without(tally.refused);
-        let owed = Owed::extend(claim.kind.tag(), id, held.round);
+        let owed = Owed::round(Verb::Extend, claim.kind.tag(), held.round, id);
         let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Sha);
         claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
         for link in self.fleet.links() {

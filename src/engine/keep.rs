@@ -38,7 +38,7 @@ impl Engine {
         if let Some(op) = self.ops.find_mut(id)
             && let Some(Held { renewal: Some(renewal), valid_until, extension, .. }) = op.held_mut()
         {
-            renewal.report();
+            renewal.is_reported = true;
             if extension.is_none() && now < *valid_until {
                 self.report_renewals_end(id);
             }
@@ -71,7 +71,7 @@ impl Engine {
             self.tell_loss(now, id);
         }
         let held = self.held(id);
-        let is_due = held.renewal.and_then(|renewal| renewal.renew_at()).is_some_and(|at| at <= now);
+        let is_due = held.renewal.and_then(|renewal| renewal.renew_at).is_some_and(|at| at <= now);
         if is_due && held.extension.is_none() {
             self.renew(now, id);
         }
@@ -122,7 +122,7 @@ impl Engine {
 
     /// Reports how a renewal ended, if the caller asked for it.
     pub(super) fn report_renewal(&mut self, id: Id, result: &Result<Instant, ExtendError>) {
-        if self.held(id).renewal.is_some_and(|renewal| renewal.is_reported()) {
+        if self.held(id).renewal.is_some_and(|renewal| renewal.is_reported) {
             self.outcomes.push_back((OpId(id), Outcome::Renewal(result.clone())));
         }
     }
@@ -130,7 +130,7 @@ impl Engine {
     /// Reports that the longest hold lets no renewal follow, if that is so.
     fn report_renewals_end(&mut self, id: Id) {
         if let Held { renewal: Some(renewal), since, .. } = self.held(id)
-            && renewal.renew_at().is_none()
+            && renewal.renew_at.is_none()
             && !mutant!(RenewalEndUnreported)
         {
             let limit = renewal.hold_limit(*since);

@@ -109,18 +109,13 @@ impl Link {
         }
     }
 
-    pub(super) const fn is_ready(&self) -> bool {
-        self.connection.is_ready()
-    }
-
     /// Why this master is not being asked, when it is not.
     pub(super) fn absence(&self) -> Failure {
-        if self.is_ready() { Failure::Silent } else { Failure::NotConnected { why: self.why.clone() } }
-    }
-
-    /// Whether it was ever lost, or not reached.
-    pub(super) const fn has_failed(&self) -> bool {
-        self.connection.has_failed()
+        if self.connection.is_ready() {
+            Failure::Silent
+        } else {
+            Failure::NotConnected { why: self.why.clone() }
+        }
     }
 
     /// The reasons why it is a bad master of locks.
@@ -138,7 +133,7 @@ impl Link {
         if let Some(refusal) = self.publish_refusal() {
             warnings.push(Warning::NotPublishing { refusal: refusal.into() });
         }
-        if self.learnt.run_id.is_none() && self.is_ready() {
+        if self.learnt.run_id.is_none() && self.connection.is_ready() {
             warnings.push(Warning::NoRunId);
         }
         warnings
@@ -160,7 +155,7 @@ impl Link {
 
     /// The process behind a ready link.
     pub(super) fn run_id(&self) -> Option<&str> {
-        if self.is_ready() { self.learnt.run_id.as_deref() } else { None }
+        if self.connection.is_ready() { self.learnt.run_id.as_deref() } else { None }
     }
 
     /// When something is to be done about this link, whatever else happens.
@@ -253,7 +248,7 @@ impl Link {
     /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.
     pub(super) fn fail(&mut self, now: Instant, why: &str, rng: &mut impl Rng) {
         let pause = self.connection.back_off(now, rng);
-        if self.is_ready()
+        if self.connection.is_ready()
             && let Some(identity) = &mut self.identity
         {
             identity.heard_at = self.heard_at;

@@ -47,15 +47,15 @@ impl Engine {
     }
 
     fn has_open_connection(&self, master: MasterId) -> bool {
-        self.fleet.link(master).is_ready() || self.subscriptions.ready().contains(master)
+        self.fleet.link(master).connection.is_ready() || self.subscriptions.ready().contains(master)
     }
 
     /// Attempts to connect that wait for credentials fail; open connections stay.
     fn handle_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
-        if self.fleet.wishes.awaiting_login().contains(master) {
+        if self.fleet.wishes.awaiting_login.contains(master) {
             self.handle_disconnected(now, master, &error.to_string());
         }
-        if self.subscriptions.wishes.awaiting_login().contains(master) {
+        if self.subscriptions.wishes.awaiting_login.contains(master) {
             let (rng, timers) = (&mut self.rng, &mut self.timers);
             self.subscriptions.handle_disconnected(now, master, rng, timers);
         }
@@ -78,8 +78,8 @@ impl Engine {
 
     /// Lets connections that wait for credentials go on, or has the provider asked.
     pub(super) fn tend_logins(&mut self) {
-        let awaiting = self.fleet.wishes.awaiting_login();
-        for master in awaiting.union(self.subscriptions.wishes.awaiting_login()).iter() {
+        let awaiting = self.fleet.wishes.awaiting_login;
+        for master in awaiting.union(self.subscriptions.wishes.awaiting_login).iter() {
             if self.logins.is_there(master) {
                 self.fleet.wishes.note_login(master);
                 self.subscriptions.wishes.note_login(master);

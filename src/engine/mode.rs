@@ -15,14 +15,19 @@ use super::fair::{self, Policy};
 use super::fence::{self, Fencing, WallClock};
 use super::fleet::Fleet;
 use super::groups::Notify;
-use super::kind::{AttemptAnswer, Kind, Tag};
-use super::owed::Owed;
+use super::kind::{AttemptAnswer, Kind};
+use super::owed::{Owed, Shape, Verb};
 use super::sharing;
 use super::slab::Id;
 use super::subscription::Waiter;
 use crate::lock::command::entry::AcquireTail;
+use crate::lock::command::fenced::{encode_fenced_acquire, encode_fenced_release, encode_fenced_repair};
 use crate::lock::command::scripts::Script;
-use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::command::shared::{encode_shared_acquire, encode_shared_extend, encode_shared_release};
+use crate::lock::command::wake::encode_release_wake;
+use crate::lock::command::{
+    ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release, encode_telling,
+};
 use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
@@ -214,45 +219,62 @@ pub(super) fn send_attempt(
     ttl: Ttl,
     script: Script,
 ) -> MasterSet {
+    let (entry, ttl_ms, prefix_size) = (&claim.entry, ttl.as_millis(), fleet.config.prefix.len());
     match claim.kind {
         Kind::Plain => unreachable!("its attempt has no script"),
-        Kind::Fenced(token) => fence::send_attempt(fleet, to, owed, claim, token, ttl, script),
-        Kind::Shared => sharing::send_acquire(fleet, to, owed, claim, ttl.as_millis(), script),
+        Kind::Fenced(token) => {
+            let fence = fence::fence(&fleet.config, token);
+            fleet.send(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence))
+        }
+        Kind::Shared => {
+            fleet.send(to, owed, |out| encode_shared_acquire(out, script, entry, ttl_ms, prefix_size))
+        }
     }
 }
 
 /// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
 #[inline]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    let owed = Owed::round(Verb::Release, claim.kind.tag(), 0, id);
     match claim.kind {
-        Kind::Plain => fleet.send_release(to, Owed::release(Tag::Plain, id), &claim.entry, claim.notify()),
-        Kind::Fenced(token) => {
-            let owed = Owed::release(Tag::Fenced, id);
-            let sent = fence::send_release(fleet, to, owed, claim, token, Script::Sha);
-            fence::send_notification(fleet, sent, claim);
-            sent
-        }
-        Kind::Shared => sharing::send_release(fleet, to, Owed::release(Tag::Shared, id), claim, Script::Sha),
+        Kind::Plain => fleet.send_release(to, owed, &claim.entry, claim.notify()),
+        Kind::Fenced(_) | Kind::Shared => send_scripted_release(fleet, to, owed, claim, Script::Sha),
     }
 }
 
-/// Queues a release once more, with the script in full.
-pub(super) fn send_whole_release(fleet: &mut Fleet, to: MasterSet, owed: Owed, claim: &Claim) -> MasterSet {
+/// Queues the script of a release; that of a plain lock, whose first release may be a native command, in
+/// full.
+#[cold]
+#[inline(never)]
+pub(super) fn send_scripted_release(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    script: Script,
+) -> MasterSet {
+    let (to, entry, notify) = (to.intersection(fleet.ready), &claim.entry, claim.notify());
+    let prefix_size = fleet.config.prefix.len();
     match claim.kind {
-        Kind::Plain => {
-            let prefix_size = fleet.config.prefix.len();
-            fleet.send(to, owed.whole(), |out| match claim.notify() {
-                Notify::Group { publisher } if to == MasterSet::only(publisher) => {
-                    command::wake::encode_release_wake(out, Script::Text, &claim.entry, prefix_size);
-                }
-                notify => {
-                    let notifies = notify == Notify::Waiters;
-                    command::encode_release(out, ReleaseBy::Eval, &claim.entry, notifies);
-                }
-            })
+        Kind::Plain => fleet.send(to, owed, |out| match notify {
+            Notify::Group { publisher } if to == MasterSet::only(publisher) => {
+                encode_release_wake(out, script, entry, prefix_size);
+            }
+            notify => encode_release(out, ReleaseBy::Eval, entry, notify == Notify::Waiters),
+        }),
+        Kind::Fenced(token) => {
+            let fence = fence::fence(&fleet.config, token);
+            // This script publishes the release, with the number of waiters.
+            let notifies = matches!(notify, Notify::Group { .. });
+            let sent =
+                fleet.send(to, owed, |out| encode_fenced_release(out, script, entry, &fence, notifies));
+            if script == Script::Sha && notify == Notify::Waiters {
+                let owed = Owed::Ignored(Shape::Count);
+                fleet.send(sent, owed, |out| encode_telling(out, entry.key()));
+            }
+            sent
         }
-        Kind::Fenced(token) => fence::send_release(fleet, to, owed.whole(), claim, token, Script::Text),
-        Kind::Shared => sharing::send_release(fleet, to, owed.whole(), claim, Script::Text),
+        Kind::Shared => fleet.send(to, owed, |out| encode_shared_release(out, script, entry, claim.tells)),
     }
 }
 
@@ -266,14 +288,18 @@ pub(super) fn send_extend(
     ttl: Ttl,
     script: Script,
 ) -> MasterSet {
+    let entry = &claim.entry;
     match (claim.kind, script) {
-        (Kind::Shared, _) => sharing::send_extend(fleet, to, owed, claim, ttl, script),
-        (Kind::Plain | Kind::Fenced(_), Script::Sha) => fleet.send_compared(to, owed, |out, by| {
-            command::encode_extend(out, by, &claim.entry, ttl);
-        }),
-        (Kind::Plain | Kind::Fenced(_), Script::Text) => fleet.send(to, owed, |out| {
-            command::encode_extend(out, ExtendBy::Eval, &claim.entry, ttl);
-        }),
+        (Kind::Shared, _) => {
+            let to = to.intersection(fleet.ready);
+            fleet.send(to, owed, |out| encode_shared_extend(out, script, entry, ttl.as_millis()))
+        }
+        (Kind::Plain | Kind::Fenced(_), Script::Sha) => {
+            fleet.send_compared(to, owed, |out, by| encode_extend(out, by, entry, ttl))
+        }
+        (Kind::Plain | Kind::Fenced(_), Script::Text) => {
+            fleet.send(to, owed, |out| encode_extend(out, ExtendBy::Eval, entry, ttl))
+        }
     }
 }
 
@@ -287,7 +313,7 @@ pub(super) fn send_rest(
     rest: Ttl,
     script: Script,
 ) -> MasterSet {
-    let owed = Owed::rest(claim.kind.tag(), id);
+    let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id);
     let owed = if script == Script::Text { owed.whole() } else { owed };
     send_extend(fleet, to, owed, claim, rest, script)
 }
@@ -301,13 +327,19 @@ pub(super) fn send_repair(
     claim: &Claim,
     ttl_ms: u64,
 ) -> MasterSet {
+    let (entry, prefix_size) = (&claim.entry, fleet.config.prefix.len());
     match claim.kind {
         Kind::Plain => {
             let mut tail = AcquireTail::EMPTY;
             tail.set(ttl_ms);
-            fleet.send(to, owed, |out| command::encode_acquire(out, &claim.entry, &tail))
+            fleet.send(to, owed, |out| encode_acquire(out, entry, &tail))
         }
-        Kind::Fenced(token) => fence::send_repair(fleet, to, owed, claim, token, ttl_ms),
-        Kind::Shared => sharing::send_acquire(fleet, to, owed, claim, ttl_ms, Script::Text),
+        Kind::Fenced(token) => {
+            let fence = fence::fence(&fleet.config, token);
+            fleet.send(to, owed, |out| encode_fenced_repair(out, entry, ttl_ms, &fence))
+        }
+        Kind::Shared => {
+            fleet.send(to, owed, |out| encode_shared_acquire(out, Script::Text, entry, ttl_ms, prefix_size))
+        }
     }
 }

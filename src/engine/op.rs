@@ -9,7 +9,7 @@ use super::fence::WallClock;
 use super::fleet::Fleet;
 use super::kind::Tag;
 use super::mode::{self, Gathered, Learner, ModeState};
-use super::owed::Owed;
+use super::owed::{Owed, Verb};
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
 use super::request::Validity;
@@ -105,7 +105,7 @@ pub(super) struct Tries {
     pub(super) reader_count: usize,
 }
 
-/// It owns no memory, so that the ordinary path can set it without looking at the one before.
+/// State of an operation. It owns no memory, so the ordinary path sets it without looking at the one before.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OpState {
     /// An attempt waits for votes.
@@ -336,7 +336,7 @@ impl Op {
         if std::mem::take(&mut self.is_sampled) {
             Owed::Timed { tag, id: claim }
         } else {
-            Owed::acquire(tag, claim)
+            Owed::round(Verb::Acquire, tag, 0, claim)
         }
     }
 
@@ -370,7 +370,7 @@ impl Op {
             }
             OpState::Held(held) => held.deadline(),
             OpState::Releasing => None,
-            OpState::Query => self.query.as_ref().map(|query| query.deadline()),
+            OpState::Query => self.query.as_ref().map(|query| query.deadline),
         }
     }
 
@@ -481,7 +481,7 @@ impl Held {
     fn deadline(&self) -> Option<Instant> {
         let due = match &self.extension {
             Some(extension) => Some(extension.deadline),
-            None => self.renewal.and_then(|renewal| renewal.renew_at()),
+            None => self.renewal.and_then(|renewal| renewal.renew_at),
         };
         due.into_iter().chain(self.warn_at()).min()
     }

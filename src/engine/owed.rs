@@ -23,7 +23,7 @@ pub(super) enum Owed {
     /// A request for a lock. The id is the operation's for an extension and a repair, else the claim's. The
     /// number is the round of an extension or a repair, and the place of the claim that a swap replaces.
     Round { verb: Verb, tag: Tag, form: Form, number: u32, id: Id },
-    /// An attempt of this claim whose round trip is measured. It is as [`Owed::acquire`] otherwise.
+    /// An attempt of this claim whose round trip is measured. It is as [`Verb::Acquire`] otherwise.
     Timed { tag: Tag, id: Id },
     /// A question of this operation.
     Query { question: Question, id: Id },
@@ -102,8 +102,6 @@ pub(super) enum Shape {
 /// A reply, taken apart and matched with its request.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// A step of the handshake, not the last.
-    HandshakeStep,
     /// The nonce came back: the link is ready.
     HandshakeDone,
     Acquire(Id, Vote),
@@ -132,17 +130,14 @@ pub(super) enum Answer {
 impl Answer {
     /// To a step of the handshake, which may have been the last.
     pub(super) const fn of_handshake(is_done: bool) -> Self {
-        if is_done { Self::HandshakeDone } else { Self::HandshakeStep }
+        if is_done { Self::HandshakeDone } else { Self::Ignored }
     }
 }
 
 impl Owed {
-    const fn round(verb: Verb, tag: Tag, number: u32, id: Id) -> Self {
+    /// A request for a lock, as it is sent first.
+    pub(super) const fn round(verb: Verb, tag: Tag, number: u32, id: Id) -> Self {
         Self::Round { verb, tag, form: Form::Usual, number, id }
-    }
-
-    pub(super) const fn acquire(tag: Tag, claim: Id) -> Self {
-        Self::round(Verb::Acquire, tag, 0, claim)
     }
 
     /// The id of a request for a lock. It is read anew where it is rarely needed, so that nobody has to keep
@@ -158,29 +153,9 @@ impl Owed {
     /// As it is without being measured, and the claim if it is.
     pub(super) const fn untimed(self) -> (Self, Option<Id>) {
         match self {
-            Self::Timed { tag, id } => (Self::acquire(tag, id), Some(id)),
+            Self::Timed { tag, id } => (Self::round(Verb::Acquire, tag, 0, id), Some(id)),
             other => (other, None),
         }
-    }
-
-    pub(super) const fn repair(tag: Tag, op: Id, round: u32) -> Self {
-        Self::round(Verb::Repair, tag, round, op)
-    }
-
-    pub(super) const fn extend(tag: Tag, op: Id, round: u32) -> Self {
-        Self::round(Verb::Extend, tag, round, op)
-    }
-
-    pub(super) const fn swap(claim: Id, from: u32) -> Self {
-        Self::round(Verb::Swap, Tag::Plain, from, claim)
-    }
-
-    pub(super) const fn release(tag: Tag, claim: Id) -> Self {
-        Self::round(Verb::Release, tag, 0, claim)
-    }
-
-    pub(super) const fn rest(tag: Tag, claim: Id) -> Self {
-        Self::round(Verb::Rest, tag, 0, claim)
     }
 
     /// The same with the script in full.

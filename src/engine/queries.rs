@@ -99,7 +99,7 @@ impl Engine {
     /// The query of this operation, if this master's answer to it is still wanted.
     pub(super) fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
         let query = self.ops.find_mut(id)?.query.as_deref_mut()?;
-        query.asked().contains(master).then_some(query)
+        query.asked.contains(master).then_some(query)
     }
 
     pub(super) fn handle_value(&mut self, master: MasterId, id: Id, value: Result<Box<[u8]>, Failure>) {
@@ -160,7 +160,7 @@ impl Engine {
     /// The query's time is over: masters that have not answered have failed.
     pub(super) fn miss_query(&mut self, now: Instant, id: Id) {
         let query = self.ops.get_mut(id).query.as_mut().expect("a query was due");
-        let (limit, missing) = (query.limit(), query.asked());
+        let (limit, missing) = (query.limit, query.asked);
         for master in missing.iter() {
             query.fail_at(master, Failure::NoAnswer { limit });
             self.fleet.note_missed(now, master, limit, &mut self.timers);
@@ -227,18 +227,12 @@ impl Engine {
 
     fn end_acquisition(&mut self, now: Instant, id: Id) {
         let Some(op) = self.ops.find(id) else { return };
-        let is_acquired = match op.state {
-            OpState::Acquiring { .. }
-            | OpState::Asking { .. }
-            | OpState::Queued { .. }
-            | OpState::Waiting { .. } => false,
-            OpState::Held(_) | OpState::Releasing | OpState::Query => true,
-        };
+        let is_acquired = matches!(op.state, OpState::Held(_) | OpState::Releasing | OpState::Query);
         if !is_acquired && !mutant!(DrainForgetsWaiters) {
             let name = self.name_of(id);
             self.submit_release(now, id, false);
             let error = AcquireError::Stopped(DRAINED.into());
-            if self.events.is_observed() {
+            if self.events.is_observed {
                 let (resource, error) = (name, error.clone());
                 self.events.push(|| Event::Denied { resource, error });
             }

@@ -17,11 +17,11 @@ use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 
 #[derive(Debug)]
 pub(super) struct Query {
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// How long answers are waited for.
-    limit: Duration,
+    pub(super) limit: Duration,
     /// Masters whose answer is under way.
-    asked: MasterSet,
+    pub(super) asked: MasterSet,
     work: Work,
 }
 
@@ -81,20 +81,6 @@ impl Query {
     pub(super) fn drain(now: Instant, limit: Duration) -> Self {
         let until = now.checked_add(limit).unwrap_or(now + limits::FOREVER);
         Self { deadline: now, limit, asked: MasterSet::EMPTY, work: Work::Drain { until } }
-    }
-
-    pub(super) const fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    /// How long answers are waited for.
-    pub(super) const fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    /// Masters whose answer is under way.
-    pub(super) const fn asked(&self) -> MasterSet {
-        self.asked
     }
 
     /// Whether no answer is to be waited for any more.

@@ -333,7 +333,8 @@ impl Engine {
         if is_awaited && claim.notify() == (Notify::Group { publisher: master }) && !mutant!(PublisherTrusted)
         {
             claim.publishers = MasterSet::EMPTY;
-            self.fleet.publish_without(master, &claim.entry);
+            let others = self.fleet.usable.without(MasterSet::only(master));
+            self.fleet.send_notification(others, &claim.entry);
         }
     }
 

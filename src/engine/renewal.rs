@@ -18,13 +18,13 @@ use crate::mutants::mutant;
 pub(super) struct Renewal {
     /// What each renewal asks for.
     ttl: Ttl,
-    /// `None` once there will be no more.
-    renew_at: Option<Instant>,
+    /// When the next one is due; `None` once there will be no more.
+    pub(super) renew_at: Option<Instant>,
     /// No renewal goes beyond this.
     hold_until: Instant,
     left_count: u32,
     /// Whether the caller wants the outcome of each.
-    is_reported: bool,
+    pub(super) is_reported: bool,
 }
 
 /// The clock by which the renewals of one engine go out together.
@@ -50,23 +50,9 @@ impl Renewal {
         Self { ttl, renew_at: None, hold_until, left_count, is_reported: false }
     }
 
-    /// The caller wants the outcome of each from now on.
-    pub(super) const fn report(&mut self) {
-        self.is_reported = true;
-    }
-
-    pub(super) const fn is_reported(&self) -> bool {
-        self.is_reported
-    }
-
     /// Why none follows, of a lock that has been held since then.
     pub(super) fn hold_limit(&self, since: Instant) -> ExtendError {
         ExtendError::HoldLimit { max_hold: self.hold_until - since }
-    }
-
-    /// When the next renewal is due.
-    pub(super) const fn renew_at(&self) -> Option<Instant> {
-        self.renew_at
     }
 
     /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::mode;
 use super::op::Held;
-use super::owed::Owed;
+use super::owed::{Owed, Verb};
 use super::slab::Id;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
@@ -44,7 +44,7 @@ impl Engine {
         let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
             return;
         };
-        let (only, owed) = (MasterSet::only(master), Owed::repair(claim.kind.tag(), id, round));
+        let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
         let sent = mode::send_repair(&mut self.fleet, only, owed, claim, left_ms);
         claim.note_repair(sent);
     }

@@ -57,7 +57,7 @@ impl Engine {
             if *vote != Vote::Pending {
                 continue;
             }
-            *vote = Vote::Failed(match (claim.asked.contains(link.master), link.is_ready()) {
+            *vote = Vote::Failed(match (claim.asked.contains(link.master), link.connection.is_ready()) {
                 (false, _) => Failure::NotHeld,
                 (true, false) => Failure::NotConnected { why: link.why.clone() },
                 (true, true) => Failure::NoAnswer { limit: claim.answer_limit },
@@ -72,7 +72,7 @@ impl Engine {
         let link = self.fleet.link(master);
         match &link.connection.state {
             State::Down { .. } => MasterState::Down(link.why.clone()),
-            State::Connecting { .. } | State::Handshake { .. } if link.has_failed() => {
+            State::Connecting { .. } | State::Handshake { .. } if link.connection.has_failed() => {
                 MasterState::Down(link.why.clone())
             }
             State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
@@ -168,7 +168,7 @@ impl Engine {
     /// Returns whether a connection for commands is being opened: its address, its credentials or its first
     /// replies are awaited.
     pub(crate) fn is_connecting(&self) -> bool {
-        let is_connecting = |link: &Link| !link.is_ready() && !link.connection.is_down();
+        let is_connecting = |link: &Link| !link.connection.is_ready() && !link.connection.is_down();
         self.fleet.ready != self.fleet.all && self.fleet.links().any(is_connecting)
     }
 
@@ -181,7 +181,7 @@ impl Engine {
     /// Returns whether each master is ready or has failed at least once since the start.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.fleet.links().all(|link| link.is_ready() || link.has_failed())
+        self.fleet.links().all(|link| link.connection.is_ready() || link.connection.has_failed())
     }
 
     /// Returns the ticket of a fair lock that is waited for or held, once a quorum of masters has reported

@@ -30,7 +30,7 @@ impl Engine {
             Verb::Swap => self.send_whole_swap(now, master, id, number),
             Verb::Release => {
                 let Some(claim) = self.claims.find(id) else { return };
-                mode::send_whole_release(&mut self.fleet, only, owed, claim)
+                mode::send_scripted_release(&mut self.fleet, only, owed.whole(), claim, Script::Text)
             }
             Verb::Rest => {
                 let Some(claim) = self.claims.find_mut(id) else { return };
@@ -110,7 +110,7 @@ impl Engine {
         }
         let Some(owner) = new.owner else { return MasterSet::EMPTY };
         let ttl = self.ops.get(owner).asked.ttl;
-        let owed = Owed::swap(id, from).whole();
+        let owed = Owed::round(Verb::Swap, Tag::Plain, from, id).whole();
         let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });

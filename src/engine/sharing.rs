@@ -42,8 +42,7 @@ use super::owed::{Owed, Shape};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::command::entry::Entry;
-use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Ttl, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
 /// The reservation of a writer that waits.
@@ -72,55 +71,6 @@ pub(super) fn vote(
         holders.push((master, *holder));
     }
     Some(vote)
-}
-
-/// Queues the command that adds a reader, in an attempt or a repair; returns the masters that had room for
-/// it.
-#[cold]
-#[inline(never)]
-pub(super) fn send_acquire(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl_ms: u64,
-    script: Script,
-) -> MasterSet {
-    let prefix_size = fleet.config.prefix.len();
-    fleet.send(to, owed, |out| {
-        command::shared::encode_shared_acquire(out, script, &claim.entry, ttl_ms, prefix_size);
-    })
-}
-
-/// Queues a reader's release on those of `to` that are ready; returns those that had room for it.
-#[cold]
-#[inline(never)]
-pub(super) fn send_release(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    script: Script,
-) -> MasterSet {
-    fleet.send(to.intersection(fleet.ready), owed, |out| {
-        command::shared::encode_shared_release(out, script, &claim.entry, claim.tells);
-    })
-}
-
-/// Queues a reader's extension on those of `to` that are ready; returns those that had room for it.
-#[cold]
-#[inline(never)]
-pub(super) fn send_extend(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl: Ttl,
-    script: Script,
-) -> MasterSet {
-    fleet.send(to.intersection(fleet.ready), owed, |out| {
-        command::shared::encode_shared_extend(out, script, &claim.entry, ttl.as_millis());
-    })
 }
 
 impl Reservation {

@@ -115,6 +115,15 @@ impl<T> Slab<T> {
         self.find_mut(id).unwrap_or_else(|| gone())
     }
 
+    /// The entry in a slot that is known to be taken.
+    #[inline]
+    pub(super) fn at(&self, index: u32) -> &T {
+        self.slots
+            .get(index as usize)
+            .filter(|slot| slot.generation % 2 == 1)
+            .map_or_else(|| gone(), |slot| &slot.value)
+    }
+
     /// The id of whoever is in a slot now.
     pub(super) fn occupant(&self, index: u32) -> Option<Id> {
         let generation = self.slots.get(index as usize)?.generation;

@@ -350,20 +350,15 @@ listed! { MasterStats, counters counters_mut: [u64; 8] {
 /// The queue in which events wait for the observer, in their order.
 #[derive(Debug)]
 pub(super) struct Events {
-    is_observed: bool,
+    /// Whether anybody asked for events. Without that none is built.
+    pub(super) is_observed: bool,
     queue: VecDeque<Event>,
-    dropped_count: u64,
+    pub(super) dropped_count: u64,
 }
 
 impl Events {
     pub(super) const fn new(is_observed: bool) -> Self {
         Self { is_observed, queue: VecDeque::new(), dropped_count: 0 }
-    }
-
-    /// Whether anybody asked for events. Without that none is built.
-    #[inline]
-    pub(super) const fn is_observed(&self) -> bool {
-        self.is_observed
     }
 
     /// Queues the event that `event` builds, if anybody asked for it and there is room.
@@ -391,9 +386,5 @@ impl Events {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
-    }
-
-    pub(super) const fn dropped_count(&self) -> u64 {
-        self.dropped_count
     }
 }

@@ -80,14 +80,14 @@ impl Engine {
     /// queue of its own.
     #[inline]
     pub(super) fn key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.get(self.ops.id_at(place));
+        let op = self.ops.at(place);
         if op.policy.queuing().is_some() { op.channel() } else { self.lock_key_of(place) }
     }
 
     /// The lock's key as an encoded bulk string.
     #[inline]
     pub(super) fn lock_key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.get(self.ops.id_at(place));
+        let op = self.ops.at(place);
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
             _ => &op.key,
@@ -113,7 +113,7 @@ impl Engine {
 
     /// When the validity of an operation that holds a lock ends or ended.
     fn held_until(&self, place: u32) -> Option<Instant> {
-        self.ops.get(self.ops.id_at(place)).held().map(|held| held.valid_until)
+        self.ops.at(place).held().map(|held| held.valid_until)
     }
 
     /// Whether another operation of this engine has the lock that this one wants.
@@ -220,7 +220,7 @@ impl Engine {
         let mut holder_label = None;
         if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
             asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
-            if let Some(holding) = head.map(|place| self.ops.get(self.ops.id_at(place)))
+            if let Some(holding) = head.map(|place| self.ops.at(place))
                 && let Some(held) = holding.held()
             {
                 // Its keys outlive its validity by the drift allowance.
@@ -231,7 +231,7 @@ impl Engine {
             }
         }
         let asking = asking.filter(|place| *place != id.index);
-        let asking = asking.map(|place| self.ops.get(self.ops.id_at(place)));
+        let asking = asking.map(|place| self.ops.at(place));
         let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
             // What masters say is the same for all who want the lock: contention, or an outage.
             Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),

@@ -23,8 +23,9 @@ impl Engine {
     /// succeed. One that is not connected may need none when it is back.
     pub(super) fn is_quarantined_beyond_wait(&self, id: Id) -> bool {
         let Some(wait_until) = self.ops.get(id).asked.wait_until else { return false };
-        let is_late =
-            |link: &&Link| link.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until);
+        let is_late = |link: &&Link| {
+            link.connection.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until)
+        };
         let late_count = self.fleet.links().filter(is_late).count();
         late_count > self.fleet.spare() && !mutant!(WaitsInQuarantine)
     }

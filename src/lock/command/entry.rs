@@ -36,11 +36,6 @@ impl Entry {
     pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
-        self.set_value(token);
-    }
-
-    /// Puts the value behind a key, which is all that is there.
-    fn set_value(&mut self, token: &Token) {
         self.key_size = self.bytes.len();
         self.bytes.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
     }
