@@ -26,9 +26,7 @@ use crate::engine::{OpId, Outcome, Released, Request};
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, SetError};
 use crate::limits;
 use crate::lock::{InputError, LockName};
-use crate::options::{
-    Options, WaitPolicy, auto_extend_method, label_method, option_methods, request_methods,
-};
+use crate::options::{Options, WaitPolicy, auto_extend_method, option_methods, request_methods};
 
 /// Request for several locks together; made by [`Client::lock_set`]. It sends nothing before one of the
 /// acquire calls.
@@ -103,8 +101,7 @@ impl Client {
 }
 
 impl LockSetRequest {
-    request_methods!();
-    label_method!('static);
+    request_methods!('static);
     auto_extend_method!(options);
 
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
