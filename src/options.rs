@@ -71,9 +71,10 @@ macro_rules! option_methods {
     };
 }
 
-/// The builder methods of a request, which has [`Options`] and may have a [`Cancel`](crate::Cancel) handle.
+/// The builder methods of a request, which has [`Options`] and a label, and may have a
+/// [`Cancel`](crate::Cancel) handle.
 macro_rules! request_methods {
-    () => {
+    ($lifetime:lifetime) => {
         option_methods!(options);
 
         /// Replaces all options at once.
@@ -88,12 +89,7 @@ macro_rules! request_methods {
             self.cancel = Some(Registration::new(cancel));
             self
         }
-    };
-}
 
-/// The builder method for the holder's label, of a request that has a field `label`.
-macro_rules! label_method {
-    ($lifetime:lifetime) => {
         /// Sets the label that the lock's value has behind the token, such as `host:pid:job`: 1 to 64 bytes
         /// ([`HOLDER_LABEL_SIZE_MAX`](crate::limits::HOLDER_LABEL_SIZE_MAX)) of text without control
         /// characters. The default is the client's
@@ -200,9 +196,7 @@ macro_rules! held_methods {
     };
 }
 
-pub(crate) use {
-    auto_extend_method, fair_method, held_methods, label_method, option_methods, request_methods,
-};
+pub(crate) use {auto_extend_method, fair_method, held_methods, option_methods, request_methods};
 
 /// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -22,7 +22,7 @@ use crate::event::Observer;
 use crate::limits;
 use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
 use crate::mutants::mutant;
-use crate::options::{Options, fair_method, held_methods, label_method, option_methods, request_methods};
+use crate::options::{Options, fair_method, held_methods, option_methods, request_methods};
 use crate::process::Process;
 
 /// Lock client for one thread. Nothing is sent or read between its calls.
@@ -510,8 +510,7 @@ impl Redlock {
 }
 
 impl<'a> LeaseRequest<'a> {
-    request_methods!();
-    label_method!('a);
+    request_methods!('a);
     fair_method!(options);
 
     /// Makes one attempt, in about one round trip.

@@ -171,7 +171,7 @@ impl Guard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        on_lost(&self.client, self.lock, callback);
+        on_lost(&self.client, [self.lock], callback);
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, as for [`Guard::on_lost`],
@@ -265,16 +265,22 @@ impl Drop for Guard {
     }
 }
 
-/// Has the loss of a held lock reported to this callback.
-pub(super) fn on_lost(client: &Client, lock: OpId, callback: impl FnOnce() + Send + 'static) {
+/// Has the first loss of these locks of a client reported to this callback.
+pub(super) fn on_lost(
+    client: &Client,
+    locks: impl IntoIterator<Item = OpId>,
+    callback: impl FnOnce() + Send + 'static,
+) {
     let callback = client.callbacks().call_once(callback);
     let waker = Waker::from(callback.clone());
-    match notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
-        Listening::Yes(_) => {}
-        // A drain has released it under the living guard.
-        Listening::Released => waker.wake(),
-        // Nobody would report it: the client has stopped, or belongs to another process.
-        Listening::Stopped => callback.call(),
+    for lock in locks {
+        match notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
+            Listening::Yes(_) => {}
+            // A drain has released it under the living guard.
+            Listening::Released => waker.wake_by_ref(),
+            // Nobody would report it: the client has stopped, or belongs to another process.
+            Listening::Stopped => callback.call(),
+        }
     }
 }
 

@@ -207,7 +207,7 @@ impl ReentrantGuard {
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         // Outside the state, as it may be called at once. The lock lives as long as this hold.
         match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
-            Some((client, lock)) => guard::on_lost(&client, lock, callback),
+            Some((client, lock)) => guard::on_lost(&client, [lock], callback),
             None => callback(),
         }
     }

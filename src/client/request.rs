@@ -20,9 +20,7 @@ use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, Report, Round};
 use crate::lock::{HolderLabel, LockName, MasterId, Resource, Vote};
 use crate::mutants::mutant;
-use crate::options::{
-    Options, auto_extend_method, fair_method, label_method, option_methods, request_methods,
-};
+use crate::options::{Options, auto_extend_method, fair_method, option_methods, request_methods};
 
 impl Client {
     /// Returns a request for the lock of this name; see [`LockName`]. It borrows the client, and the name if
@@ -95,8 +93,7 @@ impl<'a> LockRequest<'a> {
         Self { client, resource, options: Options::new(), label: None, cancel: None }
     }
 
-    request_methods!();
-    label_method!('a);
+    request_methods!('a);
     fair_method!(options);
     auto_extend_method!(options);
 

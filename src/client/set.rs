@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::completions::OutcomeKind;
-use super::guard::{Extend, Guard, LockEnd, Lost, Release};
+use super::guard::{self, Extend, Guard, LockEnd, Lost, Release};
 use super::handle::Client;
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
@@ -26,9 +26,7 @@ use crate::engine::{OpId, Outcome, Released, Request};
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, SetError};
 use crate::limits;
 use crate::lock::{InputError, LockName};
-use crate::options::{
-    Options, WaitPolicy, auto_extend_method, label_method, option_methods, request_methods,
-};
+use crate::options::{Options, WaitPolicy, auto_extend_method, option_methods, request_methods};
 
 /// Request for several locks together; made by [`Client::lock_set`]. It sends nothing before one of the
 /// acquire calls.
@@ -103,8 +101,7 @@ impl Client {
 }
 
 impl LockSetRequest {
-    request_methods!();
-    label_method!('static);
+    request_methods!('static);
     auto_extend_method!(options);
 
     /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
@@ -390,15 +387,8 @@ impl GuardSet {
     /// Calls `callback` at most once, when the first of them is lost or about to be lost; see
     /// [`Guard::on_lost`].
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        let callback = Arc::new(Mutex::new(Some(callback)));
-        for guard in &self.guards {
-            let callback = callback.clone();
-            guard.on_lost(move || {
-                let first = callback.lock().unwrap_or_else(PoisonError::into_inner).take();
-                if let Some(callback) = first {
-                    callback();
-                }
-            });
+        if let Some(guard) = self.guards.first() {
+            guard::on_lost(guard.client(), self.guards.iter().map(Guard::lock), callback);
         }
     }
 

@@ -196,228 +196,178 @@ impl fmt::Display for Severity {
     }
 }
 
-impl Problem {
-    /// Returns the name of the kind, for programs; it does not change between versions.
-    #[must_use]
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::Unreachable { .. } => "unreachable",
-            Self::LoginRefused { .. } => "login-refused",
-            Self::NoQuorum { .. } => "no-quorum",
-            Self::TooFewMasters { .. } => "too-few-masters",
-            Self::EvenCount { .. } => "even-count",
-            Self::SameServer { .. } => "same-server",
-            Self::SameHost { .. } => "same-host",
-            Self::ClockOffset { .. } => "clock-offset",
-            Self::SlowRoundTrip { .. } => "slow-round-trip",
-            Self::Replica => "replica",
-            Self::OldVersion { .. } => "old-version",
-            Self::ClusterWithoutHashTag { .. } => "cluster-without-hash-tag",
-            Self::ClusterNode => "cluster-node",
-            Self::WritesRefused { .. } => "writes-refused",
-            Self::EvictingPolicy { .. } => "evicting-policy",
-            Self::EvictedKeys { .. } => "evicted-keys",
-            Self::MemoryNearLimit { .. } => "memory-near-limit",
-            Self::NoMemoryLimit => "no-memory-limit",
-            Self::DiskFailing => "disk-failing",
-            Self::TrustUnsynced { .. } => "trust-unsynced",
-            Self::TrustUnverified => "trust-unverified",
-            Self::TrustJustified => "trust-justified",
-            Self::RestartForgets => "restart-forgets",
-            Self::Quarantined { .. } => "quarantined",
-            Self::Unobserved { .. } => "unobserved",
-            Self::MissingRights { .. } => "missing-rights",
-            Self::MissingCommands { .. } => "missing-commands",
-            Self::NativeDenied { .. } => "native-denied",
-            Self::CertificateExpires { .. } => "certificate-expires",
+/// The texts of each problem: its code, what was found, why that matters, and what to do.
+macro_rules! texts {
+    ($($pattern:pat => $code:literal, $what:expr, $why:expr, $advice:expr;)*) => {
+        impl Problem {
+            /// Returns the name of the kind, for programs; it does not change between versions.
+            #[must_use]
+            #[allow(unused_variables, reason = "a row binds what one of its texts needs")]
+            pub const fn code(&self) -> &'static str {
+                match self { $($pattern => $code,)* }
+            }
         }
-    }
+
+        impl fmt::Display for Finding {
+            #[allow(unused_variables, reason = "as above")]
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let what: String = match &self.problem { $($pattern => $what.into(),)* };
+                f.write_str(&what)
+            }
+        }
+
+        impl Finding {
+            /// Returns why the finding matters.
+            #[must_use]
+            #[allow(unused_variables, reason = "as above")]
+            pub fn why(&self) -> String {
+                match &self.problem { $($pattern => $why.into(),)* }
+            }
+
+            /// Returns what to do about it.
+            #[must_use]
+            #[allow(unused_variables, reason = "as above")]
+            pub fn advice(&self) -> String {
+                match &self.problem { $($pattern => $advice.into(),)* }
+            }
+        }
+    };
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.problem {
-            Problem::Unreachable { why } => write!(f, "not connected: {why}"),
-            Problem::LoginRefused { why } => f.write_str(why),
-            Problem::NoQuorum { answered, needed } => {
-                write!(f, "{} answered, and a lock needs {needed}", Counted(*answered, "master"))
-            }
-            Problem::TooFewMasters { count } => write!(f, "the list has {}", Counted(*count, "master")),
-            Problem::EvenCount { count } => write!(f, "the list has {count} masters, an even number"),
-            Problem::SameServer { run_id } => {
-                write!(f, "these addresses lead to one server (run_id {run_id})")
-            }
-            Problem::SameHost { address } => write!(f, "these masters have one IP address, {address}"),
-            Problem::ClockOffset { offset, .. } => write!(f, "the clocks differ by {}", Rounded(*offset)),
-            Problem::SlowRoundTrip { p99, limit } => write!(
-                f,
-                "a round trip takes up to {} (p99), and the client waits for {}",
-                Rounded(*p99),
-                Rounded(*limit)
-            ),
-            Problem::Replica => f.write_str("the server is a replica"),
-            Problem::OldVersion { version } => write!(f, "the server is version {version}"),
-            Problem::ClusterWithoutHashTag { .. } => {
-                f.write_str("the server is a cluster node, and the prefix has no hash tag")
-            }
-            Problem::ClusterNode => f.write_str("the server is a cluster node"),
-            Problem::WritesRefused { refusal } => write!(f, "the server refuses writes: \"{refusal}\""),
-            Problem::EvictingPolicy { policy } => write!(f, "maxmemory-policy is {policy}"),
-            Problem::EvictedKeys { count } => {
-                write!(f, "the server has evicted {count} keys since its start")
-            }
-            Problem::MemoryNearLimit { percent } => write!(f, "{percent} % of maxmemory are in use"),
-            Problem::NoMemoryLimit => f.write_str("maxmemory is not set"),
-            Problem::DiskFailing => f.write_str("the last write of its data to disk failed"),
-            Problem::TrustUnsynced { loss, .. } => f.write_str(loss),
-            Problem::TrustUnverified => f.write_str("nothing shows whether each write is synced to disk"),
-            Problem::TrustJustified => f.write_str("each master syncs each write to disk"),
-            Problem::RestartForgets => f.write_str("a restart may lose all locks: appendonly is no"),
-            Problem::Quarantined { left } => {
-                write!(f, "the master restarted lately: not counted for another {}", Rounded(*left))
-            }
-            Problem::Unobserved { needed } => {
-                write!(
-                    f,
-                    "a new client in strict mode does not count it: no mark says that it was observed for {}",
-                    Rounded(*needed)
-                )
-            }
-            Problem::MissingRights { feature, rights, user, .. } => {
-                write!(f, "user {user} lacks rights for {feature} ({})", rights.join(" "))
-            }
-            Problem::MissingCommands { feature, commands, .. } => {
-                write!(f, "the server does not know commands for {feature} ({})", commands.join(" "))
-            }
-            Problem::NativeDenied { right, .. } => write!(f, "the login lacks the native release, {right}"),
-            Problem::CertificateExpires { left } if left.is_zero() => {
-                f.write_str("its certificate has expired")
-            }
-            Problem::CertificateExpires { left } => {
-                write!(f, "its certificate ends in {}", Counted(days(*left), "day"))
-            }
-        }
-    }
+texts! {
+    Problem::Unreachable { why } => "unreachable",
+        format!("not connected: {why}"),
+        "it grants nothing, and the fleet tolerates one failure less",
+        "follow the reason; else take the master out of all lists";
+    Problem::LoginRefused { why } => "login-refused",
+        why.as_str(),
+        "it grants nothing, and the fleet tolerates one failure less",
+        "correct user and password in this master's URL";
+    Problem::NoQuorum { answered, needed } => "no-quorum",
+        format!("{} answered, and a lock needs {needed}", Counted(*answered, "master")),
+        "a client here may get no lock",
+        "repair the masters that did not answer";
+    Problem::TooFewMasters { count } => "too-few-masters",
+        format!("the list has {}", Counted(*count, "master")),
+        if *count == 1 {
+            "while this master is down or in quarantine, there are no locks"
+        } else {
+            "the failure of any master stops all locks"
+        },
+        "take three masters, or five, on independent machines";
+    Problem::EvenCount { count } => "even-count",
+        format!("the list has {count} masters, an even number"),
+        "it tolerates no more failures than one master less would",
+        "take one master more, or one less";
+    Problem::SameServer { run_id } => "same-server",
+        format!("these addresses lead to one server (run_id {run_id})"),
+        "one server would vote several times; a client refuses the later addresses",
+        "list each server once";
+    Problem::SameHost { address } => "same-host",
+        format!("these masters have one IP address, {address}"),
+        "they may fail together, so the fleet tolerates fewer failures than it seems",
+        "move them to machines in different failure zones";
+    Problem::ClockOffset { offset, limit } => "clock-offset",
+        format!("the clocks differ by {}", Rounded(*offset)),
+        format!(
+            "masters may refuse fenced locks from a difference of {}; plain locks need no wall clock",
+            Rounded(*limit)
+        ),
+        "synchronize the clocks of all masters (chrony, ntpd)";
+    Problem::SlowRoundTrip { p99, limit } => "slow-round-trip",
+        format!(
+            "a round trip takes up to {} (p99), and the client waits for {}",
+            Rounded(*p99),
+            Rounded(*limit)
+        ),
+        "a client may then skip the master until it has answered",
+        format!("raise answer_timeout above {} (--answer-timeout)", Rounded(*p99 * 2));
+    Problem::Replica => "replica",
+        "the server is a replica",
+        "a replica should grant nothing, and its master may already be in the list",
+        "list its master instead, or end the replication (REPLICAOF NO ONE)";
+    Problem::OldVersion { version } => "old-version",
+        format!("the server is version {version}"),
+        "fenced, fair and shared locks need Redis 5 or later",
+        "upgrade the server";
+    Problem::ClusterWithoutHashTag { prefix } => "cluster-without-hash-tag",
+        "the server is a cluster node, and the prefix has no hash tag",
+        "fenced, fair and shared locks use several keys, which fail with CROSSSLOT",
+        format!("take independent masters; else let all clients use the prefix \"{prefix}\"");
+    Problem::ClusterNode => "cluster-node",
+        "the server is a cluster node",
+        "a failover there may lose locks, and a moved slot refuses them",
+        "take independent masters with cluster-enabled no";
+    Problem::WritesRefused { refusal } => "writes-refused",
+        format!("the server refuses writes: \"{refusal}\""),
+        "it grants no lock",
+        advice(refusal).unwrap_or("read the server's log".into());
+    Problem::EvictingPolicy { policy } => "evicting-policy",
+        format!("maxmemory-policy is {policy}"),
+        "at its memory limit it may delete locks that are held",
+        "CONFIG SET maxmemory-policy noeviction, and write it to redis.conf";
+    Problem::EvictedKeys { count } => "evicted-keys",
+        format!("the server has evicted {count} keys since its start"),
+        "some of these keys may have been locks that were held",
+        "set noeviction, raise maxmemory; CONFIG RESETSTAT clears the count";
+    Problem::MemoryNearLimit { percent } => "memory-near-limit",
+        format!("{percent} % of maxmemory are in use"),
+        "a full master extends and releases locks, and grants no new one",
+        "raise maxmemory, or move other data elsewhere";
+    Problem::NoMemoryLimit => "no-memory-limit",
+        "maxmemory is not set",
+        "the system may end a server that takes all memory",
+        "set maxmemory, with the policy noeviction";
+    Problem::DiskFailing => "disk-failing",
+        "the last write of its data to disk failed",
+        "the server may refuse writes now, and a restart loses what is not on disk",
+        "look at its log and its disk";
+    Problem::TrustUnsynced { loss, remedy } => "trust-unsynced",
+        *loss,
+        "the client counts it at once after a restart, so two may hold one lock",
+        *remedy;
+    Problem::TrustUnverified => "trust-unverified",
+        "nothing shows whether each write is synced to disk",
+        "Trust is right only with appendonly yes and appendfsync always",
+        "grant +config|get and +info to the login of the examination";
+    Problem::TrustJustified => "trust-justified",
+        "each master syncs each write to disk",
+        "Quarantine::Trust is justified, and saves the wait after a restart",
+        "keep the quarantine, or set Trust if the wait costs more";
+    Problem::RestartForgets => "restart-forgets",
+        "a restart may lose all locks: appendonly is no",
+        "the quarantine covers it; locks that are held lose one master of their margin",
+        "nothing; or set appendonly yes to keep the margin";
+    Problem::Quarantined { left } => "quarantined",
+        format!("the master restarted lately: not counted for another {}", Rounded(*left)),
+        "until then its votes do not count: it may have forgotten locks",
+        "wait, or set a shorter max_ttl on all clients";
+    Problem::Unobserved { needed } => "unobserved",
+        format!("a new client in strict mode does not count it: no mark says that it was observed for {}", Rounded(*needed)),
+        "its votes do not count until a client has observed it for that time",
+        "let one client with --strict stay connected for that time";
+    Problem::MissingRights { feature, effect, rights, user } => "missing-rights",
+        format!("user {user} lacks rights for {feature} ({})", rights.join(" ")),
+        *effect,
+        format!("run \"ACL SETUSER {user} {}\", then \"ACL SAVE\"", rights.join(" "));
+    Problem::MissingCommands { feature, effect, commands } => "missing-commands",
+        format!("the server does not know commands for {feature} ({})", commands.join(" ")),
+        *effect,
+        "remove rename-command from redis.conf, or take another server";
+    Problem::NativeDenied { right, user } => "native-denied",
+        format!("the login lacks the native release, {right}"),
+        "releases run as scripts, which cost the master more",
+        format!("run \"ACL SETUSER {user} {right}\", then \"ACL SAVE\"");
+    Problem::CertificateExpires { left } => "certificate-expires",
+        if left.is_zero() {
+            "its certificate has expired".to_owned()
+        } else {
+            format!("its certificate ends in {}", Counted(days(*left), "day"))
+        },
+        "after its end no client connects to this master",
+        "replace its certificate; docs/operating.md says how, without a restart";
 }
 
 fn days(time: Duration) -> usize {
     usize::try_from(time.as_secs() / (24 * 3600)).unwrap_or(usize::MAX)
-}
-
-impl Finding {
-    /// Returns why the finding matters.
-    #[must_use]
-    pub fn why(&self) -> String {
-        let fixed = match &self.problem {
-            Problem::Unreachable { .. } | Problem::LoginRefused { .. } => {
-                "it grants nothing, and the fleet tolerates one failure less"
-            }
-            Problem::NoQuorum { .. } => "a client here may get no lock",
-            Problem::TooFewMasters { count: 1 } => {
-                "while this master is down or in quarantine, there are no locks"
-            }
-            Problem::TooFewMasters { .. } => "the failure of any master stops all locks",
-            Problem::EvenCount { .. } => "it tolerates no more failures than one master less would",
-            Problem::SameServer { .. } => {
-                "one server would vote several times; a client refuses the later addresses"
-            }
-            Problem::SameHost { .. } => {
-                "they may fail together, so the fleet tolerates fewer failures than it seems"
-            }
-            Problem::ClockOffset { limit, .. } => {
-                return format!(
-                    "masters may refuse fenced locks from a difference of {}; plain locks need no wall clock",
-                    Rounded(*limit)
-                );
-            }
-            Problem::SlowRoundTrip { .. } => "a client may then skip the master until it has answered",
-            Problem::Replica => "a replica should grant nothing, and its master may already be in the list",
-            Problem::OldVersion { .. } => "fenced, fair and shared locks need Redis 5 or later",
-            Problem::ClusterWithoutHashTag { .. } => {
-                "fenced, fair and shared locks use several keys, which fail with CROSSSLOT"
-            }
-            Problem::ClusterNode => "a failover there may lose locks, and a moved slot refuses them",
-            Problem::WritesRefused { .. } => "it grants no lock",
-            Problem::EvictingPolicy { .. } => "at its memory limit it may delete locks that are held",
-            Problem::EvictedKeys { .. } => "some of these keys may have been locks that were held",
-            Problem::MemoryNearLimit { .. } => {
-                "a full master extends and releases locks, and grants no new one"
-            }
-            Problem::NoMemoryLimit => "the system may end a server that takes all memory",
-            Problem::DiskFailing => {
-                "the server may refuse writes now, and a restart loses what is not on disk"
-            }
-            Problem::TrustUnsynced { .. } => {
-                "the client counts it at once after a restart, so two may hold one lock"
-            }
-            Problem::TrustUnverified => "Trust is right only with appendonly yes and appendfsync always",
-            Problem::TrustJustified => "Quarantine::Trust is justified, and saves the wait after a restart",
-            Problem::RestartForgets => {
-                "the quarantine covers it; locks that are held lose one master of their margin"
-            }
-            Problem::Quarantined { .. } => "until then its votes do not count: it may have forgotten locks",
-            Problem::Unobserved { .. } => {
-                "its votes do not count until a client has observed it for that time"
-            }
-            Problem::MissingRights { effect, .. } | Problem::MissingCommands { effect, .. } => effect,
-            Problem::NativeDenied { .. } => "releases run as scripts, which cost the master more",
-            Problem::CertificateExpires { .. } => "after its end no client connects to this master",
-        };
-        fixed.to_owned()
-    }
-
-    /// Returns what to do about it.
-    #[must_use]
-    pub fn advice(&self) -> String {
-        let fixed = match &self.problem {
-            Problem::Unreachable { .. } => "follow the reason; else take the master out of all lists",
-            Problem::LoginRefused { .. } => "correct user and password in this master's URL",
-            Problem::NoQuorum { .. } => "repair the masters that did not answer",
-            Problem::TooFewMasters { .. } => "take three masters, or five, on independent machines",
-            Problem::EvenCount { .. } => "take one master more, or one less",
-            Problem::SameServer { .. } => "list each server once",
-            Problem::SameHost { .. } => "move them to machines in different failure zones",
-            Problem::ClockOffset { .. } => "synchronize the clocks of all masters (chrony, ntpd)",
-            Problem::SlowRoundTrip { p99, .. } => {
-                return format!("raise answer_timeout above {} (--answer-timeout)", Rounded(*p99 * 2));
-            }
-            Problem::Replica => "list its master instead, or end the replication (REPLICAOF NO ONE)",
-            Problem::OldVersion { .. } => "upgrade the server",
-            Problem::ClusterWithoutHashTag { prefix } => {
-                return format!("take independent masters; else let all clients use the prefix \"{prefix}\"");
-            }
-            Problem::ClusterNode => "take independent masters with cluster-enabled no",
-            Problem::WritesRefused { refusal } => {
-                return advice(refusal).map_or_else(|| "read the server's log".to_owned(), Into::into);
-            }
-            Problem::EvictingPolicy { .. } => {
-                "CONFIG SET maxmemory-policy noeviction, and write it to redis.conf"
-            }
-            Problem::EvictedKeys { .. } => {
-                "set noeviction, raise maxmemory; CONFIG RESETSTAT clears the count"
-            }
-            Problem::MemoryNearLimit { .. } => "raise maxmemory, or move other data elsewhere",
-            Problem::NoMemoryLimit => "set maxmemory, with the policy noeviction",
-            Problem::DiskFailing => "look at its log and its disk",
-            Problem::TrustUnsynced { remedy, .. } => remedy,
-            Problem::TrustUnverified => "grant +config|get and +info to the login of the examination",
-            Problem::TrustJustified => "keep the quarantine, or set Trust if the wait costs more",
-            Problem::RestartForgets => "nothing; or set appendonly yes to keep the margin",
-            Problem::Quarantined { .. } => "wait, or set a shorter max_ttl on all clients",
-            Problem::Unobserved { .. } => "let one client with --strict stay connected for that time",
-            Problem::MissingRights { rights, user, .. } => {
-                return format!("run \"ACL SETUSER {user} {}\", then \"ACL SAVE\"", rights.join(" "));
-            }
-            Problem::MissingCommands { .. } => {
-                "remove rename-command from redis.conf, or take another server"
-            }
-            Problem::NativeDenied { right, user } => {
-                return format!("run \"ACL SETUSER {user} {right}\", then \"ACL SAVE\"");
-            }
-            Problem::CertificateExpires { .. } => {
-                "replace its certificate; docs/operating.md says how, without a restart"
-            }
-        };
-        fixed.to_owned()
-    }
 }
