@@ -47,8 +47,8 @@ fn a_loss_is_reported_while_masters_hang() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
     let mut guard = client.lock("a").ttl(3 * KEPT_TTL).auto_extend(FOR_LONG).acquire().expect("free");
-    let told_count = Arc::new(AtomicUsize::new(0));
-    let count = told_count.clone();
+    let call_count = Arc::new(AtomicUsize::new(0));
+    let count = call_count.clone();
     guard.on_lost(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
@@ -56,11 +56,11 @@ fn a_loss_is_reported_while_masters_hang() {
     block_on(guard.lost());
     // Reported by the clock: some of the last tenth is left unless this thread was held up for all of it.
     assert!(guard.remaining() <= 3 * KEPT_TTL / 10 + SHORT);
-    eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
+    eventually(PATIENCE, "the callback", || call_count.load(Ordering::SeqCst) == 1);
     fleet.masters().for_each(|master| master.cont());
     eventually(PATIENCE, "its end", || !guard.is_valid());
     assert_eq!(guard.extend(KEPT_TTL), Err(ExtendError::Expired));
-    assert_eq!(told_count.load(Ordering::SeqCst), 1);
+    assert_eq!(call_count.load(Ordering::SeqCst), 1);
 }
 
 #[test]
@@ -72,15 +72,15 @@ fn a_proven_loss_is_reported_at_the_renewal() {
     block_on(guard.lost());
     eventually(PATIENCE, "it is over", || !guard.is_valid());
     let other = client.lock("b").ttl(KEPT_TTL).acquire().expect("free");
-    let told_count = Arc::new(AtomicUsize::new(0));
-    let count = told_count.clone();
+    let call_count = Arc::new(AtomicUsize::new(0));
+    let count = call_count.clone();
     other.on_lost(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
     other.release().expect("confirmed");
     drop(guard);
-    assert_eq!(Arc::strong_count(&told_count), 1, "the callback is kept though it will never be called");
-    assert_eq!(told_count.load(Ordering::SeqCst), 0);
+    assert_eq!(Arc::strong_count(&call_count), 1, "the callback is kept though it will never be called");
+    assert_eq!(call_count.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -109,13 +109,13 @@ fn a_callback_that_panics_leaves_the_client_alone() {
     let fleet = Fleet::start(1);
     let client = open(&fleet.urls(), SHORT);
     let guard = client.lock("a").ttl(KEPT_TTL).acquire().expect("free");
-    let told_count = Arc::new(AtomicUsize::new(0));
-    let count = told_count.clone();
+    let call_count = Arc::new(AtomicUsize::new(0));
+    let count = call_count.clone();
     guard.on_lost(move || {
         count.fetch_add(1, Ordering::SeqCst);
         panic!("on purpose");
     });
-    eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 1);
+    eventually(PATIENCE, "it is told", || call_count.load(Ordering::SeqCst) == 1);
     eventually(PATIENCE, "its end", || !guard.is_valid());
     client.lock("b").acquire().expect("free").release().expect("confirmed");
 }

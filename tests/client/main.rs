@@ -23,7 +23,7 @@ mod leading_tests;
 mod leave_tests;
 mod life_tests;
 mod name_tests;
-mod news_tests;
+mod notification_tests;
 mod options_tests;
 mod overload_tests;
 mod owned_tests;

@@ -92,8 +92,8 @@ fn a_lost_lock_waits_for_its_holds_end() {
     let ttl = Duration::from_millis(400);
     let lock = client.lock("a").ttl(ttl).wait(PATIENCE).reentrant();
     let holds = [lock.lock().expect("free"), lock.lock().expect("its own")];
-    let told_count = Arc::new(AtomicUsize::new(0));
-    let count = told_count.clone();
+    let call_count = Arc::new(AtomicUsize::new(0));
+    let count = call_count.clone();
     let its = lock.clone();
     holds[0].on_lost(move || {
         // It may look at the lock: nothing is locked while it is called.
@@ -102,7 +102,7 @@ fn a_lost_lock_waits_for_its_holds_end() {
     eventually(PATIENCE, "it is over", || !lock.is_held());
     assert!(!holds[0].is_valid() && holds[1].remaining().is_zero());
     assert_eq!((lock.hold_count(), lock.remaining()), (2, Duration::ZERO));
-    eventually(PATIENCE, "it is told", || told_count.load(Ordering::SeqCst) == 3);
+    eventually(PATIENCE, "it is told", || call_count.load(Ordering::SeqCst) == 3);
     // Somebody else may have it by now.
     let other = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("expired");
     assert_eq!(lock.lock().expect_err("lost"), LockReentrantError::Lost { hold_count: 2 });

@@ -258,8 +258,8 @@ fn one_lost_lock_loses_the_set_once() {
     let client = open(&fleet.urls(), LONG);
     let ttl = Duration::from_millis(2700);
     let mut set = client.lock_set(["a", "b"]).ttl(ttl).auto_extend(PATIENCE * 10).acquire().expect("free");
-    let told_count = Arc::new(AtomicUsize::new(0));
-    let count = told_count.clone();
+    let call_count = Arc::new(AtomicUsize::new(0));
+    let count = call_count.clone();
     set.on_lost(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
@@ -267,13 +267,13 @@ fn one_lost_lock_loses_the_set_once() {
     fleet.masters().for_each(|master| drop(master.ask("SET b somebody-else")));
     block_on(set.lost());
     eventually(PATIENCE, "it is over", || !set.is_valid());
-    eventually(PATIENCE, "the callback", || told_count.load(Ordering::SeqCst) == 1);
+    eventually(PATIENCE, "the callback", || call_count.load(Ordering::SeqCst) == 1);
     assert_eq!(set.remaining(), Duration::ZERO);
     let error = set.extend(ttl).expect_err("one is lost");
     assert_eq!(error.resource, "b");
     drop(set);
     fleet.masters().for_each(|master| drop(master.ask("DEL b")));
-    assert_eq!(told_count.load(Ordering::SeqCst), 1);
+    assert_eq!(call_count.load(Ordering::SeqCst), 1);
     assert_nothing_left(&client, &mut fleet);
 }
 

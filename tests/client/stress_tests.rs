@@ -233,7 +233,7 @@ fn harm(fleet: &mut Fleet, proxies: &[Proxy], limit: Duration) {
     }
 }
 
-fn keeper_count() -> usize {
+fn background_thread_count() -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let names = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("comm")));
     names.flatten().filter(|name| name.trim() == "redlatch").count()
@@ -349,5 +349,5 @@ fn a_clients_thread_ends_with_it() {
         drop(client.lock("a").acquire());
     }
     // Others of this program may be at work: theirs come and go.
-    eventually(PATIENCE, "the clients' threads end", || keeper_count() < 20);
+    eventually(PATIENCE, "the clients' threads end", || background_thread_count() < 20);
 }
