@@ -217,7 +217,7 @@ mod tests {
             DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
             FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
             UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
-            UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may remain on a quorum of masters until its TTL ends. Retry";
+            UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";
             OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
             ListCut { .. } => ListCut { count: 9 }, "give a narrower PATTERN";
             EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
