@@ -226,19 +226,19 @@ impl Run<'_> {
         // A grant is judged by what its masters were sent.
         self.count_all_requests();
         while let Some((id, outcome)) = self.engine.poll_outcome() {
-            let mut told = format!("{outcome:?}");
-            if self.take_errand(id, &outcome) {
-                told.hash(&mut self.history);
+            let mut shown = format!("{outcome:?}");
+            if self.take_query(id, &outcome) {
+                shown.hash(&mut self.history);
                 continue;
             }
             let index = *self.by_id.get(&id).expect("a lock that was submitted");
             match outcome {
                 Outcome::Acquire(result) => {
-                    assert_eq!(self.locks[index].stage, Stage::Acquiring, "{told}");
+                    assert_eq!(self.locks[index].stage, Stage::Acquiring, "{shown}");
                     match result {
                         Ok(grant) => self.take_grant(index, &grant),
                         Err(error) => {
-                            write!(told, "{error:#}").expect("memory");
+                            write!(shown, "{error:#}").expect("memory");
                             assert!(!matches!(error, AcquireError::Overloaded | AcquireError::Input(_)));
                             self.locks[index].stage = Stage::Gone;
                         }
@@ -247,21 +247,21 @@ impl Run<'_> {
                 Outcome::Extend(result) => self.take_extension(index, result),
                 Outcome::Release(result) => {
                     if let Err(ReleaseError::Unconfirmed(report)) = &result {
-                        write!(told, "{report:#}").expect("memory");
+                        write!(shown, "{report:#}").expect("memory");
                     }
                     let lock = &mut self.locks[index];
                     if lock.stage == Stage::Releasing {
                         lock.stage = Stage::Gone;
                         self.check_released(index, &result);
                     } else {
-                        assert!(lock.due_releases > 0, "a release nobody asked for: {told}");
+                        assert!(lock.due_releases > 0, "a release nobody asked for: {shown}");
                         lock.due_releases -= 1;
                         assert!(matches!(result, Ok(it) if it.was_already_gone() && it.absent == 0));
                     }
                 }
                 other => panic!("nothing else was asked for: {other:?}"),
             }
-            told.hash(&mut self.history);
+            shown.hash(&mut self.history);
         }
         self.step_number += 1;
     }
@@ -386,11 +386,11 @@ impl Run<'_> {
                 assert!(next.is_some_and(|next| next <= at.max(self.now)), "nobody wakes {lock:?}");
             }
         }
-        for errand in &self.errands {
-            let is_woken = next.is_some_and(|next| errand.deadline.is_none_or(|at| next <= at.max(self.now)));
-            assert!(is_woken, "nobody wakes {errand:?}");
+        for query in &self.queries {
+            let is_woken = next.is_some_and(|next| query.deadline.is_none_or(|at| next <= at.max(self.now)));
+            assert!(is_woken, "nobody wakes {query:?}");
         }
-        assert_eq!(self.engine.operation_count(), live_count + self.errands.len());
+        assert_eq!(self.engine.operation_count(), live_count + self.queries.len());
         assert!(self.engine.claim_count() >= held_count);
     }
 
@@ -404,7 +404,7 @@ impl Run<'_> {
     /// I22: after the time-outs were handled, nothing is open that was due.
     pub(super) fn check_deadlines(&mut self) {
         let now = self.now;
-        self.check_errands();
+        self.check_queries();
         for lock in &mut self.locks {
             let is_open = matches!(lock.stage, Stage::Acquiring | Stage::Releasing);
             if is_open && lock.deadline.is_some_and(|at| at <= now) {
@@ -423,8 +423,8 @@ impl Run<'_> {
             Stage::Held => lock.extension,
             Stage::Acquiring | Stage::Releasing => lock.deadline.map(|at| at + lock.limit),
         };
-        let errands = self.errands.iter().filter_map(|errand| errand.deadline);
-        self.locks.iter().filter_map(of).chain(errands).max().unwrap_or(self.now).max(self.now)
+        let queries = self.queries.iter().filter_map(|query| query.deadline);
+        self.locks.iter().filter_map(of).chain(queries).max().unwrap_or(self.now).max(self.now)
     }
 
     pub(super) fn longest_ttl(&self) -> Ttl {

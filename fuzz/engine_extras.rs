@@ -11,7 +11,7 @@ use super::net::REPLIES;
 use super::{Flow, Run, id};
 
 /// Errands that are waited for at the same time.
-const ERRAND_COUNT_MAX: usize = 4;
+const QUERY_COUNT_MAX: usize = 4;
 /// The place of a connection for subscriptions at its model master; commands come over another one.
 const SUBSCRIPTION_PLACE: usize = 1;
 /// The lock of another client, which takes locks as all do, and lets them go.
@@ -34,7 +34,7 @@ const MESSAGES: [&[u8]; 9] = [
 
 /// An errand as its caller knows it.
 #[derive(Debug)]
-pub struct Errand {
+pub struct Query {
     pub id: OpId,
     kind: Kind,
     submitted: Instant,
@@ -52,7 +52,7 @@ enum Kind {
 
 /// The engine's connection for subscriptions to one master.
 #[derive(Debug, Default)]
-pub struct NewsPeer {
+pub struct SubscriptionPeer {
     is_asked: bool,
     is_open: bool,
     to_master: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct NewsPeer {
 }
 
 impl Run<'_> {
-    pub(super) fn run_errand(&mut self) {
+    pub(super) fn run_query(&mut self) {
         let how = self.source.byte();
         let name = NAMES[how / 8 % NAMES.len()];
         let resource = Resource::new(name).expect("valid");
@@ -73,40 +73,40 @@ impl Run<'_> {
                 let limit = Duration::from_secs(3600);
                 (Request::Pause { attempts: 1, took, limit }, Kind::Pause(took), None)
             }
-            _ => return self.cancel_errand(how / 8),
+            _ => return self.cancel_query(how / 8),
         };
-        if self.errands.len() >= ERRAND_COUNT_MAX {
+        if self.queries.len() >= QUERY_COUNT_MAX {
             return;
         }
         if kind == Kind::ForceUnlock {
             self.broken_names.insert(name);
         }
         let op = self.engine.submit(self.now, request).expect("a few errands do not overload the client");
-        let is_known = self.by_id.contains_key(&op) || self.errands.iter().any(|it| it.id == op);
+        let is_known = self.by_id.contains_key(&op) || self.queries.iter().any(|it| it.id == op);
         assert!(!is_known, "one id for two errands");
-        self.errands.push(Errand { id: op, kind, submitted: self.now, deadline });
+        self.queries.push(Query { id: op, kind, submitted: self.now, deadline });
     }
 
-    fn cancel_errand(&mut self, pick: usize) {
-        if !self.errands.is_empty() {
-            let errand = self.errands.swap_remove(pick % self.errands.len());
-            let request = Request::Release { lock: errand.id, awaited: false };
-            assert_eq!(self.engine.submit(self.now, request), Ok(errand.id));
+    fn cancel_query(&mut self, pick: usize) {
+        if !self.queries.is_empty() {
+            let query = self.queries.swap_remove(pick % self.queries.len());
+            let request = Request::Release { lock: query.id, awaited: false };
+            assert_eq!(self.engine.submit(self.now, request), Ok(query.id));
         }
     }
 
-    pub(super) fn cancel_errands(&mut self) {
-        while !self.errands.is_empty() {
-            self.cancel_errand(0);
+    pub(super) fn cancel_queries(&mut self) {
+        while !self.queries.is_empty() {
+            self.cancel_query(0);
         }
     }
 
     /// Whether this was the answer to an errand, which is then judged.
-    pub(super) fn take_errand(&mut self, id: OpId, outcome: &Outcome) -> bool {
-        let Some(index) = self.errands.iter().position(|it| it.id == id) else { return false };
-        let errand = self.errands.swap_remove(index);
+    pub(super) fn take_query(&mut self, id: OpId, outcome: &Outcome) -> bool {
+        let Some(index) = self.queries.iter().position(|it| it.id == id) else { return false };
+        let query = self.queries.swap_remove(index);
         let count = self.peers.len();
-        match (errand.kind, outcome) {
+        match (query.kind, outcome) {
             (Kind::Inspect, Outcome::Inspect(inspection)) => assert_eq!(inspection.masters.len(), count),
             (Kind::ForceUnlock, Outcome::ForceUnlock(done)) => {
                 assert_eq!(done.report.votes.len(), count);
@@ -114,55 +114,55 @@ impl Run<'_> {
             }
             (Kind::Pause(took), Outcome::Paused) => {
                 let least = took.max(Duration::from_millis(1));
-                assert!(self.now >= errand.submitted + least, "a pause that is too short");
+                assert!(self.now >= query.submitted + least, "a pause that is too short");
             }
-            other => panic!("not the answer to {errand:?}: {other:?}"),
+            other => panic!("not the answer to {query:?}: {other:?}"),
         }
         true
     }
 
     /// I22: after the time-outs were handled, no errand is open that was due.
-    pub(super) fn check_errands(&self) {
+    pub(super) fn check_queries(&self) {
         let now = self.now;
-        for errand in &self.errands {
-            assert!(errand.deadline.is_none_or(|at| at > now), "not answered in time: {errand:?}");
+        for query in &self.queries {
+            assert!(query.deadline.is_none_or(|at| at > now), "not answered in time: {query:?}");
         }
     }
 
     // ---- news ----
 
-    pub(super) fn ask_news(&mut self, master: MasterId) {
+    pub(super) fn ask_subscription(&mut self, master: MasterId) {
         let link = LinkId::Subscription(master);
-        if !self.has_news {
+        if !self.has_subscription {
             // No release is published; that is nobody's fault.
             return self.engine.handle_disconnected(self.now, link, "no news");
         }
-        let news = &mut self.news[master.index()];
-        assert!(!news.is_asked && !news.is_open, "asked to connect what is connected");
-        news.is_asked = true;
+        let subscription = &mut self.subscription[master.index()];
+        assert!(!subscription.is_asked && !subscription.is_open, "asked to connect what is connected");
+        subscription.is_asked = true;
     }
 
-    pub(super) fn close_news(&mut self, master: MasterId) {
-        let news = &self.news[master.index()];
-        let is_there = news.is_asked || news.is_open || !self.has_news;
+    pub(super) fn close_subscription(&mut self, master: MasterId) {
+        let subscription = &self.subscription[master.index()];
+        let is_there = subscription.is_asked || subscription.is_open || !self.has_subscription;
         assert!(is_there || !self.is_prompt, "asked to close what is closed");
-        self.forget_news(master.index());
+        self.forget_subscription(master.index());
     }
 
-    fn forget_news(&mut self, index: usize) {
-        self.news[index] = NewsPeer::default();
+    fn forget_subscription(&mut self, index: usize) {
+        self.subscription[index] = SubscriptionPeer::default();
         self.peers[index].model.forget_conn(SUBSCRIPTION_PLACE);
     }
 
-    pub(super) fn do_with_news(&mut self, index: usize) {
+    pub(super) fn do_with_subscription(&mut self, index: usize) {
         let how = self.source.byte();
         self.follow_links();
         match how % 8 {
-            0 | 1 => self.pump_news(index),
-            2 => self.break_news(index, "connection reset"),
-            3 if self.news[index].is_asked => self.break_news(index, "connection refused"),
-            4 => self.receive_news(index, MESSAGES[how / 8 % MESSAGES.len()]),
-            5 => self.receive_news(index, REPLIES[how / 8 % REPLIES.len()]),
+            0 | 1 => self.pump_subscription(index),
+            2 => self.break_subscription(index, "connection reset"),
+            3 if self.subscription[index].is_asked => self.break_subscription(index, "connection refused"),
+            4 => self.receive_subscription(index, MESSAGES[how / 8 % MESSAGES.len()]),
+            5 => self.receive_subscription(index, REPLIES[how / 8 % REPLIES.len()]),
             6 => (0..self.peers.len())
                 .for_each(|index| self.take_for_rival(index, NAMES[how / 8 % NAMES.len()])),
             7 => (0..self.peers.len())
@@ -190,38 +190,43 @@ impl Run<'_> {
         model.publish(name.as_bytes(), b"");
         model.log.clear();
         for (_, message) in std::mem::take(&mut model.pushes) {
-            self.news[index].to_engine.extend_from_slice(&message);
+            self.subscription[index].to_engine.extend_from_slice(&message);
         }
     }
 
     /// The connection is made if it is wanted, and all that is under way arrives.
-    pub(super) fn pump_news(&mut self, index: usize) {
+    pub(super) fn pump_subscription(&mut self, index: usize) {
         let link = LinkId::Subscription(id(index));
-        if std::mem::take(&mut self.news[index].is_asked) {
-            self.news[index].is_open = true;
+        if std::mem::take(&mut self.subscription[index].is_asked) {
+            self.subscription[index].is_open = true;
             self.engine.handle_connected(self.now, link);
         }
-        if !self.news[index].is_open {
+        if !self.subscription[index].is_open {
             return;
         }
         let bytes = self.engine.send_ready(link).to_vec();
         self.engine.send_done(link, bytes.len());
         bytes.hash(&mut self.history);
-        let (news, model) = (&mut self.news[index], &mut self.peers[index].model);
-        news.to_master.extend_from_slice(&bytes);
-        model.handle_over(SUBSCRIPTION_PLACE, self.now, &mut news.to_master, &mut news.to_engine);
+        let (subscription, model) = (&mut self.subscription[index], &mut self.peers[index].model);
+        subscription.to_master.extend_from_slice(&bytes);
+        model.handle_over(
+            SUBSCRIPTION_PLACE,
+            self.now,
+            &mut subscription.to_master,
+            &mut subscription.to_engine,
+        );
         model.log.clear();
         for (place, message) in std::mem::take(&mut model.pushes) {
             assert_eq!(place, SUBSCRIPTION_PLACE, "a connection for commands has subscribed");
-            news.to_engine.extend_from_slice(&message);
+            subscription.to_engine.extend_from_slice(&message);
         }
-        let bytes = std::mem::take(&mut self.news[index].to_engine);
-        self.receive_news(index, &bytes);
+        let bytes = std::mem::take(&mut self.subscription[index].to_engine);
+        self.receive_subscription(index, &bytes);
     }
 
-    fn receive_news(&mut self, index: usize, bytes: &[u8]) {
+    fn receive_subscription(&mut self, index: usize, bytes: &[u8]) {
         let (link, mut rest) = (LinkId::Subscription(id(index)), bytes);
-        while !rest.is_empty() && self.news[index].is_open {
+        while !rest.is_empty() && self.subscription[index].is_open {
             let space = self.engine.recv_space(link);
             assert!(!space.is_empty(), "no room to read into");
             let size = space.len().min(rest.len());
@@ -233,30 +238,30 @@ impl Run<'_> {
         self.settle_step();
     }
 
-    pub(super) fn call_news_connected_again(&mut self, index: usize) {
-        if self.news[index].is_open {
+    pub(super) fn call_subscription_connected_again(&mut self, index: usize) {
+        if self.subscription[index].is_open {
             self.engine.handle_connected(self.now, LinkId::Subscription(id(index)));
         }
     }
 
-    pub(super) fn break_news(&mut self, index: usize, why: &str) {
-        if self.news[index].is_open || self.news[index].is_asked {
-            self.forget_news(index);
+    pub(super) fn break_subscription(&mut self, index: usize, why: &str) {
+        if self.subscription[index].is_open || self.subscription[index].is_asked {
+            self.forget_subscription(index);
             self.engine.handle_disconnected(self.now, LinkId::Subscription(id(index)), why);
             self.follow_if_prompt();
         }
     }
 
     /// At the end of a run.
-    pub(super) fn end_news(&mut self, flow: Flow) {
+    pub(super) fn end_subscription(&mut self, flow: Flow) {
         if flow == Flow::Down {
             self.follow_links();
-            (0..self.news.len()).for_each(|index| self.break_news(index, "connection reset"));
+            (0..self.subscription.len()).for_each(|index| self.break_subscription(index, "connection reset"));
         }
     }
 
     /// Long after the last caller has gone nobody listens.
-    pub(super) fn check_no_news(&mut self) {
+    pub(super) fn check_no_subscription(&mut self) {
         self.follow_links();
         assert_eq!(
             self.engine.subscription_links().count(),

@@ -262,7 +262,7 @@ impl Conn {
         }
         match *args {
             [b"DELIFEQ" | b"DELEX", key, ..] | [_, _, b"1", key, _] | [b"EVAL", _, b"1", key, _, _]
-                if key.starts_with(INTENT) =>
+                if key.starts_with(RESERVATION) =>
             {
                 Asked::Other
             }
@@ -402,7 +402,7 @@ impl TokenLog {
 const TOKEN_SIZE: usize = 20;
 
 /// The keys by which writers keep readers out.
-const INTENT: &[u8] = b"redlatch:writer:";
+const RESERVATION: &[u8] = b"redlatch:writer:";
 
 fn note_answer(
     master: MasterId,
@@ -477,7 +477,8 @@ fn note_set(
 fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
     // An attempt, or the end of a wait for a fair lock, which has no token, or a reservation, which has a
     // value of its own.
-    let is_reservation = [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(INTENT)));
+    let is_reservation =
+        [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(RESERVATION)));
     if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) || is_reservation {
         return;
     }
@@ -531,7 +532,7 @@ fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
 /// The grant of a `SET` and of a fenced lock, or of a fair one.
 fn is_grant(reply: &Reply<'_>) -> bool {
     match reply {
-        Reply::Array(told) => told.iter().next() == Some(Reply::Integer(2)),
+        Reply::Array(values) => values.iter().next() == Some(Reply::Integer(2)),
         _ => *reply == Reply::Simple(b"OK"),
     }
 }

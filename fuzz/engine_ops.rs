@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callers::Lock;
-use extras::{Errand, NewsPeer};
+use extras::{Query, SubscriptionPeer};
 use model::ModelMaster;
 use net::{ERRORS, Peer, REPLIES, Token, TokenLog};
 use redlatch::engine::{Engine, LinkId, LinkRequest, MasterId, OpId};
@@ -68,12 +68,12 @@ struct Run<'a> {
     locks: Vec<Lock>,
     by_id: HashMap<OpId, usize>,
     tokens: HashMap<Token, TokenLog>,
-    errands: Vec<Errand>,
+    queries: Vec<Query>,
     /// Names whose lock was broken by force: exclusion is promised no more.
     broken_names: BTreeSet<&'static str>,
-    news: Vec<NewsPeer>,
+    subscription: Vec<SubscriptionPeer>,
     /// Whether connections for subscriptions are made.
-    has_news: bool,
+    has_subscription: bool,
     history: DefaultHasher,
     /// Whether masters said only what is true and lost keys only where that is allowed.
     is_honest: bool,
@@ -143,10 +143,10 @@ impl<'a> Run<'a> {
             locks: Vec::new(),
             by_id: HashMap::new(),
             tokens: HashMap::new(),
-            errands: Vec::new(),
+            queries: Vec::new(),
             broken_names: BTreeSet::new(),
-            news: (0..count).map(|_| NewsPeer::default()).collect(),
-            has_news: ages & 32 != 0,
+            subscription: (0..count).map(|_| SubscriptionPeer::default()).collect(),
+            has_subscription: ages & 32 != 0,
             history: DefaultHasher::new(),
             is_honest: true,
             is_prompt: traits & 32 == 0,
@@ -200,9 +200,9 @@ impl<'a> Run<'a> {
             26 | 27 => self.pump_all(),
             28 => self.change_master(index),
             29 => self.peers[index].carry_out_late(self.now),
-            30 if op >= 128 => self.run_errand(),
-            30 => self.nothing_is_no_news(index),
-            _ if op >= 128 => self.do_with_news(index),
+            30 if op >= 128 => self.run_query(),
+            30 => self.nothing_is_no_message(index),
+            _ if op >= 128 => self.do_with_subscription(index),
             _ => self.call_connected_again(index),
         }
     }
@@ -264,8 +264,8 @@ impl<'a> Run<'a> {
         while let Some(request) = self.engine.poll_link() {
             match request {
                 LinkRequest::Credentials(_) => unreachable!("there is no provider"),
-                LinkRequest::Connect(LinkId::Subscription(master)) => self.ask_news(master),
-                LinkRequest::Close(LinkId::Subscription(master)) => self.close_news(master),
+                LinkRequest::Connect(LinkId::Subscription(master)) => self.ask_subscription(master),
+                LinkRequest::Close(LinkId::Subscription(master)) => self.close_subscription(master),
                 LinkRequest::Connect(LinkId::Commands(master)) => {
                     let peer = &mut self.peers[master.index()];
                     assert!(!peer.is_asked && peer.conn.is_none(), "asked to connect what is connected");
@@ -409,7 +409,7 @@ impl<'a> Run<'a> {
         self.send_piece(index, usize::MAX);
         self.peers[index].carry_out(self.now);
         self.deliver_piece(index, usize::MAX);
-        self.pump_news(index);
+        self.pump_subscription(index);
     }
 
     fn pump_all(&mut self) {
@@ -422,7 +422,7 @@ impl<'a> Run<'a> {
         if self.peers[index].conn.is_some() {
             self.engine.handle_connected(self.now, id(index));
         }
-        self.call_news_connected_again(index);
+        self.call_subscription_connected_again(index);
     }
 
     /// Nobody listens.
@@ -432,12 +432,12 @@ impl<'a> Run<'a> {
             if std::mem::take(&mut self.peers[index].is_asked) {
                 self.engine.handle_disconnected(self.now, id(index), "connection refused");
             }
-            self.break_news(index, "connection refused");
+            self.break_subscription(index, "connection refused");
         }
     }
 
     /// Reading or writing nothing changes nothing.
-    fn nothing_is_no_news(&mut self, index: usize) {
+    fn nothing_is_no_message(&mut self, index: usize) {
         let owed = self.engine.owed_count(id(index));
         self.engine.recv_done(self.now, id(index), 0);
         self.engine.send_done(id(index), 0);
@@ -543,10 +543,10 @@ impl<'a> Run<'a> {
         if flow == Flow::Down || flow == Flow::Up && !self.is_honest {
             (0..self.peers.len()).for_each(|index| self.break_connection(index, false));
         }
-        self.end_news(flow);
+        self.end_subscription(flow);
         self.live_until(self.last_deadline(), flow);
         self.check_deadlines();
-        self.cancel_errands();
+        self.cancel_queries();
         self.release_all(self.end & 128 != 0);
         // The TTL, its drift, and each answer's limit once before and once after.
         let end = self.now + MAX_TTL + MAX_TTL / 50 + self.limit_max() * 2;
@@ -559,7 +559,7 @@ impl<'a> Run<'a> {
             for index in 0..self.peers.len() {
                 assert_eq!(self.engine.owed_count(id(index)), 0, "master {index} has answered all");
             }
-            self.check_no_news();
+            self.check_no_subscription();
             self.a_lock_can_be_had();
         }
     }

@@ -38,7 +38,7 @@ fn a_broken_lock_is_free_at_once() {
     // Its SET may be under way to the third master still.
     eventually(PATIENCE, "all have it", || {
         let held = other.inspect("a").expect("an answer").masters;
-        held.iter().all(|(_, told)| told.value().is_some())
+        held.iter().all(|(_, state)| state.value().is_some())
     });
     let done = other.force_unlock("a").expect("all answer");
     assert_eq!((done.deleted(), done.unanswered()), (3, 0));

@@ -61,7 +61,7 @@ fn eventually_held(client: &Client) -> redlatch::inspection::Inspection {
     let mut found = None;
     eventually(PATIENCE, "all masters have it", || {
         let inspection = client.inspect("a").expect("an answer");
-        let is_everywhere = inspection.masters.iter().all(|(_, told)| told.value().is_some());
+        let is_everywhere = inspection.masters.iter().all(|(_, state)| state.value().is_some());
         found = is_everywhere.then_some(inspection);
         is_everywhere
     });

@@ -58,7 +58,7 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
 
 /// A thread waits, and another thread or task beside it. The first has what it wants; the other one gets its
 /// own all the same.
-fn told_after_the_leader_has_left(
+fn notified_after_the_leader_left(
     fleet: &mut Fleet,
     [holder, client]: [&Client; 2],
     other: Other,
@@ -85,9 +85,9 @@ fn told_after_the_leader_has_left(
         let kept = leader.join().expect("no panic");
         second.release().expect("confirmed");
         let released = Instant::now();
-        let told = other.join().expect("no panic");
+        let notified = other.join().expect("no panic");
         drop(kept);
-        told.saturating_duration_since(released)
+        notified.saturating_duration_since(released)
     })
 }
 
@@ -104,7 +104,7 @@ fn a_follower_notices_that_the_leader_left() {
                 Client::open(builder.build().expect("valid settings")).expect("an event loop")
             });
             far_from_looking(&format!("{other:?}"), || {
-                let took = told_after_the_leader_has_left(&mut fleet, [&holder, &client], other);
+                let took = notified_after_the_leader_left(&mut fleet, [&holder, &client], other);
                 assert_eq!((settle(&holder, PATIENCE), settle(&client, PATIENCE)), (0, 0));
                 took
             });

@@ -182,8 +182,9 @@ fn an_inspection_counts_readers_and_force_ends_them() {
     assert!(
         matches!(inspection.remaining(), HolderTtl::Left(left) if left > TTL / 2 && left <= TTL + TTL / 100)
     );
-    let is_two = |told: &KeyState| matches!(told, KeyState::Shared { readers: 2, left: HolderTtl::Left(_) });
-    assert!(inspection.masters.iter().all(|(_, told)| is_two(told)), "{inspection:?}");
+    let is_two =
+        |state: &KeyState| matches!(state, KeyState::Shared { readers: 2, left: HolderTtl::Left(_) });
+    assert!(inspection.masters.iter().all(|(_, state)| is_two(state)), "{inspection:?}");
     assert!(client.force_unlock("a").expect("the masters answer").deleted() >= 2);
     drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody is in the way"));
     drop(guards);

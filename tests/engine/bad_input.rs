@@ -298,7 +298,7 @@ fn each_reply_to_an_acquisition_votes_or_ends() {
             Some(Outcome::Acquire(Err(AcquireError::NoQuorum(denial)))) => Some(&denial.report.votes[0].1),
             _ => None,
         };
-        let is_told = match fate {
+        let is_reported = match fate {
             Fate::Answer(Seen::Yes) => is_held,
             Fate::Answer(Seen::No) => {
                 matches!(outcome, Some(Outcome::Acquire(Err(AcquireError::Contended(_)))))
@@ -306,7 +306,7 @@ fn each_reply_to_an_acquisition_votes_or_ends() {
             Fate::Answer(_) => matches!(said, Some(Vote::Failed(Failure::Replied(_)))),
             Fate::Ends => said == Some(&Vote::Failed(Failure::ConnectionLost)),
         };
-        assert!(is_told, "{}: {outcome:?}", reply.escape_ascii());
+        assert!(is_reported, "{}: {outcome:?}", reply.escape_ascii());
         if fate == Fate::Answer(Seen::No) {
             // A master that says no has not set the key.
             drop(rig.cut(0));
@@ -381,7 +381,7 @@ fn each_reply_to_an_extension_votes_or_ends() {
                 Some(Outcome::Extend(Err(ExtendError::NoQuorum(report)))) => Some(&report.votes[0].1),
                 _ => None,
             };
-            let is_told = match fate {
+            let is_reported = match fate {
                 Fate::Answer(Seen::Yes) => {
                     outcome == Some(Outcome::Extend(Ok(rig.now + ms(2 * TTL_MS - 42))))
                 }
@@ -392,7 +392,7 @@ fn each_reply_to_an_extension_votes_or_ends() {
                 Fate::Answer(_) => matches!(failed_by, Some(Vote::Failed(Failure::Replied(_)))),
                 Fate::Ends => failed_by == Some(&Vote::Failed(Failure::ConnectionLost)),
             };
-            assert!(is_told, "{by:?} {}: {outcome:?}", reply.escape_ascii());
+            assert!(is_reported, "{by:?} {}: {outcome:?}", reply.escape_ascii());
             if !matches!(fate, Fate::Answer(Seen::Yes | Seen::No)) {
                 assert_eq!(rig.engine.valid_until(lock), Some(until), "what failed changes nothing");
             }
@@ -422,7 +422,7 @@ fn each_reply_to_a_release_answers_or_ends() {
                 Some(Outcome::Release(Ok(released))) => Some((released.deleted, released.absent)),
                 _ => None,
             };
-            let is_told = match fate {
+            let is_reported = match fate {
                 Fate::Answer(Seen::Yes) => counts == Some((1, 0)),
                 Fate::Answer(Seen::No) => counts == Some((0, 1)),
                 Fate::Answer(Seen::Again) => outcome.is_none(),
@@ -430,7 +430,7 @@ fn each_reply_to_a_release_answers_or_ends() {
                     matches!(outcome, Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_)))))
                 }
             };
-            assert!(is_told, "{by:?} {}: {outcome:?}", reply.escape_ascii());
+            assert!(is_reported, "{by:?} {}: {outcome:?}", reply.escape_ascii());
             if matches!(fate, Fate::Answer(Seen::Replied | Seen::Again) | Fate::Ends) {
                 check_nothing_is_lost(&mut rig, None);
             }

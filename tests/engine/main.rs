@@ -3,24 +3,24 @@
 mod acquire;
 mod bad_input;
 mod drain;
-mod errand;
 mod events;
 mod fair;
 mod hold;
 mod keep;
 mod leave;
-mod line;
 mod login;
 mod loss;
 mod masters;
 #[path = "../sim/model.rs"]
 mod model;
+mod query;
 mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;
 mod second_faults;
 mod stats;
 mod strict;
+mod wait_queue;
 
 use std::time::Duration;
 

@@ -91,11 +91,11 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     rig.refuse(2, false);
     rig.advance(ms(2500));
     rig.outcomes.clear();
-    let seasoned = match rig.engine.master_status(rig.now, id(1)).state {
+    let counted_from = match rig.engine.master_status(rig.now, id(1)).state {
         MasterState::Quarantined(left) => rig.now + left,
         other => panic!("{other:?}"),
     };
-    assert!(seasoned >= restarted + ms(10_102), "TTL plus drift after the restart at the earliest");
+    assert!(counted_from >= restarted + ms(10_102), "TTL plus drift after the restart at the earliest");
     (1..3).for_each(|index| rig.masters[index].errors.clear());
     rig.acquire("a", 10_000, 0);
     assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
@@ -104,7 +104,7 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     // One tick short it does not count, and then it does.
     rig.refuse(2, true);
     rig.disconnect(2);
-    rig.advance(seasoned - rig.now - Duration::from_nanos(1));
+    rig.advance(counted_from - rig.now - Duration::from_nanos(1));
     rig.acquire("b", 10_000, 0);
     let denial = no_quorum(&mut rig);
     assert!(matches!(denial.report.votes[1].1, Vote::Failed(Failure::Quarantined { .. })), "{denial}");

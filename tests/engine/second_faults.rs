@@ -164,7 +164,7 @@ fn a_loss_that_is_proven_late_is_reported_then() {
 }
 
 #[test]
-fn one_absence_that_is_told_late_proves_no_loss() {
+fn one_absence_reported_late_proves_no_loss() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let lock = hold(&mut rig);
     // Nobody knows of master 2, so that the lock is not put back on master 1 either.

@@ -44,7 +44,7 @@ fn why_down(rig: &Rig) -> String {
 
 /// When the only master's votes count, as the engine sees it.
 #[track_caller]
-fn seasoned_at(rig: &Rig) -> Instant {
+fn quarantine_end(rig: &Rig) -> Instant {
     match status(rig).state {
         MasterState::Quarantined(left) => rig.now + left,
         other => panic!("{other:?}"),
@@ -107,7 +107,7 @@ fn a_reconnect_continues_the_watch() {
     let end = rig.now + WATCH;
     rig.advance(ms(5000));
     reconnect_after(&mut rig, |_| {});
-    assert_eq!(seasoned_at(&rig), end);
+    assert_eq!(quarantine_end(&rig), end);
     rig.advance(end - rig.now);
     assert!(counts(&mut rig, "a"));
     assert_eq!(marks_written(&rig), ["run0 10102"]);
@@ -127,9 +127,9 @@ fn a_restart_starts_the_watch_anew() {
     rig.advance(WATCH);
     assert!(counts(&mut rig, "a"));
     reconnect_after(&mut rig, |rig| rig.masters[0].restart("run0b", rig.now));
-    assert!(seasoned_at(&rig) > rig.now + WATCH - ms(2001));
+    assert!(quarantine_end(&rig) > rig.now + WATCH - ms(2001));
     assert!(!counts(&mut rig, "a"));
-    let left = seasoned_at(&rig) - rig.now;
+    let left = quarantine_end(&rig) - rig.now;
     rig.advance(left);
     assert!(counts(&mut rig, "b"));
     assert_eq!(marks_written(&rig), ["run0 10102", "run0b 10102"]);
@@ -215,7 +215,7 @@ fn an_unfit_mark_is_ignored_and_overwritten() {
         let mut rig = Rig::unconnected(1, strict);
         rig.masters[0].put(MARK, mark.as_bytes(), None);
         rig.pump();
-        assert_eq!(seasoned_at(&rig), rig.now + WATCH, "{mark}");
+        assert_eq!(quarantine_end(&rig), rig.now + WATCH, "{mark}");
         assert!(!counts(&mut rig, "a"), "{mark}");
         rig.advance(WATCH);
         assert!(counts(&mut rig, "b"), "{mark}");
@@ -232,7 +232,7 @@ fn what_is_no_mark_counts_for_nothing_and_stays() {
             None => rig.masters[0].put_list(MARK),
         }
         rig.pump();
-        assert_eq!(seasoned_at(&rig), rig.now + WATCH, "{mark:?}");
+        assert_eq!(quarantine_end(&rig), rig.now + WATCH, "{mark:?}");
         rig.advance(WATCH);
         assert!(counts(&mut rig, "a"), "{mark:?}");
         assert_eq!(marks_written(&rig), [""; 0], "{mark:?}");
@@ -292,13 +292,13 @@ fn a_longer_mark_is_never_overwritten() {
 
 #[test]
 fn an_unusable_mark_is_reported_and_locks_work() {
-    for (command, told) in [("SET", "SET of the mark"), ("GET", "GET of the mark")] {
+    for (command, text) in [("SET", "SET of the mark"), ("GET", "GET of the mark")] {
         let mut rig = Rig::unconnected(1, strict);
         rig.masters[0].errors.insert(format!("{command} p:redlatch:mark"), "NOPERM no such key".into());
         rig.pump();
         rig.advance(WATCH);
         assert!(counts(&mut rig, "a"), "{command}");
-        assert_eq!(status(&rig).refused, [(told, "NOPERM no such key".into())]);
+        assert_eq!(status(&rig).refused, [(text, "NOPERM no such key".into())]);
         let before = rig.masters[0].log.len();
         rig.advance(WATCH * 3);
         assert_eq!(rig.masters[0].log.len(), before, "{command} is not tried again");
@@ -405,7 +405,7 @@ fn a_formerly_unfit_server_is_watched_again() {
         rig.masters[0].maxmemory_policy = "noeviction".into();
         let fit_since = rig.now;
         rig.advance(redlatch::limits::BACKOFF_MAX);
-        let end = seasoned_at(&rig);
+        let end = quarantine_end(&rig);
         assert!(end >= fit_since + WATCH);
         rig.advance(end - rig.now);
         assert!(counts(&mut rig, "b"));
@@ -491,10 +491,10 @@ fn a_running_replacements_uptime_is_worthless() {
 fn a_reconnect_validates_no_replacements_uptime() {
     let mut rig = Rig::new(1, uptime);
     reconnect_after(&mut rig, |rig| rig.masters[0].run_id = "promoted".to_owned());
-    let end = seasoned_at(&rig);
+    let end = quarantine_end(&rig);
     assert!(end > rig.now + WATCH - ms(2001));
     reconnect_after(&mut rig, |_| {});
-    assert_eq!(seasoned_at(&rig), end);
+    assert_eq!(quarantine_end(&rig), end);
     rig.advance(end - rig.now - TICK);
     assert!(!counts(&mut rig, "a"));
     rig.advance(TICK);
@@ -519,7 +519,7 @@ fn a_failed_handshake_is_no_sign_of_life() {
     rig.advance(ms(2500));
     // Restarted one second after the old one was heard, it may use its uptime: two seconds of it are cut off,
     // and the handshake that is asked for it may take one more.
-    assert!(seasoned_at(&rig) < heard_at + ms(1000) + WATCH + ms(3000));
+    assert!(quarantine_end(&rig) < heard_at + ms(1000) + WATCH + ms(3000));
 }
 
 #[test]
@@ -547,8 +547,8 @@ fn a_changed_process_is_reported_in_all_modes() {
         reconnect_after(&mut rig, |_| {});
         assert_eq!(status(&rig).warnings, [], "the same process");
         reconnect_after(&mut rig, |rig| rig.masters[0].restart("second", rig.now));
-        let told = |rig: &Rig| shown(&status(rig).warnings);
-        assert!(told(&rig).contains("restarted or was replaced once, last "), "{mode:?}");
+        let text = |rig: &Rig| shown(&status(rig).warnings);
+        assert!(text(&rig).contains("restarted or was replaced once, last "), "{mode:?}");
         rig.disconnect(0);
         rig.masters[0].restart("third", rig.now);
         while !matches!(status(&rig).state, MasterState::Ready | MasterState::Quarantined(_)) {
@@ -556,7 +556,7 @@ fn a_changed_process_is_reported_in_all_modes() {
         }
         rig.advance(ms(12_000));
         assert_eq!(
-            told(&rig),
+            text(&rig),
             "it restarted or was replaced 2 times, last 12s ago; find out why",
             "{mode:?}"
         );

@@ -374,7 +374,7 @@ impl Client {
 
     fn visit(&mut self, mut visit: Visit, mut lease: Held) {
         if lease.remaining() > 2 * RESERVE {
-            self.tell('+', &visit);
+            self.record_visit('+', &visit);
             match self.rng.random_range(0..40_u64) {
                 0 => {
                     self.hold_long(&lease);
@@ -385,7 +385,7 @@ impl Client {
                 2..6 => self.hold_long(&lease),
                 short => self.hold(Duration::from_millis(short % 8)),
             }
-            self.tell('-', &visit);
+            self.record_visit('-', &visit);
             visit.is_witnessed = lease.is_valid();
         }
         let ending = self.rng.random_range(0..40);
@@ -439,7 +439,7 @@ impl Client {
         }
     }
 
-    fn tell(&mut self, kind: char, visit: &Visit) {
+    fn record_visit(&mut self, kind: char, visit: &Visit) {
         let (list, event) = (RESOURCES[visit.name.resource], format!("{kind}{}", visit.name));
         self.checker.command(&[b"RPUSH", list.as_bytes(), event.as_bytes()]).expect("an answer");
     }

@@ -22,15 +22,15 @@ mod fenced_storage;
 /// One holder: when it asked, when it got the answer, and its token.
 struct Held {
     asked: Instant,
-    told: Instant,
+    granted: Instant,
     token: u64,
 }
 
 /// Tokens rise: a caller that asked after another's answer has a larger one.
 fn assert_rising(mut held: Vec<Held>) {
-    held.sort_by_key(|it| it.told);
+    held.sort_by_key(|it| it.granted);
     for (index, later) in held.iter().enumerate() {
-        for earlier in held[..index].iter().filter(|it| it.told < later.asked) {
+        for earlier in held[..index].iter().filter(|it| it.granted < later.asked) {
             assert!(earlier.token < later.token, "{} before {}", earlier.token, later.token);
         }
     }
@@ -50,7 +50,7 @@ fn contend(urls: &[String], held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
         let (ttl, wait) = (Duration::from_millis(300), Duration::from_millis(500));
         let Ok(lease) = redlock.lock("a").ttl(ttl).wait(wait).fenced().acquire() else { continue };
         let token = lease.fencing_token().expect("it is fenced");
-        held.lock().expect("no panic").push(Held { asked, told: Instant::now(), token: token.as_u64() });
+        held.lock().expect("no panic").push(Held { asked, granted: Instant::now(), token: token.as_u64() });
         if round % 16 == 15 {
             thread::sleep(Duration::from_millis(350));
         }
@@ -127,8 +127,8 @@ fn an_acquire_after_its_release_is_stale() {
             b"15000000",
             b"90000",
         ];
-        let Raw::List(told) = master.command(&late) else { panic!("it was carried out") };
-        assert_eq!((told[0].text(), told[1].text()), ("1".to_owned(), token));
+        let Raw::List(reply) = master.command(&late) else { panic!("it was carried out") };
+        assert_eq!((reply[0].text(), reply[1].text()), ("1".to_owned(), token));
         assert_eq!(master.ask("EXISTS a").text(), "0");
     }
 }
@@ -170,13 +170,13 @@ fn threads_of_one_client_have_rising_tokens() {
             let asked = Instant::now();
             let guard = client.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("in turn");
             let token = guard.fencing_token().expect("asked for").as_u64();
-            held.lock().expect("no panic").push(Held { asked, told: Instant::now(), token });
+            held.lock().expect("no panic").push(Held { asked, granted: Instant::now(), token });
             guard.release().expect("confirmed");
         }
     };
     thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(take_turns))));
     let mut held = held.into_inner().expect("no panic");
-    held.sort_by_key(|it| it.told);
+    held.sort_by_key(|it| it.granted);
     assert!(held.is_sorted_by(|one, next| one.token < next.token), "each had it after the other");
     assert_rising(held);
 }

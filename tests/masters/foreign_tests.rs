@@ -40,8 +40,8 @@ const OWN: &str = "";
 const FENCE: &str = "redlatch:fence:";
 const TICKETS: &str = "redlatch:fair:t:";
 const HEARTBEATS: &str = "redlatch:fair:h:";
-const INTENT: &str = "redlatch:writer:";
-const PLACES: [&str; 5] = [OWN, FENCE, TICKETS, HEARTBEATS, INTENT];
+const RESERVATION: &str = "redlatch:writer:";
+const PLACES: [&str; 5] = [OWN, FENCE, TICKETS, HEARTBEATS, RESERVATION];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -299,7 +299,7 @@ fn no_renewal_changes_a_foreign_key() {
 fn no_waiter_changes_a_foreign_key() {
     for mut fleet in servers() {
         let mut worker = Worker::open(&fleet);
-        let rows: Vec<_> = [(Kind::Fair, &[TICKETS, HEARTBEATS][..]), (Kind::Insisting, &[INTENT])]
+        let rows: Vec<_> = [(Kind::Fair, &[TICKETS, HEARTBEATS][..]), (Kind::Insisting, &[RESERVATION])]
             .into_iter()
             .flat_map(|(kind, places)| cases(places).map(move |case| (kind, case)))
             .enumerate()

@@ -367,7 +367,7 @@ fn least_privileges_suffice_and_refusals_are_shown() {
 }
 
 #[test]
-fn errors_of_servers_are_told_from_refusals() {
+fn errors_of_servers_are_no_refusals() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     // Out of memory, and a replica: two of three cannot grant.
@@ -544,7 +544,7 @@ fn replies_beyond_one_read_are_read_without_another_event() {
 }
 
 #[test]
-fn a_release_nobody_confirms_is_told() {
+fn a_release_nobody_confirms_is_reported() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(Duration::from_secs(1)));
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");

@@ -75,7 +75,7 @@ fn a_key_just_set_has_its_whole_time_left() {
     let mut pair = Pair::new(0, fleet.master(0).addr(), None);
     eventually(PATIENCE, "no millisecond begins between SET and PTTL", || {
         pair.ask(&[b"DEL", b"a"]);
-        let told = pair.ask(
+        let answer = pair.ask(
             b"EVAL|redis.call('set',KEYS[1],'x','PX',5000) return redis.call('pttl',KEYS[1])|1|a"
                 .split(|&byte| byte == b'|')
                 .collect::<Vec<_>>()
@@ -85,8 +85,8 @@ fn a_key_just_set_has_its_whole_time_left() {
         pair.ask_model(now, &[b"DEL", b"a"]);
         pair.ask_model(now, &[b"SET", b"a", b"x", b"NX", b"PX", b"5000"]);
         let model = pair.ask_model(now, &[b"PTTL", b"a"]);
-        assert!(integer(&told) <= integer(&model), "{told:?} {model:?}");
-        told == model
+        assert!(integer(&answer) <= integer(&model), "{answer:?} {model:?}");
+        answer == model
     });
 }
 

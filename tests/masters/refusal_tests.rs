@@ -98,8 +98,8 @@ fn check<T, E: Display>(
 
 /// What the only master reported, or why it did not.
 pub(crate) fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
-    let mut told = client.inspect(name).expect("room").masters;
-    match told.pop().expect("one master").1 {
+    let mut states = client.inspect(name).expect("room").masters;
+    match states.pop().expect("one master").1 {
         KeyState::Failed(failure) => Err(failure),
         _ => Ok(()),
     }

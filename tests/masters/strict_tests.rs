@@ -139,9 +139,9 @@ fn a_server_by_two_addresses_is_refused() {
     urls.push(format!("redis://localhost:{}", fleet.master(0).port()));
     let mut redlock = open(strict(&urls));
     drive(&mut redlock, "one of the two names is refused", |redlock| {
-        let told =
+        let is_named =
             |why: &str| why.contains("same server as redis://") && why.contains("list each server once");
-        redlock.masters().iter().any(|it| matches!(&it.state, MasterState::Down(why) if told(why)))
+        redlock.masters().iter().any(|it| matches!(&it.state, MasterState::Down(why) if is_named(why)))
     });
     assert!(redlock.lock("a").ttl(MAX_TTL).try_acquire().is_err());
 }

@@ -89,9 +89,9 @@ fn a_native_release_notifies_other_clients() {
     guard.release().expect("confirmed");
     assert_eq!(settle(&second, PATIENCE), 0);
     // One master notifies, and looks through all groups: nobody waits. Others release natively.
-    let mut told = calls_of(&mut fleet, ["publish", "evalsha"]);
-    told.sort_unstable();
-    assert_eq!(told, [[1, 0], [1, 0], [2 + redlatch::limits::WAKE_GROUP_COUNT, 1]]);
+    let mut counts = calls_of(&mut fleet, ["publish", "evalsha"]);
+    counts.sort_unstable();
+    assert_eq!(counts, [[1, 0], [1, 0], [2 + redlatch::limits::WAKE_GROUP_COUNT, 1]]);
 }
 
 /// How often each master carried these commands out.

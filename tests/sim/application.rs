@@ -9,8 +9,8 @@ use redlatch::{AcquireError, ExtendError, Mode, Options, WaitPolicy};
 use crate::checker::Waiter;
 use crate::client::{Lock, Pending, Worker};
 use crate::clock::{MS, SECOND, Time};
-use crate::errands;
 use crate::network::chance;
+use crate::queries;
 use crate::world::{World, described, note, shown};
 
 /// What follows the token in the values of callers that have a label.
@@ -98,7 +98,7 @@ impl World {
                 is_watched_in_time: false,
                 reports_renewals: false,
                 renewed_until: None,
-                told_lost_at: None,
+                loss_notified_at: None,
             },
         ));
         if options.policy == WaitPolicy::Fair {
@@ -243,8 +243,8 @@ impl World {
             .collect();
         for (lock, valid_until) in renewed {
             // A renewal that was under way when the loss was reported may succeed yet.
-            let told_at = self.clients[client].lock(lock).and_then(|it| it.told_lost_at);
-            if told_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
+            let notified_at = self.clients[client].lock(lock).and_then(|it| it.loss_notified_at);
+            if notified_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
                 self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was told"));
             }
             if let Some(it) = self.clients[client].lock(lock)
@@ -275,8 +275,8 @@ impl World {
             }
             return;
         }
-        if errands::is_answer(&outcome) {
-            return self.take_errand(client, lock, &outcome);
+        if queries::is_answer(&outcome) {
+            return self.take_query(client, lock, &outcome);
         }
         let (name, expected) = match &outcome {
             Outcome::Acquire(Ok(_)) => ("acquired", Pending::Acquire),
@@ -319,10 +319,10 @@ impl World {
         if is_over {
             self.clients[client].forget(lock);
         }
-        self.tell_worker(client, lock, is_over);
+        self.notify_worker(client, lock, is_over);
         // A caller with a completion table fetches it later.
         if self.clients[client].callers.is_none() {
-            self.tell_family(client, lock, &outcome);
+            self.notify_family(client, lock, &outcome);
         }
         if self.clients[client].workers.is_empty() {
             self.clients[client].outcomes.push_back((lock, outcome));
@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    pub fn tell_worker(&mut self, client: usize, lock: OpId, is_over: bool) {
+    pub fn notify_worker(&mut self, client: usize, lock: OpId, is_over: bool) {
         let Some(index) = self.clients[client].workers.iter().position(|it| it.lock == Some(lock)) else {
             return;
         };
@@ -371,13 +371,13 @@ impl World {
     }
 
     /// An answer is fetched: by a set or an owner that asked for it, if one did.
-    pub fn tell_family(&mut self, client: usize, op: OpId, outcome: &Outcome) {
-        self.tell_set(client, op, outcome);
-        self.tell_owner(client, op, outcome);
+    pub fn notify_family(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+        self.notify_set(client, op, outcome);
+        self.notify_owner(client, op, outcome);
     }
 
     pub fn work(&mut self, client: usize) {
-        self.run_errands(client);
+        self.run_queries(client);
         self.work_on_sets(client);
         self.work_of_owners(client);
         for index in 0..self.clients[client].workers.len() {

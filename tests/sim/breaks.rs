@@ -76,10 +76,10 @@ fn is_noticed(variant: &Variant) -> bool {
 /// By the schedules about locks of the script's kind.
 fn is_noticed_by_schedules(variant: &Variant) -> bool {
     let schedules = match scripts::kind_of_lock(variant.script) {
-        Some("fenced") => [directed::fence::ALL, directed::news::ALL].concat(),
+        Some("fenced") => [directed::fence::ALL, directed::notifications::ALL].concat(),
         Some("fair") => directed::fair::ALL.to_vec(),
         Some("shared") => directed::sharing::ALL.to_vec(),
-        _ => [directed::hold::ALL, directed::handover::ALL, directed::news::ALL].concat(),
+        _ => [directed::hold::ALL, directed::handover::ALL, directed::notifications::ALL].concat(),
     };
     schedules.into_iter().any(|schedule| fails(|| lua::with_broken(variant.breaks(), schedule)))
 }

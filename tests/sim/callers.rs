@@ -204,7 +204,7 @@ impl World {
         if let Some(outcome) = fetched
             && asked.question == OutcomeKind::Acquire
         {
-            self.tell_family(client, asked.lock, &outcome);
+            self.notify_family(client, asked.lock, &outcome);
         }
     }
 
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// Whether whoever waits for an errand at the completion table could be made not to.
-    pub fn abandon_errand(&mut self, client: usize, op: OpId) -> bool {
+    pub fn abandon_query(&mut self, client: usize, op: OpId) -> bool {
         let callers = self.clients[client].callers.as_ref();
         let Some(index) = callers.and_then(|callers| callers.waits_for(op)) else { return false };
         self.abandon_at(client, index);

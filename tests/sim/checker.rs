@@ -50,7 +50,7 @@ pub struct Issued {
     pub key: Vec<u8>,
     pub fence: u64,
     pub token: Vec<u8>,
-    pub told_at: Time,
+    pub notified_at: Time,
     /// The quorum that it got.
     pub granted: MasterSet,
 }
@@ -244,7 +244,7 @@ impl Checker {
             let lost = self.facts.get(&before.token).map(|facts| facts.fence_lost).unwrap_or_default();
             before.key == issued.key
                 && before.fence >= issued.fence
-                && before.told_at < began
+                && before.notified_at < began
                 && !before.granted.intersection(issued.granted).without(lost).is_empty()
         };
         if let Some(before) = self.issued.iter().find(is_out_of_order).filter(|_| self.judges_fences) {

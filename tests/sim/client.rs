@@ -7,8 +7,8 @@ use redlatch::engine::{Engine, OpId, Outcome};
 
 use crate::callers::Callers;
 use crate::clock::{Clock, Time};
-use crate::errands::Errand;
 use crate::owners::Owner;
+use crate::queries::Query;
 use crate::sets::SetWorker;
 
 pub struct Client {
@@ -42,9 +42,9 @@ pub struct Client {
     pub taken_count: u64,
     pub locks: Vec<(OpId, Lock)>,
     pub workers: Vec<Worker>,
-    pub errands: Vec<Errand>,
+    pub queries: Vec<Query>,
     /// When the next is drawn.
-    pub errand_due: Time,
+    pub query_due: Time,
     pub sets: Vec<SetWorker>,
     pub owners: Vec<Owner>,
     /// Callers at its completion table; `None` if it is used the way of `Redlock`.
@@ -81,7 +81,7 @@ pub struct Lock {
     /// When its loss was asked to be reported last, it was not over nor nearly so.
     pub is_watched_in_time: bool,
     /// When its loss was reported.
-    pub told_lost_at: Option<Instant>,
+    pub loss_notified_at: Option<Instant>,
     /// Whether its renewals are to be reported.
     pub reports_renewals: bool,
     /// What the latest renewal came to, until it is reported.

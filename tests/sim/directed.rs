@@ -21,7 +21,6 @@ pub mod acquire;
 pub mod bytes;
 pub mod completions;
 pub mod drain;
-pub mod errands;
 pub mod exhaustive;
 pub mod fair;
 pub mod fence;
@@ -32,8 +31,9 @@ pub mod leave;
 pub mod lists;
 pub mod login;
 pub mod masters;
-pub mod news;
+pub mod notifications;
 pub mod owners;
+pub mod queries;
 pub mod sets;
 pub mod sharing;
 

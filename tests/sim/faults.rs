@@ -33,7 +33,7 @@ impl World {
     }
 
     /// The process dies. If the host dies with it, nobody is notified.
-    pub fn kill_master(&mut self, master: usize, is_told: bool) {
+    pub fn kill_master(&mut self, master: usize, is_noticed: bool) {
         if !self.masters[master].is_up {
             return;
         }
@@ -42,7 +42,7 @@ impl World {
         for conn in 0..self.conns.len() {
             if self.conns[conn].master == master && self.conns[conn].master_life == life {
                 self.conns[conn].master_input.clear();
-                if is_told {
+                if is_noticed {
                     self.end_conn(conn);
                 }
             }
@@ -251,7 +251,7 @@ impl World {
         it.wake_at = Time::MAX;
         it.locks.clear();
         it.outcomes.clear();
-        it.errands.clear();
+        it.queries.clear();
         it.sets.iter_mut().for_each(|set| set.forget(Time::MAX));
         it.owners.iter_mut().for_each(|owner| owner.forget(Time::MAX));
         it.callers = it.callers.take().map(|_| Callers::default());

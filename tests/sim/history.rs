@@ -219,7 +219,7 @@ fn begin_masters(rng: &mut rand::rngs::StdRng, world: &mut World, ppm_max: i64) 
 /// What else the clients do. From a generator of its own, so that the rest is drawn as without it.
 fn begin_families(seed: u64, world: &mut World) {
     let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed ^ 0x2545_f491_4f6c_dd1d);
-    let [has_sets, has_owners, has_errands] = std::array::from_fn(|_| rng.random_range(0..3) == 0);
+    let [has_sets, has_owners, has_queries] = std::array::from_fn(|_| rng.random_range(0..3) == 0);
     if has_sets {
         // Sets of two overlap in three ways.
         world.habits.keys.push(b"s".to_vec());
@@ -229,8 +229,8 @@ fn begin_families(seed: u64, world: &mut World) {
         client.sets = (0..set_count).map(|_| SetWorker::default()).collect();
         let owner_count = if has_owners { rng.random_range(0..=2) } else { 0 };
         client.owners = (0..owner_count).map(|_| Owner::new(rng.random_range(1..=3))).collect();
-        if has_errands && rng.random() {
-            client.errand_due = 0;
+        if has_queries && rng.random() {
+            client.query_due = 0;
         }
     }
 }
@@ -340,9 +340,9 @@ fn inject(world: &mut World, fault: Fault) {
     }
 }
 
-fn restart(world: &mut World, master: usize, data: Data, is_told: bool) {
+fn restart(world: &mut World, master: usize, data: Data, is_noticed: bool) {
     // With `Trust` the promise needs masters that write before they answer.
-    world.kill_master(master, is_told);
+    world.kill_master(master, is_noticed);
     let down = world.rng.random_range(0..=300 * MS);
     world.run_for(down);
     world.start_master(master, data);
@@ -402,7 +402,7 @@ fn check_leftovers(world: &mut World) {
         let held = it.locks.iter().filter(|(_, lock)| lock.is_held).count();
         let is_under_way =
             it.sets.iter().any(SetWorker::is_under_way) || it.owners.iter().any(Owner::is_busy);
-        if is_under_way || !it.errands.is_empty() {
+        if is_under_way || !it.queries.is_empty() {
             let why = format!("I22: c{client} ends with a set, an owner or an errand that is under way");
             return world.checker.violate(why);
         }

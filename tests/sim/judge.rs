@@ -37,7 +37,7 @@ impl World {
                         key: key.clone(),
                         fence: fence.as_u64(),
                         token: token.clone(),
-                        told_at: self.now,
+                        notified_at: self.now,
                         granted: grant.granted,
                     });
                 }
@@ -207,7 +207,7 @@ impl World {
             Some(it) if is_late && it.is_watched_in_time => {
                 self.checker.violate(format!("c{client} {lock:?}: its loss is told when it is over"));
             }
-            Some(it) => it.told_lost_at = Some(now),
+            Some(it) => it.loss_notified_at = Some(now),
             None => self.checker.violate(format!("c{client} {lock:?}: the loss of a released lock is told")),
         }
     }
@@ -320,7 +320,7 @@ impl World {
             self.checker.violate(format!("I22: c{client}: {pending:?} of {lock:?} is overdue"));
         }
         let overdue =
-            self.clients[client].errands.iter().find(|it| now > it.deadline + Duration::from_millis(1));
+            self.clients[client].queries.iter().find(|it| now > it.deadline + Duration::from_millis(1));
         if let Some(op) = overdue.map(|it| it.op) {
             self.checker.violate(format!("I22: c{client}: the errand {op:?} is overdue"));
         }

@@ -268,7 +268,7 @@ impl ModelMaster {
     }
 
     /// Reports that a lock was released, as the script does it. Returns how many subscribers that reached.
-    fn tell(&mut self, key: &[u8]) -> usize {
+    fn publish_release(&mut self, key: &[u8]) -> usize {
         let count = self.publish(key, b"");
         if count > 3 {
             self.publish(key, count.to_string().as_bytes());
@@ -277,12 +277,12 @@ impl ModelMaster {
     }
 
     /// Reports it to group 0, and to the first of the others that has members.
-    fn tell_group(&mut self, channels: &[u8], first: u64, group_count: u64) {
+    fn publish_to_group(&mut self, channels: &[u8], first: u64, group_count: u64) {
         let channel = |group: u64| [channels, group.to_string().as_bytes()].concat();
         self.publish(&channel(0), b"");
         let mut notified_count = 0;
         for turn in 1..=group_count {
-            if self.tell(&channel((first + turn) % group_count + 1)) > 0 {
+            if self.publish_release(&channel((first + turn) % group_count + 1)) > 0 {
                 notified_count += 1;
                 if notified_count == 2 {
                     return;

@@ -244,7 +244,7 @@ impl ModelMaster {
             self.data.remove(now, tickets, id)?;
             self.data.remove(now, heartbeats, id)?;
         }
-        self.tell_first(now, lock, tickets, [id, channels])?;
+        self.notify_first(now, lock, tickets, [id, channels])?;
         Ok(Answer::Integer(0))
     }
 
@@ -262,7 +262,7 @@ impl ModelMaster {
         {
             return Ok(foreign);
         }
-        self.tell_first(now, lock, tickets, [id, channels])?;
+        self.notify_first(now, lock, tickets, [id, channels])?;
         Ok(Answer::Integer(0))
     }
 
@@ -312,7 +312,7 @@ impl ModelMaster {
 
     /// Somebody does not wait any longer, or has released: reports who is next, if that is another one and
     /// the lock is free.
-    fn tell_first(
+    fn notify_first(
         &mut self,
         now: Instant,
         lock: &[u8],

@@ -18,7 +18,7 @@ pub type Interpreter = fn(
 
 const NO_LOCK: &[u8] = b"WRONGTYPE a key of another type is there, which is no lock: nothing was deleted";
 /// The beginning of a reservation's value.
-const INTENT_MARK: &[u8] = b"redlatch:1:";
+const RESERVATION_MARK: &[u8] = b"redlatch:1:";
 const NO_NUMBER: &[u8] = b"ERR the fence is no number";
 
 /// The script that `EVALSHA` or `EVAL` names with this word.
@@ -116,7 +116,7 @@ impl ModelMaster {
             ("release_notify", [key], [value]) => {
                 let is_done = self.release(now, key, value)?;
                 if is_done {
-                    self.tell(key);
+                    self.publish_release(key);
                 }
                 Ok(done(is_done))
             }
@@ -124,7 +124,7 @@ impl ModelMaster {
                 let is_done = self.release(now, key, value)?;
                 if is_done {
                     let number = |word| integer(word).map(|it| u64::try_from(it).expect("a count"));
-                    self.tell_group(channels, number(first)?, number(group_count)?);
+                    self.publish_to_group(channels, number(first)?, number(group_count)?);
                 }
                 Ok(done(is_done))
             }
@@ -152,8 +152,8 @@ impl ModelMaster {
                 self.acquire_shared(now, [lock, reservation], [value, ttl])
             }
             ("shared_extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
-            ("shared_release", [lock], [value, tells]) => {
-                self.release_shared(now, lock, value, *tells == b"1").map(done)
+            ("shared_release", [lock], [value, notifies]) => {
+                self.release_shared(now, lock, value, *notifies == b"1").map(done)
             }
             ("writer_reserve", [key], [value, ttl]) => self.leave_reservation(now, key, value, ttl).map(done),
             ("force_unlock", [key], []) => Ok(self.force(now, key)),
@@ -169,7 +169,7 @@ impl ModelMaster {
         value: &[u8],
         ttl: &[u8],
     ) -> Result<bool, Refusal> {
-        let is_foreign = self.data.string(now, key)?.is_some_and(|old| !old.starts_with(INTENT_MARK));
+        let is_foreign = self.data.string(now, key)?.is_some_and(|old| !old.starts_with(RESERVATION_MARK));
         if !is_foreign {
             self.data.set(key, value, Some(now + millis(ttl)?))?;
         }
@@ -208,15 +208,15 @@ impl ModelMaster {
         if self.value(now, lock) == Some(value) {
             return Ok(Answer::Status(b"OWN".to_vec()));
         }
-        let told = |refusal, left| Ok(Answer::numbers(&[refusal, old, left, clock]));
+        let refused = |refusal, left| Ok(Answer::numbers(&[refusal, old, left, clock]));
         if self.is_taken(now, lock) {
-            return told(0, self.data.time_left(now, lock));
+            return refused(0, self.data.time_left(now, lock));
         } else if time <= old {
-            return told(1, 0);
+            return refused(1, 0);
         } else if time <= clock - integer(past)? {
-            return told(2, 0);
+            return refused(2, 0);
         } else if time > clock + integer(future)? {
-            return told(3, 0);
+            return refused(3, 0);
         }
         self.data.set(fence, token, Some(now + millis(life)?))?;
         self.data.set(lock, value, Some(now + millis(ttl)?))?;
@@ -229,12 +229,12 @@ impl ModelMaster {
         lock: &[u8],
         fence: &[u8],
         args: &[&[u8]],
-        tells: bool,
+        notifies: bool,
     ) -> Result<Answer, Refusal> {
         let &[value, token, past, future, life] = args else { panic!("no script is called like this") };
         let is_done = self.release(now, lock, value).unwrap_or(false);
-        if is_done && tells {
-            self.tell(lock);
+        if is_done && notifies {
+            self.publish_release(lock);
         }
         let (clock, time) = (i64::try_from(self.wall_us(now)).expect("small"), integer(token)?);
         let is_larger = self.fence_value(now, fence)?.is_some_and(|old| time > old);

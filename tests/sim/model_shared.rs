@@ -65,7 +65,7 @@ impl ModelMaster {
         now: Instant,
         lock: &[u8],
         value: &[u8],
-        tells: bool,
+        notifies: bool,
     ) -> Result<bool, Refusal> {
         if !self.data.remove(now, lock, value)? {
             return Ok(false);
@@ -73,8 +73,8 @@ impl ModelMaster {
         self.data.purge(now, lock, 0.0, score(self.wall.ms(now)))?;
         if !self.end_with_last_reader(now, lock)? {
             self.data.delete(now, lock);
-            if tells {
-                self.tell(lock);
+            if notifies {
+                self.publish_release(lock);
             }
         }
         Ok(true)

@@ -9,10 +9,10 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters, news,
-    sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters,
+    notifications, sharing,
 };
-use crate::directed::{errands, login, owners, sets};
+use crate::directed::{login, owners, queries, sets};
 use crate::lua::{self, Break};
 use crate::{history, sockets};
 
@@ -122,14 +122,14 @@ killed! {
     handover_without_end: HandoverWithoutEnd by handover::other_clients_get_their_turn;
     holder_waited_for_without_end: HolderWaitedForWithoutEnd by handover::a_holder_that_expires_delays_nobody;
     nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
-    try_before_subscribe: TryBeforeSubscribe by news::a_release_before_the_subscription_is_not_missed;
-    no_timer_behind_wake: NoTimerBehindWake by news::a_lost_message_costs_one_pause;
-    subscribed_polls: SubscribedPolls by news::a_subscribed_waiter_asks_less_and_less;
-    all_woken: AllWoken by news::a_release_wakes_few_waiters;
-    late_confirmation_ignored: LateConfirmationIgnored by news::a_late_confirmation_misses_no_release;
-    publisher_trusted: PublisherTrusted by news::a_lost_publisher_costs_one_answer_limit;
-    reader_left_asleep: ReaderLeftAsleep by news::each_reader_is_notified_of_each_release;
-    holder_asked_always: HolderAskedAlways by news::an_attempt_behind_a_release_asks_no_time;
+    try_before_subscribe: TryBeforeSubscribe by notifications::a_release_before_the_subscription_is_not_missed;
+    no_timer_behind_wake: NoTimerBehindWake by notifications::a_lost_message_costs_one_pause;
+    subscribed_polls: SubscribedPolls by notifications::a_subscribed_waiter_asks_less_and_less;
+    all_woken: AllWoken by notifications::a_release_wakes_few_waiters;
+    late_confirmation_ignored: LateConfirmationIgnored by notifications::a_late_confirmation_misses_no_release;
+    publisher_trusted: PublisherTrusted by notifications::a_lost_publisher_costs_one_answer_limit;
+    reader_left_asleep: ReaderLeftAsleep by notifications::each_reader_is_notified_of_each_release;
+    holder_asked_always: HolderAskedAlways by notifications::an_attempt_behind_a_release_asks_no_time;
     head_unchecked: HeadUnchecked by fair::the_first_caller_is_first_however_slow;
     dead_queues_stay: DeadQueuesStay by fair::a_queue_of_the_dead_leaves_no_key;
     dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
@@ -149,7 +149,7 @@ killed! {
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
     reservation_ignored: IntentIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
-    foreign_intent_taken: ForeignIntentTaken by sharing::an_intent_leaves_a_key_of_others_alone;
+    foreign_intent_taken: ForeignIntentTaken by sharing::a_reservation_leaves_a_key_of_others_alone;
     foreign_queue_taken: ForeignQueueTaken by fair::a_queue_leaves_sets_of_others_alone;
     foreign_fence_taken: ForeignFenceTaken by fence::a_text_is_not_taken_for_a_fence;
     reservation_kept: ReservationKept by sharing::a_writer_giving_up_admits_readers;
@@ -208,9 +208,9 @@ killed! {
     abandon_forgets: AbandonForgets by completions::an_acquisition_that_is_given_up_leaves_no_key;
     answer_to_next_caller: AnswerToNextCaller by completions::an_answer_never_reaches_the_next_caller;
     drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
-    look_is_vote: LookIsVote by errands::an_inspection_is_no_vote;
-    force_deletes_any_type: ForceDeletesAnyType by errands::a_forced_unlock_leaves_other_key_types;
-    forced_deletion_again: ForcedDeletionAgain by errands::a_forced_deletion_is_not_sent_again;
+    look_is_vote: LookIsVote by queries::an_inspection_is_no_vote;
+    force_deletes_any_type: ForceDeletesAnyType by queries::a_forced_unlock_leaves_other_key_types;
+    forced_deletion_again: ForcedDeletionAgain by queries::a_forced_deletion_is_not_sent_again;
     set_keeps_subset: SetKeepsSubset by sets::a_waiting_set_holds_nothing;
     set_keeps_late_grant: SetKeepsLateGrant by sets::what_is_granted_after_a_refusal_goes_at_once;
     set_hands_out_subset: SetHandsOutSubset by sets::a_set_with_a_taken_lock_fails;
@@ -263,7 +263,7 @@ fn stray_extension_of_a_reader_ignored() {
 /// The same defect where the lock is fenced.
 #[test]
 fn all_woken_for_a_fenced_lock() {
-    is_killed(Mutant::AllWoken, news::a_fenced_release_wakes_few_waiters);
+    is_killed(Mutant::AllWoken, notifications::a_fenced_release_wakes_few_waiters);
 }
 
 /// Whether a seed gives the same history twice.

@@ -183,7 +183,7 @@ impl World {
     }
 
     /// An answer to the attempt that an owner's callers wait for.
-    pub fn tell_owner(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+    pub fn notify_owner(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let is_its = |it: &Owner| matches!(it.holds, Holds::Acquiring { attempt, .. } if attempt == op);
         let Some(index) = self.clients[client].owners.iter().position(is_its) else { return };
         let Outcome::Acquire(result) = outcome else { return };

@@ -200,8 +200,8 @@ impl World {
     /// A fair lock was asked for, or its queue left.
     fn note_fair(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
-        if let ([key, _, _, value, ..], Reply::Array(told)) = (args, reply) {
-            if told.iter().next() == Some(Reply::Integer(2)) {
+        if let ([key, _, _, value, ..], Reply::Array(numbers)) = (args, reply) {
+            if numbers.iter().next() == Some(Reply::Integer(2)) {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             } else {
                 self.checker.note_refused(client, key, master);

@@ -144,7 +144,7 @@ impl World {
     }
 
     /// An answer about one lock of a set, or the end of its pause.
-    pub fn tell_set(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+    pub fn notify_set(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let Some(index) = self.set_of(client, op) else { return };
         let now = self.local(client);
         let it = &mut self.clients[client];
@@ -184,7 +184,7 @@ impl World {
         let (acquisition, pause, asked) =
             (set.acquisition.take(), set.pause.take(), std::mem::take(&mut set.asked));
         if let Some(pause) = pause {
-            self.cancel_errand(client, pause);
+            self.cancel_query(client, pause);
         }
         for (_, lock) in asked {
             if self.clients[client].callers.is_some() {

@@ -101,7 +101,7 @@ impl World {
         for (_, deadline) in it.locks.iter_mut().filter_map(|(_, lock)| lock.pending.as_mut()) {
             *deadline += Duration::from_nanos(time + time / 10);
         }
-        it.errands.iter_mut().for_each(|it| it.deadline += Duration::from_nanos(time + time / 10));
+        it.queries.iter_mut().for_each(|it| it.deadline += Duration::from_nanos(time + time / 10));
         self.wake(client, self.now);
     }
 
@@ -111,10 +111,10 @@ impl World {
         let worker = it.workers.iter().map(|worker| worker.due).min();
         let set = it.sets.iter().map(SetWorker::due).min();
         let family = set.into_iter().chain(it.owners.iter().map(Owner::due)).min();
-        let errand = Some(self.next_errand(client)).filter(|at| *at < Time::MAX);
+        let query = Some(self.next_query(client)).filter(|at| *at < Time::MAX);
         let look = it.callers.as_ref().and_then(Callers::next_look);
         let has_input = it.has_arrivals && self.next_conn(client, 0, Conn::has_input).is_some();
-        if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(errand).min() {
+        if let Some(at) = timeout.into_iter().chain(worker).chain(look).chain(family).chain(query).min() {
             self.wake(client, at.max(self.now + TURN_PAUSE));
         }
         // What was not cut short is written in full.

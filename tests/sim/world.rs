@@ -261,7 +261,7 @@ const EVENT_COUNT_MAX: u64 = 3_000_000;
 macro_rules! note {
     ($world:expr, $($text:tt)*) => {
         if $world.trace.is_some() {
-            $world.tell(&format!($($text)*));
+            $world.trace(&format!($($text)*));
         }
     };
 }
@@ -350,8 +350,8 @@ impl World {
             taken_count: 0,
             locks: Vec::new(),
             workers,
-            errands: Vec::new(),
-            errand_due: Time::MAX,
+            queries: Vec::new(),
+            query_due: Time::MAX,
             sets: Vec::new(),
             owners: Vec::new(),
             callers: self.has_desks.then(Callers::default),
@@ -428,7 +428,7 @@ impl World {
         note!(self, "FAULT {name}");
     }
 
-    pub fn tell(&mut self, text: &str) {
+    pub fn trace(&mut self, text: &str) {
         let line = format!("{:>12.6} {text}", Duration::from_nanos(self.now).as_secs_f64());
         if let Some(trace) = &mut self.trace {
             trace.push(line);

@@ -61,7 +61,9 @@ enum Paused {
 impl Paused {
     fn of(answered: Result<Vec<Answer>, String>) -> Self {
         match answered {
-            Ok(answers) => answers.iter().find_map(Answer::error).map_or(Self::Yes, |why| Self::No(why.into())),
+            Ok(answers) => {
+                answers.iter().find_map(Answer::error).map_or(Self::Yes, |why| Self::No(why.into()))
+            }
             Err(why) => Self::Unknown(why),
         }
     }

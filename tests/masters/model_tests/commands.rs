@@ -76,7 +76,7 @@ impl Check {
                 if server < 0 || model < 0 { server == model } else { (server - model).abs() <= slack_ms }
             }
             Self::TimeOfDay => is_time(server) && is_time(model),
-            Self::Fenced => is_told_alike(server, model, slack),
+            Self::Fenced => is_alike(server, model, slack),
             Self::Fair => fair::is_queued_alike(server, model, slack),
             Self::Info => is_like(&text(server), &text(model), slack),
         }
@@ -95,7 +95,7 @@ fn is_time(reply: &[u8]) -> bool {
 
 /// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an
 /// exchange takes.
-fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
+fn is_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
     let ([refusal, fence, left, time], [other_refusal, other_fence, other_left, other_time]) =
         (of_server.as_slice(), of_model.as_slice())
@@ -112,9 +112,9 @@ fn is_told_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
 /// The numbers in an array.
 pub(super) fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
     match resp::decode(reply) {
-        Ok(Decoded::Complete { reply: Reply::Array(told), .. }) => {
+        Ok(Decoded::Complete { reply: Reply::Array(numbers), .. }) => {
             let number = |it| if let Reply::Integer(number) = it { number } else { -1 };
-            Some(told.iter().map(number).collect())
+            Some(numbers.iter().map(number).collect())
         }
         _ => None,
     }

@@ -45,12 +45,13 @@ pub(super) fn draw(rng: &mut StdRng) -> Command {
 /// Whether lock and queue are reported alike: the times left may differ.
 pub(super) fn is_queued_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
-    let ([told @ .., left], [other_told @ .., other_left]) = (of_server.as_slice(), of_model.as_slice())
+    let ([reported @ .., left], [other_reported @ .., other_left]) =
+        (of_server.as_slice(), of_model.as_slice())
     else {
         return false;
     };
     let slack_ms = i64::try_from(slack.as_millis()).expect("short") + 3;
-    told == other_told
+    reported == other_reported
         && (left - other_left).abs() <= slack_ms
         && (left.is_negative() == other_left.is_negative())
 }

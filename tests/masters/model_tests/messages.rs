@@ -57,11 +57,14 @@ impl Audience {
 
     /// The server's next bytes on this connection are these.
     fn hear(&mut self, conn: usize, expected: &[u8], words: &[&[u8]]) {
-        let mut told = vec![0; expected.len()];
-        let heard = self.conns[conn].read_exact(&mut told);
+        let mut received = vec![0; expected.len()];
+        let heard = self.conns[conn].read_exact(&mut received);
         let words: Vec<_> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
-        let (told, expected) = (told.escape_ascii().to_string(), expected.escape_ascii().to_string());
-        assert!(heard.is_ok() && told == expected, "{words:?}, connection {conn}: {told}\nmodel: {expected}");
+        let (received, expected) = (received.escape_ascii().to_string(), expected.escape_ascii().to_string());
+        assert!(
+            heard.is_ok() && received == expected,
+            "{words:?}, connection {conn}: {received}\nmodel: {expected}"
+        );
     }
 
     fn step(&mut self, rng: &mut StdRng) {

@@ -26,8 +26,8 @@ pub(super) fn draw(rng: &mut StdRng) -> Command {
         },
         5..7 => Command::of_script(is_whole, "shared_extend", &[b"1", key, value, ttl]),
         7..9 => {
-            let tells: &[u8] = if rng.random() { b"1" } else { b"0" };
-            Command::of_script(is_whole, "shared_release", &[b"1", key, value, tells])
+            let notifies: &[u8] = if rng.random() { b"1" } else { b"0" };
+            Command::of_script(is_whole, "shared_release", &[b"1", key, value, notifies])
         }
         9 => Command::of(&[b"ZREVRANK", key, b"redlatch:readers:1"]),
         10 if rng.random() => Command::of(&[b"SET", &reservation, value, b"PX", ttl]),

@@ -110,8 +110,8 @@ pub fn an_error_is_not_a_no() -> Verdict {
 
 /// Of a waiter that is not notified of releases, and of one that is, once its pauses have grown.
 pub fn retries_come_at_random_times() -> Verdict {
-    for (is_told, wait) in [(false, ms(300)), (true, ms(30_000))] {
-        let mut world = world(1, 1, |b| b.ask_holder(false).wake_waiters(is_told));
+    for (is_notified, wait) in [(false, ms(300)), (true, ms(30_000))] {
+        let mut world = world(1, 1, |b| b.ask_holder(false).wake_waiters(is_notified));
         occupy(&mut world, 0..1, KEY);
         (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
         world.trace = Some(Vec::new());
@@ -125,7 +125,7 @@ pub fn retries_come_at_random_times() -> Verdict {
         let mut different = pauses.iter().rev().skip(1).take(6).collect::<Vec<_>>();
         different.sort();
         different.dedup();
-        demand(different.len() > 3, &format!("told {is_told}: retries come regularly: {pauses:?}"))?;
+        demand(different.len() > 3, &format!("told {is_notified}: retries come regularly: {pauses:?}"))?;
     }
     Ok(())
 }

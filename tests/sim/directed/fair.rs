@@ -372,8 +372,8 @@ pub fn fair_and_plain_locks_exclude_each_other() -> Verdict {
     world.submit_acquire(1, KEY, TTL, LONG).expect("room");
     world.run_for(100 * MS);
     world.submit_release(0, waiting, false);
-    let told = outcome(&mut world, 1)?;
-    demand(matches!(told, Outcome::Acquire(Ok(_))), "the plain one has it then")?;
+    let answer = outcome(&mut world, 1)?;
+    demand(matches!(answer, Outcome::Acquire(Ok(_))), "the plain one has it then")?;
     verdict(&mut world)
 }
 

@@ -85,15 +85,15 @@ pub fn a_lock_reported_lost_is_not_renewed() -> Verdict {
     demand(validity_left(&world, lock).is_zero(), "who was told to stop holds it again")
 }
 
-pub fn a_loss_that_masters_prove_is_told_at_once() -> Verdict {
+pub fn a_loss_that_masters_prove_is_reported_at_once() -> Verdict {
     let mut world = world(3, 1, defaults);
     keep(&mut world, ms(3000), ms(60_000))?;
     let began = world.now;
     (0..2).for_each(|master| world.flush_all(master));
     occupy(&mut world, 0..2, KEY);
     world.run_until(10 * SECOND, |world| !world.clients[0].outcomes.is_empty());
-    let told = world.clients[0].outcomes.pop_front();
-    demand(matches!(told, Some((_, Outcome::Lost(_)))), "the loss was not told")?;
+    let outcome = world.clients[0].outcomes.pop_front();
+    demand(matches!(outcome, Some((_, Outcome::Lost(_)))), "the loss was not told")?;
     demand(world.now - began < 1100 * MS, "it was not found by the next renewal")
 }
 
@@ -117,8 +117,11 @@ pub fn a_released_locks_loss_is_not_reported() -> Verdict {
         world.submit_release(0, lock, awaited);
         world.run_for(3 * SECOND);
         verdict(&mut world)?;
-        let mut told = world.clients[0].outcomes.iter();
-        demand(!told.any(|(_, it)| matches!(it, Outcome::Lost(_))), "the loss of a released lock is told")?;
+        let mut outcome = world.clients[0].outcomes.iter();
+        demand(
+            !outcome.any(|(_, it)| matches!(it, Outcome::Lost(_))),
+            "the loss of a released lock is told",
+        )?;
     }
     Ok(())
 }
@@ -214,6 +217,6 @@ tests!(
     a_kept_lock_ends_with_its_longest_hold,
     the_loss_is_reported_before_the_end,
     a_lock_reported_lost_is_not_renewed,
-    a_loss_that_masters_prove_is_told_at_once,
+    a_loss_that_masters_prove_is_reported_at_once,
     a_released_locks_loss_is_not_reported,
 );

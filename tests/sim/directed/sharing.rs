@@ -66,8 +66,8 @@ pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
         let refused = acquire(&mut world, 2, KEY, ms(1000), Duration::ZERO)?;
         demand(contended(&refused), "a plain lock beside readers")?;
         let Outcome::Acquire(Err(AcquireError::Contended(denial))) = refused else { unreachable!() };
-        let is_told = matches!(denial.holder, redlatch::error::HolderTtl::Left(left) if left > ms(9_000));
-        demand(is_told, &format!("it is not told of the last reader's end: {:?}", denial.holder))?;
+        let is_known = matches!(denial.holder, redlatch::error::HolderTtl::Left(left) if left > ms(9_000));
+        demand(is_known, &format!("it is not told of the last reader's end: {:?}", denial.holder))?;
         world.submit_fenced(3, KEY, ms(1000), Duration::ZERO).expect("room");
         let refused = outcome(&mut world, 3)?;
         demand(contended(&refused), &format!("a fenced lock beside readers: {refused:?}"))?;
@@ -343,7 +343,7 @@ pub fn a_waiting_writer_keeps_readers_out() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn the_intent_of_a_writer_that_died_ends_soon() -> Verdict {
+pub fn the_reservation_of_a_writer_that_died_ends_soon() -> Verdict {
     let mut world = world(3, 3, defaults);
     read(&mut world, 0, ms(10_000))?;
     insist(&mut world, 1, ms(9000));
@@ -355,7 +355,7 @@ pub fn the_intent_of_a_writer_that_died_ends_soon() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn an_intent_leaves_a_key_of_others_alone() -> Verdict {
+pub fn a_reservation_leaves_a_key_of_others_alone() -> Verdict {
     for is_text in [true, false] {
         let mut world = world(1, 2, defaults);
         let reservation = [b"redlatch:writer:".as_slice(), KEY].concat();
@@ -558,8 +558,8 @@ tests!(
     a_writer_giving_up_admits_readers,
     waiting_readers_notice_a_writer_giving_up,
     a_waiting_writer_keeps_readers_out,
-    the_intent_of_a_writer_that_died_ends_soon,
-    an_intent_leaves_a_key_of_others_alone,
+    the_reservation_of_a_writer_that_died_ends_soon,
+    a_reservation_leaves_a_key_of_others_alone,
     several_preferring_writers_all_get_turns,
     readers_and_writers_wake_each_other,
     an_unheard_reader_is_released_too,

@@ -15,7 +15,7 @@ pub fn an_inspection_is_no_vote() -> Verdict {
     // lock, of whom two of them never hear.
     let look = world.submit_inspect(0, KEY);
     world.run_for(6 * MS / 5);
-    world.cancel_errand(0, look);
+    world.cancel_query(0, look);
     (1..3).for_each(|master| world.stall(0, master, true, false, 60 * SECOND));
     let denied = acquire(&mut world, 0, KEY, ms(10_000), Duration::ZERO)?;
     verdict(&mut world)?;
@@ -25,12 +25,12 @@ pub fn an_inspection_is_no_vote() -> Verdict {
 pub fn a_forced_deletion_is_not_sent_again() -> Verdict {
     for is_cancelled in [false, true] {
         let mut world = world(|builder| builder.answer_timeout(ms(3000)));
-        let errand = world.submit_force_unlock(0, KEY);
+        let query = world.submit_force_unlock(0, KEY);
         world.run_for(MS / 2);
         // It is lost on the way to one master.
         world.cut_conn(0, 2, 0, 0);
         if is_cancelled {
-            world.cancel_errand(0, errand);
+            world.cancel_query(0, query);
         }
         hold(&mut world, 1, KEY, ms(10_000))?;
         world.run_for(5 * SECOND);

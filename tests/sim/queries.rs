@@ -18,7 +18,7 @@ use crate::world::{World, hex, note, shown};
 const LONG: Duration = Duration::from_secs(3600);
 
 /// What a client is waiting for.
-pub struct Errand {
+pub struct Query {
     pub op: OpId,
     question: OutcomeKind,
     key: Vec<u8>,
@@ -37,7 +37,7 @@ pub const fn is_answer(outcome: &Outcome) -> bool {
 impl World {
     pub fn submit_inspect(&mut self, client: usize, key: &[u8]) -> OpId {
         let resource = Resource::new(key).expect("a valid name");
-        self.submit_errand(client, key, Request::Inspect { resource }, OutcomeKind::Inspect)
+        self.submit_query(client, key, Request::Inspect { resource }, OutcomeKind::Inspect)
     }
 
     pub fn submit_force_unlock(&mut self, client: usize, key: &[u8]) -> OpId {
@@ -45,18 +45,18 @@ impl World {
         for master in 0..self.masters.len() {
             *self.checker.forced.entry((client, master, key.to_vec())).or_default() += 1;
         }
-        self.submit_errand(client, key, Request::ForceUnlock { resource }, OutcomeKind::ForceUnlock)
+        self.submit_query(client, key, Request::ForceUnlock { resource }, OutcomeKind::ForceUnlock)
     }
 
     pub fn submit_pause(&mut self, client: usize, attempts: u32, took: Duration, limit: Duration) -> OpId {
-        self.submit_errand(client, b"", Request::Pause { attempts, took, limit }, OutcomeKind::Pause)
+        self.submit_query(client, b"", Request::Pause { attempts, took, limit }, OutcomeKind::Pause)
     }
 
     pub fn submit_drain(&mut self, client: usize, held: HeldLocks, limit: Duration) -> OpId {
-        self.submit_errand(client, b"", Request::Drain { held, limit }, OutcomeKind::Drain)
+        self.submit_query(client, b"", Request::Drain { held, limit }, OutcomeKind::Drain)
     }
 
-    fn submit_errand(
+    fn submit_query(
         &mut self,
         client: usize,
         key: &[u8],
@@ -71,7 +71,7 @@ impl World {
         // The bound of a pause is drawn, and a drain has its own.
         let has_own_limit = matches!(question, OutcomeKind::Pause | OutcomeKind::Drain);
         let limit = if has_own_limit { Duration::from_secs(60) } else { limit };
-        let errand = Errand {
+        let query = Query {
             op,
             question,
             key: key.to_vec(),
@@ -79,35 +79,35 @@ impl World {
             deadline: now + limit,
             cancel_at: Time::MAX,
         };
-        self.clients[client].errands.push(errand);
+        self.clients[client].queries.push(query);
         self.ask_question(client, op, question);
         self.wake(client, self.now);
         op
     }
 
     /// A waiter for it does not any more.
-    pub fn cancel_errand(&mut self, client: usize, op: OpId) {
-        let is_there = self.clients[client].errands.iter().any(|it| it.op == op);
-        if is_there && !self.abandon_errand(client, op) {
+    pub fn cancel_query(&mut self, client: usize, op: OpId) {
+        let is_there = self.clients[client].queries.iter().any(|it| it.op == op);
+        if is_there && !self.abandon_query(client, op) {
             let now = self.local(client);
             let request = Request::Release { lock: op, awaited: false };
             self.clients[client].engine.submit(now, request).expect("always taken");
         }
-        self.clients[client].errands.retain(|it| it.op != op);
+        self.clients[client].queries.retain(|it| it.op != op);
         note!(self, "c{client} cancels {op:?}");
         self.wake(client, self.now);
     }
 
     /// The answer to an errand has come.
-    pub fn take_errand(&mut self, client: usize, op: OpId, outcome: &Outcome) {
-        let errands = &mut self.clients[client].errands;
-        let Some(index) = errands.iter().position(|it| it.op == op) else {
+    pub fn take_query(&mut self, client: usize, op: OpId, outcome: &Outcome) {
+        let queries = &mut self.clients[client].queries;
+        let Some(index) = queries.iter().position(|it| it.op == op) else {
             return self.checker.violate("an errand is answered that nobody waits for");
         };
-        let errand = errands.swap_remove(index);
-        let name = match (errand.question, outcome) {
+        let query = queries.swap_remove(index);
+        let name = match (query.question, outcome) {
             (OutcomeKind::Inspect, Outcome::Inspect(inspection)) => {
-                self.check_inspection(client, &errand, inspection);
+                self.check_inspection(client, &query, inspection);
                 "inspected"
             }
             (OutcomeKind::ForceUnlock, Outcome::ForceUnlock(_)) => "unlocked by force",
@@ -118,18 +118,18 @@ impl World {
         *self.statistics.outcomes.entry(name).or_default() += 1;
         self.digest.add(self.now, name.as_bytes());
         note!(self, "c{client} {op:?} {name}");
-        self.tell_family(client, op, outcome);
+        self.notify_family(client, op, outcome);
     }
 
     /// What is said to be held was granted there, and what is called free is not forgotten (I8).
-    fn check_inspection(&mut self, client: usize, errand: &Errand, inspection: &Inspection) {
+    fn check_inspection(&mut self, client: usize, query: &Query, inspection: &Inspection) {
         let max_ttl = Time::try_from(self.config.quarantine_time().as_nanos()).expect("small") * 98 / 100;
-        for (master, (_, told)) in inspection.masters.iter().enumerate() {
+        for (master, (_, state)) in inspection.masters.iter().enumerate() {
             let it = &self.masters[master];
-            match told {
+            match state {
                 KeyState::Holds { value, .. } => {
                     let facts = self.checker.facts.get(token_of(value));
-                    let is_known = facts.is_some_and(|it| it.key == errand.key);
+                    let is_known = facts.is_some_and(|it| it.key == query.key);
                     let was_granted = facts.is_some_and(|it| it.granted_by[master].is_some());
                     let was_copied = facts.is_some_and(|it| it.returned.contains(id(master)));
                     // The value and the time left are asked for one after the other: a key may come in
@@ -141,7 +141,7 @@ impl World {
                     }
                 }
                 KeyState::Shared { .. } => {
-                    let mut of_key = self.checker.facts.values().filter(|it| it.key == errand.key);
+                    let mut of_key = self.checker.facts.values().filter(|it| it.key == query.key);
                     if !of_key.any(|it| it.granted_by[master].is_some() || it.returned.contains(id(master))) {
                         self.checker
                             .violate(format!("m{master} is said to have readers, and never granted one"));
@@ -149,7 +149,7 @@ impl World {
                 }
                 KeyState::Absent => {
                     let lost_at = it.lost_at.get(it.life as usize).copied().flatten();
-                    let is_young = lost_at.is_some_and(|at| at < errand.submitted && self.now < at + max_ttl);
+                    let is_young = lost_at.is_some_and(|at| at < query.submitted && self.now < at + max_ttl);
                     let is_judged = self.checker.judges_exclusion
                         && self.clients[client].suspended_at.is_none()
                         && match self.config.quarantine() {
@@ -168,15 +168,15 @@ impl World {
     }
 
     /// Errands at random: looks mostly, now and then a lock is broken.
-    pub fn run_errands(&mut self, client: usize) {
+    pub fn run_queries(&mut self, client: usize) {
         let due: Vec<OpId> = self.clients[client]
-            .errands
+            .queries
             .iter()
             .filter(|it| it.cancel_at <= self.now)
             .map(|it| it.op)
             .collect();
-        due.into_iter().for_each(|op| self.cancel_errand(client, op));
-        if self.clients[client].errand_due > self.now || self.habits.is_closing {
+        due.into_iter().for_each(|op| self.cancel_query(client, op));
+        if self.clients[client].query_due > self.now || self.habits.is_closing {
             return;
         }
         let key = self.habits.keys[self.rng.random_range(0..self.habits.keys.len())].clone();
@@ -193,16 +193,16 @@ impl World {
         };
         let cancel_at = self.now + self.rng.random_range(0..=5 * MS);
         let is_impatient = chance(&mut self.rng, 250_000);
-        if let Some(errand) = self.clients[client].errands.iter_mut().find(|it| it.op == op && is_impatient) {
-            errand.cancel_at = cancel_at;
+        if let Some(query) = self.clients[client].queries.iter_mut().find(|it| it.op == op && is_impatient) {
+            query.cancel_at = cancel_at;
         }
-        self.clients[client].errand_due = self.now + self.rng.random_range(0..=2 * self.habits.pause_max);
+        self.clients[client].query_due = self.now + self.rng.random_range(0..=2 * self.habits.pause_max);
     }
 
     /// When a client has something to do for its errands.
-    pub fn next_errand(&self, client: usize) -> Time {
+    pub fn next_query(&self, client: usize) -> Time {
         let it = &self.clients[client];
-        let due = if self.habits.is_closing { Time::MAX } else { it.errand_due };
-        it.errands.iter().map(|errand| errand.cancel_at).min().unwrap_or(Time::MAX).min(due)
+        let due = if self.habits.is_closing { Time::MAX } else { it.query_due };
+        it.queries.iter().map(|query| query.cancel_at).min().unwrap_or(Time::MAX).min(due)
     }
 }

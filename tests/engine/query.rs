@@ -70,8 +70,8 @@ fn an_inspection_ends_with_each_masters_reason() {
     rig.advance(ms(49));
     assert_eq!(rig.outcome(), None);
     rig.advance(ms(1));
-    let told = inspected(&mut rig).masters;
-    let failure = |index: usize| match &told[index].1 {
+    let states = inspected(&mut rig).masters;
+    let failure = |index: usize| match &states[index].1 {
         KeyState::Failed(failure) => failure,
         other => panic!("{other:?}"),
     };
@@ -180,13 +180,13 @@ fn an_extension_reveals_a_forced_unlock() {
     assert!(rig.engine.valid_until(lock) > Some(rig.now), "it is not told");
     rig.extend(lock, 10_000);
     rig.advance(ms(50));
-    let is_told = |rig: &mut Rig| matches!(rig.outcome(), Some(Outcome::Extend(Err(_))));
-    assert!(is_told(&mut rig));
+    let is_reported = |rig: &mut Rig| matches!(rig.outcome(), Some(Outcome::Extend(Err(_))));
+    assert!(is_reported(&mut rig));
     // Nor do its own masters have it put back, whatever answers come in which order.
     assert_eq!((rig.holder_count("a"), rig.masters[2].value(rig.now, b"a").is_some()), (1, true));
     rig.extend(lock, 10_000);
     rig.advance(ms(50));
-    assert!(is_told(&mut rig));
+    assert!(is_reported(&mut rig));
     rig.resume(2);
     rig.advance(Duration::from_secs(1));
     assert_eq!(rig.holder_count("a"), 0, "a lock that was broken is not put back");
