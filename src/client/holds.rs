@@ -166,3 +166,16 @@ impl<A, L> Holds<A, L> {
         Err((LockReentrantError::Lost { hold_count: self.count() }, last))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_end_at_their_limit() {
+        let mut holds: Holds<(), ()> = Holds::Held { lock: (), hold_count: limits::HOLD_COUNT_MAX - 1 };
+        assert!(matches!(holds.take_again(|()| true), Some(Ok(()))));
+        assert!(matches!(holds.take_again(|()| true), Some(Err(LockReentrantError::TooManyHolds))));
+        assert_eq!(holds.count(), limits::HOLD_COUNT_MAX);
+    }
+}

@@ -52,6 +52,7 @@ fn bench_waits_visibly_for_masters_in_quarantine() {
     let bench =
         finish(command.args(["bench", "--ttl", "1s", "--max-ttl", "1s", "--time", "200ms", "--depth", "4"]));
     expect(&bench, 0, &["waiting", "may have restarted", "--trust"]);
+    assert_eq!(bench.stderr.matches("waiting").count(), 1, "once, as this is no terminal: {}", bench.stderr);
     assert!(bench.stdout.contains("pairs/s") && bench.stdout.contains("p99.9"), "{}", bench.stdout);
     for master in fleet.masters() {
         assert_eq!(master.ask("DBSIZE"), Raw::Integer(0));

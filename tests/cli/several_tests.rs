@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use redlatch::limits;
+
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
 use crate::hostile::{ANY, Conduct, Hostile};
@@ -23,6 +25,16 @@ fn a_command_with_several_locks_has_all_tokens() {
     run.send("\n");
     expect(&run.finish(), 0, &[]);
     assert_eq!(["a", "b"].map(|key| holder_count(&mut fleet, key)), [0, 0], "released before the exit");
+}
+
+#[test]
+fn a_run_takes_as_many_locks_as_a_set_may_have() {
+    let fleet = Fleet::start(1);
+    for (count, code) in [(limits::SET_SIZE_MAX, 0), (limits::SET_SIZE_MAX + 1, 64)] {
+        let mut command = trusting(&fleet, "run");
+        (1..count).for_each(|index| _ = command.args(["--also", &index.to_string()]));
+        expect(&finish(command.args(["0", "--", "true"])), code, &[]);
+    }
 }
 
 #[test]

@@ -264,6 +264,24 @@ fn a_broken_shorter_extension_confirms_no_rest() {
 }
 
 #[test]
+fn a_late_rest_does_not_block_behind_its_end() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    (0..2).for_each(|index| rig.stop(index));
+    submit_leave(&mut rig, lock, ms(5000));
+    let late: Vec<Vec<u8>> = (0..2).map(|index| rig.cut(index)).collect();
+    (0..2).for_each(|index| rig.resume(index));
+    assert!(matches!(result(&mut rig), Err(LeaveError::Unconfirmed { .. })));
+    rig.advance(ms(4000));
+    // Only now, behind the rest over the next connection, the first one is carried out.
+    for (index, bytes) in late.into_iter().enumerate() {
+        rig.carry_out(index, bytes);
+    }
+    rig.advance(ms(1500));
+    assert_eq!(rig.holder_count("a"), 0, "released when the time is over");
+}
+
+#[test]
 fn an_answered_shorter_extension_confirms_the_rest() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);

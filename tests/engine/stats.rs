@@ -509,6 +509,9 @@ fn acquisitions_waits_and_holds_are_timed() {
     rig.advance(ms(200));
     let last = stats(&rig).since(&at_first);
     assert_eq!((last.contended, last.wait_time.count(), last.acquire_time.count()), (1, 2, 2));
+    rig.acquire("a", 10_000, 0);
+    let last = stats(&rig).since(&at_first);
+    assert_eq!((last.contended, last.wait_time.count()), (2, 2), "one attempt is no wait");
 }
 
 #[test]
@@ -531,6 +534,15 @@ fn of_many_acquisitions_a_share_is_timed() {
     let timed = fast.acquire_time.count();
     assert!((95..=105).contains(&timed), "{timed} of {}", fast.acquired);
     assert_eq!(fast.hold_time.count(), timed);
+    // One that waits is noted for another reason, and is one of the share or not.
+    let before = stats(&rig);
+    for _ in 0..10 * limits::TIMED_SHARE {
+        let locks = [rig.acquire("a", 10_000, 0), rig.acquire("a", 10_000, 60_000)];
+        locks.into_iter().for_each(|lock| rig.release(lock, false));
+    }
+    let waited = stats(&rig).since(&before);
+    assert!(waited.acquire_time.count() < waited.acquired / 2, "{waited:?}");
+    assert_eq!(waited.hold_time.count(), waited.acquire_time.count());
     let pauses = (limits::TIMED_PAUSE * limits::TIMED_SHARE).div_duration_f64(limits::ROUND_TRIP_PAUSE);
     let sampled = Duration::from_secs(fast.masters[0].round_trip.count());
     assert!(sampled >= Duration::from_secs(1) && sampled.as_secs_f64() <= pauses + 1.0, "{sampled:?}");

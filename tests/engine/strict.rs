@@ -274,11 +274,19 @@ fn a_snapshots_old_mark_does_not_count() {
 fn a_longer_mark_is_never_overwritten() {
     let longer = |builder| strict(builder).max_ttl(ms(30_000));
     let mut rig = Rig::new(1, strict);
-    // Written by another client, which needs a longer watch, when this one has read that there is none.
+    // Written by another client, which needs a longer watch.
     rig.masters[0].put(MARK, b"run0 30302", None);
     rig.advance(WATCH * 2);
     assert!(counts(&mut rig, "a"));
     assert_eq!(marks_written(&rig), [""; 0]);
+    // The same when this one has read that there is none, and has not written its own.
+    let mut rig = Rig::new(1, strict);
+    rig.hold(0);
+    rig.advance(WATCH);
+    rig.masters[0].put(MARK, b"run0 30302", None);
+    rig.deliver(0);
+    assert_eq!(marks_written(&rig).len(), 1, "it asks the master to write its own if there is none");
+    assert_eq!(rig.masters[0].value(rig.now, MARK), Some(&b"run0 30302"[..]));
     // The other way round it is.
     let mut rig = Rig::unconnected(1, longer);
     rig.masters[0].put(MARK, b"run0 10102", None);

@@ -367,17 +367,44 @@ fn a_client_that_cannot_start_leaves_no_thread() {
     }
 }
 
-#[test]
-fn events_before_the_end_are_reported() {
+/// An event loop without a connection, and what its observer gets.
+fn observed() -> ((Driver, Poller), mpsc::Receiver<Event>) {
     let (sender, reported) = mpsc::channel();
     let sender = Mutex::new(sender);
     let observe = move |event: &Event| drop(sender.lock().expect("no panic").send(event.clone()));
     let config = Config::builder().masters(["redis://127.0.0.1:1"]).on_event(observe);
     let config = Arc::new(config.build().expect("valid settings"));
-    let (mut driver, poller) = Driver::new(config).expect("an event loop");
+    (Driver::new(config).expect("an event loop"), reported)
+}
+
+/// An acquisition that is denied at once.
+fn denied(driver: &mut Driver) {
     let resource = Resource::new("a").expect("a valid name");
     let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO), label: None };
     driver.engine.submit(clock::now(), request).expect("room");
+}
+
+/// Nobody leads, so only the call itself can wake the observer's thread.
+#[test]
+fn a_call_wakes_the_observer() {
+    let ((driver, poller), reported) = observed();
+    let started = Shared::start_by(driver, poller, |name, run| {
+        Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))
+    });
+    let shared = started.expect("it starts");
+    // Whenever its thread is asleep.
+    for _ in 0..100 {
+        shared.with(|core| denied(&mut core.driver)).expect("it goes on");
+        let event = reported.recv_timeout(PATIENCE);
+        assert!(matches!(event, Ok(Event::Denied { .. })), "{event:?}");
+    }
+    shared.observing.as_ref().expect("it has an observer").end();
+}
+
+#[test]
+fn events_before_the_end_are_reported() {
+    let ((mut driver, poller), reported) = observed();
+    denied(&mut driver);
     // The observer's thread does nothing: this one takes its place when the client has ended.
     let started = Shared::start_by(driver, poller, |name, run| {
         Ok(thread::spawn(if name == "redlatch-events" { Box::new(|| ()) } else { run }))

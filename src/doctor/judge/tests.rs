@@ -271,3 +271,12 @@ fn all_findings_keep_the_rules_of_writing() {
     }
     assert_eq!(codes.len(), 29);
 }
+
+#[test]
+fn the_heaviest_findings_are_first() {
+    // A warning about the list comes before the masters, and their errors behind it.
+    let found = judge(&config(4, Quarantine::Trust, ""), &masters(4));
+    let severities: Vec<Severity> = found.iter().map(|finding| finding.severity).collect();
+    assert!(severities.is_sorted_by(|one, next| one >= next), "{severities:?}");
+    assert_eq!((severities.first(), severities.last()), (Some(&Severity::Error), Some(&Severity::Warning)));
+}
