@@ -24,7 +24,7 @@
 //!
 //! They are never handed over within the engine (`handover.rs`): a swap would leave the fence where it is.
 //! Extensions leave the fence alone: it may expire while the lock is held, as its token has left the window
-//! by then. Masters that are asked again for a held lock (`repair.rs`) set its fence, too, so that the margin
+//! by then. Masters that are asked again for a held lock (`hold.rs`) set its fence, too, so that the margin
 //! is one of fences as well.
 
 use std::time::{Duration, Instant};

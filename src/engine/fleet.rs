@@ -14,11 +14,10 @@ use rand::Rng;
 
 use super::connection::{State, Wishes};
 use super::groups::{Groups, Notify};
-use super::link::{Link, Predecessor};
+use super::link::{Link, Predecessor, limit_of_quorum};
 use super::logins::CurrentLogin;
 use super::mark::{self, MarkAnswer};
 use super::owed::{Gathered, MarkStep, Owed, Shape};
-use super::round_trip;
 use super::timers::{Timers, master_timer};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
@@ -457,7 +456,7 @@ impl Fleet {
     fn follow_round_trips(&mut self) {
         let voters = self.usable.without(self.quarantined);
         let limits = voters.iter().map(|master| self.links[master.index()].round_trip.limit());
-        self.round_trip_limit = round_trip::limit_of_quorum(limits, self.quorum);
+        self.round_trip_limit = limit_of_quorum(limits, self.quorum);
     }
 
     /// How long a round of a lock with this TTL waits for answers.

@@ -133,7 +133,7 @@ impl Engine {
             && renewal.renew_at.is_none()
             && !mutant!(RenewalEndUnreported)
         {
-            let limit = renewal.hold_limit(*since);
+            let limit = ExtendError::HoldLimit { max_hold: renewal.hold_until - *since };
             self.report_renewal(id, &Err(limit));
         }
     }

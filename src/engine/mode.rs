@@ -63,12 +63,6 @@ impl ModeState {
         }
     }
 
-    /// Whether an attempt is a script, and not a `SET NX`.
-    #[inline]
-    pub(super) const fn has_script(&self) -> bool {
-        !matches!(self, Self::Plain)
-    }
-
     /// Whether its waiters form a queue within the engine: readers do not wait for each other.
     #[inline]
     pub(super) const fn is_queued(&self) -> bool {

@@ -195,10 +195,6 @@ pub(super) struct Denied {
 }
 
 impl Op {
-    const fn is_plain(&self) -> bool {
-        self.policy.queuing().is_none() && !self.mode.has_script()
-    }
-
     /// Queues the request of an attempt that has a script or a label, or whose round trip is measured, on the
     /// usable masters; returns those that had room for it.
     #[cold]
@@ -213,7 +209,7 @@ impl Op {
         tail: &AcquireTail,
     ) -> MasterSet {
         self.add_label(claim);
-        if self.is_plain() {
+        if self.policy.queuing().is_none() && matches!(self.mode, ModeState::Plain) {
             let owed = self.owed(Tag::Plain, claim_id);
             return fleet.send(fleet.usable, owed, |out| {
                 command::encode_acquire(out, &claim.entry, tail);

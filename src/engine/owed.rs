@@ -127,13 +127,6 @@ pub(super) enum Answer {
     WantsScript(Owed),
 }
 
-impl Answer {
-    /// To a step of the handshake, which may have been the last.
-    pub(super) const fn of_handshake(is_done: bool) -> Self {
-        if is_done { Self::HandshakeDone } else { Self::Ignored }
-    }
-}
-
 impl Owed {
     /// A request for a lock, as it is sent first.
     pub(super) const fn round(verb: Verb, tag: Tag, number: u32, id: Id) -> Self {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-use crate::error::ExtendError;
 use crate::limits;
 use crate::lock::{Drift, Ttl};
 use crate::mutants::mutant;
@@ -21,7 +20,7 @@ pub(super) struct Renewal {
     /// When the next one is due; `None` once there will be no more.
     pub(super) renew_at: Option<Instant>,
     /// No renewal goes beyond this.
-    hold_until: Instant,
+    pub(super) hold_until: Instant,
     left_count: u32,
     /// Whether the caller wants the outcome of each.
     pub(super) is_reported: bool,
@@ -48,11 +47,6 @@ impl Renewal {
     pub(super) const fn new(ttl: Ttl, hold_until: Instant) -> Self {
         let left_count = limits::RENEWAL_COUNT_MAX;
         Self { ttl, renew_at: None, hold_until, left_count, is_reported: false }
-    }
-
-    /// Why none follows, of a lock that has been held since then.
-    pub(super) fn hold_limit(&self, since: Instant) -> ExtendError {
-        ExtendError::HoldLimit { max_hold: self.hold_until - since }
     }
 
     /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than
