@@ -255,7 +255,7 @@ pub const WAKE_GROUP_COUNT: u32 = 16;
 pub const QUIET_PAUSE_FACTOR_MAX: u32 = 20;
 
 /// Factor by which the random pause of a waiter may exceed the longest `retry_delay`, once messages have
-/// come: 10, so 1 s by default. Each 20 waiting clients ([`UNWOKEN_CROWD`]) add as much again, up to 5 times
+/// come: 10, so 1 s by default. Each 20 waiting clients add as much again, up to 5 times
 /// ([`UNWOKEN_CROWD_FACTOR_MAX`]).
 pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
 

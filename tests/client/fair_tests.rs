@@ -234,7 +234,7 @@ fn the_documented_rights_suffice_for_fair_waiting() {
             })
         });
         guard.release().expect("the masters answer");
-        let guard = waiter.join().expect("no panic").expect("it is told");
+        let guard = waiter.join().expect("no panic").expect("it is notified");
         guard.release().expect("the masters answer");
         assert_nothing_left(&clients[0], &mut fleet);
     });

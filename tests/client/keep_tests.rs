@@ -98,7 +98,7 @@ fn an_abandoned_loss_notification_wakes_nobody() {
     drop(other);
     assert_eq!(Arc::strong_count(&dropped), 1);
     fleet.masters().for_each(|master| master.stop());
-    eventually(PATIENCE, "it is told", || second.get() == 1);
+    eventually(PATIENCE, "it is notified", || second.get() == 1);
     fleet.masters().for_each(|master| master.cont());
     assert_eq!((first.get(), dropped.get()), (0, 0));
     assert!(poll_with(&mut lost, Waker::noop()).is_ready());
@@ -115,7 +115,7 @@ fn a_callback_that_panics_leaves_the_client_alone() {
         count.fetch_add(1, Ordering::SeqCst);
         panic!("on purpose");
     });
-    eventually(PATIENCE, "it is told", || notified_count.load(Ordering::SeqCst) == 1);
+    eventually(PATIENCE, "it is notified", || notified_count.load(Ordering::SeqCst) == 1);
     eventually(PATIENCE, "its end", || !guard.is_valid());
     client.lock("b").acquire().expect("free").release().expect("confirmed");
 }

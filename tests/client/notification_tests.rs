@@ -57,7 +57,7 @@ fn relay(waiter_count: usize) {
 
 #[test]
 fn a_waiting_client_gets_a_release_notification() {
-    within("a waiter is told", || {
+    within("a waiter is notified", || {
         let mut fleet = Fleet::start(5);
         let (first, second) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
         let waiting = second.clone();
@@ -72,7 +72,7 @@ fn a_waiting_client_gets_a_release_notification() {
             };
             await_subscribers(&mut fleet, 0..5, 1);
             guard.release().expect("the masters answer");
-            let guard = waiter.join().expect("no panic").expect("it is told");
+            let guard = waiter.join().expect("no panic").expect("it is notified");
             guard.release().expect("the masters answer");
         }
         // Only fences are left.
@@ -89,7 +89,7 @@ fn ten_and_a_hundred_waiting_clients_all_succeed() {
 
 #[test]
 fn two_hanging_masters_delay_no_notification() {
-    within("a waiter is told", || {
+    within("a waiter is notified", || {
         let mut fleet = Fleet::start(5);
         let short = |urls: &[String]| patient(urls).answer_timeout(Duration::from_millis(500));
         let (first, second) = (open(short(&fleet.urls())), open(short(&fleet.urls())));
@@ -98,7 +98,7 @@ fn two_hanging_masters_delay_no_notification() {
         await_subscribers(&mut fleet, 0..5, 1);
         (0..2).for_each(|index| fleet.master(index).stop());
         drop(guard);
-        let guard = waiter.join().expect("no panic").expect("it is told");
+        let guard = waiter.join().expect("no panic").expect("it is notified");
         (0..2).for_each(|index| fleet.master(index).cont());
         guard.release().expect("the masters answer");
     });

@@ -102,7 +102,7 @@ fn a_lost_lock_waits_for_its_holds_end() {
     eventually(PATIENCE, "it is over", || !lock.is_held());
     assert!(!holds[0].is_valid() && holds[1].remaining().is_zero());
     assert_eq!((lock.hold_count(), lock.remaining()), (2, Duration::ZERO));
-    eventually(PATIENCE, "it is told", || notified_count.load(Ordering::SeqCst) == 3);
+    eventually(PATIENCE, "it is notified", || notified_count.load(Ordering::SeqCst) == 3);
     // Somebody else may have it by now.
     let other = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("expired");
     assert_eq!(lock.lock().expect_err("lost"), LockReentrantError::Lost { hold_count: 2 });
