@@ -418,22 +418,30 @@ impl Run {
             let submitted = self.redlock.submit(request);
             assert!(submitted.is_ok(), "a release is always taken");
         }
-        let (mut left, mut was_held) = (locks.len(), true);
-        while left > 0 {
+        let released = self.ends(locks, |outcome| match outcome {
+            Outcome::Release(result) => Some(result),
+            _ => None,
+        });
+        // Each is described, also behind one that is lost.
+        let are_held: Vec<bool> = released.into_iter().map(|result| self.describe_release(result)).collect();
+        are_held.into_iter().all(|was_held| was_held)
+    }
+
+    /// Waits for the outcomes by which these locks end. None if the event loop has ended, which it says.
+    fn ends<T>(&mut self, locks: &[OpId], end_of: impl Fn(Outcome) -> Option<T>) -> Vec<T> {
+        let mut ends = Vec::with_capacity(locks.len());
+        loop {
             while let Some((id, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Release(result)) = (locks.contains(&id), outcome) {
-                    was_held &= self.describe_release(result);
-                    left -= 1;
-                }
+                ends.extend(end_of(outcome).filter(|_| locks.contains(&id)));
             }
-            if left > 0
-                && let Err(error) = self.redlock.turn(TURN_LIMIT)
-            {
+            if ends.len() == locks.len() {
+                return ends;
+            }
+            if let Err(error) = self.redlock.turn(TURN_LIMIT) {
                 say(Message::ReleaseUnsent { lock: &self.label, error: &error });
-                return true;
+                return Vec::new();
             }
         }
-        was_held
     }
 
     fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {

@@ -32,20 +32,10 @@ impl Run {
             let submitted = self.redlock.submit(Request::LeaveFor { lock: *lock, rest });
             assert!(submitted.is_ok(), "this is always taken");
         }
-        let mut left = Vec::with_capacity(locks.len());
-        while left.len() < locks.len() {
-            while let Some((id, outcome)) = self.redlock.poll_outcome() {
-                if let (true, Outcome::Leave(result)) = (locks.contains(&id), outcome) {
-                    left.push(result);
-                }
-            }
-            if left.len() < locks.len()
-                && let Err(error) = self.redlock.turn(TURN_LIMIT)
-            {
-                say(Message::ReleaseUnsent { lock: &self.label, error: &error });
-                return true;
-            }
-        }
+        let left = self.ends(locks, |outcome| match outcome {
+            Outcome::Leave(result) => Some(result),
+            _ => None,
+        });
         let latest = left.iter().filter_map(|result| self.describe_rest(result)).max();
         if let Some(latest) = latest {
             self.repeat_rest(latest, is_signalled);

@@ -1,7 +1,7 @@
 //! `engine_count ROUNDS DEPTH`: runs the engine alone for so many rounds, to be counted from outside
 //! (`scripts/instructions`). Without arguments it makes one round, as a test of itself.
 
-#[path = "engine_loop.rs"]
+#[path = "../engine_loop.rs"]
 mod engine_loop;
 
 fn main() {
