@@ -63,7 +63,7 @@ const QUERY_LIMIT: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 #[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
-    /// A master, as redis://[user[:password]@]host[:port][/db], rediss://… for TLS, or unix:///path; once for
+    /// A master, as redis://[[user]:password@]host[:port][/db], rediss://… for TLS, or unix:///path; once for
     /// each, or separated by commas or blanks.
     ///
     /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma

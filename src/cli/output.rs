@@ -329,7 +329,7 @@ fn without_logins(text: &str) -> Cow<'_, str> {
             let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
             let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
             match end.map(|at| part.split_at(at)) {
-                Some((login, place)) if login != "[user[:password]" => {
+                Some((login, place)) if login != "[[user]:password" => {
                     shown.push('…');
                     shown.push_str(place);
                 }
@@ -506,7 +506,7 @@ mod tests {
             ("'redis://me:s3 s3@h' found", "'redis://…@h' found"),
             ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
             ("redis://h\nmail a@b", "redis://h\nmail a@b"),
-            ("want redis://[user[:password]@]host", "want redis://[user[:password]@]host"),
+            ("want redis://[[user]:password@]host", "want redis://[[user]:password@]host"),
             (
                 "redis://h replied: WRONGTYPE, on @user_script:1.",
                 "redis://h replied: WRONGTYPE, on @user_script:1.",

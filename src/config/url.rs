@@ -7,8 +7,8 @@ use std::str::FromStr;
 use crate::error::UrlError;
 use crate::limits;
 
-/// Address of a master and its login: `redis://[user[:password]@]host[:port][/db]`,
-/// `unix://[user[:password]@]/path`, or the bare absolute path of a Unix socket. The default port is 6379.
+/// Address of a master and its login: `redis://[[user]:password@]host[:port][/db]`,
+/// `unix://[[user]:password@]/path`, or the bare absolute path of a Unix socket. The default port is 6379.
 /// User and password may be percent-encoded; an IPv6 host stands in brackets.
 ///
 /// `rediss://` is the same over TLS. It needs the cargo feature `tls`, and is an error without it.

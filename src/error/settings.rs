@@ -97,7 +97,7 @@ pub enum ConfigError {
 /// Error of a text that is not the URL of a master. It shows nothing between the scheme and the last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{reason} in `{shown}`; write redis://[user[:password]@]host[:port][/db], rediss:// for TLS, or unix:///path"
+    "{reason} in `{shown}`; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, or unix:///path"
 )]
 pub struct UrlError {
     pub(crate) reason: &'static str,

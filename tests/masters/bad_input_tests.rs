@@ -55,7 +55,7 @@ fn bad_lists_of_masters_name_the_place() {
         (
             vec![url(1), "redis://127.0.0.1:x".to_owned()],
             |error| matches!(error, ConfigError::Url { index: 1, .. }),
-            &["master 2", "port", "redis://[user[:password]@]host[:port][/db]"],
+            &["master 2", "port", "redis://[[user]:password@]host[:port][/db]"],
         ),
     ];
     for (urls, is_right, said) in rows {
