@@ -258,17 +258,26 @@ impl Driver {
             return;
         }
         if !socket.is_writable() {
-            self.has_unsent |= !mutant!(ShortWriteForgotten);
-            return;
+            return self.note_unsent();
         }
         let ready_size = bytes.len();
         match socket.send(bytes) {
             Ok(size) => {
-                self.has_unsent |= size < ready_size && !mutant!(ShortWriteForgotten);
                 self.engine.send_done(link, size);
+                if size < ready_size {
+                    self.note_unsent();
+                }
             }
             Err(error) => self.disconnect(link, &error.to_string()),
         }
+    }
+
+    /// The next flush writes on, though nothing more is queued by then.
+    fn note_unsent(&mut self) {
+        if mutant!(ShortWriteForgotten) {
+            return;
+        }
+        self.has_unsent = true;
     }
 
     fn handle_events(&mut self, events: &Events) {

@@ -103,8 +103,10 @@ pub enum Step<L> {
 /// What is left of several locks together: that of the first to end.
 pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
     let each = each.into_iter();
-    let left = if mutant!(SetValidityOfLongest) { each.max() } else { each.min() };
-    left.unwrap_or_default()
+    if mutant!(SetValidityOfLongest) {
+        return each.max().unwrap_or_default();
+    }
+    each.min().unwrap_or_default()
 }
 
 impl<L> SetAcquisition<L> {
@@ -206,7 +208,13 @@ impl<L> SetAcquisition<L> {
                 }
             }
         }
-        if failed.is_some() && !mutant!(SetKeepsSubset) && !(is_late && mutant!(SetKeepsLateGrant)) {
+        if mutant!(SetKeepsSubset) {
+            return failed;
+        }
+        if is_late && mutant!(SetKeepsLateGrant) {
+            return failed;
+        }
+        if failed.is_some() {
             back.extend(self.held.drain(..).map(|(_, lock)| lock));
         }
         failed

@@ -113,7 +113,7 @@ impl Learnt {
         }
     }
 
-    /// For how long it says that it has streak, at the least.
+    /// For how long it says that it has run, at the least.
     pub(super) fn run_time(&self) -> Option<Duration> {
         // A difference of whole seconds, so up to one second of it may not have passed yet.
         let mut unsure = Duration::from_secs(1);

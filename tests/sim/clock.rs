@@ -66,9 +66,26 @@ impl Clock {
         time
     }
 
+    /// It stood still from then until now, and shows now what it showed then.
+    pub fn stand_still(&mut self, since: Time, now: Time) {
+        let passed = self.shown_ns(now) - self.shown_ns(since);
+        self.step(-passed.cast_signed());
+    }
+
     pub fn step(&mut self, step: i64) {
         self.offset += step;
         self.last.set(None);
+    }
+}
+
+/// A monotonic clock never goes back, however slow it is.
+#[test]
+fn a_clock_that_stood_still_shows_what_it_showed() {
+    for ppm in [-1000, 0, 1000] {
+        let mut clock = Clock::new(0, ppm);
+        let before = clock.at(3 * SECOND);
+        clock.stand_still(3 * SECOND, 5 * SECOND);
+        assert_eq!(clock.at(5 * SECOND), before, "{ppm} ppm");
     }
 }
 

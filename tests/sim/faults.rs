@@ -321,7 +321,7 @@ impl World {
             let it = &mut self.clients[client];
             it.paused_until = it.paused_until.min(self.now);
             if let Some(since) = it.suspended_at.take() {
-                it.clock.step(-(self.now - since).cast_signed());
+                it.clock.stand_still(since, self.now);
             }
             (0..self.masters.len()).for_each(|master| self.change_credentials(client, master, true));
             self.wake(client, self.now);

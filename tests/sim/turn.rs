@@ -61,7 +61,7 @@ impl World {
         let now = self.now;
         let it = &mut self.clients[client];
         if let Some(since) = it.suspended_at.take() {
-            it.clock.step(-(now - since).cast_signed());
+            it.clock.stand_still(since, now);
         }
         if self.clients[client].step == 0 {
             self.clients[client].turn_began = self.now;

@@ -15,7 +15,7 @@
 //! marker: they change only a set that has their own value. A set may hold members whose time is over: they
 //! count for nothing, and go when another reader comes or goes.
 //!
-//! A writer that asked for it leaves an *reservation* when it is refused: a key of its own beside the lock,
+//! A writer that asked for it leaves a *reservation* when it is refused: a key of its own beside the lock,
 //! with a short TTL, where new readers are refused while it lives. It is a hint for the sake of the writer's
 //! turn; nothing that is safe rests on it. Its value starts with [`crate::lock::TOKEN_MARK`]. A key that
 //! holds anything else stays, and then readers are kept out by it for as long as it lives.
