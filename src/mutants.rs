@@ -35,7 +35,7 @@ pub enum Mutant {
     // ---- I2 ----
     /// A lock is handed out without looking whether it is still valid.
     DeadlineUnchecked,
-    /// What is due is done before what has arrived is read.
+    /// Due time-outs are handled before replies that have arrived are read.
     TimeOutsBeforeReads,
     /// A task that fetches its answer late is handed a lock that is over.
     FetchedUnchecked,
@@ -95,7 +95,7 @@ pub enum Mutant {
     ReleaseOnlyGranted,
     /// A release goes out over a new connection.
     ReleaseOnOtherConnection,
-    /// What a broken connection left behind is forgotten.
+    /// Keys that a broken connection left behind are forgotten.
     OrphansDropped,
     /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
     AbsentIsProof,
@@ -127,7 +127,7 @@ pub enum Mutant {
     SwapWithoutCompare,
     /// The deadline of a lock that was handed over counts from its quorum.
     HandoverFromReply,
-    /// What was handed over is not released where the swap is not answered.
+    /// A lock that was handed over is not released where the swap is not answered.
     HandoverForgetsClaim,
     /// A swap that may come late over a broken connection is forgotten.
     LateSwapForgotten,
@@ -396,7 +396,7 @@ pub enum Mutant {
     LoginOfHandshakeKept,
     /// A readable socket is read once.
     ReadStopsEarly,
-    /// What a socket did not take of a write is left until something else is to be written.
+    /// The rest of a short write is left until something else is to be written.
     ShortWriteForgotten,
 }
 
