@@ -61,8 +61,8 @@ mod suspend {
 
     use rustix::time::{ClockId, clock_gettime};
 
-    /// A smaller difference between the clocks is how they were read, no sleep. What it may hide is less than
-    /// the drift allowance has room for.
+    /// A smaller difference between the clocks is how they were read, no sleep. A sleep that it may hide is
+    /// shorter than the drift allowance has room for.
     const SUSPEND_MIN: Duration = Duration::from_millis(1);
 
     /// Readings of which the first one is the best.
@@ -122,7 +122,7 @@ mod suspend {
             Self(AtomicU64::new(0))
         }
 
-        /// What counts, now that this much was read.
+        /// The suspended time that counts, now that this much was read.
         fn note(&self, read: Duration) -> Duration {
             let noticed = Duration::from_nanos(self.0.load(Ordering::Relaxed));
             if read < noticed + SUSPEND_MIN {

@@ -111,7 +111,7 @@ impl Denial {
         Named(&self.report.resource)
     }
 
-    /// What is in the way of a contended lock, for how long, and what to do.
+    /// The obstacle to a contended lock, for how long it stays, and what to do.
     fn fmt_contended(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = self.lock();
         let votes = || self.report.votes.iter().map(|(_, vote)| vote);
@@ -181,7 +181,7 @@ pub(crate) const OVERLOADED: &str =
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaveError {
-    /// The validity had ended: another caller may hold the lock. What is left of it is being released.
+    /// The validity had ended: another caller may hold the lock. This holder's keys are being released.
     #[error("the lock's validity has ended, so there is nothing to leave; stop the protected work")]
     Expired,
     /// So many masters no longer have the key that no quorum can be left: another caller may hold the lock.

@@ -184,8 +184,8 @@ pub mod status {
     pub use crate::engine::trouble::Warning;
 }
 
-/// What the command line, the simulator and the fuzz targets share with the library. Not for users: it may
-/// change in any version.
+/// Items that the command line, the simulator and the fuzz targets share with the library. Not for users:
+/// they may change in any version.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};

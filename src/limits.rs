@@ -273,12 +273,12 @@ pub const EVENT_COUNT_MAX: usize = 1024;
 /// Mean pause between acquisitions above which each one is timed: 1 ms.
 pub const TIMED_PAUSE: Duration = Duration::from_millis(1);
 
-/// Of acquisitions that go on coming faster than [`TIMED_PAUSE`], one in 64 is timed, so that the others pay
+/// One acquisition in 64 is timed while they keep coming faster than [`TIMED_PAUSE`], so that the others pay
 /// nothing for it. With an observer of events all are. The first 64 are timed, too. Counters count all.
 pub const TIMED_SHARE: u32 = 64;
 
 /// Shortest time between two acquisitions whose round trip to the masters is measured: 10 ms.
 pub const ROUND_TRIP_PAUSE: Duration = Duration::from_millis(10);
 
-/// The shortest sleep of an event loop. What is due sooner is better done at once.
+/// The shortest sleep of an event loop. Work that is due sooner is better done at once.
 pub(crate) const SLEEP_MIN: Duration = Duration::from_millis(1);

@@ -23,7 +23,7 @@ use crate::words::Rounded;
 use command::fair::FAIR_NAME;
 #[doc(hidden)]
 pub use command::scripts::{NamedScript, SCRIPTS};
-use command::shared::INTENT_NAME;
+use command::shared::RESERVATION_NAME;
 use command::wake::WAKE_NAME;
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
@@ -85,7 +85,7 @@ fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
         && (name == MARK_NAME
-            || [FENCE_NAME, FAIR_NAME, INTENT_NAME, WAKE_NAME, PROBE_NAME]
+            || [FENCE_NAME, FAIR_NAME, RESERVATION_NAME, WAKE_NAME, PROBE_NAME]
                 .iter()
                 .any(|own| name.starts_with(own)))
 }

@@ -35,7 +35,7 @@ pub enum Mutant {
     // ---- I2 ----
     /// A lock is handed out without looking whether it is still valid.
     DeadlineUnchecked,
-    /// What is due is done before what has arrived is read.
+    /// Due time-outs are handled before replies that have arrived are read.
     TimeOutsBeforeReads,
     /// A task that fetches its answer late is handed a lock that is over.
     FetchedUnchecked,
@@ -95,7 +95,7 @@ pub enum Mutant {
     ReleaseOnlyGranted,
     /// A release goes out over a new connection.
     ReleaseOnOtherConnection,
-    /// What a broken connection left behind is forgotten.
+    /// Keys that a broken connection left behind are forgotten.
     OrphansDropped,
     /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
     AbsentIsProof,
@@ -127,7 +127,7 @@ pub enum Mutant {
     SwapWithoutCompare,
     /// The deadline of a lock that was handed over counts from its quorum.
     HandoverFromReply,
-    /// What was handed over is not released where the swap is not answered.
+    /// A lock that was handed over is not released where the swap is not answered.
     HandoverForgetsClaim,
     /// A swap that may come late over a broken connection is forgotten.
     LateSwapForgotten,
@@ -168,7 +168,7 @@ pub enum Mutant {
     /// A queue whose waiters all died stays.
     DeadQueuesStay,
     /// A partly granted fair attempt notifies nobody.
-    FailedUntold,
+    FailedUnreported,
 
     // ---- I10 ----
     /// Release deletes whatever the key holds.
@@ -229,7 +229,7 @@ pub enum Mutant {
     /// A reader joins any sorted set at the lock's key, whoever made it.
     ForeignSetTaken,
     /// A reservation takes the place of any key, whoever made it.
-    ForeignIntentTaken,
+    ForeignReservationTaken,
     /// A waiter joins any sorted set where its queue belongs.
     ForeignQueueTaken,
     /// A text that Lua reads as a number is taken for a fence.
@@ -237,7 +237,7 @@ pub enum Mutant {
     /// Readers stand in line behind each other.
     ReadersQueue,
     /// Readers do not look whether a writer wants them to stay out.
-    IntentIgnored,
+    ReservationIgnored,
     /// A writer that gives up leaves its reservation.
     ReservationKept,
     /// A writer says once that it wants readers to stay out, and not again.
@@ -253,13 +253,13 @@ pub enum Mutant {
     /// A lock that is kept is renewed also after its release.
     RenewedAfterRelease,
     /// The loss of a lock is reported when its validity has ended.
-    LossToldLate,
+    LossReportedLate,
     /// The release of a lock is reported as its loss.
-    ReleaseToldAsLoss,
+    ReleaseReportedAsLoss,
     /// A lock whose loss was reported goes on being renewed.
     KeptAfterLoss,
     /// The loss of a lock is reported as if its TTL were the one before the extension.
-    LossTellsOldTtl,
+    LossReportsOldTtl,
     /// A renewal waits for answers until the validity ends.
     RenewalWithoutLimit,
     /// A deadline of the engine does not wake a client's thread that nobody else has wake up.
@@ -396,7 +396,7 @@ pub enum Mutant {
     LoginOfHandshakeKept,
     /// A readable socket is read once.
     ReadStopsEarly,
-    /// What a socket did not take of a write is left until something else is to be written.
+    /// The rest of a short write is left until something else is to be written.
     ShortWriteForgotten,
 }
 
@@ -489,7 +489,7 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
         ),
         defect(ReadersPurgedEarly, &["shared_acquire"], "0, now_ms)", "0, now_ms + ttl_ms - 1)"),
         defect(
-            IntentIgnored,
+            ReservationIgnored,
             &["shared_acquire"],
             "if left_ms ~= -2 and old_end_ms <= now_ms then return left_ms end",
             "",
@@ -525,7 +525,7 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
             "redis.call('del', lock) redis.call('zremrangebyscore'",
         ),
         defect(ReleasedReaderKeepsKey, &["shared_release"], "redis.call('pexpireat', lock, last_end_ms)", ""),
-        defect(ForeignIntentTaken, &["writer_reserve"], "if old_value and", "if false and"),
+        defect(ForeignReservationTaken, &["writer_reserve"], "if old_value and", "if false and"),
         defect(
             ForceDeletesAnyType,
             &["force_unlock"],

@@ -1,4 +1,4 @@
-//! What is asked of a lock beside its name: [`Options`], the builder methods that all requests share, and the
+//! Settings of a request beside the name: [`Options`], the builder methods that all requests share, and the
 //! methods that all held locks share.
 
 use std::time::Duration;

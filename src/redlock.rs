@@ -53,7 +53,7 @@ use crate::process::Process;
 pub struct Redlock {
     driver: Driver,
     poller: Poller,
-    /// What its leases share with it.
+    /// State that its leases share with it.
     origin: Arc<Origin>,
     /// Outcomes of the pipelined form that a blocking call came across.
     set_aside: VecDeque<(OpId, Outcome)>,

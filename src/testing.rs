@@ -64,7 +64,7 @@ impl Fleet {
     /// Starts this number of servers that keep nothing on disk, and returns when each of them answers.
     ///
     /// # Errors
-    /// See [`FleetError`]. What was started until then is ended.
+    /// See [`FleetError`]. Servers that were started until then are ended.
     pub fn start(size: usize) -> Result<Self, FleetError> {
         Self::start_with(vec![Server::new(); size])
     }
@@ -79,7 +79,7 @@ impl Fleet {
     /// ```
     ///
     /// # Errors
-    /// See [`FleetError`]. What was started until then is ended.
+    /// See [`FleetError`]. Servers that were started until then are ended.
     pub fn start_with(servers: impl IntoIterator<Item = Server>) -> Result<Self, FleetError> {
         let dir = Arc::new(Directory::create()?);
         let mut masters = Vec::new();

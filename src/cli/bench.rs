@@ -155,7 +155,7 @@ enum Limit {
     Time(Duration),
 }
 
-/// What one phase measured.
+/// Measurements of one phase.
 #[derive(Default)]
 struct Measured {
     acquire: Histogram,

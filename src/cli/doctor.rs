@@ -107,7 +107,7 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
     out
 }
 
-/// What is known of a master, in one line.
+/// The facts about a master, in one line.
 fn facts_line(facts: &Facts) -> String {
     let server = &facts.server;
     let mut parts = Vec::new();

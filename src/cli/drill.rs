@@ -105,7 +105,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// How often progress is shown: after a tenth of the time, within these bounds.
 const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
-/// What contenders and faults share.
+/// State that contenders and faults share.
 struct Drill {
     witness: Witness,
     begun: Instant,
@@ -145,7 +145,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let drill = Drill { witness: Witness::new(args.resources), begun, until: begun + args.time, interrupt };
     let (records, faults) = run(args, &config, &drill, first)?;
     let report = Report::new(args, &drill, &records, faults, config.master_count());
-    // What is not confirmed goes on in the background, or ends with the TTL.
+    // An unconfirmed release goes on in the background, or ends with the TTL.
     let _ = guard.release();
     let unreleased = client.drain(CLOSE_LIMIT, HeldLocks::Release);
     if unreleased > 0 {

@@ -148,7 +148,7 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> R
             None => format!("{inspection:#}\n"),
         };
         let height = terminal.map_or(0, |width| rows(&text, width));
-        // What was shown last is overwritten.
+        // The text that was shown last is overwritten.
         let up = shown.as_ref().map(|(_, height)| *height).filter(|height| *height > 0);
         let back = up.map_or_else(String::new, |up| format!("\x1b[{up}A\x1b[J"));
         if is_change || terminal.is_some() {

@@ -88,7 +88,7 @@ struct Listed {
     extras: Extras,
 }
 
-/// What is known of a lock beside its key.
+/// Properties of a lock beside its key.
 #[derive(Clone, Copy, Default)]
 struct Extras {
     is_fenced: bool,
@@ -235,7 +235,7 @@ fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Ve
     }
 }
 
-/// What stands beside the locks' keys, for each name.
+/// The properties beside the locks' keys, for each name.
 fn find_extras(
     client: &Client,
     limit: Duration,

@@ -1,4 +1,4 @@
-//! What the command line says on stderr beside the library's errors: one variant for each message.
+//! Messages of the command line on stderr beside the library's errors: one variant for each.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the subcommands share: which masters and how they are reached, how the program ends.
+//! Common parts of the subcommands: which masters and how they are reached, how the program ends.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -269,8 +269,7 @@ impl From<AcquireError> for Exit {
     }
 }
 
-/// What is wrong with masters: those whose votes would not count now, and warnings. Masters that say the same
-/// share a line.
+/// Problems of masters: why votes would not count now, and warnings. Masters with the same one share a line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     let left = |master: &MasterStatus| match master.state {
         MasterState::Quarantined(left) => Some(left),

@@ -83,7 +83,7 @@ impl Queue {
         self.is_writing || !self.texts.is_empty() || self.dropped > 0 || self.shown.is_some()
     }
 
-    /// What to write next.
+    /// The next text to write.
     fn take(&mut self) -> Option<String> {
         let dropped = (self.dropped > 0).then(|| dropped(std::mem::take(&mut self.dropped)));
         match dropped.or_else(|| self.texts.pop_front()) {

@@ -296,7 +296,7 @@ fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
 /// A lock that was acquired.
 type Held = (OpId, Grant);
 
-/// What is printed on stderr.
+/// The verbosity on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Voice {
     /// Errors.

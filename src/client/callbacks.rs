@@ -17,7 +17,7 @@ use crate::event::{Event, Observer};
 
 type Callback = Box<dyn FnOnce() + Send>;
 
-/// What is due of one client; clones share it.
+/// The due callbacks of one client; clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Callbacks {
     due: Arc<Mutex<DueCallbacks>>,

@@ -373,7 +373,7 @@ impl Completions {
         self.tokens.iter_mut().flatten().for_each(|token| token.slot = usize::MAX);
     }
 
-    /// What wakes one of the sleeping threads.
+    /// The waker of one of the sleeping threads.
     pub(super) fn sleeping_thread(&self) -> Option<Waker> {
         match &self.slots[*self.threads.last()?] {
             Completion::Waiting(_, AwaitedBy::Thread(waker, _)) => Some(waker.clone()),

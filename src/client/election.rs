@@ -107,7 +107,7 @@ impl Candidate {
         loop {
             let leadership = self.campaign()?;
             let done = work(&leadership);
-            // What is not confirmed goes on in the background, or ends with the TTL.
+            // An unconfirmed release goes on in the background, or ends with the TTL.
             let _ = leadership.resign();
             if let ControlFlow::Break(value) = done {
                 return Ok(value);
@@ -132,7 +132,7 @@ impl Candidate {
             loop {
                 let leadership = candidate.campaign_async().await?;
                 let done = unless_lost(work(&leadership), leadership.lost()).await;
-                // What is not confirmed goes on in the background, or ends with the TTL.
+                // An unconfirmed release goes on in the background, or ends with the TTL.
                 let _ = leadership.resign_async().await;
                 if let Some(ControlFlow::Break(value)) = done {
                     return Ok(value);
@@ -142,7 +142,7 @@ impl Candidate {
     }
 }
 
-/// What ends a campaign; `None` if another acquisition may succeed.
+/// The result that ends a campaign; `None` if another acquisition may succeed.
 fn decided(result: Result<Guard, AcquireError>) -> Option<Result<Leadership, AcquireError>> {
     match result {
         Ok(guard) => Some(Ok(Leadership::new(guard))),

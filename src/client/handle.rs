@@ -264,7 +264,7 @@ impl Client {
         &self.handle.config
     }
 
-    /// What reports losses by the users' callbacks.
+    /// The runner of the users' callbacks for losses.
     pub(super) fn callbacks(&self) -> &Callbacks {
         &self.handle.callbacks
     }

@@ -31,7 +31,7 @@ pub enum Holds<A, L> {
     Free,
     /// The first hold is being acquired.
     Acquiring {
-        /// What answers it.
+        /// The attempt that answers it.
         attempt: A,
         /// When it ends at the latest.
         until: Instant,

@@ -78,10 +78,10 @@ struct Owner {
 
 type OwnerHolds = Holds<UnderWay, Guard>;
 
-/// What is being acquired for all callers.
+/// The acquisition for all callers.
 struct UnderWay {
     attempts: Arc<Attempts>,
-    /// What answers the one under way; `None` while somebody polls it, or a thread waits with it.
+    /// The attempt under way; `None` while somebody polls it, or a thread waits with it.
     pending: Option<Pending<LockRequest<'static>>>,
 }
 

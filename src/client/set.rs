@@ -36,7 +36,7 @@ pub struct LockSetRequest {
     client: Client,
     /// Sorted, each once.
     names: Vec<Bytes>,
-    /// What is asked of each lock.
+    /// The options of each lock.
     options: Options,
     label: Option<Cow<'static, str>>,
     cancel: Option<Registration>,
@@ -60,7 +60,7 @@ impl Drop for AcquireSet {
     }
 }
 
-/// What is under way.
+/// Requests that are under way.
 #[derive(Debug)]
 enum Asking {
     /// Locks, by their places among the names.
@@ -222,7 +222,7 @@ impl AcquireSet {
     }
 }
 
-/// Takes the answers that are there; the next step when all are. What is to be given back goes at once.
+/// Takes the answers that are there; the next step when all are. Locks to be given back go at once.
 fn settle(
     acquisition: &mut SetAcquisition<Guard>,
     how: How<'_>,

@@ -1,4 +1,4 @@
-//! What a set of locks does next: which of them to ask for, what to give back, what to wait for.
+//! The next step of a set of locks: which of them to ask for, what to give back, what to wait for.
 //!
 //! ```text
 //!               all granted
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they
-//! name their locks. Of the conditions of a deadlock by Coffman, Elphick and Shoshani, "System Deadlocks"
-//! (1971), hold-and-wait is absent.
+//! name their locks. Hold-and-wait is absent, one of the conditions of a deadlock by Coffman, Elphick and
+//! Shoshani, "System Deadlocks" (1971).
 //!
 //! Owns the decisions and what is held so far. Does not know connections, the clock and the caller: the time
 //! is an argument, each step is its caller's to take, and so the simulator takes the same steps as a
@@ -72,11 +72,11 @@ enum SetState {
 pub struct Failed {
     /// Its place among the names.
     pub place: usize,
-    /// What is said of it.
+    /// The error of its acquisition.
     pub error: AcquireError,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug)]
 pub enum Step<L> {
     /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by
@@ -91,7 +91,7 @@ pub enum Step<L> {
         attempts: u32,
         /// How long the last one took.
         took: Duration,
-        /// What is left of the wait, which ends the pause.
+        /// The rest of the wait, which ends the pause.
         limit: Duration,
     },
     /// Hand these out, all of them, sorted by place.
@@ -100,7 +100,7 @@ pub enum Step<L> {
     Failed(Failed),
 }
 
-/// What is left of several locks together: that of the first to end.
+/// The remaining validity of several locks together: that of the first to end.
 pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
     let each = each.into_iter();
     if mutant!(SetValidityOfLongest) {
@@ -130,7 +130,7 @@ impl<L> SetAcquisition<L> {
         (acquisition, step)
     }
 
-    /// The answer about one lock. What is left in `back` is to be released at once. There is a next step
+    /// The answer about one lock. Locks left in `back` are to be released at once. There is a next step
     /// after the last answer that was asked for.
     pub fn answer(
         &mut self,
@@ -182,7 +182,7 @@ impl<L> SetAcquisition<L> {
         self.wait_for(now, place)
     }
 
-    /// What is held while not all are, to be released: nobody wants the set any more.
+    /// Locks held while not all are, to be released: nobody wants the set any more.
     pub fn give_up(self) -> Vec<L> {
         self.held.into_iter().map(|(_, lock)| lock).collect()
     }

@@ -1,4 +1,4 @@
-//! What the handles of one client share, and who drives its event loop.
+//! State that the handles of one client share, and who drives its event loop.
 //!
 //! ```text
 //!   caller: lock ─► submit ─► is the outcome there? ──yes──► unlock, return
@@ -52,7 +52,7 @@ const EARLY_WRITE_COUNT: usize = 64;
 /// Why nothing can be done any more.
 pub(super) type Stopped = Arc<str>;
 
-/// What all handles of a client have in common.
+/// State that all handles of a client share.
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
@@ -67,7 +67,7 @@ pub(super) struct Shared {
     ended_waker: Waker,
 }
 
-/// What is done with the lock held.
+/// State that is used with the lock held.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) driver: Driver,
@@ -347,7 +347,7 @@ impl Shared {
             parker.park(None);
             core = self.lock();
             core.completions.stop_waiting(completion);
-            // What came before the end of a drain is still handed out.
+            // An outcome that came before the end of a drain is still handed out.
             if let Some(why) = &core.stopped
                 && !(core.is_drained && core.completions.is_done(completion))
             {
@@ -389,7 +389,7 @@ impl Shared {
             self.leave(core);
             return Poll::Ready(Ok(Some(outcome)));
         }
-        // What came before the end of a drain is still handed out.
+        // An outcome that came before the end of a drain is still handed out.
         if let Some(why) = &core.stopped {
             return Poll::Ready(Err(why.clone()));
         }

@@ -64,7 +64,7 @@ impl Address {
     }
 }
 
-/// What `AUTH` is given. `Debug` shows nothing of it.
+/// Credentials for `AUTH`. `Debug` shows nothing of them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     /// `None` is the server's default user.

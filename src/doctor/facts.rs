@@ -20,7 +20,7 @@ use super::rights::{Trial, trial_key, trials};
 pub struct Diagnosis {
     /// Each master with its facts, in the order of the configuration.
     pub masters: Vec<ExaminedMaster>,
-    /// What was found, the heaviest first.
+    /// Findings, the most severe first.
     pub findings: Vec<Finding>,
 }
 
@@ -95,7 +95,7 @@ pub struct ServerFacts {
     pub maxmemory: Option<u64>,
     /// Memory in use, in bytes.
     pub used_memory: Option<u64>,
-    /// What it does at the memory limit; `noeviction` is right for locks.
+    /// Eviction policy at the memory limit; `noeviction` is right for locks.
     pub maxmemory_policy: Option<Box<str>>,
     /// Keys evicted since the start.
     pub evicted_keys: Option<u64>,

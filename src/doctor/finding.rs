@@ -1,4 +1,4 @@
-//! What can be wrong with a fleet: the kinds, and their texts.
+//! Problems of a fleet: the kinds, and their texts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -130,7 +130,7 @@ pub enum Problem {
     DiskFailing,
     /// The client trusts restarted masters, and a restart of this one loses locks.
     TrustUnsynced {
-        /// What a restart or a crash loses, and the setting that causes it.
+        /// Locks that a restart or a crash loses, and the setting that causes it.
         loss: &'static str,
         /// The settings that keep each write.
         remedy: &'static str,
@@ -156,7 +156,7 @@ pub enum Problem {
     MissingRights {
         /// The part of the client that needs them.
         feature: &'static str,
-        /// What does not work without them.
+        /// The effect of missing rights.
         effect: &'static str,
         /// Rights as an ACL names them: `+get`, `~lock:*`, `&lock:*`.
         rights: Vec<String>,
@@ -167,7 +167,7 @@ pub enum Problem {
     MissingCommands {
         /// The part of the client that needs them.
         feature: &'static str,
-        /// What does not work without them.
+        /// The effect of missing commands.
         effect: &'static str,
         /// The commands.
         commands: Vec<&'static str>,

@@ -90,7 +90,7 @@ impl Findings {
         let behind = offsets.min_by_key(|(_, clock)| clock.ahead_ms);
         let (Some((ahead, first)), Some((behind, last))) = (ahead, behind) else { return };
         let apart = Duration::from_millis(first.ahead_ms.abs_diff(last.ahead_ms));
-        // What the error of both readings explains is no difference.
+        // The part that the error of both readings explains is no offset.
         let offset = apart.saturating_sub(first.error + last.error);
         let limit = config.max_ttl / 2;
         let severity = if offset >= limit { Severity::Error } else { Severity::Warning };
@@ -220,7 +220,7 @@ impl Findings {
         }
     }
 
-    /// What a restart of each master loses, held against the mode of the client.
+    /// Locks that a restart of each master loses, held against the mode of the client.
     fn of_persistence(&mut self, config: &Config, masters: &[ExaminedMaster]) {
         let is_trusting = config.quarantine == Quarantine::Trust;
         let answered =
@@ -244,7 +244,7 @@ impl Findings {
     }
 }
 
-/// What a restart of a master loses, by its persistence.
+/// Locks that a restart of a master loses, by its persistence.
 #[derive(Clone, Copy)]
 enum RestartLoss {
     /// It has no append-only file: everything since the last snapshot, or everything.
@@ -278,7 +278,7 @@ impl RestartLoss {
     }
 }
 
-/// What a restart of this master loses; `None` if that is unknown.
+/// Locks that a restart of this master loses; `None` if that is unknown.
 fn restart_loss(facts: &Facts) -> Option<RestartLoss> {
     if !facts.server.is_append_only? {
         return Some(RestartLoss::All);

@@ -54,7 +54,7 @@ pub(super) struct Resolver {
     lookups: [Lookup; LinkId::COUNT_MAX],
 }
 
-/// Of one connection.
+/// The lookups of one connection.
 #[derive(Debug, Clone, Copy)]
 struct Lookup {
     /// One is under way.

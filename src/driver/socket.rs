@@ -26,7 +26,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Received {
     /// The number of bytes, and whether more may have arrived: if not, the next byte brings a new event.

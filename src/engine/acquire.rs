@@ -265,7 +265,7 @@ impl Engine {
                 }
                 if now + op.asked.min_validity < valid_until || mutant!(DeadlineUnchecked) {
                     claim.votes = Votes::AddToMargin;
-                    claim.tells = self.config.wakes_waiters;
+                    claim.notifies = self.config.wakes_waiters;
                     // A client that has waited lately is one of many, and so its locks are wanted, too.
                     claim.publishers = self.subscriptions.ready();
                     op.state = OpState::Held(Held::new(claim.started, valid_until, op.asked.ttl));
@@ -423,12 +423,12 @@ impl Engine {
         })
     }
 
-    pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, told: HolderTtl) {
+    pub(super) fn handle_holder(&mut self, now: Instant, master: MasterId, id: Id, ttl: HolderTtl) {
         let Some(op) = self.ops.find_mut(id) else { return };
         let Some(denied) = op.denied_lately().filter(|denied| denied.asked.contains(master)) else { return };
         denied.asked.remove(master);
         let is_last = denied.asked.is_empty();
-        op.tries.holders.push((master, told));
+        op.tries.holders.push((master, ttl));
         if is_last {
             self.finish_asking(now, id);
         }

@@ -49,7 +49,7 @@ impl Engine {
                     let rest = command::answer::split_deleted(received)?;
                     (rest, claims.find_mut(*id).map(|claim| claim.count_deleted(master, quorum)))
                 }
-                Owed::Ignored(Shape::Count) => return command::answer::split_untold(received),
+                Owed::Ignored(Shape::Count) => return command::answer::split_unheard(received),
                 _ => return None,
             };
             match counted {
@@ -99,7 +99,7 @@ impl Engine {
             Answer::Rest(id, vote) => self.handle_rest_answer(now, master, id, vote),
             Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
             Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
-            Answer::Holder(id, told) => self.handle_holder(now, master, id, told),
+            Answer::Holder(id, ttl) => self.handle_holder(now, master, id, ttl),
             Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
             Answer::Value(id, value) => self.handle_value(master, id, value),
             Answer::ReaderCount(id, count) => self.handle_reader_count(master, id, count),

@@ -43,7 +43,7 @@ pub(super) struct Claim {
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
     /// Whether its release notifies waiters: that of a lock that was held does.
-    pub(super) tells: bool,
+    pub(super) notifies: bool,
     /// Masters one of which is to publish the release alone, as this client hears of releases there; once the
     /// release has begun, that one. Empty if nobody else wants the lock, as far as this client knows.
     pub(super) publishers: MasterSet,
@@ -162,7 +162,7 @@ impl Claim {
             votes: Votes::Decide,
             failures: Vec::new(),
             release: None,
-            tells: false,
+            notifies: false,
             publishers: MasterSet::EMPTY,
             doubts: Doubts::NONE,
         }
@@ -186,7 +186,7 @@ impl Claim {
             votes,
             failures,
             release,
-            tells,
+            notifies,
             publishers,
             doubts,
         } = self;
@@ -194,7 +194,7 @@ impl Claim {
         *sent = SentTtls { last_at: now, longest_ms: whole_ms(ttl), shortest_ms: u32::MAX };
         (*asked, *tally, *votes) = (MasterSet::EMPTY, Tally::default(), Votes::Decide);
         *doubts = Doubts::NONE;
-        (*release, *tells, *publishers) = (None, false, MasterSet::EMPTY);
+        (*release, *notifies, *publishers) = (None, false, MasterSet::EMPTY);
         // An attempt that has a script sets its operation.
         if !matches!(course, Course::Attempt(_)) {
             *course = Course::Attempt(Id::NOBODY);
@@ -230,7 +230,7 @@ impl Claim {
         }
         self.course = Course::HandedOver(successor);
         // The lock is not free.
-        self.tells = false;
+        self.notifies = false;
         self.failures.clear();
         self.begin_release(now, owed, sent);
     }
@@ -408,7 +408,7 @@ impl Claim {
     /// Which waiters its release notifies.
     #[inline]
     pub(super) fn notify(&self) -> Notify {
-        if !self.tells {
+        if !self.notifies {
             return Notify::Nobody;
         }
         let publisher = self.publishers.iter().next();

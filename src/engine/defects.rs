@@ -51,8 +51,8 @@ impl Engine {
     /// The release of a held lock is reported as its loss, or does not end its renewals.
     #[inline(always)]
     pub(super) fn keeps_on(&mut self, now: Instant, id: Id) -> bool {
-        if mutant!(ReleaseToldAsLoss) && self.ops.find(id).is_some() {
-            self.tell_loss(now, id);
+        if mutant!(ReleaseReportedAsLoss) && self.ops.find(id).is_some() {
+            self.report_loss(now, id);
         }
         mutant!(RenewedAfterRelease)
             && self.ops.find(id).and_then(Op::held).is_some_and(|held| held.renewal.is_some())

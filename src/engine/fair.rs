@@ -71,7 +71,7 @@ pub(super) struct Queuing {
     /// The numbers that masters have for it, as they reported last.
     numbers: Vec<(MasterId, u64)>,
     /// What masters reported in the attempt under way.
-    told: Vec<(MasterId, QueueState)>,
+    queue: Vec<(MasterId, QueueState)>,
     /// Masters that were ever asked.
     asked: MasterSet,
     /// The channel on which it is notified that it is the first, as an encoded bulk string.
@@ -125,8 +125,8 @@ impl Queuing {
     pub(super) fn new(id: Token, waits: bool, config: &Config) -> Self {
         let mut channel = Vec::new();
         command::fair::encode_fair_channel(&mut channel, &config.prefix, &id);
-        let (numbers, told) = (Vec::new(), Vec::new());
-        Self { id, number: None, waits, numbers, told, asked: MasterSet::EMPTY, channel }
+        let (numbers, queue) = (Vec::new(), Vec::new());
+        Self { id, number: None, waits, numbers, queue, asked: MasterSet::EMPTY, channel }
     }
 
     fn waiter(&self, config: &Config) -> Waiter {
@@ -145,7 +145,7 @@ impl Queuing {
 
     /// A new attempt begins, with this token.
     pub(super) fn begin_attempt(&mut self, token: Token) {
-        self.told.clear();
+        self.queue.clear();
         if mutant!(TicketForgotten) {
             (self.number, self.id) = (None, token);
         }
@@ -173,15 +173,15 @@ impl Queuing {
     pub(super) fn note_answer(
         &mut self,
         master: MasterId,
-        told: QueueState,
+        queue: QueueState,
         is_counted: bool,
         quorum: usize,
     ) {
-        if let Some(number) = told.ticket {
+        if let Some(number) = queue.ticket {
             self.note_number(master, number, quorum);
         }
         if is_counted {
-            self.told.push((master, told));
+            self.queue.push((master, queue));
         }
     }
 
@@ -193,7 +193,7 @@ impl Queuing {
     /// An attempt failed, and what it may have set on some masters is being released: notifies the first in
     /// each queue there, which may have been refused for it.
     pub(super) fn notify_first(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8]) {
-        if !masters.is_empty() && fleet.config.wakes_waiters && !mutant!(FailedUntold) {
+        if !masters.is_empty() && fleet.config.wakes_waiters && !mutant!(FailedUnreported) {
             let (entry, waiter) = (key_only(key), self.waiter(&fleet.config));
             fleet.send(masters.intersection(fleet.ready), Owed::EndOfWait, |out| {
                 command::fair::encode_fair_notify(out, &entry, &waiter);
@@ -244,13 +244,13 @@ impl Queuing {
 
     /// Where it stands by what was reported in an attempt, for which so many masters may refuse.
     fn standing(&self, tally: &Tally, spare: usize) -> Rank {
-        let is_behind = |told: &QueueState| match told.way {
+        let is_behind = |queue: &QueueState| match queue.way {
             Way::Clear => false,
             Way::Queued(_) => true,
             // The holder may be the one before it.
-            Way::Held(_) => told.ahead > 1,
+            Way::Held(_) => queue.ahead > 1,
         };
-        let behind_count = self.told.iter().filter(|(_, told)| is_behind(told)).count();
+        let behind_count = self.queue.iter().filter(|(_, queue)| is_behind(queue)).count();
         if behind_count > spare {
             Rank::Behind
         } else if tally.granted.is_empty() && tally.refused.count() > spare {
@@ -263,8 +263,8 @@ impl Queuing {
     /// How long the heartbeat of the only one before it lasts, if it is that which is in the way; or no time,
     /// where so many are over that one call does not remove them all.
     fn predecessor_left(&self) -> Option<Duration> {
-        let left = self.told.iter().filter_map(|(_, told)| match told.way {
-            Way::Queued(left) if told.ahead == 1 || left.is_zero() => Some(left),
+        let left = self.queue.iter().filter_map(|(_, queue)| match queue.way {
+            Way::Queued(left) if queue.ahead == 1 || left.is_zero() => Some(left),
             _ => None,
         });
         left.max()
@@ -272,7 +272,7 @@ impl Queuing {
 
     /// What was reported of the key in the way.
     pub(super) fn holders(&self) -> impl Iterator<Item = (MasterId, HolderTtl)> {
-        self.told.iter().filter_map(|(master, told)| match told.way {
+        self.queue.iter().filter_map(|(master, queue)| match queue.way {
             Way::Held(holder) => Some((*master, holder)),
             _ => None,
         })
@@ -287,18 +287,18 @@ pub(super) fn vote(
     queuing: Option<&mut Queuing>,
     quorum: usize,
 ) -> Vote {
-    let told = match answer {
+    let queue = match answer {
         FairAnswer::Failed(failure) => return Vote::Failed(failure),
-        FairAnswer::Answered(told) => told,
+        FairAnswer::Answered(queue) => queue,
     };
     let is_counted = claim.votes != Votes::Void;
     if let Some(queuing) = queuing {
-        queuing.note_answer(master, told, is_counted, quorum);
+        queuing.note_answer(master, queue, is_counted, quorum);
     }
-    if is_counted && matches!(told.way, Way::Queued(_)) {
-        claim.failures.push((master, Failure::OthersFirst { ahead: told.ahead }));
+    if is_counted && matches!(queue.way, Way::Queued(_)) {
+        claim.failures.push((master, Failure::OthersFirst { ahead: queue.ahead }));
     }
-    match told.way {
+    match queue.way {
         Way::Clear => Vote::Granted,
         Way::Held(holder) => Vote::Refused { holder },
         Way::Queued(_) => Vote::Refused { holder: HolderTtl::Unknown },
@@ -382,8 +382,8 @@ mod tests {
         let mut queuing = Queuing::new(Token::UNSET, true, &config);
         for (index, seconds) in [2, 3, 1].into_iter().enumerate() {
             let way = Way::Queued(Duration::from_secs(seconds));
-            let told = QueueState { way, ticket: Some(2), ahead: 1 };
-            queuing.told.push((MasterId::new(index).expect("small"), told));
+            let queue = QueueState { way, ticket: Some(2), ahead: 1 };
+            queuing.queue.push((MasterId::new(index).expect("small"), queue));
         }
         assert_eq!(queuing.predecessor_left(), Some(Duration::from_secs(3)));
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   caller's wall clock ─┐
 //!   learnt correction ───┼──► token ──► all masters ──► quorum of OK: held, with this token
-//!   fences that are told ┘      ▲                         │ STALE, PAST, FUTURE
+//!   fences that are state ┘      ▲                         │ STALE, PAST, FUTURE
 //!                               └── another claim ────────┘ no pause, while time allows
 //! ```
 //!
@@ -47,7 +47,7 @@ pub(super) struct Fencing {
     /// Masters that were in quarantine when the attempt began.
     pub(super) quarantined: MasterSet,
     /// What masters that refused it reported.
-    told: Vec<(MasterId, FenceState)>,
+    refusals: Vec<(MasterId, FenceState)>,
 }
 
 /// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be
@@ -99,7 +99,7 @@ impl Fencing {
             token: FencingToken::near(0),
             renumbering_count: 0,
             quarantined: MasterSet::EMPTY,
-            told: Vec::new(),
+            refusals: Vec::new(),
         }
     }
 
@@ -107,14 +107,14 @@ impl Fencing {
     pub(super) fn begin_attempt(&mut self, masters_us: u64, quarantined: MasterSet) -> FencingToken {
         self.token = FencingToken::near(masters_us.max(self.floor + 1));
         self.quarantined = quarantined;
-        self.told.clear();
+        self.refusals.clear();
         self.token
     }
 
     /// A master refused the attempt under way. Returns what it has against the token, if anything.
-    pub(super) fn note_refusal(&mut self, master: MasterId, told: FenceState) -> Option<Failure> {
-        self.told.push((master, told));
-        token_refusal(told, self.token).map(Failure::TokenRefused)
+    pub(super) fn note_refusal(&mut self, master: MasterId, state: FenceState) -> Option<Failure> {
+        self.refusals.push((master, state));
+        token_refusal(state, self.token).map(Failure::TokenRefused)
     }
 
     /// So many masters refused an attempt that no quorum is left: learns from them what the next token should
@@ -140,23 +140,24 @@ impl Fencing {
     /// No more attempts without a pause: what was reported of the key in the way is moved to `holders`.
     pub(super) fn end_row(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) {
         self.renumbering_count = 0;
-        holders.extend(self.busy().map(|(master, told)| (master, told.holder)));
+        holders.extend(self.busy().map(|(master, state)| (master, state.holder)));
     }
 
     fn busy(&self) -> impl Iterator<Item = (MasterId, FenceState)> {
-        self.told.iter().filter(|(_, told)| told.refusal == Refusal::Busy).copied()
+        self.refusals.iter().filter(|(_, state)| state.refusal == Refusal::Busy).copied()
     }
 
     /// Learns from the answers what the next token should be, and returns the time by the masters' clocks:
     /// that of the one in the middle, for a quorum has to agree. A grant says so.
     fn learn(&mut self, tally: &Tally, half_us: u64) -> u64 {
         let granted = tally.granted.iter().map(|_| self.token.as_u64());
-        let mut times: Vec<u64> = self.told.iter().map(|(_, told)| told.time_us).chain(granted).collect();
+        let mut times: Vec<u64> =
+            self.refusals.iter().map(|(_, state)| state.time_us).chain(granted).collect();
         times.sort_unstable();
         let time = times.get(times.len() / 2).copied().unwrap_or(self.token.as_u64());
         // A fence beyond their window is one that no token of theirs can pass; it is left to its master.
         let granted = tally.granted.iter().map(|_| self.token.as_u64());
-        let fences = self.told.iter().map(|(_, told)| told.fence).chain(granted).chain([self.floor]);
+        let fences = self.refusals.iter().map(|(_, state)| state.fence).chain(granted).chain([self.floor]);
         self.floor = fences.filter(|fence| *fence < time.saturating_add(half_us)).max().unwrap_or(0);
         time
     }
@@ -179,19 +180,19 @@ pub(super) fn vote(
         FencedAnswer::Own => claim.note_twin(master),
         FencedAnswer::Failed(failure) => Vote::Failed(failure),
         FencedAnswer::Refused(_) if claim.votes == Votes::Void => return None,
-        FencedAnswer::Refused(told) => {
-            if let Some(failure) = fencing.and_then(|fencing| fencing.note_refusal(master, told)) {
+        FencedAnswer::Refused(state) => {
+            if let Some(failure) = fencing.and_then(|fencing| fencing.note_refusal(master, state)) {
                 claim.failures.push((master, failure));
             }
-            Vote::Refused { holder: told.holder }
+            Vote::Refused { holder: state.holder }
         }
     })
 }
 
 /// What a refusal says against the token, if it does.
-fn token_refusal(told: FenceState, token: FencingToken) -> Option<TokenRefusal> {
-    let by = Duration::from_micros(told.time_us.abs_diff(token.as_u64()));
-    match told.refusal {
+fn token_refusal(state: FenceState, token: FencingToken) -> Option<TokenRefusal> {
+    let by = Duration::from_micros(state.time_us.abs_diff(token.as_u64()));
+    match state.refusal {
         Refusal::Busy => None,
         Refusal::Stale => Some(TokenRefusal::Stale),
         Refusal::Past => Some(TokenRefusal::Past { by }),
@@ -215,14 +216,16 @@ mod tests {
         fencing
     }
 
-    fn told(refusal: Refusal, fence: u64, time_us: u64) -> FenceState {
+    fn state(refusal: Refusal, fence: u64, time_us: u64) -> FenceState {
         FenceState { refusal, fence, holder: HolderTtl::Unknown, time_us }
     }
 
     /// The answers of masters to a token, then the token after it.
     fn next(fencing: &mut Fencing, granted: usize, answers: &[FenceState]) -> u64 {
         let master = |index| MasterId::new(index).expect("small");
-        fencing.told.extend(answers.iter().enumerate().map(|(index, told)| (master(granted + index), *told)));
+        fencing
+            .refusals
+            .extend(answers.iter().enumerate().map(|(index, state)| (master(granted + index), *state)));
         let tally = Tally { granted: MasterSet::first(granted), ..Tally::default() };
         let time = fencing.learn(&tally, HALF_US);
         fencing.begin_attempt(time, MasterSet::EMPTY).as_u64()
@@ -230,26 +233,26 @@ mod tests {
 
     #[test]
     fn the_next_token_exceeds_all_reported_fences() {
-        let stale = |fence| told(Refusal::Stale, fence, 50_000);
+        let stale = |fence| state(Refusal::Stale, fence, 50_000);
         assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_300), stale(50_200)]), 50_301);
         assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_000), stale(50_000)]), 50_001);
     }
 
     #[test]
     fn an_unpassable_fence_is_left_to_its_master() {
-        let answers = [told(Refusal::Stale, 90_000, 50_000), told(Refusal::Stale, 50_001, 50_000)];
+        let answers = [state(Refusal::Stale, 90_000, 50_000), state(Refusal::Stale, 50_001, 50_000)];
         assert_eq!(next(&mut fencing(50_000), 1, &answers), 50_002);
     }
 
     #[test]
     fn the_next_token_follows_the_clocks_of_a_quorum() {
         let (now, ahead) = (50_000, 3_600_050_000);
-        let future = told(Refusal::Future, 0, now);
+        let future = state(Refusal::Future, 0, now);
         // One master's clock is an hour ahead, and so is the client's.
         assert_eq!(next(&mut fencing(ahead), 1, &[future, future]), now);
         // The client's alone is wrong.
         assert_eq!(next(&mut fencing(ahead), 0, &[future, future, future]), now);
-        let past = |time_us| told(Refusal::Past, 0, time_us);
+        let past = |time_us| state(Refusal::Past, 0, time_us);
         assert_eq!(next(&mut fencing(1), 0, &[past(now), past(ahead), past(now + 3)]), now + 3);
     }
 

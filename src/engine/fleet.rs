@@ -196,7 +196,7 @@ impl Fleet {
 
     /// Queues the notification of all waiters for a lock that was released.
     pub(super) fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
-        self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, entry.key()));
+        self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, entry.key()));
     }
 
     /// Queues a request that compares the token and sets, an extension or a swap, on those of `to` that are

@@ -19,7 +19,7 @@ pub(super) struct Commands {
     pub(super) release: ReleaseBy,
     pub(super) extend: ExtendBy,
     /// Whether it runs the script that releases and notifies groups.
-    pub(super) has_telling: bool,
+    pub(super) has_notifications: bool,
 }
 
 /// Which waiters a release notifies.
@@ -43,7 +43,7 @@ impl Groups {
     pub(super) fn join(&mut self, master: MasterId, by: Commands) {
         join(&mut self.release, by.release, master);
         join(&mut self.extend, by.extend, master);
-        if by.has_telling || by.release.is_script() {
+        if by.has_notifications || by.release.is_script() {
             self.notifiers.insert(master);
         }
     }

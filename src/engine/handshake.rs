@@ -36,7 +36,7 @@ pub(super) enum Step {
     TryDelEx,
     TryPublish,
     /// On a lock that is not held, so that nobody is notified.
-    TryTelling,
+    TryNotifying,
     Echo,
 }
 
@@ -56,7 +56,7 @@ impl Step {
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
             Self::TryPublish => "PUBLISH",
-            Self::TryTelling => "EVALSHA",
+            Self::TryNotifying => "EVALSHA",
             Self::Echo => "ECHO",
         }
     }
@@ -88,7 +88,7 @@ pub(super) struct Learnt {
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
     /// Whether it runs the script that releases and notifies waiters.
-    pub(super) has_telling: bool,
+    pub(super) has_notifications: bool,
     /// Optional commands that were refused, with the server's words.
     pub(super) refused: Vec<(&'static str, Box<str>)>,
 }
@@ -158,7 +158,7 @@ impl Learnt {
             (false, false) => ReleaseBy::EvalSha,
         };
         let extend = if self.has_set_if_eq { ExtendBy::SetIfEq } else { ExtendBy::EvalSha };
-        groups::Commands { release, extend, has_telling: self.has_telling }
+        groups::Commands { release, extend, has_notifications: self.has_notifications }
     }
 }
 
@@ -240,7 +240,7 @@ impl Handshake {
         if config.wakes_waiters {
             commands.push(Step::TryPublish, &[b"PUBLISH", &key, b""]);
             let sha = RELEASE_WAKE.sha.as_bytes();
-            commands.push(Step::TryTelling, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
+            commands.push(Step::TryNotifying, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
         }
         commands.push(Step::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
@@ -270,7 +270,7 @@ impl Handshake {
                     return Err(trouble::step_refused(step.name(), text));
                 }
                 // A server without a native command is the usual case, not worth a word.
-                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryTelling)
+                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryNotifying)
                     || text.starts_with(b"NOPERM")
                 {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
@@ -282,7 +282,7 @@ impl Handshake {
             (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
             (Step::LoadScript, Reply::Bulk(_)) => {}
             (Step::TryPublish, Reply::Integer(_)) => {}
-            (Step::TryTelling, Reply::Integer(0)) => learnt.has_telling = true,
+            (Step::TryNotifying, Reply::Integer(0)) => learnt.has_notifications = true,
             (Step::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);

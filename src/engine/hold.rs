@@ -180,7 +180,7 @@ impl Engine {
                 held.valid_until = now + op.asked.ttl.validity();
             }
             op.validity.move_to(held.valid_until);
-            if !mutant!(LossTellsOldTtl) {
+            if !mutant!(LossReportsOldTtl) {
                 held.ttl = op.asked.ttl;
             }
             Ok(held.valid_until)
@@ -242,7 +242,7 @@ impl Engine {
             }
         }
         self.note_lost(now, id);
-        self.tell_loss(now, id);
+        self.report_loss(now, id);
         self.tend_queue_of(now, id);
     }
 

@@ -76,15 +76,15 @@ impl Inspection {
     /// Returns the status of the lock.
     #[must_use]
     pub fn status(&self) -> LockStatus {
-        let count = |is: fn(&KeyState) -> bool| self.masters.iter().filter(|(_, told)| is(told)).count();
+        let count = |is: fn(&KeyState) -> bool| self.masters.iter().filter(|(_, state)| is(state)).count();
         let quorum = quorum(self.masters.len());
         if self.value().is_some() {
             LockStatus::Held
-        } else if count(|told| matches!(told, KeyState::Shared { .. })) >= quorum {
+        } else if count(|state| matches!(state, KeyState::Shared { .. })) >= quorum {
             LockStatus::Shared
-        } else if count(|told| matches!(told, KeyState::Absent)) >= quorum {
+        } else if count(|state| matches!(state, KeyState::Absent)) >= quorum {
             LockStatus::Free
-        } else if count(|told| !matches!(told, KeyState::Failed(_))) >= quorum {
+        } else if count(|state| !matches!(state, KeyState::Failed(_))) >= quorum {
             LockStatus::Split
         } else {
             LockStatus::Unknown
@@ -114,7 +114,7 @@ impl Inspection {
 
     /// The value that a quorum of the configured masters holds, if there is one.
     fn value(&self) -> Option<&[u8]> {
-        let values = || self.masters.iter().filter_map(|(_, told)| told.value());
+        let values = || self.masters.iter().filter_map(|(_, state)| state.value());
         let quorum = quorum(self.masters.len());
         values().find(|value| values().filter(|other| other == value).count() >= quorum)
     }
@@ -126,13 +126,13 @@ impl Inspection {
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
         let holder = self.value();
-        let held = self.masters.iter().filter(|(_, told)| match told {
+        let held = self.masters.iter().filter(|(_, state)| match state {
             KeyState::Shared { .. } => holder.is_none(),
-            told => holder.is_some() && told.value() == holder,
+            state => holder.is_some() && state.value() == holder,
         });
         // The longest first: without TTL is longest.
         let mut left: Vec<Duration> = held
-            .map(|(_, told)| match told {
+            .map(|(_, state)| match state {
                 KeyState::Holds { left: HolderTtl::Left(left), .. }
                 | KeyState::Shared { left: HolderTtl::Left(left), .. } => *left,
                 _ => Duration::MAX,
@@ -296,8 +296,8 @@ impl ForceUnlocked {
 mod tests {
     use super::*;
 
-    fn inspection(told: &[&str]) -> Inspection {
-        let told = told.iter().map(|told| match *told {
+    fn inspection(state: &[&str]) -> Inspection {
+        let state = state.iter().map(|state| match *state {
             "" => KeyState::Absent,
             "?" => KeyState::Failed(Failure::Silent),
             "r" => KeyState::Shared { readers: 2, left: HolderTtl::Left(Duration::from_millis(9)) },
@@ -310,13 +310,13 @@ mod tests {
                 KeyState::Holds { value: value.as_bytes().into(), left }
             }
         });
-        Inspection { masters: told.zip(1..).map(|(told, n)| (format!("m{n}").into(), told)).collect() }
+        Inspection { masters: state.zip(1..).map(|(state, n)| (format!("m{n}").into(), state)).collect() }
     }
 
     #[test]
     fn the_status_needs_a_quorum_of_configured_masters() {
         let left = |ms| HolderTtl::Left(Duration::from_millis(ms));
-        for (told, status, remaining) in [
+        for (state, status, remaining) in [
             (["", "", ""], LockStatus::Free, HolderTtl::Gone),
             (["", "", "?"], LockStatus::Free, HolderTtl::Gone),
             (["a 9", "", ""], LockStatus::Free, HolderTtl::Gone),
@@ -334,8 +334,8 @@ mod tests {
             (["a 9", "?", "?"], LockStatus::Unknown, HolderTtl::Gone),
             (["", "?", "?"], LockStatus::Unknown, HolderTtl::Gone),
         ] {
-            let inspection = inspection(&told);
-            assert_eq!((inspection.status(), inspection.remaining()), (status, remaining), "{told:?}");
+            let inspection = inspection(&state);
+            assert_eq!((inspection.status(), inspection.remaining()), (status, remaining), "{state:?}");
             assert_eq!(inspection.is_held(), status == LockStatus::Held);
             assert_eq!(inspection.holder(), inspection.is_held().then_some(b"a".as_slice()));
         }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn an_inspection_is_shown_in_one_line() {
-        for (told, line, lines) in [
+        for (state, line, lines) in [
             (["", "", ""], "free on 3 of 3 masters", &["all 3 masters: free"][..]),
             (
                 ["a 9", "a 7", ""],
@@ -374,7 +374,7 @@ mod tests {
                 ],
             ),
         ] {
-            let inspection = inspection(&told);
+            let inspection = inspection(&state);
             assert_eq!(inspection.to_string(), line);
             assert_eq!(format!("{inspection:#}"), [&[line], lines].concat().join("\n  "));
             assert_eq!(words::rules::broken_rule(line), None);

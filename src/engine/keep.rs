@@ -68,7 +68,7 @@ impl Engine {
             self.miss_extend(now, id);
         }
         if self.held(id).warn_at().is_some_and(|at| at <= now) {
-            self.tell_loss(now, id);
+            self.report_loss(now, id);
         }
         let held = self.held(id);
         let is_due = held.renewal.and_then(|renewal| renewal.renew_at).is_some_and(|at| at <= now);
@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// Reports, once, that a lock is lost or about to be, and keeps it no longer.
-    pub(super) fn tell_loss(&mut self, now: Instant, id: Id) {
+    pub(super) fn report_loss(&mut self, now: Instant, id: Id) {
         let Some(held) = self.ops.get_mut(id).held_mut() else { return };
         let valid_until = held.valid_until;
         if std::mem::take(&mut held.notifies_loss) {

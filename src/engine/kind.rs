@@ -90,7 +90,7 @@ fn fenced_repair_vote(answer: FencedAnswer) -> Vote {
         FencedAnswer::Granted => Vote::Granted,
         // Its TTL began earlier than this request: nothing is known of its end.
         FencedAnswer::Own => Vote::Pending,
-        FencedAnswer::Refused(told) => Vote::Refused { holder: told.holder },
+        FencedAnswer::Refused(refusal) => Vote::Refused { holder: refusal.holder },
         FencedAnswer::Failed(failure) => Vote::Failed(failure),
     }
 }

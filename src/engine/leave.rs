@@ -71,7 +71,7 @@ impl Engine {
         let left_queue =
             queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
         // The queue of a fair lock says which waiter is to be notified.
-        self.claims.get_mut(claim_id).tells &= left_queue.is_none();
+        self.claims.get_mut(claim_id).notifies &= left_queue.is_none();
         if !self.leave_claim(now, claim_id, leaving) {
             self.settle_release(now, claim_id, id);
         }

@@ -90,11 +90,11 @@ mod tests {
 
     #[test]
     fn a_mark_counts_for_its_process_only() {
-        let told = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
-        assert_eq!(told(b"abc 30302"), Ok(MarkAnswer::Observed(Duration::from_millis(30_302))));
-        assert_eq!(told(b"abd 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
-        assert_eq!(told(b"abcd-2 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
-        assert_eq!(told(b"abc 18446744073709551616"), Ok(MarkAnswer::Observed(Duration::ZERO)));
+        let of = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
+        assert_eq!(of(b"abc 30302"), Ok(MarkAnswer::Observed(Duration::from_millis(30_302))));
+        assert_eq!(of(b"abd 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
+        assert_eq!(of(b"abcd-2 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
+        assert_eq!(of(b"abc 18446744073709551616"), Ok(MarkAnswer::Observed(Duration::ZERO)));
         let malformed: &[&[u8]] = &[
             b"",
             b"abc",
@@ -112,7 +112,7 @@ mod tests {
             b"abc \xff",
         ];
         for mark in malformed {
-            assert_eq!(told(mark), Ok(MarkAnswer::Foreign), "{}", mark.escape_ascii());
+            assert_eq!(of(mark), Ok(MarkAnswer::Foreign), "{}", mark.escape_ascii());
             assert_eq!(observed(mark, Some("abc")), Duration::ZERO, "{}", mark.escape_ascii());
         }
         assert_eq!(answer(&Reply::Bulk(b"abc 1"), None), Ok(MarkAnswer::Observed(Duration::ZERO)));

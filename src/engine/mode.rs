@@ -26,7 +26,7 @@ use crate::lock::command::scripts::Script;
 use crate::lock::command::shared::{encode_shared_acquire, encode_shared_extend, encode_shared_release};
 use crate::lock::command::wake::encode_release_wake;
 use crate::lock::command::{
-    ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release, encode_telling,
+    ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_notification, encode_release,
 };
 use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
@@ -264,11 +264,11 @@ pub(super) fn send_scripted_release(
                 fleet.send(to, owed, |out| encode_fenced_release(out, script, entry, &fence, notifies));
             if script == Script::Sha && notify == Notify::Waiters {
                 let owed = Owed::Ignored(Shape::Count);
-                fleet.send(sent, owed, |out| encode_telling(out, entry.key()));
+                fleet.send(sent, owed, |out| encode_notification(out, entry.key()));
             }
             sent
         }
-        Kind::Shared => fleet.send(to, owed, |out| encode_shared_release(out, script, entry, claim.tells)),
+        Kind::Shared => fleet.send(to, owed, |out| encode_shared_release(out, script, entry, claim.notifies)),
     }
 }
 

@@ -440,9 +440,9 @@ impl Op {
         held_by: HeldBy,
     ) -> AcquireError {
         let holder = denied.holder(holders);
-        for (master, told) in holders {
+        for (master, ttl) in holders {
             if let Some((_, Vote::Refused { holder })) = denied.report.votes.get_mut(master.index()) {
-                *holder = *told;
+                *holder = *ttl;
             }
         }
         let (attempts, took) = (self.tries.count, now - self.asked.submitted);
@@ -485,7 +485,7 @@ impl Held {
     /// When the loss of the lock is to be reported.
     pub(super) fn warn_at(&self) -> Option<Instant> {
         let mut lead = loss_lead(self.ttl);
-        if mutant!(LossToldLate) {
+        if mutant!(LossReportedLate) {
             lead = Duration::ZERO;
         }
         // A validity cannot be shorter than its own tenth.

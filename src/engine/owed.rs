@@ -179,7 +179,7 @@ impl Owed {
             (Verb::Release, tag) if tag.releases_by_script() => true,
             (Verb::Extend | Verb::Rest | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
             // Where there is a native command it may be the script that notifies waiters all the same.
-            (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.has_telling,
+            (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.has_notifications,
         }
     }
 

@@ -30,7 +30,7 @@ enum Work {
     /// What each master has answered; the value comes first, then how many readers there are, then the time.
     Inspect {
         parts: Vec<Parts>,
-        told: Vec<Option<KeyState>>,
+        states: Vec<Option<KeyState>>,
     },
     ForceUnlock {
         votes: Vec<Vote>,
@@ -58,9 +58,9 @@ impl Query {
         asked: MasterSet,
         absences: impl Iterator<Item = Option<Failure>>,
     ) -> Self {
-        let told: Vec<_> = absences.map(|absence| absence.map(KeyState::Failed)).collect();
-        let parts = vec![Parts { value: Ok(Box::default()), reader_count: 0 }; told.len()];
-        Self { deadline: now + limit, limit, asked, work: Work::Inspect { parts, told } }
+        let states: Vec<_> = absences.map(|absence| absence.map(KeyState::Failed)).collect();
+        let parts = vec![Parts { value: Ok(Box::default()), reader_count: 0 }; states.len()];
+        Self { deadline: now + limit, limit, asked, work: Work::Inspect { parts, states } }
     }
 
     /// A deletion by force.
@@ -163,10 +163,10 @@ impl Query {
         match self.work {
             Work::Pause => Outcome::Paused,
             Work::Drain { .. } => Outcome::Drained(claim_count),
-            Work::Inspect { told, .. } => {
+            Work::Inspect { states, .. } => {
                 // Each is there once nobody is asked any more.
-                let told = told.into_iter().map(|it| it.unwrap_or(KeyState::Absent));
-                Outcome::Inspect(Inspection { masters: labels.zip(told).collect() })
+                let states = states.into_iter().map(|it| it.unwrap_or(KeyState::Absent));
+                Outcome::Inspect(Inspection { masters: labels.zip(states).collect() })
             }
             Work::ForceUnlock { votes } => {
                 let votes = labels.zip(votes).collect();
@@ -183,8 +183,10 @@ impl Query {
     }
 
     fn end_at(&mut self, master: MasterId, answer: KeyState) {
-        let Work::Inspect { told, .. } = &mut self.work else { unreachable!("only a look is told a time") };
-        told[master.index()] = Some(answer);
+        let Work::Inspect { states, .. } = &mut self.work else {
+            unreachable!("only a look is given a time")
+        };
+        states[master.index()] = Some(answer);
         self.asked.remove(master);
     }
 }

@@ -113,7 +113,7 @@ impl Engine {
         // Between two attempts the claim may be gone.
         if let Some(claim) = self.claims.find_mut(op.claim) {
             // The queue says which waiter is to be notified.
-            claim.tells = false;
+            claim.notifies = false;
         }
         self.submit_release(now, id, awaited);
         fair::leave(&mut self.fleet, &leaving);

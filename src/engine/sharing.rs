@@ -118,7 +118,7 @@ impl Reservation {
         fleet.send_release(self.sent, Owed::Ignored(Shape::Any), &self.entry, Notify::Nobody);
         if !has_lock && fleet.config.wakes_waiters {
             let ready = self.sent.intersection(fleet.ready);
-            fleet.send(ready, Owed::Ignored(Shape::Count), |out| command::encode_telling(out, key));
+            fleet.send(ready, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, key));
         }
     }
 }

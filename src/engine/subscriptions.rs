@@ -64,7 +64,7 @@ use super::request::{LinkId, LinkRequest};
 use super::slab::Id;
 use super::subscription::{Subscription, Wake};
 use super::subscription_link::{CHANNEL_COUNT_MAX, Heard, Owed, SubscriptionLink};
-use super::timers::{Timers, news_timer};
+use super::timers::{Timers, subscription_timer};
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command;
@@ -180,7 +180,7 @@ impl Subscriptions {
         if self.watch_count == 0 {
             self.idle_since = now;
             let idle_until = now + limits::SUBSCRIPTION_IDLE_MAX;
-            self.all.iter().for_each(|master| timers.arm(news_timer(master), idle_until));
+            self.all.iter().for_each(|master| timers.arm(subscription_timer(master), idle_until));
         }
     }
 
@@ -292,9 +292,9 @@ impl Subscriptions {
                     connection.start_connecting(deadline);
                     self.open.insert(master);
                     self.wishes.connect(master);
-                    timers.arm(news_timer(master), deadline);
+                    timers.arm(subscription_timer(master), deadline);
                 }
-                State::Down { retry_at } => timers.arm(news_timer(master), retry_at),
+                State::Down { retry_at } => timers.arm(subscription_timer(master), retry_at),
                 _ => {}
             }
         }
@@ -416,7 +416,7 @@ impl Subscriptions {
         } else {
             self.arm(master, timers);
             if self.watch_count == 0 {
-                timers.arm(news_timer(master), idle_until);
+                timers.arm(subscription_timer(master), idle_until);
             }
         }
     }
@@ -432,7 +432,7 @@ impl Subscriptions {
             watch.confirmed.remove(master);
         }
         if self.watch_count > 0 {
-            timers.arm(news_timer(master), now + pause);
+            timers.arm(subscription_timer(master), now + pause);
         }
     }
 
@@ -516,7 +516,7 @@ impl Subscriptions {
 
     fn arm(&self, master: MasterId, timers: &mut Timers) {
         if let Some(at) = self.deadline(master) {
-            timers.arm(news_timer(master), at);
+            timers.arm(subscription_timer(master), at);
         }
     }
 }

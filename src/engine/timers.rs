@@ -127,7 +127,7 @@ pub(super) const fn master_timer(master: MasterId) -> u32 {
     master.index() as u32
 }
 
-pub(super) const fn news_timer(master: MasterId) -> u32 {
+pub(super) const fn subscription_timer(master: MasterId) -> u32 {
     MASTER_TIMERS + master_timer(master)
 }
 

@@ -1,4 +1,4 @@
-//! What a person can do about the usual error replies.
+//! Advice on the usual error replies.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ const RIGHTS: [(&str, &[&str]); 12] = [
     ("shared locks", &["type", "pexpireat", "zremrangebyscore"]),
 ];
 
-/// What to do about an error reply, if that is known.
+/// Advice on an error reply, if there is any.
 pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
     let is_of_script = text.starts_with("ERR The user executing the script")
         || text.starts_with("ERR ACL failure in script");

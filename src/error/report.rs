@@ -1,4 +1,4 @@
-//! What each master said in one round, and how it is shown: masters that say the same share a line.
+//! The vote of each master in one round, and how it is shown: masters with the same one share a line.
 
 use std::fmt;
 use std::sync::Arc;

@@ -74,7 +74,7 @@ pub enum ConfigError {
     OutOfBounds {
         /// The setting's name.
         setting: &'static str,
-        /// What it was set to.
+        /// The value that it was set to.
         value: Duration,
         /// The least it may be.
         min: Duration,

@@ -65,9 +65,9 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
 
 /// Compare and delete; a script also notifies waiters, if it is to.
 #[inline]
-pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, tells: bool) {
+pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, notifies: bool) {
     match by {
-        ReleaseBy::EvalSha => release_script(tells).encode_head(out, Script::Sha),
+        ReleaseBy::EvalSha => release_script(notifies).encode_head(out, Script::Sha),
         ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
         ReleaseBy::DelEx => {
             let (key, token) = entry.parts();
@@ -76,7 +76,7 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, te
             out.extend_from_slice(IFEQ);
             return out.extend_from_slice(token);
         }
-        ReleaseBy::Eval => release_script(tells).encode_head(out, Script::Text),
+        ReleaseBy::Eval => release_script(notifies).encode_head(out, Script::Text),
     }
     out.extend_from_slice(&entry.bytes);
 }
@@ -88,7 +88,7 @@ const fn release_script(notifies: bool) -> &'static NamedScript {
 }
 
 /// `PUBLISH key ""`, with a key from [`Entry::key`]: notifies waiters for the lock of its release.
-pub(crate) fn encode_telling(out: &mut Vec<u8>, key: &[u8]) {
+pub(crate) fn encode_notification(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*3\r\n$7\r\nPUBLISH\r\n");
     out.extend_from_slice(key);
     out.extend_from_slice(b"$0\r\n\r\n");
@@ -208,7 +208,7 @@ mod tests {
         }
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
-        check(&[b"PUBLISH", key, b""], &|out| encode_telling(out, entry.key()));
+        check(&[b"PUBLISH", key, b""], &|out| encode_notification(out, entry.key()));
         check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, &[entry.key()]));
         check(&[b"SUBSCRIBE", key, value], &|out| encode_subscribe(out, &[entry.key(), entry.parts().1]));
         check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, &[entry.key()]));

@@ -1,4 +1,4 @@
-//! What a recorder of the crate `metrics` and a subscriber of the crate `tracing` get.
+//! Metrics for a recorder of the crate `metrics`; spans and events for a subscriber of the crate `tracing`.
 
 #[cfg(feature = "metrics")]
 mod recorded {
@@ -135,7 +135,7 @@ mod recorded {
         stats
     }
 
-    /// What was counted in two steps is what a page for Prometheus shows behind the second one.
+    /// Values recorded in two steps are those that a page for Prometheus shows behind the second one.
     #[test]
     fn the_recorder_gets_each_number_of_the_page() {
         let recording = Recording::default();

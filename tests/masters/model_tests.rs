@@ -172,7 +172,7 @@ impl Pair {
         self.ask(&[b"SCRIPT", b"FLUSH"]);
         let asked = Instant::now();
         let info = text(&self.ask(&[b"INFO", b"server"]));
-        let number = |name| field(&info, name).expect("a server tells it");
+        let number = |name| field(&info, name).expect("a server notifies it");
         let uptime = Duration::from_secs(number("uptime_in_seconds").parse().expect("seconds"));
         let mut model = ModelMaster::new(number("run_id"), asked.checked_sub(uptime).expect("a short life"));
         model.set_wall(Instant::now(), wall_us());

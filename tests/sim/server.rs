@@ -86,7 +86,7 @@ impl World {
             .iter()
             .for_each(|(conn, message)| messages.entry(*conn).or_default().extend_from_slice(message));
         for (conn, message) in messages {
-            note!(self, "m{master} tells c{}: {}", self.conns[conn].client, shown(&message));
+            note!(self, "m{master} notifies c{}: {}", self.conns[conn].client, shown(&message));
             self.send_to_client(conn, &message);
         }
     }

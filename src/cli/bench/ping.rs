@@ -26,7 +26,7 @@ pub(super) struct RoundTrip {
 /// Measures the round trip to the masters that answer, for about `time`.
 ///
 /// # Errors
-/// Of the first of them that cannot be connected or does not answer.
+/// The error of the first of them that cannot be connected or does not answer.
 pub(super) fn measure(redlock: &Redlock, time: Duration) -> Result<RoundTrip, Exit> {
     let answers = |state: &MasterState| matches!(state, MasterState::Ready | MasterState::Quarantined(_));
     let masters = redlock.masters();

@@ -1,4 +1,4 @@
-//! What `redlatch bench` shows: progress on stderr, the result on stdout as a table or as JSON.
+//! Output of `redlatch bench`: progress on stderr, the result on stdout as a table or as JSON.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use redlatch::{AcquireError, HeldLocks, Redlock};
 
 use super::{Args, CLOSE_LIMIT, Drill, resource, seed};
 
-/// What one contender, or all, have met.
+/// Outcomes of one contender, or of all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Record {
     pub(super) locked: u64,
@@ -24,7 +24,7 @@ pub(super) struct Record {
     pub(super) unreleased: usize,
 }
 
-/// What happened in one second.
+/// Observations of one second.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Second {
     pub(super) locked: u64,

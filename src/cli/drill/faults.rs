@@ -89,7 +89,7 @@ impl<'a> Faults<'a> {
     }
 
     /// One fault after the other, each kind in turn, until the drill is over or a master cannot be healed.
-    /// What has begun is ended.
+    /// A fault that has begun is ended.
     pub(super) fn run(&mut self, drill: &Drill) -> Counts {
         for turn in 0.. {
             let pause = self.longest.mul_f64(self.rng.random_range(0.0..1.0));

@@ -1,4 +1,4 @@
-//! What `redlatch drill` shows in the end.
+//! The final report of `redlatch drill`.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -22,7 +22,7 @@ pub(crate) struct Witness {
     found: Mutex<Found>,
 }
 
-/// What the witness has seen.
+/// Observations of the witness.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     pub(crate) visit_count: u64,
@@ -69,7 +69,7 @@ impl Witness {
     }
 }
 
-/// What a panic left is still true.
+/// The data is still valid after a panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -34,7 +34,7 @@ pub(super) struct Wait {
     /// When to say next why it lasts.
     said_next: Instant,
     countdown: Countdown,
-    /// What a terminal shows; empty before there is anything to show.
+    /// The reason that a terminal shows; empty before there is one.
     why: String,
 }
 

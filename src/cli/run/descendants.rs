@@ -22,7 +22,7 @@ pub(super) struct Identity {
     started: u64,
 }
 
-/// What `/proc` says of a process.
+/// The entry of a process in `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Descendant {
     pub(super) id: Identity,
@@ -72,7 +72,7 @@ pub(super) fn adopt() {
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
-/// What a search has found; `None` where there is no `/proc`.
+/// The result of a search; `None` where there is no `/proc`.
 pub(super) type Found = Option<Vec<Descendant>>;
 
 /// Searches in a thread of its own: `/proc` may have many thousand entries, and meanwhile a lock must be
@@ -109,7 +109,7 @@ impl Search {
         self.begin();
     }
 
-    /// What the search has found that was begun last, once.
+    /// The result of the search that was begun last, once.
     pub(super) fn take(&mut self) -> Option<Found> {
         let found = self.found.try_recv().ok()?;
         self.is_under_way = false;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::OpId;
 
-/// What is known of each lock.
+/// The state of each lock.
 #[derive(Debug)]
 pub(super) struct Locks(Vec<Lock>);
 

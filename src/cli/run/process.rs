@@ -114,12 +114,12 @@ pub(super) fn name_of(signal: i32) -> &'static str {
 
 /// The command: a process that leads a group of its own, and all that it has started.
 pub(super) struct Process {
-    /// Of the process, and of its group.
+    /// The id of the process, and of its group.
     pid: Pid,
     terminal: Option<Terminal>,
     /// The exit code once it has ended.
     code: Option<u8>,
-    /// What the stage before it says if the command cannot run.
+    /// The error report of the stage before it, if the command cannot run.
     failure: Option<Failure>,
     search: Search,
     /// Descendants of this program that were there before the command.
@@ -307,7 +307,7 @@ impl Process {
         self.search.begin();
     }
 
-    /// What a search has found, once, without those that have ended. Reaps these, if this program adopted
+    /// The result of a search, once, without processes that have ended. Reaps these, if this program adopted
     /// them.
     pub(super) fn found(&mut self) -> Option<Found> {
         let mut found = self.search.take()?;
@@ -343,7 +343,7 @@ impl Process {
                 self.send(it.id, Signal::KILL);
             } else if (is_first_search || it.is_child()) && self.asked.insert(it.id) {
                 // Later only those that escaped it: started while it was sent, by a parent that has ended.
-                // What others start then is part of their own end.
+                // Processes that others start then are part of their own end.
                 self.send(it.id, Signal::TERM);
                 self.send(it.id, Signal::CONT);
             }

@@ -39,7 +39,7 @@ const WORD: &str = "__stage";
 /// This program, also if its file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// What a stage says if it cannot become the command.
+/// The error report of a stage that cannot become the command.
 #[derive(Debug)]
 pub(super) struct Failure(UnixStream);
 

@@ -1,10 +1,10 @@
-//! What happens between the start of the command and its end: reports of renewals, signals, and the end of a
+//! Supervision of the command from its start to its end: reports of renewals, signals, and the end of a
 //! lock that is lost.
 //!
 //! A signal comes before what is said of it. The engine extends the locks, tries again, and gives up. Each
 //! extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being
-//! ended: as long as it runs, nobody else should work. Of several locks the one with the least validity
-//! counts, and a loss of any.
+//! ended: as long as it runs, nobody else should work. The least validity of several locks counts, and a
+//! loss of any.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -51,7 +51,7 @@ pub(super) struct Supervisor<'a> {
     label: String,
     timeline: Timeline,
     verbose: bool,
-    /// What the machine had slept when the times were right.
+    /// The time that the machine had slept when the times were right.
     suspended: Duration,
     /// Whether the event loop failed.
     has_stopped: bool,
@@ -126,7 +126,7 @@ impl<'a> Supervisor<'a> {
             let now = Instant::now();
             self.timeline.run_late(now.saturating_duration_since(self.wake_by));
             self.do_what_is_due(now);
-            // What got KILL must not run again.
+            // Processes that got KILL must not run again.
             if is_stopped && !self.timeline.is_killed() {
                 self.process.resume();
             }

@@ -27,7 +27,7 @@ const LATE_PART: u32 = 6;
 /// come.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// What an extension gives.
+    /// The validity that an extension gives.
     validity: Duration,
     grace: Duration,
     valid_until: Instant,
@@ -45,7 +45,7 @@ enum Ending {
     Killed,
 }
 
-/// What the command must get now.
+/// The signal that the command must get now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -61,7 +61,7 @@ impl Timeline {
         Self { validity, grace, valid_until, lateness: Duration::ZERO, ending: Ending::NotWanted }
     }
 
-    /// An extension succeeded. What was measured long ago says less of the machine.
+    /// An extension succeeded. A lateness measured long ago says less of the machine.
     pub(super) fn renew(&mut self, valid_until: Instant) {
         self.valid_until = valid_until;
         self.lateness /= 2;

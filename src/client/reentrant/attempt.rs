@@ -1,4 +1,4 @@
-//! What all callers of an owner who want a hold at the same time wait for, and what each caller knows of it.
+//! Attempts shared by all callers of an owner that want a hold at the same time, and what each knows of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Caller {
         })
     }
 
-    /// What has come of the attempts that it joined.
+    /// The result of the attempts that it joined.
     pub(super) fn answer(&self) -> Option<Result<(), AcquireError>> {
         self.joined.as_ref()?.answer(self.wait_until?)
     }

@@ -95,7 +95,7 @@ impl Shared {
             if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
-                // What is due is done by one turn. What that has sent, as renewals, is mostly answered within
+                // One turn does the due work. Its requests, as renewals, are mostly answered within
                 // the next moment, and so is a connect that it has begun. Also if something was owed before:
                 // it may have come when nobody looked, and what follows would not be heard either.
                 core = self.lead(core, poller, Some(now), |_| false)?;

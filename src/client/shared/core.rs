@@ -1,4 +1,4 @@
-//! What is done with the client's lock held, whoever has it: requests, writes, turns, and whom to wake.
+//! Operations with the client's lock held, whoever has it: requests, writes, turns, and whom to wake.
 
 use std::task::Waker;
 use std::time::Instant;

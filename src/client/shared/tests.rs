@@ -240,7 +240,7 @@ fn an_elected_leader_waits_for_no_waker() {
     [waker(1), waker(2)].into_iter().for_each(|waker| core.completions.wake_too(waker));
     shared.leave(core);
     let order = order.lock().expect("no panic");
-    // What else is due may have woken the drive before.
+    // Other work that is due may have woken the drive before.
     assert!(order.starts_with(&[0]) && order.ends_with(&[1, 2]), "{order:?}");
 }
 

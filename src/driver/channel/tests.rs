@@ -13,7 +13,7 @@ use crate::clock;
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What a connection in plaintext says when it fails; `connects` if it stands before that.
+/// The error text of a connection in plaintext that fails; `connects` if it is connected before that.
 fn trouble(connects: bool, open: impl FnOnce(&Poll) -> Socket, fail: impl FnOnce()) -> String {
     let mut poll = Poll::new().expect("a poller");
     let mut channel = Channel::Plain { socket: open(&poll), has_received: false };

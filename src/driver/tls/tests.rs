@@ -259,7 +259,7 @@ fn an_end_behind_a_reply_is_read_with_it() {
     }
 }
 
-/// What the session takes at once, and what the socket takes at once, are no ends of a write.
+/// Neither the session's nor the socket's limit for one call ends a write.
 #[test]
 fn a_write_of_any_size_arrives_whole() {
     for size in [1, 20_000, 200_000, 4_000_000] {

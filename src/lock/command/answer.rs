@@ -48,9 +48,9 @@ pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b":1\r\n")
 }
 
-/// The same for the usual reply to [`super::encode_telling`]: nobody waited.
+/// The same for the usual reply to [`super::encode_notification`]: nobody waited.
 #[inline]
-pub(crate) fn split_untold(received: &[u8]) -> Option<&[u8]> {
+pub(crate) fn split_unheard(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b":0\r\n")
 }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn news_are_messages_and_confirmations_and_nothing_else() {
+    fn notifications_are_messages_and_confirmations_and_nothing_else() {
         fn check(bytes: &[u8], expected: Option<Notification<'_>>) {
             let Ok(resp::Decoded::Complete { reply, .. }) = resp::decode(bytes) else {
                 panic!("a whole reply")

@@ -162,20 +162,20 @@ pub(crate) enum Way {
 /// The answer in a reply to [`encode_fair_acquire`]. An error is never a no (I16).
 pub(crate) fn fair_answer(reply: &Reply<'_>) -> Result<FairAnswer, WrongShape> {
     match reply {
-        Reply::Array(told) => fair_told(told).map(FairAnswer::Answered),
+        Reply::Array(parts) => queue_state(parts).map(FairAnswer::Answered),
         Reply::Error(text) => Ok(FairAnswer::Failed(failure(text))),
         _ => Err(WrongShape),
     }
 }
 
-fn fair_told(told: &Array<'_>) -> Result<QueueState, WrongShape> {
-    let mut elements = told.iter();
+fn queue_state(parts: &Array<'_>) -> Result<QueueState, WrongShape> {
+    let mut elements = parts.iter();
     let mut number = || match elements.next() {
         Some(Reply::Integer(number)) => Ok(number),
         _ => Err(WrongShape),
     };
     let (way, ticket, ahead, left_ms) = (number()?, number()?, number()?, number()?);
-    if told.len() != 4 {
+    if parts.len() != 4 {
         return Err(WrongShape);
     }
     let left = u64::try_from(left_ms).map(Duration::from_millis);
@@ -284,8 +284,8 @@ mod tests {
         ];
         for ([kind, number, rank, left], way, ticket, ahead) in rows {
             let reply = format!("*4\r\n:{kind}\r\n:{number}\r\n:{rank}\r\n:{left}\r\n");
-            let told = QueueState { way, ticket, ahead };
-            assert_eq!(answer(reply.as_bytes()), Ok(FairAnswer::Answered(told)), "{reply}");
+            let parts = QueueState { way, ticket, ahead };
+            assert_eq!(answer(reply.as_bytes()), Ok(FairAnswer::Answered(parts)), "{reply}");
         }
         for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
             let reply = format!("-{text}\r\n");

@@ -66,15 +66,15 @@ fn encode_acquire(
     }
 }
 
-/// Compares and deletes, and raises the fence; with `tells` waiters are notified.
+/// Compares and deletes, and raises the fence; with `notifies` waiters are notified.
 pub(crate) fn encode_fenced_release(
     out: &mut Vec<u8>,
     script: Script,
     entry: &Entry,
     fence: &Fence,
-    tells: bool,
+    notifies: bool,
 ) {
-    let named = if tells { FENCED_RELEASE_NOTIFY } else { FENCED_RELEASE };
+    let named = if notifies { FENCED_RELEASE_NOTIFY } else { FENCED_RELEASE };
     named.encode_head(out, script);
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
@@ -141,20 +141,20 @@ pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShap
         }
         Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => Ok(FencedAnswer::Granted),
         Reply::Simple(b"OWN") => Ok(FencedAnswer::Own),
-        Reply::Array(told) => told_refusal(told).map(FencedAnswer::Refused),
+        Reply::Array(parts) => fence_state(parts).map(FencedAnswer::Refused),
         Reply::Error(text) => Ok(FencedAnswer::Failed(failure(text))),
         _ => Err(WrongShape),
     }
 }
 
-fn told_refusal(told: &Array<'_>) -> Result<FenceState, WrongShape> {
-    let mut elements = told.iter();
+fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
+    let mut elements = parts.iter();
     let mut number = || match elements.next() {
         Some(Reply::Integer(number)) => Ok(number),
         _ => Err(WrongShape),
     };
     let (refusal, fence, left_ms, time_us) = (number()?, number()?, number()?, number()?);
-    if told.len() != 4 {
+    if parts.len() != 4 {
         return Err(WrongShape);
     }
     let refusal = match refusal {
@@ -227,9 +227,9 @@ mod tests {
                 life
             ])
         );
-        for (tells, sha) in [(false, FENCED_RELEASE.sha), (true, FENCED_RELEASE_NOTIFY.sha)] {
+        for (notifies, sha) in [(false, FENCED_RELEASE.sha), (true, FENCED_RELEASE_NOTIFY.sha)] {
             assert_eq!(
-                encoded(|out, entry, fence| encode_fenced_release(out, Script::Sha, entry, fence, tells)),
+                encoded(|out, entry, fence| encode_fenced_release(out, Script::Sha, entry, fence, notifies)),
                 command(&[b"EVALSHA", sha.as_bytes(), b"2", lock, fence, &value, token, half, half, life])
             );
         }
@@ -257,18 +257,18 @@ mod tests {
     fn each_answer_is_distinct_and_errors_no_refusal() {
         assert_eq!(answer(b"+OK\r\n"), Ok(FencedAnswer::Granted));
         assert_eq!(answer(b"+OWN\r\n"), Ok(FencedAnswer::Own));
-        let told = |refusal, fence, holder| {
+        let parts = |refusal, fence, holder| {
             Ok(FencedAnswer::Refused(FenceState { refusal, fence, holder, time_us: 1_800_000_000_000_000 }))
         };
         let left = HolderTtl::Left(Duration::from_millis(7));
         let rows: [(&[u8], _); 7] = [
-            (b"*4\r\n:0\r\n:5\r\n:7\r\n:1800000000000000\r\n", told(Refusal::Busy, 5, left)),
-            (b"*4\r\n:0\r\n:0\r\n:-1\r\n:1800000000000000\r\n", told(Refusal::Busy, 0, HolderTtl::Never)),
-            (b"*4\r\n:0\r\n:0\r\n:-2\r\n:1800000000000000\r\n", told(Refusal::Busy, 0, HolderTtl::Unknown)),
-            (b"*4\r\n:1\r\n:5\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Stale, 5, HolderTtl::Unknown)),
-            (b"*4\r\n:2\r\n:0\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Past, 0, HolderTtl::Unknown)),
-            (b"*4\r\n:3\r\n:0\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Future, 0, HolderTtl::Unknown)),
-            (b"*4\r\n:1\r\n:-9\r\n:0\r\n:1800000000000000\r\n", told(Refusal::Stale, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:0\r\n:5\r\n:7\r\n:1800000000000000\r\n", parts(Refusal::Busy, 5, left)),
+            (b"*4\r\n:0\r\n:0\r\n:-1\r\n:1800000000000000\r\n", parts(Refusal::Busy, 0, HolderTtl::Never)),
+            (b"*4\r\n:0\r\n:0\r\n:-2\r\n:1800000000000000\r\n", parts(Refusal::Busy, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:1\r\n:5\r\n:0\r\n:1800000000000000\r\n", parts(Refusal::Stale, 5, HolderTtl::Unknown)),
+            (b"*4\r\n:2\r\n:0\r\n:0\r\n:1800000000000000\r\n", parts(Refusal::Past, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:3\r\n:0\r\n:0\r\n:1800000000000000\r\n", parts(Refusal::Future, 0, HolderTtl::Unknown)),
+            (b"*4\r\n:1\r\n:-9\r\n:0\r\n:1800000000000000\r\n", parts(Refusal::Stale, 0, HolderTtl::Unknown)),
         ];
         for (reply, expected) in rows {
             assert_eq!(answer(reply), expected, "{}", reply.escape_ascii());

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// What the key of a reservation has between the prefix and the lock's name: no lock may have a name that
 /// starts like this.
-pub(crate) const INTENT_NAME: &[u8] = b"redlatch:writer:";
+pub(crate) const RESERVATION_NAME: &[u8] = b"redlatch:writer:";
 
 /// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
 /// with the meaning of the members or their scores.
@@ -47,7 +47,7 @@ pub(crate) fn encode_shared_acquire(
     SHARED_ACQUIRE.encode_head(out, script);
     let (key, value) = entry.parts();
     out.extend_from_slice(key);
-    encode_intent_key(out, key, prefix_size);
+    encode_reservation_key(out, key, prefix_size);
     out.extend_from_slice(value);
     encode_decimal_bulk(out, ttl_ms);
 }
@@ -60,21 +60,21 @@ pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &En
 }
 
 /// A reader goes; notifies waiters, if it is to and was the last.
-pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, tells: bool) {
+pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, notifies: bool) {
     SHARED_RELEASE.encode_head(out, script);
     out.extend_from_slice(&entry.bytes);
-    encode_decimal_bulk(out, u64::from(tells));
+    encode_decimal_bulk(out, u64::from(notifies));
 }
 
 /// The key of the reservation beside a lock's, both as encoded bulk strings.
-pub(crate) fn encode_intent_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
-    encode_beside(out, key, prefix_size, INTENT_NAME);
+pub(crate) fn encode_reservation_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
+    encode_beside(out, key, prefix_size, RESERVATION_NAME);
 }
 
 /// Makes an entry that of the reservation beside a lock's key.
 pub(crate) fn set_reservation(entry: &mut Entry, key: &[u8], prefix_size: usize, token: &Token) {
     let mut own_key = Vec::new();
-    encode_intent_key(&mut own_key, key, prefix_size);
+    encode_reservation_key(&mut own_key, key, prefix_size);
     entry.set_key(&own_key, token);
 }
 
@@ -149,10 +149,10 @@ mod tests {
                 command(&[by, what, b"1", lock, &value, b"7"])
             );
             let [by, what] = name(SHARED_RELEASE.text, SHARED_RELEASE.sha);
-            for (tells, told) in [(false, b"0"), (true, b"1")] {
+            for (notifies, flag) in [(false, b"0"), (true, b"1")] {
                 assert_eq!(
-                    encoded(|out, entry| encode_shared_release(out, script, entry, tells)),
-                    command(&[by, what, b"1", lock, &value, told])
+                    encoded(|out, entry| encode_shared_release(out, script, entry, notifies)),
+                    command(&[by, what, b"1", lock, &value, flag])
                 );
             }
         }
