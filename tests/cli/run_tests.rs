@@ -145,13 +145,14 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     holder.line();
     let said = [
         "lock \"r\" is held by another client (",
-        ":sh), for at most ",
         "of 3 masters granted, 2 needed",
         "refused",
+        ":sh), for at most ",
     ];
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "echo", "no"])), 75, &said);
     let other = finish(trusting(&fleet, "run").args(["--wait", "100ms", "-E", "9", "r", "--", "echo", "no"]));
-    expect(&other, 9, &said);
+    // The end of a short wait may come before the masters have said how long the holder has.
+    expect(&other, 9, &said[..3]);
     assert_eq!(other.stdout, "");
     expect(&finish(trusting(&fleet, "run").args(["s", "--", "true"])), 0, &[]);
     holder.send("\n");
