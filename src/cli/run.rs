@@ -182,17 +182,17 @@ When the lock is lost:
 Processes:
   The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
   command that it may signal, wherever they went (setsid, daemons); redlatch exits when none of these is left.
-  When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left in the background
-  go on without the lock: let the command wait for those that need it.
+  When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left
+  in the background go on without the lock: let the command wait for those that need it.
   If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with
-  /proc. What the command has started does not get it, and goes on without the lock. Nor does a command get it whose file
-  is set-user-ID or set-group-ID or has capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst -u).
+  /proc. Its descendants do not get it, and go on without the lock. Nor does a command get it whose file is
+  set-user-ID or set-group-ID or has capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst -u).
   Run redlatch itself as the final user: setpriv ... redlatch run ... On other systems the command and its descendants go
   on.
 
 Output:
-  What redlatch says does not delay it while the command runs: of messages that nobody reads from stderr the oldest are dropped and counted, and
-  its end waits at most 1s for a reader.
+  Messages do not delay redlatch while the command runs: if nobody reads stderr, the oldest are dropped and counted,
+  and its end waits at most 1s for a reader.
 
 Signals:
   TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command. TERM, INT, HUP or QUIT
