@@ -139,11 +139,11 @@ pub struct Engine {
     decided: Vec<Id>,
     timers: Timers,
     outcomes: VecDeque<(OpId, Outcome)>,
-    /// Of the latest acquisition, the same for all of one TTL.
+    /// Terms of the latest acquisition, the same for all of one TTL.
     terms: Terms,
     /// The clock from which fencing tokens are drawn.
     wall_clock: WallClock,
-    /// What was counted and timed. What others know better is filled in for a snapshot.
+    /// Counters and times. Values that others know better are filled in for a snapshot.
     stats: Stats,
     pace: Pace,
     events: Events,

@@ -34,8 +34,8 @@ pub use name::LockName;
 pub use tally::{Tally, Verdict, quorum};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
 
-/// What the key of the mark has behind the prefix (`Quarantine::Strict`): no lock may have this name, in no
-/// mode, for the mark would overwrite it.
+/// Key of the mark behind the prefix (`Quarantine::Strict`): no lock of any mode may have this name, for the
+/// mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
 /// How keys begin behind the prefix on which commands are tried that change nothing: a lock with such a name
@@ -107,7 +107,7 @@ impl Token {
     /// Number of bytes of a token: 20, as Redis's page on distributed locks proposes.
     pub const SIZE: usize = 20;
 
-    /// What stands where no token was drawn yet; no master ever gets it.
+    /// Placeholder where no token was drawn yet; no master ever gets it.
     pub(crate) const UNSET: Self = Self([0; Self::SIZE]);
 
     /// Draws a token; the generator must be a cryptographic one.
@@ -337,7 +337,7 @@ pub enum InputError {
     MinValidityTooLong {
         /// The minimum validity asked for.
         asked: Duration,
-        /// What the TTL leaves after the drift allowance.
+        /// Validity that the TTL leaves after the drift allowance.
         validity: Duration,
     },
     /// A drift allowance above 500,000 ppm.

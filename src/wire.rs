@@ -224,7 +224,7 @@ impl Inbox {
         self.tail = self.tail.saturating_add(size).min(self.bytes.len());
     }
 
-    /// What was received and not yet taken out.
+    /// Bytes that were received and not yet taken out.
     #[inline]
     fn received(&self) -> &[u8] {
         assert!(self.head <= self.tail && self.tail <= self.bytes.len(), "the cursors are out of order");

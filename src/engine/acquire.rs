@@ -161,8 +161,8 @@ impl Engine {
         }
     }
 
-    /// The queues of too many masters are full: to wait for room would be one more queue. What some had room
-    /// for is released.
+    /// The queues of too many masters are full: to wait for room would be one more queue. An attempt that
+    /// some had room for is released.
     #[cold]
     fn refuse_overload(&mut self, now: Instant, id: Id, claim_id: Id) {
         let claim = self.claims.get_mut(claim_id);
@@ -346,7 +346,7 @@ impl Engine {
         let free_count = self.fleet.count() - refused.count() - claim.tally.failed.count();
         let missing_count = self.fleet.quorum.saturating_sub(free_count);
         let report = self.report(now, Round::Acquire, claim, &claim.tally);
-        // What was known before is kept until an answer says otherwise: a wait may end before the last one.
+        // The label known before is kept until an answer says otherwise: a wait may end before the last one.
         let holder_label = op.tries.denied.as_ref().and_then(|denied| denied.holder_label.clone());
         let mut denied = Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label };
         let (claim_id, started, limit) = (op.claim, claim.started, claim.answer_limit);

@@ -37,7 +37,7 @@ pub(super) struct Claim {
     pub(super) asked: MasterSet,
     /// Their votes, late ones included.
     pub(super) tally: Tally,
-    /// What a late vote is good for.
+    /// Effect of a late vote.
     pub(super) votes: Votes,
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
@@ -50,7 +50,7 @@ pub(super) struct Claim {
     pub(super) doubts: Doubts,
 }
 
-/// What the votes of an attempt are good for.
+/// Effect of the votes of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Votes {
     /// They may decide the acquisition.
@@ -110,7 +110,7 @@ pub(super) const NO_RELEASE: &str = "the release has begun";
 /// How far a claim is, as far as something is to be known of it.
 #[derive(Debug)]
 pub(super) enum Course {
-    /// It is attempted, held or released. Of an attempt that has a script: by this operation.
+    /// It is attempted, held or released. The id is the operation's if the attempt has a script.
     Attempt(Id),
     /// The lock was handed over to this claim.
     HandedOver(Id),
@@ -134,7 +134,7 @@ pub(super) struct Release {
     pub(super) unproven: MasterSet,
 }
 
-/// What a vote or an answer may have brought about.
+/// Possible effect of a vote or an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
     /// Nothing.
@@ -146,7 +146,7 @@ pub(super) enum Counted {
 }
 
 impl Claim {
-    /// What a slot holds before its first claim.
+    /// Placeholder in a slot before its first claim.
     pub(super) fn blank(now: Instant) -> Self {
         Self {
             entry: Entry::EMPTY,

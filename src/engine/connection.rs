@@ -38,7 +38,7 @@ pub(super) struct LoginState {
     answer: LoginAnswer,
 }
 
-/// What the server said to a login.
+/// Answer of the server to a login.
 #[derive(Debug)]
 enum LoginAnswer {
     /// Nothing yet. The login is kept to keep it out of messages; a handshake keeps its own.
@@ -205,7 +205,7 @@ impl State {
     }
 }
 
-/// What the driver is to do with connections of one kind.
+/// Connections of one kind that the driver is to open or close.
 #[derive(Debug)]
 pub(super) struct Wishes {
     connect: MasterSet,

@@ -1,4 +1,4 @@
-//! What only deliberate defects do. The switches stand where the rules are kept; `mutants.rs` lists them.
+//! Code of deliberate defects alone. The switches stand where the rules are kept; `mutants.rs` lists them.
 
 use std::time::Instant;
 

@@ -59,7 +59,7 @@ use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
 use crate::mutants::mutant;
 
-/// What an acquisition of a fair lock has beside that of a plain one.
+/// State that only an acquisition of a fair lock has.
 #[derive(Debug)]
 pub(super) struct Queuing {
     /// The member of the queues, new for each acquisition.
@@ -70,7 +70,7 @@ pub(super) struct Queuing {
     waits: bool,
     /// The numbers that masters have for it, as they reported last.
     numbers: Vec<(MasterId, u64)>,
-    /// What masters reported in the attempt under way.
+    /// Reports of masters in the attempt under way.
     queue: Vec<(MasterId, QueueState)>,
     /// Masters that were ever asked.
     asked: MasterSet,
@@ -87,7 +87,7 @@ pub(super) struct Leaving {
     pub(super) was_held: bool,
 }
 
-/// What the next attempt waits for.
+/// Event that the next attempt waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing: the masters are to know the number at once.
@@ -110,7 +110,7 @@ pub struct Ticket {
     pub number: u64,
 }
 
-/// What the masters reported of a waiter's place.
+/// Place of a waiter, by the reports of the masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rank {
     /// On no quorum is it the first.
@@ -201,8 +201,8 @@ impl Queuing {
         }
     }
 
-    /// What the next attempt waits for after one with these votes, the last of so many. `spare` masters may
-    /// refuse.
+    /// The event that the next attempt waits for after one with these votes, the last of so many. `spare`
+    /// masters may refuse.
     pub(super) fn next(&self, tally: &Tally, spare: usize, quorum: usize, attempts: u32) -> Next {
         let standing = self.standing(tally, spare);
         let is_known = self.ticket(quorum).is_some();
@@ -270,7 +270,7 @@ impl Queuing {
         left.max()
     }
 
-    /// What was reported of the key in the way.
+    /// Times left of the key in the way, as masters reported them.
     pub(super) fn holders(&self) -> impl Iterator<Item = (MasterId, HolderTtl)> {
         self.queue.iter().filter_map(|(master, queue)| match queue.way {
             Way::Held(holder) => Some((*master, holder)),

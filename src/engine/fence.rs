@@ -10,22 +10,22 @@
 //! # Why tokens grow
 //!
 //! Each vote that counts was given for this attempt's own token, by a master whose fence was smaller then and
-//! is as large now. Of two holders, the second of which asked after the first was answered, some master voted
-//! for both; it had the first one's fence when it voted for the second, or had lost it. If it lost it in a
-//! restart, it was in quarantine until its clock was farther on than its window is wide (`lock/fencing.rs`),
-//! so that whatever it then takes is larger than all that it took before. That holds for votes that are given
-//! after the quarantine, not for those that are counted after it: masters that are in quarantine when a
-//! fenced attempt begins do not count for it at all.
+//! is as large now. Some master voted for both of two holders. If the second asked after the first was
+//! answered, that master had the first one's fence when it voted for the second, or had lost it. If it lost
+//! it in a restart, it was in quarantine until its clock was farther on than its window is wide
+//! (`lock/fencing.rs`), so that whatever it then takes is larger than all that it took before. That holds for
+//! votes that are given after the quarantine, not for those that are counted after it: masters that are in
+//! quarantine when a fenced attempt begins do not count for it at all.
 //!
-//! No clock of a client matters for this, nor whether the lock itself is valid. What matters is that a
+//! No clock of a client matters for this, nor whether the lock itself is valid. The one condition is that a
 //! master's clock is not set back while it has lost a fence, by a restart or because the fence expired.
 //!
-//! # What is not done for fenced locks
+//! # Handover, extension and repair
 //!
-//! They are never handed over within the engine (`handover.rs`): a swap would leave the fence where it is.
-//! Extensions leave the fence alone: it may expire while the lock is held, as its token has left the window
-//! by then. Masters that are asked again for a held lock (`hold.rs`) set its fence, too, so that the margin
-//! is one of fences as well.
+//! Fenced locks are never handed over within the engine (`handover.rs`): a swap would leave the fence where
+//! it is. Extensions leave the fence alone: it may expire while the lock is held, as its token has left the
+//! window by then. Masters that are asked again for a held lock (`hold.rs`) set its fence, too, so that the
+//! margin is one of fences as well.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ use crate::limits;
 use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 
-/// What an acquisition of a fenced lock has beside that of a plain one.
+/// State that only an acquisition of a fenced lock has.
 #[derive(Debug)]
 pub(super) struct Fencing {
     /// The next token is larger than this.
@@ -46,7 +46,7 @@ pub(super) struct Fencing {
     renumbering_count: u32,
     /// Masters that were in quarantine when the attempt began.
     pub(super) quarantined: MasterSet,
-    /// What masters that refused it reported.
+    /// Reports of masters that refused it.
     refusals: Vec<(MasterId, FenceState)>,
 }
 
@@ -68,7 +68,7 @@ impl WallClock {
 
     pub(super) const fn set(&mut self, now: Instant, wall: Duration) {
         if self.wall.is_zero() {
-            // What was learnt without a reading is no property of the clock.
+            // A skew learnt without a reading is no property of the clock.
             self.skew_us = 0;
         }
         (self.read_at, self.wall) = (now, wall);
@@ -163,7 +163,7 @@ impl Fencing {
     }
 }
 
-/// What the fence of a lock with this token is about.
+/// The fence of a lock with this token.
 pub(super) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
 }
@@ -189,7 +189,7 @@ pub(super) fn vote(
     })
 }
 
-/// What a refusal says against the token, if it does.
+/// The objection to the token in a refusal, if there is one.
 fn token_refusal(state: FenceState, token: FencingToken) -> Option<TokenRefusal> {
     let by = Duration::from_micros(state.time_us.abs_diff(token.as_u64()));
     match state.refusal {

@@ -370,7 +370,7 @@ impl Fleet {
         rng: &mut impl Rng,
         timers: &mut Timers,
     ) -> bool {
-        // What was gathered must not reach the next connection.
+        // Requests gathered so far must not reach the next connection.
         self.flush();
         self.groups.leave(master);
         let link = &mut self.links[master.index()];

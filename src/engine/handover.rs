@@ -16,7 +16,7 @@
 //! is one of masters that no other valid lock can count, whether TA was still valid or not; deadline,
 //! quarantine and quorum of all masters apply as ever.
 //!
-//! What a swap leaves is released as what a `SET` leaves. A's claim owes its release wherever it may hold the
+//! A key set by a swap is released like one set by `SET`. A's claim owes its release wherever it may hold the
 //! key; the answer to the swap is that release's answer: done is `Deleted`, not done is `Absent`. A swap that
 //! fails or is not answered leaves TA owed, to be released behind it or over the next connection; and TB too,
 //! if B does not get the lock. A swap that may come late over a connection that is gone makes the absence of
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of
-    /// the other, whose place is reported. That one may be gone by now, and another in its place.
+    /// the other, whose place is `from`. That one may be gone by now, and another in its place.
     pub(super) fn handle_swap_vote(&mut self, now: Instant, master: MasterId, id: Id, from: u32, vote: Vote) {
         let answer = match &vote {
             Vote::Granted => ReleaseAnswer::Deleted,

@@ -1,4 +1,4 @@
-//! What a new connection says first, in one write, and what is learnt from the answers.
+//! First commands of a new connection, in one write, and the facts learnt from the answers.
 //!
 //! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every
 //! earlier reply has met its request. Login and database must succeed; all else is optional, and what a
@@ -73,7 +73,7 @@ pub(super) struct Handshake {
     pub(super) learnt: Learnt,
 }
 
-/// What a master reported of itself.
+/// Facts that a master reported of itself.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Learnt {
     pub(super) run_id: Option<Box<str>>,

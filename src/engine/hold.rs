@@ -302,7 +302,7 @@ impl Engine {
         if now >= valid_until || is_known || !is_proven || !self.fleet.usable.contains(master) {
             return;
         }
-        // Of an extension under way nobody knows yet how it ends: the grant is to be true in either case.
+        // An extension under way may succeed or fail: the grant is to be true in either case.
         let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
         let left = end + self.config.drift.of(op.asked.ttl.as_duration()) - now;
         let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {

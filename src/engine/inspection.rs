@@ -1,4 +1,4 @@
-//! What masters report of a lock when they are asked, and what follows from it.
+//! Masters' answers to an inspection or a forced unlock, and the status of the lock that follows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ impl Inspection {
     }
 
     /// Returns the holder's [`crate::Guard::token`] if a quorum of the configured masters holds the same
-    /// value. Of another library's lock it is the whole value.
+    /// value. For another library's lock it is the whole value.
     #[must_use]
     pub fn holder(&self) -> Option<&[u8]> {
         self.value().map(|value| split_value(value).0)
@@ -172,7 +172,7 @@ impl KeyState {
         }
     }
 
-    /// Returns the token of the holder and its label, of a key that the master holds. Of another library's
+    /// Returns the token and the label of the holder, if the master holds the key. For another library's
     /// lock the whole value is the token.
     #[must_use]
     pub fn holder(&self) -> Option<(&[u8], Option<&str>)> {

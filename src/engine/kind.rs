@@ -7,7 +7,7 @@ use crate::lock::command::fenced::FencedAnswer;
 use crate::lock::{FencingToken, NamedScript, Vote};
 use crate::resp::Reply;
 
-/// What the lock of a claim is on the masters, where a fair lock is a plain one.
+/// Kind of the lock of a claim on the masters, where a fair lock is a plain one.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Plain,

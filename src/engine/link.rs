@@ -35,11 +35,11 @@ struct Identity {
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
     /// Whether nothing but this client's own watch speaks for it: it was there before it took another's
-    /// place, or it was unfit for a while. What is reported of its age does not show that it has the locks.
+    /// place, or it was unfit for a while. Its reported age does not show that it has the locks.
     is_doubtful: bool,
 }
 
-/// What a handshake reveals of the process that was there before.
+/// State of the process that was there before, as a handshake reveals it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Predecessor {
     /// It is the one that answered.
@@ -80,7 +80,7 @@ pub(super) struct Link {
     /// Whether the scripts of each kind of lock are on their way to it.
     pub(super) scripts_loading: [bool; Tag::ALL.len()],
     pub(super) round_trip: RoundTrip,
-    /// What was counted of it. State and time in quarantine are filled in for a snapshot.
+    /// Counters and times of it. State and time in quarantine are filled in for a snapshot.
     pub(super) stats: MasterStats,
     /// Whether it was ever connected.
     was_connected: bool,
@@ -144,7 +144,7 @@ impl Link {
         refused.map(|(_, text)| &**text)
     }
 
-    /// What a server in its handshake last refused, in its words.
+    /// The last refusal of a server in its handshake, in its words.
     pub(super) fn last_refusal(&self) -> Option<&str> {
         match &self.connection.state {
             State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| &**text),
@@ -275,7 +275,7 @@ impl Link {
         until.saturating_duration_since(self.quarantined_since)
     }
 
-    /// What was counted of it so far.
+    /// Counters and times of it so far.
     pub(super) fn snapshot(&self, now: Instant, is_ready: bool) -> MasterStats {
         let quarantined = self.stats.quarantined + self.time_in_quarantine(now);
         MasterStats { is_ready, quarantined, ..self.stats.clone() }

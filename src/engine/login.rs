@@ -111,7 +111,7 @@ impl Engine {
         login.into_iter().chain(self.subscriptions.open_login(master))
     }
 
-    /// What went wrong before is over once all open connections have the login.
+    /// An earlier error is over once all open connections have the login.
     fn check_login(&mut self, master: MasterId) {
         let version = self.logins.current(master).version;
         let is_accepted = self.open_logins(master).all(|login| login.is_accepted(version));

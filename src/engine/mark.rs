@@ -27,7 +27,7 @@ pub(super) const WRITING: &str = "SET of the mark";
 pub(super) const FOREIGN: &str =
     "the key PREFIXredlatch:mark is no mark; choose another prefix, or delete the key";
 
-/// What a master said to the request for its mark.
+/// Answer of a master to the request for its mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MarkAnswer {
     /// There is no mark.

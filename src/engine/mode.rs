@@ -1,4 +1,4 @@
-//! What a lock is: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions
+//! Mode of a lock: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions
 //! and knows no more.
 //!
 //! | | plain | fenced | shared |
@@ -32,12 +32,12 @@ use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
 
-/// What is known of the key that was in the way of an attempt.
+/// Reports gathered about the key that was in the way of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gathered {
     /// All that masters report of it.
     All,
-    /// What they reported of it beside the queue, which says when to come again.
+    /// Their reports of it beside the queue, which says when to come again.
     InQueue,
     /// Nothing: they are to be asked.
     None,
@@ -84,7 +84,7 @@ impl ModeState {
         }
     }
 
-    /// An attempt begins: returns what its claim is.
+    /// An attempt begins: returns the kind of its claim.
     pub(super) fn begin_attempt(
         &mut self,
         fleet: &Fleet,
@@ -172,7 +172,7 @@ pub(super) const fn check(options: &Options) -> Result<(), InputError> {
     }
 }
 
-/// What an operation learns from answers to its attempts.
+/// State of an operation that answers to its attempts update.
 pub(super) struct Learner<'a> {
     pub(super) mode: &'a mut ModeState,
     pub(super) policy: &'a mut Policy,

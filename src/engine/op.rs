@@ -31,16 +31,16 @@ pub(super) struct Op {
     pub(super) label: Vec<u8>,
     pub(super) asked: Asked,
     pub(super) tries: Tries,
-    /// What the lock is.
+    /// Mode of the lock.
     pub(super) mode: ModeState,
     /// How it waits.
     pub(super) policy: Policy,
-    /// Of one that keeps new readers out while it waits.
+    /// The reservation of a writer that keeps new readers out while it waits.
     pub(super) reservation: Option<Box<Reservation>>,
     /// The latest attempt's claim.
     pub(super) claim: Id,
     pub(super) state: OpState,
-    /// What an operation in the state [`OpState::Query`] does.
+    /// The query of an operation in the state [`OpState::Query`].
     pub(super) query: Option<Box<Query>>,
     /// Where the end of the validity in `state` has moved since the grant, for others to read.
     pub(super) validity: Validity,
@@ -55,7 +55,7 @@ pub(super) struct Op {
     pub(super) is_special: bool,
 }
 
-/// What was asked of an acquisition.
+/// Times and limits asked for an acquisition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked {
     pub(super) submitted: Instant,
@@ -71,7 +71,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Of an operation that is no acquisition.
+    /// The times of an operation that is no acquisition.
     pub(super) const fn of_query(now: Instant, ttl: Ttl) -> Self {
         Self {
             submitted: now,
@@ -99,7 +99,7 @@ pub(super) struct Tries {
     pub(super) denied: Option<Box<Denied>>,
     /// The turns in a row that led to this one, if it was handed over; see [`Op::streak`].
     pub(super) streak: HandoverStreak,
-    /// What masters reported of the key that was in the way of the latest attempt.
+    /// Times left of the key that was in the way of the latest attempt, as masters reported them.
     pub(super) holders: Vec<(MasterId, HolderTtl)>,
     /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
     pub(super) reader_count: usize,
@@ -129,7 +129,7 @@ pub(super) enum OpState {
 pub(super) struct Held {
     pub(super) since: Instant,
     pub(super) valid_until: Instant,
-    /// What the validity counts with: that of an extension only once it has succeeded, or shortens it.
+    /// TTL that the validity counts with: that of an extension only once it has succeeded, or shortens it.
     pub(super) ttl: Ttl,
     /// Extensions started; distinguishes a late answer to one from an answer to the next.
     pub(super) round: u32,
@@ -166,7 +166,7 @@ pub(super) struct HandoverStreak {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extension {
     pub(super) deadline: Instant,
-    /// What `valid_until` becomes if it succeeds: counted from its own sending (I3).
+    /// The new `valid_until` if it succeeds: counted from its own sending (I3).
     pub(super) valid_until: Instant,
     pub(super) tally: Tally,
     /// Whether nobody asked for it but the keeping of the lock.
@@ -253,7 +253,7 @@ impl Op {
         }
     }
 
-    /// What it learns from answers to its attempts.
+    /// The state that answers to its attempts update.
     pub(super) const fn learner(&mut self) -> Learner<'_> {
         Learner { mode: &mut self.mode, policy: &mut self.policy, holders: &mut self.tries.holders }
     }
@@ -278,7 +278,7 @@ impl Op {
         }
     }
 
-    /// What a slot holds before its first operation.
+    /// Placeholder in a slot before its first operation.
     pub(super) fn blank(now: Instant, ttl: Ttl) -> Self {
         Self {
             key: Vec::new(),
@@ -327,7 +327,7 @@ impl Op {
         (self.is_sampled, self.is_special) = (false, false);
     }
 
-    /// What the replies to its next attempt are owed for.
+    /// The request to which replies to its next attempt are owed.
     fn owed(&mut self, tag: Tag, claim: Id) -> Owed {
         if std::mem::take(&mut self.is_sampled) {
             Owed::Timed { tag, id: claim }

@@ -43,7 +43,7 @@ pub(super) enum Owed {
 
 const _: () = assert!(size_of::<Owed>() == 16, "each reply owed is copied for each master");
 
-/// What a request does to a lock.
+/// Effect of a request on a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Sets the key for an attempt.
@@ -69,7 +69,7 @@ pub(super) enum Form {
     Whole,
 }
 
-/// What an operation asks about a key.
+/// Information that an operation asks for about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     /// The time left to the holder of a lock that was refused.
@@ -90,7 +90,7 @@ pub(super) enum MarkStep {
     Write,
 }
 
-/// What an ignored reply may be.
+/// Expected form of an ignored reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// How many were reached, or how many are left.

@@ -119,7 +119,7 @@ impl Engine {
         } else if let (Some(op), Ok(count)) = (self.ops.find_mut(id), count)
             && op.denied_lately().is_some()
         {
-            // What was known before is kept until an answer says otherwise: a wait may end before the last
+            // The count known before is kept until an answer says otherwise: a wait may end before the last
             // one.
             op.tries.reader_count = if count == 0 { 0 } else { op.tries.reader_count.max(count) };
         }

@@ -27,7 +27,7 @@ pub(super) struct Query {
 
 #[derive(Debug)]
 enum Work {
-    /// What each master has answered; the value comes first, then how many readers there are, then the time.
+    /// Answers of each master; the value comes first, then how many readers there are, then the time.
     Inspect {
         parts: Vec<Parts>,
         states: Vec<Option<KeyState>>,
@@ -110,8 +110,8 @@ impl Query {
         }
     }
 
-    /// The last answer to a look. Of a master in quarantine, which is so for the time `left_in_quarantine`, a
-    /// key that is absent may have been forgotten (I8).
+    /// The last answer to a look. A master in quarantine, for the time `left_in_quarantine`, may have
+    /// forgotten a key that is absent (I8).
     pub(super) fn note_time_left(
         &mut self,
         master: MasterId,

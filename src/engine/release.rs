@@ -21,7 +21,7 @@ use crate::lock::command::scripts::Script;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 
-/// What a release ends.
+/// State of an operation that a release ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     Query,

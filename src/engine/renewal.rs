@@ -15,7 +15,7 @@ use crate::mutants::mutant;
 /// How a held lock is kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Renewal {
-    /// What each renewal asks for.
+    /// TTL that each renewal asks for.
     ttl: Ttl,
     /// When the next one is due; `None` once there will be no more.
     pub(super) renew_at: Option<Instant>,
@@ -72,8 +72,8 @@ impl Renewal {
         self.renew_at = Some(at.max(since + ttl / 6).max(now));
     }
 
-    /// A renewal is due: what to ask for now, if anything. What a caller extended to a longer TTL is not cut
-    /// short; and the last renewal is shorter than the others.
+    /// A renewal is due: the TTL to ask for now, if any. A lock that a caller extended to a longer TTL is not
+    /// cut short; and the last renewal is shorter than the others.
     pub(super) fn next_ttl(
         &mut self,
         now: Instant,
@@ -127,9 +127,9 @@ impl Renewal {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extended {
     pub(super) valid_until: Instant,
-    /// What it asked for.
+    /// TTL that it asked for.
     pub(super) ttl: Ttl,
-    /// What the validity counts with.
+    /// TTL that the validity counts with.
     pub(super) held_ttl: Ttl,
     pub(super) is_extended: bool,
 }

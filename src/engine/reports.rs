@@ -1,4 +1,4 @@
-//! What people are shown: what each master said in a round, how the masters are, and how much is under way.
+//! Reports for people: the answers of masters in a round, their status, and how much is under way.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::lock::command::{self, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Vote};
 
 impl Engine {
-    /// What each master said in a round of this claim, for an error.
+    /// The answer of each master in a round of this claim, for an error.
     pub(super) fn report(&self, now: Instant, round: Round, claim: &Claim, tally: &Tally) -> Report {
         let votes = self.fleet.links().map(|link| {
             let master = link.master;

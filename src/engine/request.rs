@@ -1,4 +1,4 @@
-//! What is asked of an engine, and what it answers; and what it asks of its event loop.
+//! Requests to an engine and their outcomes; and its requests to its event loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

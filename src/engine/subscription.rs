@@ -1,4 +1,4 @@
-//! What one waiter knows of its subscription, and what follows for its next attempt.
+//! The subscription of one waiter, and what follows for its next attempt.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ pub(super) struct Subscription {
     quiet_count: u32,
 }
 
-/// What came of the draw after a release, by which not all come.
+/// Outcome of the draw after a release, by which only some waiters try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Draw {
     Open,
@@ -86,7 +86,7 @@ pub(super) struct Wake {
 }
 
 impl Subscription {
-    /// Of an operation whose attempt was refused, and took so long.
+    /// The subscription of an operation whose attempt was refused, and took so long.
     pub(super) fn new(
         id: Id,
         waiter: Waiter,

@@ -40,7 +40,7 @@ pub(super) enum Owed {
     Channel,
 }
 
-/// What a reply or a message came to. The channel of a message is in the buffer.
+/// Meaning of a reply or a message. The channel of a message is in the buffer.
 pub(super) enum Heard {
     Nothing,
     Ready,

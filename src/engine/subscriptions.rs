@@ -84,7 +84,7 @@ pub(super) struct Subscriptions {
     open: MasterSet,
     /// Masters whose connection has done its handshake.
     ready: MasterSet,
-    /// What each waiter knows, by the place of its operation.
+    /// The waiters' subscriptions, each at the place of its operation.
     subscriptions: Vec<Option<Box<Subscription>>>,
     watch_count: usize,
     /// The waiters that are notified on each channel.
@@ -331,8 +331,8 @@ impl Subscriptions {
         }
     }
 
-    /// Bytes were read. What they brought about is in [`Subscriptions::next_notified`]: only when all are
-    /// taken apart, for how many wait is notified right behind the release.
+    /// Bytes were read. Waiters that they notify are in [`Subscriptions::next_notified`] once all are taken
+    /// apart, as the number of waiters comes right behind the release.
     pub(super) fn recv_done(
         &mut self,
         now: Instant,

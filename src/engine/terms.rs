@@ -8,7 +8,7 @@ use crate::limits;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::{InputError, Ttl};
 
-/// What all acquisitions of one TTL share, to be worked out anew only when the TTL changes.
+/// Values that all acquisitions of one TTL share, to be worked out anew only when the TTL changes.
 #[derive(Debug)]
 pub(super) struct Terms {
     /// `None` before the first acquisition.

@@ -1,4 +1,4 @@
-//! What can be wrong with a master: the texts of warnings, and of the reasons why it is not connected.
+//! Faults of a master: the texts of warnings, and of the reasons why it is not connected.
 
 use std::time::Duration;
 

@@ -233,7 +233,7 @@ impl Engine {
         let asking = asking.filter(|place| *place != id.index);
         let asking = asking.map(|place| self.ops.at(place));
         let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
-            // What masters say is the same for all who want the lock: contention, or an outage.
+            // Masters answer the same to all who want the lock: contention, or an outage.
             Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
             None => {
                 let labels = self.config.labels.iter().cloned();

@@ -20,7 +20,7 @@ const NOBODY: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct WaitQueues {
-    /// What makes hashes differ from one engine to the next: names of locks are often chosen by others.
+    /// Secret by which hashes differ from one engine to the next: names of locks are often chosen by others.
     secret: [u64; 2],
     /// The first head of each bucket. As many as a power of two.
     buckets: Vec<u32>,
@@ -35,7 +35,7 @@ struct Spot {
     /// The neighbours; the last one's is the head. `NOBODY` outside any queue.
     ahead: u32,
     behind: u32,
-    /// Of a head: the next one in its bucket, and how many are in the queue.
+    /// The next head in the bucket, and how many are in the queue; only a head has them.
     next_head: u32,
     count: u32,
     is_head: bool,

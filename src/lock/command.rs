@@ -3,7 +3,7 @@
 //! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on
 //! distributed locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form
 //! without its comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
-//! What deletes by force, for people who ask for just that, is in `command/query.rs`.
+//! The forced deletion, for people who ask for just that, is in `command/query.rs`.
 
 pub(crate) mod answer;
 pub(crate) mod entry;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::mutants::mutant;
 
-/// What the key of a fence has between the prefix and the lock's name: no lock may have a name that starts
-/// like this.
+/// Part of a fence's key between the prefix and the lock's name: no lock may have a name that starts like
+/// this.
 pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
 
 /// Number that is larger than the number of each earlier fenced holder of the same lock, whatever pauses and

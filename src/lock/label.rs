@@ -10,7 +10,7 @@
 use super::{InputError, Token};
 use crate::limits;
 
-/// What stands between token and label. No text has it, so a value of another library is not taken apart.
+/// Separator of token and label. No text has it, so a value of another library is not taken apart.
 const SEPARATOR: u8 = b'\t';
 
 /// Label of a holder, such as `host:pid:job`: 1 to 64 bytes ([`limits::HOLDER_LABEL_SIZE_MAX`]) of text
@@ -47,7 +47,7 @@ impl<'a> HolderLabel<'a> {
     }
 }
 
-/// What a lock's value is: the token, and what follows it.
+/// The part of a lock's value behind the token: the separator and the label.
 pub(crate) fn encode_label(out: &mut Vec<u8>, label: &[u8]) {
     out.push(SEPARATOR);
     out.extend_from_slice(label);

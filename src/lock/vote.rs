@@ -1,4 +1,4 @@
-//! What a master answers to an attempt, and why one gave no answer.
+//! Answer of a master to an attempt, or the reason why it gave none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub enum HolderTtl {
 pub enum Failure {
     /// There was no usable connection.
     NotConnected {
-        /// What happened to the connection, and to the latest attempt to make it.
+        /// Reason: the end of the last connection or attempt to connect, or a first attempt under way.
         why: Arc<str>,
     },
     /// The connection broke after this command, or an earlier one for this lock, was queued.

@@ -14,7 +14,7 @@ use crate::words::is_deceptive;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongShape;
 
-/// What a master said to a release.
+/// Answer of a master to a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReleaseAnswer {
     /// The key held the token and is deleted.
@@ -35,7 +35,7 @@ pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
 }
 
-/// What follows the grant that `received` starts with, if it does: nearly all replies to
+/// The bytes behind the grant that `received` starts with, if it does: nearly all replies to
 /// [`super::encode_acquire`] are one.
 #[inline]
 pub(crate) fn split_granted(received: &[u8]) -> Option<&[u8]> {
@@ -54,7 +54,7 @@ pub(crate) fn split_unheard(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b":0\r\n")
 }
 
-/// What comes over a connection that has subscribed.
+/// Message or answer over a connection that has subscribed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notification<'a> {
     /// The lock with this key was released.
@@ -112,7 +112,7 @@ pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 pub(super) fn is_wrong_type(text: &[u8]) -> bool {
     text.starts_with(b"WRONGTYPE ")
         || (text.starts_with(b"ERR Error running script") && memmem::find(text, b": WRONGTYPE ").is_some())
-        // Of Redis's DELEX.
+        // The error of Redis's DELEX.
         || text.starts_with(b"ERR Key should be of string type")
 }
 

@@ -1,4 +1,4 @@
-//! What most commands have in common: key and value of a lock, and its TTL, encoded once for all masters.
+//! Common parts of most commands: key and value of a lock, and its TTL, encoded once for all masters.
 
 use memchr::memchr;
 
@@ -9,8 +9,8 @@ const CRLF: &[u8] = b"\r\n";
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
 const TOKEN_HEAD: &[u8] = b"$20\r\n";
 
-/// What a lock is on a master, key and value as two encoded bulk strings: the form in which most commands
-/// have them. The value is the token, and behind it the holder's label if there is one.
+/// Key and value of a lock on a master, as two encoded bulk strings: the form in which most commands have
+/// them. The value is the token, and behind it the holder's label if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     pub(super) bytes: Vec<u8>,
@@ -104,7 +104,7 @@ pub(crate) fn name_in(key: &[u8], prefix_size: usize) -> &[u8] {
     key_bytes(key).get(prefix_size..).unwrap_or_default()
 }
 
-/// What an encoded bulk string is about.
+/// The content of an encoded bulk string.
 pub(super) fn key_bytes(key: &[u8]) -> &[u8] {
     let start = memchr(b'\n', key).map_or(0, |end| end + 1);
     key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()

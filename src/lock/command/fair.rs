@@ -22,12 +22,11 @@ use crate::lock::{Failure, HolderTtl, Token};
 use crate::resp::{self, Array, Reply};
 use std::time::Duration;
 
-/// What a key of a queue has between the prefix and the lock's name: no lock may have a name that starts like
-/// this.
+/// Start of a queue's keys, behind the prefix: no lock may have a name that starts like this.
 pub(crate) const FAIR_NAME: &[u8] = b"redlatch:fair:";
 const TICKETS_NAME: &[u8] = b"redlatch:fair:t:";
 const HEARTBEATS_NAME: &[u8] = b"redlatch:fair:h:";
-/// What the channel of a waiter has between the prefix and its id.
+/// Part of a waiter's channel between the prefix and its id.
 const CHANNEL_NAME: &[u8] = b"redlatch:fair:c:";
 
 /// The largest ticket that is believed: beyond it the scripts' numbers are no longer exact.
@@ -105,7 +104,7 @@ pub(crate) fn encode_fair_notify(out: &mut Vec<u8>, entry: &Entry, waiter: &Wait
     encode_channels(out, entry, waiter);
 }
 
-/// What the channel of each waiter starts with.
+/// The start of each waiter's channel, as an encoded bulk string.
 fn encode_channels(out: &mut Vec<u8>, entry: &Entry, waiter: &Waiter) {
     let prefix = key_bytes(entry.key()).get(..waiter.prefix_size).unwrap_or_default();
     encode_joined(out, &[prefix, CHANNEL_NAME]);
@@ -129,7 +128,7 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &
     value
 }
 
-/// What a master said to [`encode_fair_acquire`].
+/// Answer of a master to [`encode_fair_acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FairAnswer {
     /// The lock is set, or is not, and the waiter's ticket stands for as long as a heartbeat lasts.
@@ -138,7 +137,7 @@ pub(crate) enum FairAnswer {
     Failed(Failure),
 }
 
-/// What a master reported of lock and queue.
+/// State of lock and queue, as a master reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueState {
     pub(crate) way: Way,
@@ -148,7 +147,7 @@ pub(crate) struct QueueState {
     pub(crate) ahead: u64,
 }
 
-/// What is in the way of a fair lock.
+/// Obstacle in the way of a fair lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Somebody has it.

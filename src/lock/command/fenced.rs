@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
 
-/// What the fence of a lock is about: its token, and what all fences of a client have in common.
+/// Fence of a lock: its token, and the settings that all fences of a client have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fence {
     pub(crate) token: FencingToken,
@@ -92,7 +92,7 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> &'a [u
     value
 }
 
-/// What a master said to [`encode_fenced_acquire`] or [`encode_fenced_repair`].
+/// Answer of a master to [`encode_fenced_acquire`] or [`encode_fenced_repair`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FencedAnswer {
     /// Lock and fence are set.
@@ -105,19 +105,19 @@ pub(crate) enum FencedAnswer {
     Failed(Failure),
 }
 
-/// What a master reported with its refusal.
+/// State of lock and fence, as a master reported it with its refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FenceState {
     pub(crate) refusal: Refusal,
     /// The largest token that it took, or zero.
     pub(crate) fence: u64,
-    /// What is left of the holder's time.
+    /// The time left to the holder.
     pub(crate) holder: HolderTtl,
     /// Its clock.
     pub(crate) time_us: u64,
 }
 
-/// What is in the way of a fenced lock.
+/// Obstacle in the way of a fenced lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Somebody else's key.

@@ -6,7 +6,7 @@
 //! 1. A request names its script by the digest: `EVALSHA`.
 //! 2. A master that does not know the digest answers `NOSCRIPT` and has changed nothing. It gets the same
 //!    request again with the script in full: `EVAL`, which also makes the script known there.
-//! 3. What follows an attempt must not cost a second round trip: a release above all. So the scripts that
+//! 3. A request behind an attempt must not cost a second round trip: a release above all. So scripts that
 //!    follow are loaded with `SCRIPT LOAD` before they are needed. An attempt for a plain lock is a `SET`,
 //!    which no master can miss, so the handshake loads what follows it ([`PLAIN`]). An attempt for another
 //!    lock is a script itself: behind the first one that a master did not know, it gets all scripts of that
@@ -115,7 +115,7 @@ scripts! {
     FORCE_UNLOCK: "force_unlock" from ["force_unlock"], 1 + 0, "e92d12bd12716bf8dd71c9f9161672a303dff636";
 }
 
-/// What may follow the attempt for a plain lock.
+/// The scripts that may follow the attempt for a plain lock.
 pub(crate) const PLAIN: [NamedScript; 5] = [RELEASE, EXTEND, SWAP, RELEASE_NOTIFY, RELEASE_WAKE];
 
 /// The attempt for a fenced lock, and what may follow it.

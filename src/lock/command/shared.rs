@@ -28,8 +28,8 @@ use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
 
-/// What the key of a reservation has between the prefix and the lock's name: no lock may have a name that
-/// starts like this.
+/// Part of a reservation's key between the prefix and the lock's name: no lock may have a name that starts
+/// like this.
 pub(crate) const RESERVATION_NAME: &[u8] = b"redlatch:writer:";
 
 /// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes

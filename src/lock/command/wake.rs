@@ -10,8 +10,8 @@ use crate::limits;
 use crate::lock::Token;
 use crate::resp;
 
-/// What the channel of a group has between the prefix and the lock's name. No lock may have a name that
-/// starts like this, so that no lock's own channel is one of a group.
+/// Part of a group's channel between the prefix and the lock's name. No lock may have a name that starts like
+/// this, so that no lock's own channel is one of a group.
 pub(crate) const WAKE_NAME: &[u8] = b"redlatch:wake:";
 
 /// Compare and delete; notifies group 0, and two of the others that have members. The token is random, and so

@@ -160,8 +160,8 @@ fn complete(input: &[u8]) -> (Reply<'_>, usize) {
     }
 }
 
-/// What a connection makes of a stream that arrives in `pieces`. It waits for `size_min` bytes before a
-/// second try.
+/// Replies, and the error, that a connection decodes from a stream in `pieces`. It waits for `size_min` bytes
+/// before a second try.
 fn receive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, Option<ProtocolError>) {
     let (mut inbox, mut size_min, mut replies) = (Vec::new(), 0, Vec::new());
     for piece in pieces {
