@@ -245,8 +245,8 @@ pub(crate) const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) const WOKEN_COUNT: u32 = 3;
 
 /// Number of groups of the clients that wait for one lock: 16. A client that has waited lately notifies two
-/// groups of its release, and the readers. Each waiting client is in a random group. Of 15 waiting clients
-/// three are notified on average; where a single one waits, the master looks through all groups.
+/// groups of its release, and the readers. Each waiting client is in a random group. On average three of 15
+/// waiting clients are notified; where a single one waits, the master looks through all groups.
 pub const WAKE_GROUP_COUNT: u32 = 16;
 
 /// Largest factor by which the pause of a waiter without a message so far exceeds the longest `retry_delay`:
