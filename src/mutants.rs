@@ -19,7 +19,7 @@ macro_rules! mutant {
 }
 pub(crate) use mutant;
 
-/// A defect, named after what it does wrong; below the first rule of `docs/rules.md` that it breaks.
+/// A defect, named after what it does wrong; below the first rule of `docs/dev/rules.md` that it breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
     not(redlatch_mutants),
