@@ -152,9 +152,16 @@ impl<L> SetAcquisition<L> {
             SetState::Waiting => Some(match answer {
                 Ok(lock) => {
                     self.held.push((place, lock));
-                    match self.held.len() == self.count {
-                        true => self.end_round(now, now, None, back, remaining),
-                        false => self.ask_together(now),
+                    if self.held.len() == self.count {
+                        return Some(self.end_round(now, now, None, back, remaining));
+                    }
+                    // Its last attempt may have begun as the wait ended. The others would take one more.
+                    match self.failed_before.take().filter(|_| self.left(now).is_zero()) {
+                        Some(failed) => {
+                            back.extend(self.held.drain(..).map(|(_, lock)| lock));
+                            Step::Failed(failed)
+                        }
+                        None => self.ask_together(now),
                     }
                 }
                 Err(error) => {
@@ -311,6 +318,27 @@ mod tests {
             }
             let Some(Step::Failed(Failed { place, error })) = step else { panic!("{order:?}: {step:?}") };
             assert_eq!((place, error), (1, AcquireError::Overloaded));
+        }
+    }
+
+    #[test]
+    fn no_round_begins_after_the_wait() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let config = Arc::new(config);
+        let (now, wait) = (clock::now(), Duration::from_secs(1));
+        for (took, is_asked) in [(wait / 2, true), (wait, false)] {
+            let (mut acquisition, _) =
+                SetAcquisition::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait));
+            let mut back = Vec::new();
+            for place in [0, 1] {
+                acquisition.answer(now, place, Err(contended(&config)), &mut back, |()| wait);
+            }
+            let step = acquisition.answer(now + took, 0, Ok(()), &mut back, |()| wait);
+            match step {
+                Some(Step::Ask(places)) if is_asked => assert_eq!((places, back.len()), (vec![1], 0)),
+                Some(Step::Failed(_)) if !is_asked => assert_eq!(back.len(), 1, "it is given back"),
+                step => panic!("{took:?}: {step:?}"),
+            }
         }
     }
 
