@@ -136,7 +136,7 @@ impl Engine {
             None => claim.entry.set_key(&op.key, &claim.token),
         }
         claim.asked = if !op.is_special {
-            self.fleet.send(self.fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
+            self.fleet.queue(self.fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
                 command::encode_acquire(out, &claim.entry, &self.terms.tail);
             })
         } else {
@@ -409,16 +409,16 @@ impl Engine {
         let op = self.ops.get(id);
         let usable = refused.intersection(self.fleet.usable);
         if is_last || op.tries.count == 1 {
-            self.fleet.send(usable, Owed::Query { question: Question::Value, id }, |out| {
+            self.fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
                 command::query::encode_value(out, &op.key)
             });
         }
         if is_last || op.tries.count == 1 || op.tries.reader_count > 0 {
-            self.fleet.send(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
+            self.fleet.queue(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
                 command::shared::encode_reader_count(out, &op.key)
             });
         }
-        self.fleet.send(usable, Owed::Query { question: Question::Holder, id }, |out| {
+        self.fleet.queue(usable, Owed::Query { question: Question::Holder, id }, |out| {
             command::query::encode_pttl(out, &op.key)
         })
     }

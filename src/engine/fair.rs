@@ -162,7 +162,7 @@ impl Queuing {
         script: Script,
     ) -> MasterSet {
         let waiter = self.waiter(&fleet.config);
-        let sent = fleet.send(to, owed, |out| {
+        let sent = fleet.queue(to, owed, |out| {
             command::fair::encode_fair_acquire(out, script, &claim.entry, ttl.as_millis(), &waiter);
         });
         self.asked = self.asked.union(sent);
@@ -195,7 +195,7 @@ impl Queuing {
     pub(super) fn notify_first(&self, fleet: &mut Fleet, masters: MasterSet, key: &[u8]) {
         if !masters.is_empty() && fleet.config.wakes_waiters && !mutant!(FailedUnreported) {
             let (entry, waiter) = (key_only(key), self.waiter(&fleet.config));
-            fleet.send(masters.intersection(fleet.ready), Owed::EndOfWait, |out| {
+            fleet.queue(masters.intersection(fleet.ready), Owed::EndOfWait, |out| {
                 command::fair::encode_fair_notify(out, &entry, &waiter);
             });
         }
@@ -314,7 +314,7 @@ pub(super) fn leave(fleet: &mut Fleet, leaving: &Leaving) {
     }
     let (entry, waiter) = (key_only(key), queuing.waiter(&fleet.config));
     let notifies = fleet.config.wakes_waiters;
-    fleet.send(queuing.asked.intersection(fleet.ready), Owed::EndOfWait, |out| {
+    fleet.queue(queuing.asked.intersection(fleet.ready), Owed::EndOfWait, |out| {
         command::fair::encode_fair_leave(out, &entry, &waiter, notifies);
     });
 }

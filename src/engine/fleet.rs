@@ -1,7 +1,7 @@
 //! The masters together: their links, which of them may be asked and which may vote, and every request on its
 //! way to them.
 //!
-//! Every request but a handshake's goes through [`Fleet::send`]. Requests are gathered as long as they go to
+//! Every request but a handshake's goes through [`Fleet::queue`]. Requests are gathered as long as they go to
 //! the same masters, then handed to each link as one piece: before anything for other masters is taken,
 //! before a link's bytes are looked at, and before it fails. So each link has its requests in the order in
 //! which they were made, and an entry for each beside its bytes.
@@ -133,9 +133,15 @@ impl Fleet {
 
     // ---- requests ----
 
-    /// Queues a request for the masters `to`; returns those that had room for it.
+    /// Queues a request for the masters `to`; returns those that had room for it. The driver's next flush
+    /// writes it.
     #[inline]
-    pub(super) fn send(&mut self, to: MasterSet, owed: Owed, encode: impl FnOnce(&mut Vec<u8>)) -> MasterSet {
+    pub(super) fn queue(
+        &mut self,
+        to: MasterSet,
+        owed: Owed,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> MasterSet {
         if to.is_empty() {
             return to;
         }
@@ -143,7 +149,7 @@ impl Fleet {
         let has_room = is_gathering || self.gather_for(to);
         encode(&mut self.gathered.bytes);
         self.gathered.owed.push(owed);
-        if has_room { to } else { self.hand_over() }
+        if has_room { to } else { self.distribute() }
     }
 
     /// Queues a compare-and-delete on those of `to` that are ready; returns those that had room for it.
@@ -163,7 +169,7 @@ impl Fleet {
         for index in 0..self.groups.release.len() {
             let (by, group) = self.groups.release[index];
             let group = group.intersection(to);
-            let group = self.send(group, owed, |out| command::encode_release(out, by, entry, notifies));
+            let group = self.queue(group, owed, |out| command::encode_release(out, by, entry, notifies));
             if notifies && !by.is_script() {
                 self.send_notification(group, entry);
             }
@@ -183,7 +189,7 @@ impl Fleet {
     ) -> MasterSet {
         let by_script = to.intersection(self.ready).intersection(MasterSet::only(publisher));
         let prefix_size = self.config.prefix.len();
-        let woken = self.send(by_script, owed, |out| {
+        let woken = self.queue(by_script, owed, |out| {
             command::wake::encode_release_wake(out, Script::Sha, entry, prefix_size);
         });
         woken.union(self.send_release(to.without(by_script), owed, entry, Notify::Nobody))
@@ -196,7 +202,7 @@ impl Fleet {
 
     /// Queues the notification of all waiters for a lock that was released.
     pub(super) fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
-        self.send(to, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, entry.key()));
+        self.queue(to, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, entry.key()));
     }
 
     /// Queues a request that compares the token and sets, an extension or a swap, on those of `to` that are
@@ -210,14 +216,14 @@ impl Fleet {
         let mut sent = MasterSet::EMPTY;
         for index in 0..self.groups.extend.len() {
             let (by, group) = self.groups.extend[index];
-            sent = sent.union(self.send(group.intersection(to), owed, |out| encode(out, by)));
+            sent = sent.union(self.queue(group.intersection(to), owed, |out| encode(out, by)));
         }
         sent
     }
 
     /// Queues a login, which may be larger than any request that is gathered. False if there is no room.
     pub(super) fn send_login(&mut self, master: MasterId, login: &Login, version: u32) -> bool {
-        self.flush();
+        self.distribute_gathered();
         self.has_queued = true;
         self.link_mut(master).connection.send_login(login, version, Owed::Login)
     }
@@ -225,7 +231,7 @@ impl Fleet {
     /// Starts to gather for `masters`. False if one of them might not have room.
     #[inline(never)]
     fn gather_for(&mut self, masters: MasterSet) -> bool {
-        self.flush();
+        self.distribute_gathered();
         self.gathered.masters = masters;
         let size_max = GATHERED_SIZE_MAX + limits::REQUEST_SIZE_MAX;
         let count_max = GATHERED_SIZE_MAX / REQUEST_SIZE_MIN + 1;
@@ -234,17 +240,17 @@ impl Fleet {
             .all(|link| !masters.contains(link.master) || link.connection.wire.has_room(size_max, count_max))
     }
 
-    /// Hands over what was gathered.
+    /// Appends the gathered requests to the outbox of each master that they are for.
     #[inline]
-    fn flush(&mut self) {
+    fn distribute_gathered(&mut self) {
         if !self.gathered.masters.is_empty() {
-            self.hand_over();
+            self.distribute();
         }
     }
 
     /// The same; returns those of the masters that had room for it.
     #[inline(never)]
-    fn hand_over(&mut self) -> MasterSet {
+    fn distribute(&mut self) -> MasterSet {
         let Gathered { masters, bytes, owed } = &mut self.gathered;
         let mut taken = *masters;
         for link in &mut self.links {
@@ -291,16 +297,16 @@ impl Fleet {
         Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
     }
 
-    /// Whether a link got bytes to write since the last call.
+    /// Distributes the gathered requests. Returns whether a link got bytes to write since the last call.
     #[inline]
     pub(super) fn take_queued(&mut self) -> bool {
-        self.flush();
+        self.distribute_gathered();
         std::mem::take(&mut self.has_queued)
     }
 
     /// Bytes to write.
     pub(super) fn send_ready(&mut self, master: MasterId) -> &[u8] {
-        self.flush();
+        self.distribute_gathered();
         self.link(master).connection.wire.send_ready()
     }
 
@@ -371,7 +377,7 @@ impl Fleet {
         timers: &mut Timers,
     ) -> bool {
         // Requests gathered so far must not reach the next connection.
-        self.flush();
+        self.distribute_gathered();
         self.groups.leave(master);
         let link = &mut self.links[master.index()];
         let was_open = !link.connection.is_down();
@@ -543,7 +549,7 @@ impl Fleet {
     /// This client's own watch over a master is over: looks whether a mark says so already.
     fn read_mark(&mut self, master: MasterId) {
         let key = mark::key(&self.config.prefix);
-        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
+        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
             resp::encode_command(out, &[b"GET", &key]);
         });
     }
@@ -562,7 +568,7 @@ impl Fleet {
         let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
         let key = mark::key(&self.config.prefix);
         let mark = format!("{run_id} {}", observed.as_millis());
-        self.send(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
+        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
             let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
             // Nothing that came in the meantime is overwritten either.
             resp::encode_command(out, if is_absent { &words } else { &words[..3] });

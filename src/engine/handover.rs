@@ -130,7 +130,7 @@ impl Engine {
         let swapped = self.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
             command::encode_swap(out, by, &old.entry, &new.entry, ttl);
         });
-        let asked = self.fleet.send(
+        let asked = self.fleet.queue(
             usable.without(holders),
             Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id),
             |out| {

@@ -218,10 +218,10 @@ pub(super) fn send_attempt(
         Kind::Plain => unreachable!("its attempt has no script"),
         Kind::Fenced(token) => {
             let fence = fence::fence(&fleet.config, token);
-            fleet.send(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence))
+            fleet.queue(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence))
         }
         Kind::Shared => {
-            fleet.send(to, owed, |out| encode_shared_acquire(out, script, entry, ttl_ms, prefix_size))
+            fleet.queue(to, owed, |out| encode_shared_acquire(out, script, entry, ttl_ms, prefix_size))
         }
     }
 }
@@ -250,7 +250,7 @@ pub(super) fn send_scripted_release(
     let (to, entry, notify) = (to.intersection(fleet.ready), &claim.entry, claim.notify());
     let prefix_size = fleet.config.prefix.len();
     match claim.kind {
-        Kind::Plain => fleet.send(to, owed, |out| match notify {
+        Kind::Plain => fleet.queue(to, owed, |out| match notify {
             Notify::Group { publisher } if to == MasterSet::only(publisher) => {
                 encode_release_wake(out, script, entry, prefix_size);
             }
@@ -261,14 +261,16 @@ pub(super) fn send_scripted_release(
             // This script publishes the release, with the number of waiters.
             let notifies = matches!(notify, Notify::Group { .. });
             let sent =
-                fleet.send(to, owed, |out| encode_fenced_release(out, script, entry, &fence, notifies));
+                fleet.queue(to, owed, |out| encode_fenced_release(out, script, entry, &fence, notifies));
             if script == Script::Sha && notify == Notify::Waiters {
                 let owed = Owed::Ignored(Shape::Count);
-                fleet.send(sent, owed, |out| encode_notification(out, entry.key()));
+                fleet.queue(sent, owed, |out| encode_notification(out, entry.key()));
             }
             sent
         }
-        Kind::Shared => fleet.send(to, owed, |out| encode_shared_release(out, script, entry, claim.notifies)),
+        Kind::Shared => {
+            fleet.queue(to, owed, |out| encode_shared_release(out, script, entry, claim.notifies))
+        }
     }
 }
 
@@ -286,13 +288,13 @@ pub(super) fn send_extend(
     match (claim.kind, script) {
         (Kind::Shared, _) => {
             let to = to.intersection(fleet.ready);
-            fleet.send(to, owed, |out| encode_shared_extend(out, script, entry, ttl.as_millis()))
+            fleet.queue(to, owed, |out| encode_shared_extend(out, script, entry, ttl.as_millis()))
         }
         (Kind::Plain | Kind::Fenced(_), Script::Sha) => {
             fleet.send_compared(to, owed, |out, by| encode_extend(out, by, entry, ttl))
         }
         (Kind::Plain | Kind::Fenced(_), Script::Text) => {
-            fleet.send(to, owed, |out| encode_extend(out, ExtendBy::Eval, entry, ttl))
+            fleet.queue(to, owed, |out| encode_extend(out, ExtendBy::Eval, entry, ttl))
         }
     }
 }
@@ -326,14 +328,14 @@ pub(super) fn send_repair(
         Kind::Plain => {
             let mut tail = AcquireTail::EMPTY;
             tail.set(ttl_ms);
-            fleet.send(to, owed, |out| encode_acquire(out, entry, &tail))
+            fleet.queue(to, owed, |out| encode_acquire(out, entry, &tail))
         }
         Kind::Fenced(token) => {
             let fence = fence::fence(&fleet.config, token);
-            fleet.send(to, owed, |out| encode_fenced_repair(out, entry, ttl_ms, &fence))
+            fleet.queue(to, owed, |out| encode_fenced_repair(out, entry, ttl_ms, &fence))
         }
         Kind::Shared => {
-            fleet.send(to, owed, |out| encode_shared_acquire(out, Script::Text, entry, ttl_ms, prefix_size))
+            fleet.queue(to, owed, |out| encode_shared_acquire(out, Script::Text, entry, ttl_ms, prefix_size))
         }
     }
 }

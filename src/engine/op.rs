@@ -195,8 +195,8 @@ pub(super) struct Denied {
 }
 
 impl Op {
-    /// Queues the request of an attempt that has a script or a label, or whose round trip is measured, on the
-    /// usable masters; returns those that had room for it.
+    /// Queues the request of an attempt that has a script or a label, or whose round trip is measured: of a
+    /// caller that seldom asks, each one. It goes to the usable masters; returns those that had room for it.
     #[cold]
     #[inline(never)]
     pub(super) fn send_unusual_attempt(
@@ -211,7 +211,7 @@ impl Op {
         self.add_label(claim);
         if self.policy.queuing().is_none() && matches!(self.mode, ModeState::Plain) {
             let owed = self.owed(Tag::Plain, claim_id);
-            return fleet.send(fleet.usable, owed, |out| {
+            return fleet.queue(fleet.usable, owed, |out| {
                 command::encode_acquire(out, &claim.entry, tail);
             });
         }

@@ -31,13 +31,13 @@ impl Engine {
         let (key, fleet) = (&self.ops.get(id).key, &mut self.fleet);
         let question = |question| Owed::Query { question, id };
         // A master that has room for the first only has its answer ignored.
-        let valued =
-            fleet.send(fleet.usable, question(Question::Value), |out| command::query::encode_value(out, key));
-        let counted = fleet.send(valued, question(Question::ReaderCount), |out| {
+        let valued = fleet
+            .queue(fleet.usable, question(Question::Value), |out| command::query::encode_value(out, key));
+        let counted = fleet.queue(valued, question(Question::ReaderCount), |out| {
             command::shared::encode_reader_count(out, key)
         });
         let asked =
-            fleet.send(counted, question(Question::TimeLeft), |out| command::query::encode_pttl(out, key));
+            fleet.queue(counted, question(Question::TimeLeft), |out| command::query::encode_pttl(out, key));
         self.start_query(now, id, Query::inspect(now, limit, asked, self.fleet.absences(asked)));
         Ok(OpId(id))
     }
@@ -56,7 +56,7 @@ impl Engine {
     pub(super) fn send_forced_deletion(&mut self, to: MasterSet, id: Id) -> MasterSet {
         let owed = Owed::Query { question: Question::ForcedDelete, id };
         let key = &self.ops.get(id).key;
-        self.fleet.send(to, owed, |out| command::query::encode_forced_delete(out, key))
+        self.fleet.queue(to, owed, |out| command::query::encode_forced_delete(out, key))
     }
 
     pub(super) fn submit_pause(

@@ -83,9 +83,9 @@ impl Engine {
         let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
         let only = MasterSet::only(master);
         for script in first {
-            self.fleet.send(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
+            self.fleet.queue(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
         }
-        let sent = self.fleet.send(only, Owed::Scripts(tag), |out| last.encode_load(out));
+        let sent = self.fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
         self.fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
     }
 
@@ -111,7 +111,7 @@ impl Engine {
         let Some(owner) = new.owner else { return MasterSet::EMPTY };
         let ttl = self.ops.get(owner).asked.ttl;
         let owed = Owed::round(Verb::Swap, Tag::Plain, from, id).whole();
-        let sent = self.fleet.send(MasterSet::only(master), owed, |out| {
+        let sent = self.fleet.queue(MasterSet::only(master), owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         });
         self.claims.get_mut(id).note_swap(now);

@@ -100,7 +100,7 @@ impl Reservation {
         let time = limits::RESERVATION_TIME + 2 * answers;
         // A day and a second at the most.
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = fleet.send(fleet.usable, Owed::Ignored(Shape::Any), |out| {
+        let sent = fleet.queue(fleet.usable, Owed::Ignored(Shape::Any), |out| {
             command::shared::encode_reservation(out, &self.entry, time_ms);
         });
         self.sent = self.sent.union(sent);
@@ -118,7 +118,7 @@ impl Reservation {
         fleet.send_release(self.sent, Owed::Ignored(Shape::Any), &self.entry, Notify::Nobody);
         if !has_lock && fleet.config.wakes_waiters {
             let ready = self.sent.intersection(fleet.ready);
-            fleet.send(ready, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, key));
+            fleet.queue(ready, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, key));
         }
     }
 }

@@ -17,7 +17,7 @@ fn each_link_keeps_the_order_of_calls() {
     for round in 0..2000_usize {
         let masters = set(round * 7 / 40);
         let bytes = format!("request {round:>9}");
-        let sent = fleet.send(masters, Owed::Query { question: Question::Holder, id: Id::NOBODY }, |out| {
+        let sent = fleet.queue(masters, Owed::Query { question: Question::Holder, id: Id::NOBODY }, |out| {
             out.extend_from_slice(bytes.as_bytes());
         });
         assert_eq!(sent, masters);
@@ -27,7 +27,7 @@ fn each_link_keeps_the_order_of_calls() {
             assert_eq!(size, expected[master.index()].len());
         }
     }
-    fleet.flush();
+    fleet.distribute_gathered();
     assert!(
         fleet.links.iter().zip(&expected).all(|(link, bytes)| link.connection.wire.send_ready() == bytes)
     );
@@ -39,10 +39,10 @@ fn only_a_master_with_a_full_queue_is_skipped() {
     let owed = [Owed::Query { question: Question::Holder, id: Id::NOBODY }];
     let nearly_full = vec![0; limits::OUTBOX_SIZE_MAX - 30];
     fleet.links[1].connection.wire.request(&nearly_full, &owed).expect("room");
-    let mut send = |masters| fleet.send(masters, owed[0], |out| out.extend([0; 20]));
+    let mut send = |masters| fleet.queue(masters, owed[0], |out| out.extend([0; 20]));
     assert_eq!((send(set(0b111)), send(set(0b111))), (set(0b111), set(0b101)));
     assert_eq!((send(set(0b010)), send(set(0b101))), (set(0b000), set(0b101)));
-    fleet.flush();
+    fleet.distribute_gathered();
     let counts: Vec<usize> = fleet.links.iter().map(|link| link.connection.wire.owed_count()).collect();
     assert_eq!(counts, [3, 2, 3]);
 }
