@@ -65,7 +65,7 @@ pub struct Denial {
     /// the holder ([`crate::ConfigBuilder::ask_holder`], on by default) with the first attempt or the last.
     /// It is shown to people, and may be that of a holder before the present one.
     pub holder_label: Option<Arc<str>>,
-    /// Votes of the last attempt.
+    /// Votes of the last attempt, or of the one before if the end of the wait cut the last one short.
     pub report: Report,
 }
 

@@ -211,7 +211,7 @@ impl Engine {
         self.is_drained = true;
         // First: the slots of those that end now are free again only when their outcomes are fetched.
         let query = self.begin_query(now, None);
-        // Those who wait end first: none of them is to get a lock that is released next.
+        // Waiting acquisitions end first, so that none gets a lock that is released next.
         for id in self.ops.ids() {
             self.end_acquisition(now, id);
         }

@@ -52,7 +52,7 @@ pub struct Stats {
     pub extended: u64,
     /// Extensions that too few masters confirmed, or too late, renewals included.
     pub extensions_failed: u64,
-    /// Attempts of an acquisition after its first one.
+    /// Attempts of an acquisition after its first one, without hand-overs.
     pub retries: u64,
     /// Swaps that were sent to pass a lock on to the next waiter of the same client.
     pub hand_overs: u64,
@@ -70,7 +70,7 @@ pub struct Stats {
     pub holder_label: Option<Arc<str>>,
     /// Requests under way now: locks that are acquired, held or released, and inspections.
     pub operations: usize,
-    /// Tokens that may be on some master now.
+    /// Tokens that may be on some master now, except those that are left to their TTL.
     pub claims: usize,
     /// Number of masters that make a quorum.
     pub quorum: usize,

@@ -95,7 +95,7 @@ pub enum ExtendError {
     /// The extension would pass the longest total time that a lock may be held, one hour by default.
     #[error("the extension would pass max_hold, which is {}; release the lock, and acquire it anew", Rounded(*max_hold))]
     HoldLimit {
-        /// The configured limit.
+        /// The limit in effect: the configured one, or a shorter one of the automatic extension.
         max_hold: Duration,
     },
     /// Another extension of this lock is under way.

@@ -92,7 +92,7 @@ fn a_renewal_reports_the_kept_locks_loss() {
         rig.advance(ms(10));
     }
     assert!(matches!(rig.outcome(), Some(Outcome::Lost(_))));
-    assert!(rig.now < begun + ms(10_000) / 3, "told {:?} after the restart", rig.now - begun);
+    assert!(rig.now < begun + ms(10_000) / 3, "reported {:?} after the restart", rig.now - begun);
 }
 
 /// Nobody waits for the second answer any more when it comes.

@@ -137,7 +137,7 @@ impl Contest {
     pub(crate) fn fails(&mut self, fault: &str, count: usize) {
         self.phase_count += 1;
         let before = self.shared.outage_count.load(Ordering::SeqCst);
-        self.wait(&format!("outages are told while {fault}"), |shared| {
+        self.wait(&format!("outages are reported while {fault}"), |shared| {
             shared.outage_count.load(Ordering::SeqCst) >= before + count
         });
     }

@@ -245,7 +245,7 @@ impl World {
             // A renewal that was under way when the loss was reported may succeed yet.
             let notified_at = self.clients[client].lock(lock).and_then(|it| it.loss_notified_at);
             if notified_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
-                self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was told"));
+                self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was reported"));
             }
             if let Some(it) = self.clients[client].lock(lock)
                 && it.reports_renewals
@@ -260,8 +260,8 @@ impl World {
 
     pub fn take_outcome(&mut self, client: usize, lock: OpId, outcome: Outcome) {
         if let Outcome::Lost(valid_until) = outcome {
-            note!(self, "c{client} {lock:?} is told lost");
-            *self.statistics.outcomes.entry("told lost").or_default() += 1;
+            note!(self, "c{client} {lock:?} is reported lost");
+            *self.statistics.outcomes.entry("reported lost").or_default() += 1;
             self.check_loss(client, lock, valid_until);
             if self.clients[client].workers.is_empty() {
                 self.clients[client].outcomes.push_back((lock, outcome));

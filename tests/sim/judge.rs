@@ -205,10 +205,12 @@ impl World {
         let is_late = is_running && was_over && now >= valid_until;
         match self.clients[client].lock(lock).filter(|it| it.is_held) {
             Some(it) if is_late && it.is_watched_in_time => {
-                self.checker.violate(format!("c{client} {lock:?}: its loss is told when it is over"));
+                self.checker.violate(format!("c{client} {lock:?}: its loss is reported when it is over"));
             }
             Some(it) => it.loss_notified_at = Some(now),
-            None => self.checker.violate(format!("c{client} {lock:?}: the loss of a released lock is told")),
+            None => {
+                self.checker.violate(format!("c{client} {lock:?}: the loss of a released lock is reported"))
+            }
         }
     }
 

@@ -17,7 +17,7 @@
 //!    │                                  errands, sets, owners    what else it is used for
 //! server ── model    a master           network ── bytes under way      clock ── true time and shown time
 //!             └── lua    the scripts themselves      scripts ── against its model    breaks ── Lua syntax
-//! judge ── checker   what is true, and whether it was told so
+//! judge ── checker   what is true, and whether the callers heard it
 //! ```
 
 /// Each schedule as a test of its own.

@@ -125,7 +125,7 @@ pub fn retries_come_at_random_times() -> Verdict {
         let mut different = pauses.iter().rev().skip(1).take(6).collect::<Vec<_>>();
         different.sort();
         different.dedup();
-        demand(different.len() > 3, &format!("told {is_notified}: retries come regularly: {pauses:?}"))?;
+        demand(different.len() > 3, &format!("notified {is_notified}: retries come regularly: {pauses:?}"))?;
     }
     Ok(())
 }

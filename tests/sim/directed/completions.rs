@@ -69,12 +69,12 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let second = engine.submit(now, ask("second")).expect("room");
     let ticket = completions.expect(second, OutcomeKind::Acquire);
     completions.deliver(now, engine);
-    demand(completions.take(ticket).is_none(), "the second caller is told what the first one asked")?;
+    demand(completions.take(ticket).is_none(), "the second caller gets the answer of the first one")?;
     answer(&mut world);
     let engine = &mut world.clients[0].engine;
     completions.deliver(now, engine);
     let is_granted = matches!(completions.take(ticket), Some(Outcome::Acquire(Ok(_))));
-    demand(is_granted && completions.kept_count() == 0, "the second caller is not told what it asked")?;
+    demand(is_granted && completions.kept_count() == 0, "the second caller does not get its own answer")?;
     let is_second = engine.valid_until(second).is_some();
     demand(is_second && engine.valid_until(first).is_none(), "the first lock is held still")
 }

@@ -30,7 +30,7 @@ pub fn a_kept_lock_lives_while_held() -> Verdict {
         world.run_for(100 * MS);
         demand(validity_left(&world, lock) > ms(100), "a kept lock was let run out")?;
     }
-    demand(world.clients[0].outcomes.is_empty(), "a renewal, or no loss, was told")?;
+    demand(world.clients[0].outcomes.is_empty(), "a renewal, or no loss, was reported")?;
     world.submit_release(0, lock, true);
     world.run_for(10 * MS);
     demand((0..3).all(|master| !is_held(&world, master, KEY)), "a released lock is kept")?;
@@ -68,7 +68,7 @@ pub fn the_loss_is_reported_before_the_end() -> Verdict {
     match outcome(&mut world, 0)? {
         Outcome::Lost(valid_until) => {
             let left = valid_until.saturating_duration_since(world.local(0));
-            demand(left >= ms(90), "the loss was told when it was too late")
+            demand(left >= ms(90), "the loss was reported too late")
         }
         other => Err(format!("not a loss: {other:?}")),
     }
@@ -82,7 +82,7 @@ pub fn a_lock_reported_lost_is_not_renewed() -> Verdict {
     (0..3).for_each(|master| world.masters[master].model.errors.clear());
     world.run_for(200 * MS);
     verdict(&mut world)?;
-    demand(validity_left(&world, lock).is_zero(), "who was told to stop holds it again")
+    demand(validity_left(&world, lock).is_zero(), "a holder whose loss was reported holds it again")
 }
 
 pub fn a_loss_that_masters_prove_is_reported_at_once() -> Verdict {
@@ -93,7 +93,7 @@ pub fn a_loss_that_masters_prove_is_reported_at_once() -> Verdict {
     occupy(&mut world, 0..2, KEY);
     world.run_until(10 * SECOND, |world| !world.clients[0].outcomes.is_empty());
     let outcome = world.clients[0].outcomes.pop_front();
-    demand(matches!(outcome, Some((_, Outcome::Lost(_)))), "the loss was not told")?;
+    demand(matches!(outcome, Some((_, Outcome::Lost(_)))), "the loss was not reported")?;
     demand(world.now - began < 1100 * MS, "it was not found by the next renewal")
 }
 
@@ -120,7 +120,7 @@ pub fn a_released_locks_loss_is_not_reported() -> Verdict {
         let mut outcome = world.clients[0].outcomes.iter();
         demand(
             !outcome.any(|(_, it)| matches!(it, Outcome::Lost(_))),
-            "the loss of a released lock is told",
+            "the loss of a released lock is reported",
         )?;
     }
     Ok(())

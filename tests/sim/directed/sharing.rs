@@ -67,7 +67,7 @@ pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
         demand(contended(&refused), "a plain lock beside readers")?;
         let Outcome::Acquire(Err(AcquireError::Contended(denial))) = refused else { unreachable!() };
         let is_known = matches!(denial.holder, redlatch::error::HolderTtl::Left(left) if left > ms(9_000));
-        demand(is_known, &format!("it is not told of the last reader's end: {:?}", denial.holder))?;
+        demand(is_known, &format!("it does not know the last reader's end: {:?}", denial.holder))?;
         world.submit_fenced(3, KEY, ms(1000), Duration::ZERO).expect("room");
         let refused = outcome(&mut world, 3)?;
         demand(contended(&refused), &format!("a fenced lock beside readers: {refused:?}"))?;
@@ -327,7 +327,7 @@ pub fn waiting_readers_notice_a_writer_giving_up() -> Verdict {
     let gave_up = world.now;
     held(&mut world, 2)?;
     verdict(&mut world)?;
-    demand(world.now - gave_up < 50 * MS, "the reader was not told")
+    demand(world.now - gave_up < 50 * MS, "the reader was not notified")
 }
 
 pub fn a_waiting_writer_keeps_readers_out() -> Verdict {
@@ -424,7 +424,7 @@ pub fn readers_and_writers_wake_each_other() -> Verdict {
     }
     world.run_for(7 * MS);
     verdict(&mut world)?;
-    demand(world.clients[11].engine.valid_until(writer).is_some(), "the writer was not told")
+    demand(world.clients[11].engine.valid_until(writer).is_some(), "the writer was not notified")
 }
 
 pub fn an_unheard_reader_is_released_too() -> Verdict {
