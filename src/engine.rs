@@ -39,6 +39,7 @@ mod defects;
 mod fair;
 mod fence;
 mod fleet;
+mod ground;
 mod groups;
 mod handover;
 mod handshake;
@@ -50,9 +51,10 @@ mod kind;
 mod leave;
 mod leaving;
 mod link;
-mod login;
+mod locks;
 mod logins;
 mod mark;
+mod masters;
 mod mode;
 mod op;
 mod owed;
@@ -77,17 +79,13 @@ mod turns;
 mod wait_queues;
 mod waiting;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-
-use crate::config::Config;
+use crate::config::{Config, Credentials};
+use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
-use crate::limits;
-use crate::mutants::{self, mutant};
+use crate::mutants::mutant;
 pub use fair::Ticket;
 #[cfg(feature = "doctor")]
 pub(crate) use handshake::{error_without_login, info_field};
@@ -105,50 +103,19 @@ pub(crate) use status::{Health, MasterStatus};
 
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
-use claim::Claim;
 use connection::State;
-use fence::WallClock;
-use fleet::Fleet;
+use ground::Ground;
 use link::Predecessor;
-use logins::Logins;
-use op::Op;
-use renewal::Ticks;
-use slab::{Id, Slab};
-use stats::Events;
-use subscriptions::Subscriptions;
-use terms::{Pace, Terms};
-use timers::{Timer, Timers, op_timer, timer_of};
-use wait_queues::WaitQueues;
+use locks::Locks;
+use masters::Masters;
+use timers::{Timer, timer_of};
 
 /// Protocol of one client without I/O; see the [module](self).
 #[derive(Debug)]
 pub struct Engine {
-    config: Arc<Config>,
-    ticks: Ticks,
-    rng: StdRng,
-    /// The masters, and what is on its way to them.
-    fleet: Fleet,
-    /// The connections by which waiters are notified of releases.
-    subscriptions: Subscriptions,
-    logins: Logins,
-    ops: Slab<Op>,
-    /// The operations that hold a lock or wait for one, by its key.
-    queues: WaitQueues,
-    claims: Slab<Claim>,
-    /// Claims for which a reply that was just counted may have decided something.
-    decided: Vec<Id>,
-    timers: Timers,
-    outcomes: VecDeque<(OpId, Outcome)>,
-    /// Terms of the latest acquisition, the same for all of one TTL.
-    terms: Terms,
-    /// The clock from which fencing tokens are drawn.
-    wall_clock: WallClock,
-    /// Counters and times. Values that others know better are filled in for a snapshot.
-    stats: Stats,
-    pace: Pace,
-    events: Events,
-    /// Whether no more acquisitions are taken.
-    is_drained: bool,
+    ground: Ground,
+    masters: Masters,
+    locks: Locks,
 }
 
 impl Engine {
@@ -156,41 +123,27 @@ impl Engine {
     /// system's randomness: the tokens are drawn from it.
     #[must_use]
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
-        let mut timers = Timers::default();
-        let fleet = Fleet::new(config.clone(), now, &mut timers);
-        let mut rng = StdRng::from_seed(mutants::seed(seed));
-        let subscriptions = Subscriptions::new(config.clone(), now);
-        Self {
-            stats: Stats::new(fleet.quorum),
-            pace: Pace::new(now, config.observer.is_some()),
-            events: Events::new(config.observer.is_some()),
-            logins: Logins::new(config.clone()),
-            config,
-            ticks: Ticks { started: now },
-            fleet,
-            subscriptions,
-            ops: Slab::new(limits::OPERATION_COUNT_MAX),
-            queues: WaitQueues::new(&mut rng),
-            rng,
-            claims: Slab::new(limits::CLAIM_COUNT_MAX),
-            decided: Vec::new(),
-            timers,
-            outcomes: VecDeque::new(),
-            terms: Terms::NONE,
-            wall_clock: WallClock::unset(now),
-            is_drained: false,
-        }
+        let mut ground = Ground::new(config, seed, now);
+        let masters = Masters::new(&mut ground);
+        Self { locks: Locks::new(&mut ground.rng), masters, ground }
+    }
+
+    /// The parts, at the time of a call.
+    #[inline(always)]
+    const fn at(&mut self, now: Instant) -> (&mut Ground, &mut Masters, &mut Locks) {
+        self.ground.now = now;
+        (&mut self.ground, &mut self.masters, &mut self.locks)
     }
 
     /// Returns the settings.
     #[must_use]
     pub const fn config(&self) -> &Arc<Config> {
-        &self.config
+        &self.ground.config
     }
 
     /// Returns the masters in the order of the configuration.
     pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
-        self.fleet.all.iter()
+        self.masters.fleet.all.iter()
     }
 
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
@@ -199,35 +152,45 @@ impl Engine {
     /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and
     /// locks all the same.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
-        match request {
+        let (ground, masters, locks) = self.at(now);
+        let lock = match request {
             Request::Acquire { resource, options, label } => {
-                self.submit_acquire(now, resource, &options, label)
-            }
-            Request::Extend { lock, ttl } => {
-                self.submit_extend(now, lock.0, ttl);
-                Ok(lock)
-            }
-            Request::ReportRenewals { lock } => {
-                self.submit_report_renewals(now, lock.0);
-                Ok(lock)
-            }
-            Request::NotifyLoss { lock } => {
-                self.submit_notify_loss(lock.0);
-                Ok(lock)
+                return acquire::submit_acquire(ground, masters, locks, resource, &options, label);
             }
             Request::Release { lock, awaited } => {
-                self.submit_release(now, lock.0, awaited);
-                Ok(lock)
+                release::submit_release(ground, masters, locks, lock.0, awaited);
+                lock
+            }
+            Request::Extend { lock, ttl } => {
+                hold::submit_extend(ground, masters, locks, lock.0, ttl);
+                lock
+            }
+            Request::ReportRenewals { lock } => {
+                keep::submit_report_renewals(ground, locks, lock.0);
+                lock
+            }
+            Request::NotifyLoss { lock } => {
+                keep::submit_notify_loss(ground, locks, lock.0);
+                lock
             }
             Request::LeaveFor { lock, rest } => {
-                self.submit_leave_for(now, lock.0, rest);
-                Ok(lock)
+                leave::submit_leave_for(ground, masters, locks, lock.0, rest);
+                lock
             }
-            Request::Pause { attempts, took, limit } => self.submit_pause(now, attempts, took, limit),
-            Request::Inspect { resource } => self.submit_inspect(now, resource),
-            Request::ForceUnlock { resource } => self.submit_force_unlock(now, resource),
-            Request::Drain { held, limit } => self.submit_drain(now, held, limit),
-        }
+            Request::Pause { attempts, took, limit } => {
+                return queries::submit_pause(ground, masters, locks, attempts, took, limit);
+            }
+            Request::Inspect { resource } => {
+                return queries::submit_inspect(ground, masters, locks, resource);
+            }
+            Request::ForceUnlock { resource } => {
+                return queries::submit_force_unlock(ground, masters, locks, resource);
+            }
+            Request::Drain { held, limit } => {
+                return queries::submit_drain(ground, masters, locks, held, limit);
+            }
+        };
+        Ok(lock)
     }
 
     /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the
@@ -235,55 +198,75 @@ impl Engine {
     /// clocks of the masters. Without one the first attempts are refused, and the tokens follow the masters'
     /// answers.
     pub const fn handle_wall_clock(&mut self, now: Instant, wall: Duration) {
-        self.wall_clock.set(now, wall);
+        self.ground.wall_clock.set(now, wall);
     }
 
     /// Returns the next outcome, and the lock that it is about.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
-        self.outcomes.pop_front()
+        self.ground.outcomes.pop_front()
     }
 
     /// Returns whether [`Engine::poll_outcome`] has an outcome.
     #[must_use]
     pub fn has_outcome(&self) -> bool {
-        !self.outcomes.is_empty()
+        !self.ground.outcomes.is_empty()
     }
 
     /// Returns the next task for a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
-        if self.config.has_provider() {
-            self.tend_logins();
+        if self.ground.config.has_provider() {
+            self.masters.tend_logins();
         }
-        let request = self.fleet.wishes.poll(LinkId::Commands).or_else(|| self.subscriptions.poll_link());
-        request.or_else(|| self.logins.poll())
+        let Masters { fleet, subscriptions, logins } = &mut self.masters;
+        let request = fleet.wishes.poll(LinkId::Commands).or_else(|| subscriptions.poll_link());
+        request.or_else(|| logins.poll())
     }
 
     /// Takes a connection that was opened as asked; its handshake waits in [`Engine::send_ready`].
     pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
-        let master = match link.into() {
-            LinkId::Commands(master) => master,
+        let (ground, Masters { fleet, subscriptions, logins }, _) = self.at(now);
+        match link.into() {
+            LinkId::Commands(master) => fleet.handle_connected(ground, master, logins.current(master)),
             LinkId::Subscription(master) => {
-                let (login, rng, timers) = (self.logins.current(master), &mut self.rng, &mut self.timers);
-                return self.subscriptions.handle_connected(now, master, login, rng, timers);
+                subscriptions.handle_connected(ground, master, logins.current(master));
             }
-        };
-        let login = self.logins.current(master);
-        self.fleet.handle_connected(now, master, login, &mut self.rng, &mut self.timers);
+        }
     }
 
     /// Takes the end of a connection, or the failure to open it; `why` is shown to people.
     pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
-        let master = match link.into() {
-            LinkId::Commands(master) => master,
-            LinkId::Subscription(master) => {
-                let (rng, timers) = (&mut self.rng, &mut self.timers);
-                return self.subscriptions.handle_disconnected(now, master, rng, timers);
+        let (ground, masters, _) = self.at(now);
+        match link.into() {
+            LinkId::Commands(master) => {
+                if let Some(why) = masters.fleet.why_lost(master, why) {
+                    self.fail_link(master, &why);
+                    self.masters.fleet.wishes.forget_close(master);
+                }
             }
-        };
-        if let Some(why) = self.fleet.why_lost(master, why) {
-            self.fail_link(now, master, &why);
-            self.fleet.wishes.forget_close(master);
+            LinkId::Subscription(master) => masters.subscriptions.handle_disconnected(ground, master),
         }
+    }
+
+    /// Takes the credentials of a master, as [`LinkRequest::Credentials`](super::LinkRequest::Credentials)
+    /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
+    ///
+    /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
+    /// [`limits::LOGIN_SIZE_MAX`](crate::limits::LOGIN_SIZE_MAX) bytes, count as an error of the provider.
+    pub fn handle_credentials(
+        &mut self,
+        now: Instant,
+        master: MasterId,
+        answer: Result<Credentials, CredentialsError>,
+    ) {
+        let (ground, masters, _) = self.at(now);
+        let Some(error) = masters.take_credentials(ground, master, answer) else { return };
+        if masters.fleet.wishes.awaiting_login.contains(master) {
+            self.handle_disconnected(now, master, &error.to_string());
+        }
+        if self.masters.subscriptions.wishes.awaiting_login.contains(master) {
+            self.masters.subscriptions.handle_disconnected(&mut self.ground, master);
+        }
+        self.masters.note_no_credentials(&mut self.ground, master, error);
     }
 
     /// Returns whether [`Engine::send_ready`] may have bytes that it did not have at the last call. The rest
@@ -291,48 +274,50 @@ impl Engine {
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
         // Connections for notifications are few, and open while callers wait and shortly after.
-        self.fleet.take_queued() || !self.subscriptions.open_links().is_empty()
+        self.masters.fleet.take_queued() || !self.masters.subscriptions.open_links().is_empty()
     }
 
     /// Returns the bytes to write.
     #[must_use]
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
         match link.into() {
-            LinkId::Commands(master) => self.fleet.send_ready(master),
-            LinkId::Subscription(master) => self.subscriptions.send_ready(master),
+            LinkId::Commands(master) => self.masters.fleet.send_ready(master),
+            LinkId::Subscription(master) => self.masters.subscriptions.send_ready(master),
         }
     }
 
     /// Drops `size` bytes of [`Engine::send_ready`], which were written.
     pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
         match link.into() {
-            LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.send_done(size),
-            LinkId::Subscription(master) => self.subscriptions.send_done(master, size),
+            LinkId::Commands(master) => self.masters.fleet.link_mut(master).connection.wire.send_done(size),
+            LinkId::Subscription(master) => self.masters.subscriptions.send_done(master, size),
         }
     }
 
     /// Returns the space to read into; never empty.
     pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
         match link.into() {
-            LinkId::Commands(master) => self.fleet.link_mut(master).connection.wire.recv_space(),
-            LinkId::Subscription(master) => self.subscriptions.recv_space(master),
+            LinkId::Commands(master) => self.masters.fleet.link_mut(master).connection.wire.recv_space(),
+            LinkId::Subscription(master) => self.masters.subscriptions.recv_space(master),
         }
     }
 
     /// Takes `size` bytes that were read into [`Engine::recv_space`]; `now` must have been read after them
     /// (I2).
     pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
+        self.ground.now = now;
         match link.into() {
-            LinkId::Commands(master) => self.recv_commands(now, master, size),
-            LinkId::Subscription(master) => self.recv_notification(now, master, size),
+            LinkId::Commands(master) => self.recv_commands(master, size),
+            LinkId::Subscription(master) => self.recv_notification(master, size),
         }
     }
 
-    fn recv_notification(&mut self, now: Instant, master: MasterId, size: usize) {
-        self.subscriptions.recv_done(now, master, size, &mut self.rng, &mut self.timers);
-        self.follow_subscription_login(now, master);
-        while let Some(id) = self.subscriptions.next_notified() {
-            self.follow_watch(now, id);
+    fn recv_notification(&mut self, master: MasterId, size: usize) {
+        let Self { ground, masters, locks } = self;
+        masters.subscriptions.recv_done(ground, master, size);
+        masters.follow_subscription_login(ground, master);
+        while let Some(id) = masters.subscriptions.next_notified() {
+            waiting::follow_watch(ground, masters, locks, id);
         }
     }
 
@@ -340,7 +325,7 @@ impl Engine {
     /// needed.
     #[must_use]
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
-        self.timers.next().map(|(at, id)| {
+        self.ground.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
                 Timer::Master(master) | Timer::Subscription(master) | Timer::Login(master) => {
                     Reason::Link(master)
@@ -354,110 +339,97 @@ impl Engine {
 
     /// Does all that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(timer) = self.timers.pop_due(now) {
+        self.ground.now = now;
+        while let Some(timer) = self.ground.timers.pop_due(now) {
+            let Self { ground, masters, locks } = self;
             match timer_of(timer) {
-                Timer::Master(master) => self.handle_link_timeout(now, master),
+                Timer::Master(master) => self.handle_link_timeout(master),
                 Timer::Subscription(master) => {
-                    let (ready, rng, timers) = (self.fleet.ready, &mut self.rng, &mut self.timers);
-                    self.subscriptions.handle_timeout(now, master, ready, rng, timers);
+                    masters.subscriptions.handle_timeout(ground, master, masters.fleet.ready);
                 }
-                Timer::Login(master) => self.handle_login_timeout(now, master),
+                Timer::Login(master) => masters.handle_login_timeout(ground, master),
                 Timer::Op(index) => {
-                    if let Some(id) = self.ops.occupant(index) {
-                        self.handle_op_timeout(now, id);
+                    if let Some(id) = locks.ops.occupant(index) {
+                        acquire::handle_op_timeout(ground, masters, locks, id);
                     }
                 }
                 Timer::Claim(index) => {
-                    if let Some(id) = self.claims.occupant(index) {
-                        self.handle_claim_timeout(now, id);
+                    if let Some(id) = locks.claims.occupant(index) {
+                        release::handle_claim_timeout(ground, masters, locks, id);
                     }
                 }
             }
         }
     }
 
-    /// Returns when the validity of a held lock ends, or ended.
-    #[must_use]
-    pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
-        Some(self.ops.find(lock.0)?.held()?.valid_until)
+    /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
+    /// their TTL. Returns the end of its validity, until which nobody else gets the lock. There is no
+    /// outcome, and the id finds nothing from now on.
+    ///
+    /// # Errors
+    /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
+    /// held.
+    pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
+        let (ground, masters, locks) = self.at(now);
+        leave::leave(ground, masters, locks, lock.0)
     }
 
-    /// Whether this lock's operation goes on: it is acquired, held or released.
-    pub(crate) fn has(&self, lock: OpId) -> bool {
-        self.ops.find(lock.0).is_some()
+    /// Returns the next event for the observer of the configuration
+    /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call itself.
+    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`](crate::limits::EVENT_COUNT_MAX)
+    /// wait.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.ground.events.pop()
     }
 
-    /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.
-    #[must_use]
-    pub fn validity(&self, lock: OpId) -> Option<Validity> {
-        Some(self.ops.find(lock.0)?.validity.clone())
-    }
-
-    /// Returns the masters known to hold a held lock, late answers included. The margin is their number above
-    /// the quorum.
-    #[must_use]
-    pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
-        let op = self.ops.find(lock.0)?;
-        op.held().map(|_| self.claims.get(op.claim).tally.granted)
-    }
-
-    /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it
-    /// without harm.
-    #[must_use]
-    pub fn margin(&self, lock: OpId) -> usize {
-        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.fleet.quorum))
-    }
-
-    fn handle_ready(&mut self, now: Instant, master: MasterId) {
-        let admission = self.fleet.admit(now, master, &mut self.timers);
+    fn handle_ready(&mut self, master: MasterId) {
+        let Self { ground, masters, locks } = self;
+        let admission = masters.fleet.admit(ground, master);
         if admission.predecessor != Predecessor::Same {
-            self.forget_tickets(master);
-            self.void_grants(master, admission.predecessor);
+            locks.forget_tickets(master);
+            release::void_grants(locks, master, admission.predecessor);
         }
         if let Some(why) = admission.refusal {
             if admission.is_restart {
-                self.report_restart(master);
+                counting::report_restart(ground, master);
             }
-            return self.fail_link(now, master, &why);
+            return self.fail_link(master, &why);
         }
-        self.report_connected(now, master, admission.is_reconnect, admission.is_restart);
-        self.release_orphans(now, master);
-        self.repair(now, master);
-        self.subscriptions.open(now, self.fleet.ready, &mut self.timers);
+        counting::report_connected(ground, masters, master, admission.is_reconnect, admission.is_restart);
+        release::release_orphans(ground, masters, locks, master);
+        hold::repair(ground, masters, locks, master);
+        masters.subscriptions.open(ground, masters.fleet.ready);
         // It may have changed during the handshake.
         if !mutant!(LoginOfHandshakeKept) {
-            self.bring_login(now, master);
+            masters.bring_login(ground, master);
         }
     }
 
     /// Ends a connection and settles all that it owed.
-    fn fail_link(&mut self, now: Instant, master: MasterId, why: &str) {
-        let link = self.fleet.link(master);
+    fn fail_link(&mut self, master: MasterId, why: &str) {
+        let Self { ground, masters, locks } = self;
+        let link = masters.fleet.link(master);
         if link.connection.is_ready() || !link.connection.has_failed() {
-            let name = &self.config.labels[master.index()];
-            self.events.push(|| Event::Disconnected { master: name.clone(), why: why.into() });
+            let name = &ground.config.labels[master.index()];
+            ground.events.push(|| Event::Disconnected { master: name.clone(), why: why.into() });
         }
-        if self.fleet.fail(now, master, why, &mut self.rng, &mut self.timers) {
-            for id in self.claims.ids() {
-                self.stray_claim(now, master, id);
+        if masters.fleet.fail(ground, master, why) {
+            for id in locks.claims.ids() {
+                release::stray_claim(ground, masters, locks, master, id);
             }
-            self.lose_queries(now, master);
+            queries::lose_queries(ground, masters, locks, master);
         }
     }
 
-    fn handle_link_timeout(&mut self, now: Instant, master: MasterId) {
-        if let Some(why) = self.fleet.handle_timeout(now, master, &mut self.timers) {
-            let is_connecting = matches!(self.fleet.link(master).connection.state, State::Connecting { .. });
-            if is_connecting && !self.fleet.wishes.awaiting_login.contains(master) {
-                self.logins.keep_unused(master);
+    fn handle_link_timeout(&mut self, master: MasterId) {
+        let Self { ground, masters, .. } = self;
+        if let Some(why) = masters.fleet.handle_timeout(ground, master) {
+            let is_connecting =
+                matches!(masters.fleet.link(master).connection.state, State::Connecting { .. });
+            if is_connecting && !masters.fleet.wishes.awaiting_login.contains(master) {
+                masters.logins.keep_unused(master);
             }
-            self.fail_link(now, master, &why);
-        }
-    }
-
-    fn arm_op(&mut self, id: Id) {
-        if let Some(at) = self.ops.find(id).and_then(Op::deadline) {
-            self.timers.arm(op_timer(id), at);
+            self.fail_link(master, &why);
         }
     }
 }

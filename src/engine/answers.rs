@@ -1,28 +1,27 @@
 //! Answers: from the bytes that came from a master to the claims and operations that they are about.
 
-use std::time::Instant;
-
-use super::Engine;
-use super::claim::{Counted, Course};
-use super::kind::{AttemptAnswer, Tag};
-use super::mode;
-use super::op::Op;
+use super::claim::Counted;
+use super::kind::Tag;
+use super::locks::Locks;
 use super::owed::{Answer, Owed, Shape, Verb};
-use super::slab::Id;
+use super::{Engine, acquire, counting, handover, hold, leave, queries, release, script};
 use crate::lock::MasterId;
 use crate::lock::command;
+use crate::mutants::mutant;
 
 impl Engine {
-    pub(super) fn recv_commands(&mut self, now: Instant, master: MasterId, size: usize) {
-        if self.fleet.recv_done(now, master, size) {
-            self.repair(now, master);
+    pub(super) fn recv_commands(&mut self, master: MasterId, size: usize) {
+        let Self { ground, masters, locks } = self;
+        if masters.fleet.recv_done(ground.now, master, size) {
+            hold::repair(ground, masters, locks, master);
         }
         loop {
             self.count_usual(master);
-            if !self.decided.is_empty() {
-                self.handle_decided(now);
+            if !self.locks.decided.is_empty() {
+                self.handle_decided();
             }
-            if !self.fleet.link(master).connection.wire.has_received() || !self.recv_any(now, master) {
+            let has_more = self.masters.fleet.link(master).connection.wire.has_received();
+            if !has_more || !self.recv_any(master) {
                 return;
             }
         }
@@ -33,7 +32,8 @@ impl Engine {
     /// registers for itself.
     #[inline(always)]
     fn count_usual(&mut self, master: MasterId) {
-        let Self { claims, decided, fleet, .. } = self;
+        let fleet = &mut self.masters.fleet;
+        let Locks { claims, decided, .. } = &mut self.locks;
         let quorum = fleet.quorum;
         let link = fleet.link_mut(master);
         let votes = &mut link.stats;
@@ -63,82 +63,74 @@ impl Engine {
 
     /// Looks after the claims for which counted replies may have decided something.
     #[inline(never)]
-    fn handle_decided(&mut self, now: Instant) {
+    fn handle_decided(&mut self) {
+        let Self { ground, masters, locks } = self;
         let mut handled_count = 0;
-        while let Some(id) = self.decided.get(handled_count) {
-            self.handle_counted(now, *id);
+        while let Some(&id) = locks.decided.get(handled_count) {
+            acquire::handle_counted(ground, masters, locks, id);
             handled_count += 1;
         }
-        self.decided.clear();
+        locks.decided.clear();
     }
 
     /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
     #[inline(never)]
-    fn recv_any(&mut self, now: Instant, master: MasterId) -> bool {
-        match self.fleet.link_mut(master).next_answer() {
+    fn recv_any(&mut self, master: MasterId) -> bool {
+        let Self { ground, masters, locks } = self;
+        match masters.fleet.link_mut(master).next_answer() {
             Ok(Some((answer, timed))) => {
                 if let Some(id) = timed {
-                    self.note_round_trip(now, master, id);
+                    counting::note_round_trip(ground, masters, locks, master, id);
                 }
-                self.handle_answer(now, master, answer);
+                self.handle_answer(master, answer);
             }
             Ok(None) => return false,
             Err(why) => {
-                self.fail_link(now, master, &why);
+                self.fail_link(master, &why);
                 return false;
             }
         }
         true
     }
 
-    fn handle_answer(&mut self, now: Instant, master: MasterId, answer: Answer) {
+    fn handle_answer(&mut self, master: MasterId, answer: Answer) {
+        let Self { ground, masters, locks } = self;
         match answer {
-            Answer::Acquire(id, vote) => self.handle_acquire_vote(now, master, id, vote),
-            Answer::Attempt(id, answer) => self.handle_attempt_answer(now, master, id, answer),
-            Answer::Release(id, answer) => self.handle_release_answer(now, master, id, answer),
-            Answer::Rest(id, vote) => self.handle_rest_answer(now, master, id, vote),
-            Answer::Swap(id, from, vote) => self.handle_swap_vote(now, master, id, from, vote),
-            Answer::Extend(id, round, vote) => self.handle_extend_vote(now, master, id, round, vote),
-            Answer::Holder(id, ttl) => self.handle_holder(now, master, id, ttl),
-            Answer::Repair(id, round, vote) => self.handle_repair_vote(master, id, round, &vote),
-            Answer::Value(id, value) => self.handle_value(master, id, value),
-            Answer::ReaderCount(id, count) => self.handle_reader_count(master, id, count),
-            Answer::TimeLeft(id, left) => self.handle_time_left(now, master, id, left),
-            Answer::ForcedDelete(id, answer) => self.handle_forced_delete(now, master, id, answer),
-            Answer::Login(refusal) => self.handle_login_answer(now, master, refusal),
-            Answer::Mark(answer) => self.fleet.handle_mark(master, answer),
-            Answer::MarkRefused(text) => self.fleet.handle_mark_refused(master, text),
-            Answer::WantsScript(owed) => self.send_whole_script(now, master, owed),
-            Answer::Ignored => {}
-            Answer::HandshakeDone => self.handle_ready(now, master),
-        }
-    }
-
-    /// The answer to an attempt that has a script: a vote, and more than one.
-    #[inline(never)]
-    pub(super) fn handle_attempt_answer(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        id: Id,
-        answer: AttemptAnswer,
-    ) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let op = match claim.course {
-            Course::Attempt(attempter) => self.ops.find_mut(attempter).map(Op::learner),
-            Course::HandedOver(_) | Course::Left(_) => None,
-        };
-        if let Some(vote) = mode::vote(answer, master, claim, op, self.fleet.quorum) {
-            self.handle_acquire_vote(now, master, id, vote);
-        }
-    }
-
-    /// A master turned out to be another process: it has forgotten the tickets that it gave.
-    pub(super) fn forget_tickets(&mut self, master: MasterId) {
-        for id in self.ops.ids() {
-            if let Some(queuing) = self.ops.get_mut(id).policy.queuing_mut() {
-                queuing.forget(master);
+            Answer::Acquire(id, vote) => {
+                acquire::handle_acquire_vote(ground, masters, locks, master, id, vote);
             }
+            Answer::Attempt(id, answer) => {
+                acquire::handle_attempt_answer(ground, masters, locks, master, id, answer);
+            }
+            Answer::Release(id, answer) => {
+                release::handle_release_answer(ground, masters, locks, master, id, answer);
+            }
+            Answer::Rest(id, vote) => leave::handle_rest_answer(ground, masters, locks, master, id, vote),
+            Answer::Swap(id, from, vote) => {
+                handover::handle_swap_vote(ground, masters, locks, master, id, from, vote);
+            }
+            Answer::Extend(id, round, vote) => {
+                hold::handle_extend_vote(ground, masters, locks, master, id, round, vote);
+            }
+            Answer::Holder(id, ttl) => acquire::handle_holder(ground, masters, locks, master, id, ttl),
+            Answer::Repair(id, round, vote) => {
+                hold::handle_repair_vote(ground, locks, master, id, round, &vote);
+            }
+            Answer::Value(id, value) => queries::handle_value(locks, master, id, value),
+            Answer::ReaderCount(id, count) => queries::handle_reader_count(locks, master, id, count),
+            Answer::TimeLeft(id, left) => {
+                queries::handle_time_left(ground, masters, locks, master, id, left);
+            }
+            Answer::ForcedDelete(id, answer) => {
+                queries::handle_forced_delete(ground, masters, locks, master, id, answer);
+            }
+            Answer::Login(Some(why)) if mutant!(RefusedLoginEnds) => self.fail_link(master, &why),
+            Answer::Login(refusal) => masters.handle_login_answer(ground, master, refusal),
+            Answer::Mark(answer) => masters.fleet.handle_mark(master, answer),
+            Answer::MarkRefused(text) => masters.fleet.handle_mark_refused(master, text),
+            Answer::WantsScript(owed) => script::send_whole_script(ground, masters, locks, master, owed),
+            Answer::Ignored => {}
+            Answer::HandshakeDone => self.handle_ready(master),
         }
     }
 }

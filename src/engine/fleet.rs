@@ -10,15 +10,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::Rng;
-
 use super::connection::{State, Wishes};
+use super::ground::Ground;
 use super::groups::{Groups, Notify};
 use super::link::{Link, Predecessor, limit_of_quorum};
 use super::logins::CurrentLogin;
 use super::mark::{self, MarkAnswer};
 use super::owed::{Gathered, MarkStep, Owed, Shape};
-use super::timers::{Timers, master_timer};
+use super::timers::master_timer;
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
 use crate::limits;
@@ -75,11 +74,12 @@ pub(super) struct Admission {
 
 impl Fleet {
     /// Masters that are all to be connected.
-    pub(super) fn new(config: Arc<Config>, now: Instant, timers: &mut Timers) -> Self {
+    pub(super) fn new(ground: &mut Ground) -> Self {
+        let config = ground.config.clone();
         let links: Vec<Link> = (0..config.master_count())
             .filter_map(MasterId::new)
             .zip(&config.labels)
-            .map(|(master, name)| Link::new(master, name.clone(), now))
+            .map(|(master, name)| Link::new(master, name.clone(), ground.now))
             .collect();
         assert_eq!(
             links.len(),
@@ -87,7 +87,7 @@ impl Fleet {
             "a configuration has at most {} masters",
             limits::MASTER_COUNT_MAX
         );
-        links.iter().for_each(|link| timers.arm(master_timer(link.master), now));
+        links.iter().for_each(|link| ground.timers.arm(master_timer(link.master), ground.now));
         Self {
             wishes: Wishes::new(config.has_provider()),
             config,
@@ -271,19 +271,17 @@ impl Fleet {
     /// The connection that was asked for stands: queues its handshake.
     pub(super) fn handle_connected(
         &mut self,
-        now: Instant,
+        ground: &mut Ground,
         master: MasterId,
         login: CurrentLogin<'_>,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
     ) {
         let link = &mut self.links[master.index()];
         if !matches!(link.connection.state, State::Connecting { .. }) {
             return;
         }
-        link.start_handshake(now, &self.config, login, rng);
+        link.start_handshake(ground.now, &self.config, login, &mut ground.rng);
         self.has_queued = true;
-        self.arm(master, timers);
+        self.arm(ground, master);
     }
 
     /// The reason to be shown for a connection that broke, if the link had one.
@@ -326,14 +324,14 @@ impl Fleet {
     }
 
     /// The nonce came back: takes the master in, unless it must not vote.
-    pub(super) fn admit(&mut self, now: Instant, master: MasterId, timers: &mut Timers) -> Admission {
+    pub(super) fn admit(&mut self, ground: &mut Ground, master: MasterId) -> Admission {
         if let Some(why) = self.is_listed_twice(master) {
             let predecessor = Predecessor::Same;
             return Admission { predecessor, refusal: Some(why), is_reconnect: false, is_restart: false };
         }
         let link = &mut self.links[master.index()];
         let restart_count = link.stats.restarts;
-        let predecessor = link.finish_handshake(now, &self.config);
+        let predecessor = link.finish_handshake(ground.now, &self.config);
         let is_restart = link.stats.restarts > restart_count;
         let refusal = link.refuse_unfit(&self.config);
         let mut is_reconnect = false;
@@ -348,7 +346,7 @@ impl Fleet {
                 self.quarantined.remove(master);
             }
             self.follow_round_trips();
-            self.arm(master, timers);
+            self.arm(ground, master);
         }
         Admission { predecessor, refusal, is_reconnect, is_restart }
     }
@@ -368,48 +366,36 @@ impl Fleet {
     }
 
     /// Ends a connection. Returns whether it was ready, so that it may have owed something.
-    pub(super) fn fail(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        why: &str,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
-    ) -> bool {
+    pub(super) fn fail(&mut self, ground: &mut Ground, master: MasterId, why: &str) -> bool {
         // Requests gathered so far must not reach the next connection.
         self.distribute_gathered();
         self.groups.leave(master);
         let link = &mut self.links[master.index()];
         let was_open = !link.connection.is_down();
         let was_ready = link.connection.is_ready();
-        link.fail(now, why, rng);
+        link.fail(ground.now, why, &mut ground.rng);
         self.ready.remove(master);
         self.usable.remove(master);
         self.follow_round_trips();
         self.wishes.close(master, was_open);
-        self.arm(master, timers);
+        self.arm(ground, master);
         was_ready
     }
 
     /// Something may be due for a link. Returns why it must end, if it must.
-    pub(super) fn handle_timeout(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        timers: &mut Timers,
-    ) -> Option<String> {
+    pub(super) fn handle_timeout(&mut self, ground: &mut Ground, master: MasterId) -> Option<String> {
         let link = &mut self.links[master.index()];
         let limit = self.config.connect_timeout;
-        if link.deadline().is_none_or(|at| at > now) {
-            self.arm(master, timers);
+        if link.deadline().is_none_or(|at| at > ground.now) {
+            self.arm(ground, master);
             return None;
         }
         match link.connection.state {
             State::Down { .. } if mutant!(NoReconnect) && link.connection.has_failed() => None,
             State::Down { .. } => {
-                link.connection.start_connecting(now + limit);
+                link.connection.start_connecting(ground.now + limit);
                 self.wishes.connect(master);
-                self.arm(master, timers);
+                self.arm(ground, master);
                 None
             }
             State::Connecting { .. } => {
@@ -417,9 +403,9 @@ impl Fleet {
                 Some(trouble::no_connection(limit, is_tls, self.wishes.awaiting_login.contains(master)))
             }
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
-            State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= now).is_some() => {
+            State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= ground.now).is_some() => {
                 self.read_mark(master);
-                self.arm(master, timers);
+                self.arm(ground, master);
                 None
             }
             State::Ready { .. } => Some(Trouble::Silent.to_string()),
@@ -428,22 +414,16 @@ impl Fleet {
 
     /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
     /// One that owes nothing has nothing to say: what it was asked went down with an earlier connection.
-    pub(super) fn note_missed(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        limit: Duration,
-        timers: &mut Timers,
-    ) {
+    pub(super) fn note_missed(&mut self, ground: &mut Ground, master: MasterId, limit: Duration) {
         if self.owed_count(master) == 0 {
             return;
         }
         let link = &mut self.links[master.index()];
-        if link.connection.is_ready() && link.silent_since.is_none() && now - link.heard_at >= limit {
-            link.silent_since = Some(now);
+        if link.connection.is_ready() && link.silent_since.is_none() && ground.now - link.heard_at >= limit {
+            link.silent_since = Some(ground.now);
             self.usable.remove(master);
             self.follow_round_trips();
-            self.arm(master, timers);
+            self.arm(ground, master);
         }
     }
 
@@ -470,9 +450,9 @@ impl Fleet {
         self.config.answer_limit_by(ttl, self.round_trip_limit)
     }
 
-    fn arm(&self, master: MasterId, timers: &mut Timers) {
+    fn arm(&self, ground: &mut Ground, master: MasterId) {
         if let Some(at) = self.link(master).deadline() {
-            timers.arm(master_timer(master), at);
+            ground.timers.arm(master_timer(master), at);
         }
     }
 
@@ -481,6 +461,11 @@ impl Fleet {
         let is_gathered = self.gathered.masters.contains(master);
         self.link(master).connection.wire.owed_count()
             + if is_gathered { self.gathered.owed.len() } else { 0 }
+    }
+
+    /// Whether each usable master has answered all its commands.
+    pub(super) fn is_answered(&self) -> bool {
+        self.usable.iter().all(|master| self.owed_count(master) == 0)
     }
 
     // ---- votes ----

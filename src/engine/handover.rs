@@ -33,148 +33,181 @@
 
 use std::time::{Duration, Instant};
 
-use super::Engine;
 use super::claim::Claim;
+use super::ground::Ground;
 use super::kind::Tag;
+use super::locks::Locks;
+use super::masters::Masters;
 use super::op::{HandoverStreak, Held, OpState};
 use super::owed::{Owed, Verb};
 use super::slab::Id;
 use super::timers::claim_timer;
+use super::{acquire, counting, defects, release, turns};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
-impl Engine {
-    /// Leaves a queue in which others stand, too, and hands the lock over to the next one. False if that
-    /// cannot be: the lock is yet to be released.
-    #[cold]
-    pub(super) fn release_queued(&mut self, now: Instant, id: Id, awaited: bool) -> bool {
-        let Some((successor, streak)) = self.successor_of(now, id) else {
-            self.leave_queue(now, id, self.turn_time(now, id));
-            return false;
-        };
-        if !mutant!(HandoverUncounted) {
-            self.note_ended(now, id);
-        }
-        // The successor leads the queue then.
-        self.queues.leave(id.index);
-        let op = self.ops.get_mut(id);
-        let claim = self.claims.get_mut(op.claim);
-        let (claim_id, due) = (op.claim, now + claim.answer_limit);
-        if awaited {
-            op.state = OpState::Releasing;
-        } else {
-            claim.owner = None;
-            self.ops.free(id);
-        }
-        self.hand_over(now, due, claim_id, successor, streak);
-        if awaited {
-            self.check_release(now, claim_id, id);
-        }
-        true
+/// Leaves a queue in which others stand, too, and hands the lock over to the next one. False if that
+/// cannot be: the lock is yet to be released.
+#[cold]
+pub(super) fn release_queued(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+    awaited: bool,
+) -> bool {
+    let now = ground.now;
+    let Some((successor, streak)) = successor_of(masters, locks, now, id) else {
+        turns::leave_queue(ground, locks, id, turn_time(ground, locks, now, id));
+        return false;
+    };
+    if !mutant!(HandoverUncounted) {
+        counting::note_ended(ground, locks, id);
     }
-
-    /// The next in the queue, if the lock can and may be handed over to it.
-    fn successor_of(&self, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
-        let op = self.ops.get(id);
-        let &Held { since, valid_until, .. } = op.held()?;
-        let streak = op.streak(since);
-        let is_spent =
-            streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
-        let holders = self.claims.get(op.claim).holders();
-        let can_be_asked =
-            holders.intersection(self.fleet.usable).has(self.fleet.quorum) && !self.claims.is_full();
-        if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
-            return None;
-        }
-        let successor = self.ops.id_at(self.queues.behind(id.index)?);
-        let next = self.ops.get(successor);
-        // A swap leaves the fence as it is: those who want a token ask all masters.
-        let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
-        let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
-        if !can_swap {
-            return None;
-        }
-        let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
-        let streak = HandoverStreak { count: streak.count + 1, ..streak };
-        (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
+    // The successor leads the queue then.
+    locks.queues.leave(id.index);
+    let op = locks.ops.get_mut(id);
+    let claim = locks.claims.get_mut(op.claim);
+    let (claim_id, due) = (op.claim, now + claim.answer_limit);
+    if awaited {
+        op.state = OpState::Releasing;
+    } else {
+        claim.owner = None;
+        locks.ops.free(id);
     }
-
-    /// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
-    fn turn_time(&self, now: Instant, id: Id) -> Duration {
-        let op = self.ops.get(id);
-        let Some(held) = op.held() else { return Duration::ZERO };
-        let streak = op.streak(held.since);
-        ((now - streak.since) / (streak.count + 1)).min(self.config.retry_delay_max)
+    hand_over(ground, masters, locks, due, claim_id, successor, streak);
+    if awaited {
+        release::check_release(ground, masters, locks, claim_id, id);
     }
+    true
+}
 
-    /// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
-    /// at that time.
-    fn hand_over(&mut self, now: Instant, due: Instant, from: Id, successor: Id, streak: HandoverStreak) {
-        let op = self.ops.get_mut(successor);
-        let (claim_id, claim) =
-            self.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
-        let ttl = op.asked.ttl;
-        self.terms.fit(ttl, self.fleet.round_trip_limit, &self.config);
-        claim.begin(now, successor, Token::random(&mut self.rng), ttl, self.terms.answer_limit);
-        claim.entry.set_key(&op.key, &claim.token);
-        op.add_label(claim);
-        if mutant!(FencedHandedOver) {
-            self.feign_token(now, successor, claim_id);
-        }
-        let (old, new) = (self.claims.get(from), self.claims.get(claim_id));
-        let (holders, usable) = (old.holders(), self.fleet.usable);
-        let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
-        let swapped = self.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
-            command::encode_swap(out, by, &old.entry, &new.entry, ttl);
-        });
-        let asked = self.fleet.queue(
-            usable.without(holders),
-            Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id),
-            |out| {
-                command::encode_acquire(out, &new.entry, &self.terms.tail);
-            },
-        );
-        let others = holders.without(usable);
-        let released = self.fleet.send_release(
-            others,
-            Owed::round(Verb::Release, Tag::Plain, 0, from),
-            &old.entry,
-            old.notify(),
-        );
-        self.claims.get_mut(from).begin_handover(now, claim_id, swapped, released);
-        self.timers.arm(claim_timer(from), due);
-        self.start_handed_over(now, successor, claim_id, streak, swapped.union(asked));
+/// The next in the queue, if the lock can and may be handed over to it.
+fn successor_of(masters: &Masters, locks: &Locks, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
+    let op = locks.ops.get(id);
+    let &Held { since, valid_until, .. } = op.held()?;
+    let streak = op.streak(since);
+    let is_spent =
+        streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
+    let holders = locks.claims.get(op.claim).holders();
+    let can_be_asked =
+        holders.intersection(masters.fleet.usable).has(masters.fleet.quorum) && !locks.claims.is_full();
+    if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
+        return None;
     }
-
-    /// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of
-    /// the other, whose place is `from`. That one may be gone by now, and another in its place.
-    pub(super) fn handle_swap_vote(&mut self, now: Instant, master: MasterId, id: Id, from: u32, vote: Vote) {
-        let answer = match &vote {
-            Vote::Granted => ReleaseAnswer::Deleted,
-            Vote::Refused { .. } => ReleaseAnswer::Absent,
-            Vote::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
-            Vote::Pending => return,
-        };
-        self.handle_acquire_vote(now, master, id, vote);
-        if let Some(from) = self.released_for(id, from) {
-            self.handle_release_answer(now, master, from, answer);
-        }
+    let successor = locks.ops.id_at(locks.queues.behind(id.index)?);
+    let next = locks.ops.get(successor);
+    // A swap leaves the fence as it is: those who want a token ask all masters.
+    let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
+    let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
+    if !can_swap {
+        return None;
     }
+    let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
+    let streak = HandoverStreak { count: streak.count + 1, ..streak };
+    (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
+}
 
-    /// The claim at this place, if it is the one that was handed over to `successor`.
-    fn released_for(&self, successor: Id, from: u32) -> Option<Id> {
-        let from = self.claims.occupant(from)?;
-        self.claims.find(from).filter(|claim| claim.has_successor(successor)).map(|_| from)
+/// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
+fn turn_time(ground: &Ground, locks: &Locks, now: Instant, id: Id) -> Duration {
+    let op = locks.ops.get(id);
+    let Some(held) = op.held() else { return Duration::ZERO };
+    let streak = op.streak(held.since);
+    ((now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
+}
+
+/// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
+/// at that time.
+fn hand_over(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    due: Instant,
+    from: Id,
+    successor: Id,
+    streak: HandoverStreak,
+) {
+    let now = ground.now;
+    let op = locks.ops.get_mut(successor);
+    let (claim_id, claim) =
+        locks.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
+    let ttl = op.asked.ttl;
+    ground.terms.fit(ttl, masters.fleet.round_trip_limit, &ground.config);
+    claim.begin(now, successor, Token::random(&mut ground.rng), ttl, ground.terms.answer_limit);
+    claim.entry.set_key(&op.key, &claim.token);
+    op.add_label(claim);
+    if mutant!(FencedHandedOver) {
+        defects::feign_token(ground, locks, successor, claim_id);
     }
+    let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));
+    let (holders, usable) = (old.holders(), masters.fleet.usable);
+    let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
+    let swapped = masters.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
+        command::encode_swap(out, by, &old.entry, &new.entry, ttl);
+    });
+    let asked = masters.fleet.queue(
+        usable.without(holders),
+        Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id),
+        |out| {
+            command::encode_acquire(out, &new.entry, &ground.terms.tail);
+        },
+    );
+    let others = holders.without(usable);
+    let released = masters.fleet.send_release(
+        others,
+        Owed::round(Verb::Release, Tag::Plain, 0, from),
+        &old.entry,
+        old.notify(),
+    );
+    locks.claims.get_mut(from).begin_handover(now, claim_id, swapped, released);
+    ground.timers.arm(claim_timer(from), due);
+    acquire::start_handed_over(ground, masters, locks, successor, claim_id, streak, swapped.union(asked));
+}
 
-    /// A swap that was not carried out cannot be sent again: what it was to replace is released on its own.
-    pub(super) fn fail_swap(&mut self, now: Instant, master: MasterId, id: Id, from: u32, failure: Failure) {
-        self.handle_swap_vote(now, master, id, from, Vote::Failed(failure));
-        if let Some(from) = self.released_for(id, from) {
-            self.send_end(now, from, MasterSet::only(master));
-        }
+/// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of
+/// the other, whose place is `from`. That one may be gone by now, and another in its place.
+pub(super) fn handle_swap_vote(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+    from: u32,
+    vote: Vote,
+) {
+    let answer = match &vote {
+        Vote::Granted => ReleaseAnswer::Deleted,
+        Vote::Refused { .. } => ReleaseAnswer::Absent,
+        Vote::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
+        Vote::Pending => return,
+    };
+    acquire::handle_acquire_vote(ground, masters, locks, master, id, vote);
+    if let Some(from) = released_for(locks, id, from) {
+        release::handle_release_answer(ground, masters, locks, master, from, answer);
+    }
+}
+
+/// The claim at this place, if it is the one that was handed over to `successor`.
+fn released_for(locks: &Locks, successor: Id, from: u32) -> Option<Id> {
+    let from = locks.claims.occupant(from)?;
+    locks.claims.find(from).filter(|claim| claim.has_successor(successor)).map(|_| from)
+}
+
+/// A swap that was not carried out cannot be sent again: what it was to replace is released on its own.
+pub(super) fn fail_swap(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+    from: u32,
+    failure: Failure,
+) {
+    handle_swap_vote(ground, masters, locks, master, id, from, Vote::Failed(failure));
+    if let Some(from) = released_for(locks, id, from) {
+        release::send_end(ground, masters, locks, from, MasterSet::only(master));
     }
 }

@@ -6,15 +6,18 @@
 //! put back. The key that is put back ends with those of the other masters. The fence of a fenced lock is
 //! set with it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::claim::{Claim, Votes};
+use super::ground::Ground;
 use super::link::Link;
+use super::locks::Locks;
+use super::masters::Masters;
 use super::mode;
 use super::op::{Extension, Held, OpState};
 use super::owed::{Owed, Verb};
 use super::slab::Id;
-use super::{Engine, OpId, Outcome};
+use super::{Outcome, counting, defects, keep, reports, turns};
 use crate::error::{ExtendError, Round};
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
@@ -36,298 +39,321 @@ fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) 
     }
 }
 
-impl Engine {
-    pub(super) fn submit_extend(&mut self, now: Instant, id: Id, ttl: Duration) {
-        let started = self.config.ttl(ttl).map_err(ExtendError::Input);
-        if let Err(error) = started.and_then(|ttl| self.start_extend(now, id, ttl)) {
-            self.outcomes.push_back((OpId(id), Outcome::Extend(Err(error))));
-        } else {
-            self.decide_extend(now, id);
-            self.arm_op(id);
-        }
-        // The validity may end sooner now than the next waiter in the queue expects.
-        self.tend_queue_of(now, id);
+pub(super) fn submit_extend(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+    ttl: Duration,
+) {
+    let started = ground.config.ttl(ttl).map_err(ExtendError::Input);
+    if let Err(error) = started.and_then(|ttl| start_extend(ground, masters, locks, id, ttl)) {
+        ground.report_outcome(id, Outcome::Extend(Err(error)));
+    } else {
+        decide_extend(ground, masters, locks, id);
+        locks.arm(ground, id);
     }
+    // The validity may end sooner ground.now than the next waiter in the queue expects.
+    turns::tend_queue_of(ground, locks, id);
+}
 
-    /// Queues the extension on every usable master that may hold the key and will not cut it short
-    /// afterwards.
-    pub(super) fn start_extend(&mut self, now: Instant, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
-        let max_hold = self.config.max_hold;
-        let op = self.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
-        let OpState::Held(held) = &mut op.state else { return Err(ExtendError::NotHeld) };
-        let claim = self.claims.get_mut(op.claim);
-        // A renewal gives way to the caller's own.
-        if held.extension.is_some_and(|extension| !extension.is_renewal) {
-            return Err(ExtendError::Busy);
+/// Queues the extension on every usable master that may hold the key and will not cut it short
+/// afterwards.
+pub(super) fn start_extend(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+    ttl: Ttl,
+) -> Result<(), ExtendError> {
+    let now = ground.now;
+    let max_hold = ground.config.max_hold;
+    let op = locks.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
+    let OpState::Held(held) = &mut op.state else { return Err(ExtendError::NotHeld) };
+    let claim = locks.claims.get_mut(op.claim);
+    // A renewal gives way to the caller's own.
+    if held.extension.is_some_and(|extension| !extension.is_renewal) {
+        return Err(ExtendError::Busy);
+    }
+    if now >= held.valid_until && !mutant!(ExtensionAfterDeadline) {
+        return Err(ExtendError::Expired);
+    }
+    if (now - held.since).saturating_add(ttl.as_duration()) > max_hold {
+        return Err(ExtendError::HoldLimit { max_hold });
+    }
+    let extended_until = now + ttl.validity();
+    let answer_limit = masters.fleet.answer_limit(ttl);
+    let deadline = (now + answer_limit).min(held.valid_until);
+    // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
+    if extended_until < held.valid_until && !mutant!(ShorterExtensionIgnored) {
+        (held.valid_until, held.ttl) = (extended_until, ttl);
+        op.validity.move_to(extended_until);
+    }
+    held.round = held.round.wrapping_add(1);
+    op.asked.ttl = ttl;
+    claim.note_ttl(now, ttl, answer_limit);
+    claim.failures.clear();
+    let mut tally = Tally { refused: claim.absent(masters.fleet.all), ..Tally::default() };
+    let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
+    let holders = claim.holders().intersection(masters.fleet.usable).without(unsure).without(tally.refused);
+    let owed = Owed::round(Verb::Extend, claim.kind.tag(), held.round, id);
+    let sent = mode::send_extend(&mut masters.fleet, holders, owed, claim, ttl, Script::Sha);
+    claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
+    for link in masters.fleet.links() {
+        let master = link.master;
+        let is_absent = tally.refused.contains(master);
+        if sent.contains(master) || (is_absent && claim.asked.contains(master)) {
+            continue;
         }
-        if now >= held.valid_until && !mutant!(ExtensionAfterDeadline) {
-            return Err(ExtendError::Expired);
+        if !is_absent {
+            tally.failed.insert(master);
         }
-        if (now - held.since).saturating_add(ttl.as_duration()) > max_hold {
-            return Err(ExtendError::HoldLimit { max_hold });
+        let failure = why_unsent(link, claim, unsure, masters.fleet.usable);
+        claim.failures.push((master, failure));
+    }
+    held.extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
+    Ok(())
+}
+
+pub(super) fn handle_extend_vote(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+    round: u32,
+    vote: Vote,
+) {
+    let Some(op) = locks.ops.find_mut(id) else { return };
+    let OpState::Held(held) = &mut op.state else { return };
+    let claim = locks.claims.get_mut(op.claim);
+    let is_twin = vote == Vote::Granted && claim.doubts.twins.contains(master);
+    let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
+    match vote {
+        // Whichever round it answers: this master no longer holds the key.
+        Vote::Refused { .. } => claim.note_gone(master),
+        // Also after the verdict: this master holds it for as long as the others.
+        Vote::Granted if held.round == round => claim.tally.granted.insert(master),
+        _ => {}
+    }
+    if held.round != round {
+        return;
+    }
+    claim.doubts.owes_extension.remove(master);
+    let Some(extension) = held.extension.as_mut() else {
+        if matches!(vote, Vote::Refused { .. }) {
+            repair_op(ground, masters, locks, master, id);
+            check_loss(ground, masters, locks, id);
         }
-        let extended_until = now + ttl.validity();
-        let answer_limit = self.fleet.answer_limit(ttl);
-        let deadline = (now + answer_limit).min(held.valid_until);
-        // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
-        if extended_until < held.valid_until && !mutant!(ShorterExtensionIgnored) {
-            (held.valid_until, held.ttl) = (extended_until, ttl);
-            op.validity.move_to(extended_until);
-        }
-        held.round = held.round.wrapping_add(1);
-        op.asked.ttl = ttl;
-        claim.note_ttl(now, ttl, answer_limit);
-        claim.failures.clear();
-        let mut tally = Tally { refused: claim.absent(self.fleet.all), ..Tally::default() };
-        let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
-        let holders = claim.holders().intersection(self.fleet.usable).without(unsure).without(tally.refused);
-        let owed = Owed::round(Verb::Extend, claim.kind.tag(), held.round, id);
-        let sent = mode::send_extend(&mut self.fleet, holders, owed, claim, ttl, Script::Sha);
-        claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
-        for link in self.fleet.links() {
-            let master = link.master;
-            let is_absent = tally.refused.contains(master);
-            if sent.contains(master) || (is_absent && claim.asked.contains(master)) {
-                continue;
-            }
-            if !is_absent {
-                tally.failed.insert(master);
-            }
-            let failure = why_unsent(link, claim, unsure, self.fleet.usable);
+        return;
+    };
+    match vote {
+        Vote::Granted => extension.tally.granted.insert(master),
+        Vote::Refused { .. } => extension.tally.refused.insert(master),
+        Vote::Failed(failure) => {
+            extension.tally.granted.remove(master);
+            extension.tally.failed.insert(master);
             claim.failures.push((master, failure));
         }
-        held.extension = Some(Extension { deadline, valid_until: extended_until, tally, is_renewal: false });
-        Ok(())
+        Vote::Pending => {}
     }
+    decide_extend(ground, masters, locks, id);
+}
 
-    pub(super) fn handle_extend_vote(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        id: Id,
-        round: u32,
-        vote: Vote,
-    ) {
-        let Some(op) = self.ops.find_mut(id) else { return };
-        let OpState::Held(held) = &mut op.state else { return };
-        let claim = self.claims.get_mut(op.claim);
-        let is_twin = vote == Vote::Granted && claim.doubts.twins.contains(master);
-        let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
-        match vote {
-            // Whichever round it answers: this master no longer holds the key.
-            Vote::Refused { .. } => claim.note_gone(master),
-            // Also after the verdict: this master holds it for as long as the others.
-            Vote::Granted if held.round == round => claim.tally.granted.insert(master),
-            _ => {}
-        }
-        if held.round != round {
-            return;
-        }
-        claim.doubts.owes_extension.remove(master);
-        let Some(extension) = held.extension.as_mut() else {
-            if matches!(vote, Vote::Refused { .. }) {
-                self.repair_op(now, master, id);
-                self.check_loss(now, id);
-            }
-            return;
-        };
-        match vote {
-            Vote::Granted => extension.tally.granted.insert(master),
-            Vote::Refused { .. } => extension.tally.refused.insert(master),
-            Vote::Failed(failure) => {
-                extension.tally.granted.remove(master);
-                extension.tally.failed.insert(master);
-                claim.failures.push((master, failure));
-            }
-            Vote::Pending => {}
-        }
-        self.decide_extend(now, id);
-    }
-
-    pub(super) fn decide_extend(&mut self, now: Instant, id: Id) {
-        let quarantined = self.fleet.quarantined(now);
-        let op = self.ops.get_mut(id);
-        let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock is extended") };
-        let Extension { valid_until: extended_until, tally, is_renewal, .. } =
-            held.extension.expect("an extension is under way");
-        let verdict = match tally.verdict(self.fleet.count(), quarantined) {
-            Verdict::NoQuorum | Verdict::Contended
-                if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
-            {
-                Verdict::Granted
-            }
-            Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
-            verdict => verdict,
-        };
-        let spare = self.fleet.spare();
-        // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
-        let is_lost = tally.refused.count() > spare;
-        // An answer that is still to come may prove it.
-        let may_be_lost = self.fleet.all.without(tally.granted.union(tally.failed)).count() > spare;
-        let is_complete = tally.heard() == self.fleet.all;
-        if verdict == Verdict::Open
-            || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete)
+pub(super) fn decide_extend(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    let now = ground.now;
+    let quarantined = masters.fleet.quarantined(now);
+    let op = locks.ops.get_mut(id);
+    let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock is extended") };
+    let Extension { valid_until: extended_until, tally, is_renewal, .. } =
+        held.extension.expect("an extension is under way");
+    let verdict = match tally.verdict(masters.fleet.count(), quarantined) {
+        Verdict::NoQuorum | Verdict::Contended
+            if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
         {
-            return;
+            Verdict::Granted
         }
-        held.extension = None;
-        let before = (held.valid_until, held.ttl);
-        // The lock must be valid still: one that was called lost never comes back (I11).
-        let is_valid = now < held.valid_until || mutant!(ExtensionAfterDeadline);
-        let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
-            held.valid_until = extended_until;
-            if mutant!(ExtensionFromReply) {
-                held.valid_until = now + op.asked.ttl.validity();
+        Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
+        verdict => verdict,
+    };
+    let spare = masters.fleet.spare();
+    // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
+    let is_lost = tally.refused.count() > spare;
+    // An answer that is still to come may prove it.
+    let may_be_lost = masters.fleet.all.without(tally.granted.union(tally.failed)).count() > spare;
+    let is_complete = tally.heard() == masters.fleet.all;
+    if verdict == Verdict::Open || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete) {
+        return;
+    }
+    held.extension = None;
+    let before = (held.valid_until, held.ttl);
+    // The lock must be valid still: one that was called lost never comes back (I11).
+    let is_valid = now < held.valid_until || mutant!(ExtensionAfterDeadline);
+    let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
+        held.valid_until = extended_until;
+        if mutant!(ExtensionFromReply) {
+            held.valid_until = now + op.asked.ttl.validity();
+        }
+        op.validity.move_to(held.valid_until);
+        if !mutant!(LossReportsOldTtl) {
+            held.ttl = op.asked.ttl;
+        }
+        Ok(held.valid_until)
+    } else {
+        let claim = locks.claims.get(op.claim);
+        let report = reports::report(&masters.fleet, ground.now, Round::Extend, claim, &tally);
+        Err(match verdict {
+            Verdict::Granted => ExtendError::Expired,
+            _ if is_lost => ExtendError::Lost(report),
+            Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
+        })
+    };
+    if is_renewal {
+        keep::report_renewal(ground, locks, id, &result);
+    }
+    match &result {
+        Ok(_) => {
+            counting::count_extension(ground, locks, id, before);
+            settle_extension(ground, masters, locks, id, &tally);
+        }
+        Err(error) => {
+            ground.stats.extensions_failed += 1;
+            if let ExtendError::Lost(_) = error {
+                end_validity(ground, locks, id);
             }
+        }
+    }
+    keep::follow_extension(ground, locks, id, result.is_ok());
+    if !is_renewal {
+        ground.report_outcome(id, Outcome::Extend(result));
+    }
+}
+
+/// An answer came after its round: ends the validity if it proves that the lock is lost.
+fn check_loss(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    let op = locks.ops.get(id);
+    let claim = locks.claims.get(op.claim);
+    let absent = claim.absent(masters.fleet.all);
+    if absent.count() > masters.fleet.spare() {
+        if op.held().is_some_and(|held| ground.now < held.valid_until) {
+            let granted = claim.tally.granted.without(absent);
+            let tally = Tally { granted, refused: absent, ..Tally::default() };
+            let report = reports::report(&masters.fleet, ground.now, Round::Extend, claim, &tally);
+            keep::report_renewal(ground, locks, id, &Err(ExtendError::Lost(report)));
+        }
+        end_validity(ground, locks, id);
+        keep::follow_extension(ground, locks, id, false);
+    }
+}
+
+/// The lock is lost.
+fn end_validity(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    let op = locks.ops.get_mut(id);
+    let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock has a validity") };
+    if !mutant!(ProvenLossStaysValid) {
+        held.valid_until = ground.now.min(held.valid_until);
+        if !mutant!(LossUnpublished) {
             op.validity.move_to(held.valid_until);
-            if !mutant!(LossReportsOldTtl) {
-                held.ttl = op.asked.ttl;
-            }
-            Ok(held.valid_until)
-        } else {
-            let claim = self.claims.get(op.claim);
-            let report = self.report(now, Round::Extend, claim, &tally);
-            Err(match verdict {
-                Verdict::Granted => ExtendError::Expired,
-                _ if is_lost => ExtendError::Lost(report),
-                Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
-            })
-        };
-        if is_renewal {
-            self.report_renewal(id, &result);
-        }
-        match &result {
-            Ok(_) => {
-                self.count_extension(now, id, before);
-                self.settle_extension(now, id, &tally);
-            }
-            Err(error) => {
-                self.stats.extensions_failed += 1;
-                if let ExtendError::Lost(_) = error {
-                    self.end_validity(now, id);
-                }
-            }
-        }
-        self.follow_extension(now, id, result.is_ok());
-        if !is_renewal {
-            self.outcomes.push_back((OpId(id), Outcome::Extend(result)));
         }
     }
+    counting::note_lost(ground, locks, id);
+    keep::report_loss(ground, locks, id);
+    turns::tend_queue_of(ground, locks, id);
+}
 
-    /// An answer came after its round: ends the validity if it proves that the lock is lost.
-    fn check_loss(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get(id);
-        let claim = self.claims.get(op.claim);
-        let absent = claim.absent(self.fleet.all);
-        if absent.count() > self.fleet.spare() {
-            if op.held().is_some_and(|held| now < held.valid_until) {
-                let granted = claim.tally.granted.without(absent);
-                let tally = Tally { granted, refused: absent, ..Tally::default() };
-                let report = self.report(now, Round::Extend, claim, &tally);
-                self.report_renewal(id, &Err(ExtendError::Lost(report)));
-            }
-            self.end_validity(now, id);
-            self.follow_extension(now, id, false);
-        }
+/// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
+/// is put back.
+fn settle_extension(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id, tally: &Tally) {
+    let claim = locks.claims.get_mut(locks.ops.get(id).claim);
+    if !mutant!(MarginKeptByExtension) {
+        claim.tally.granted = tally.granted;
     }
-
-    /// The lock is lost.
-    fn end_validity(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get_mut(id);
-        let OpState::Held(held) = &mut op.state else { unreachable!("only a held lock has a validity") };
-        if !mutant!(ProvenLossStaysValid) {
-            held.valid_until = now.min(held.valid_until);
-            if !mutant!(LossUnpublished) {
-                op.validity.move_to(held.valid_until);
-            }
-        }
-        self.note_lost(now, id);
-        self.report_loss(now, id);
-        self.tend_queue_of(now, id);
+    if !mutant!(LateSetAfterExtension) {
+        claim.votes = Votes::Void;
     }
+    let gone = tally.refused.without(claim.refused());
+    gone.iter().for_each(|master| repair_op(ground, masters, locks, master, id));
+}
 
-    /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
-    /// is put back.
-    fn settle_extension(&mut self, now: Instant, id: Id, tally: &Tally) {
-        let claim = self.claims.get_mut(self.ops.get(id).claim);
-        if !mutant!(MarginKeptByExtension) {
-            claim.tally.granted = tally.granted;
-        }
-        if !mutant!(LateSetAfterExtension) {
-            claim.votes = Votes::Void;
-        }
-        let gone = tally.refused.without(claim.refused());
-        gone.iter().for_each(|master| self.repair_op(now, master, id));
+/// The extension's time is over: who has not answered has failed.
+pub(super) fn miss_extend(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    let op = locks.ops.get_mut(id);
+    let OpState::Held(Held { extension: Some(extension), .. }) = &mut op.state else {
+        unreachable!("an extension is under way")
+    };
+    let started = extension.valid_until - op.asked.ttl.validity();
+    let claim = locks.claims.get_mut(op.claim);
+    let limit = claim.answer_limit;
+    let missing = masters.fleet.all.without(extension.tally.heard());
+    for master in missing.iter() {
+        extension.tally.failed.insert(master);
+        claim.failures.push((master, Failure::NoAnswer { limit }));
     }
-
-    /// The extension's time is over: who has not answered has failed.
-    pub(super) fn miss_extend(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get_mut(id);
-        let OpState::Held(Held { extension: Some(extension), .. }) = &mut op.state else {
-            unreachable!("an extension is under way")
-        };
-        let started = extension.valid_until - op.asked.ttl.validity();
-        let claim = self.claims.get_mut(op.claim);
-        let limit = claim.answer_limit;
-        let missing = self.fleet.all.without(extension.tally.heard());
-        for master in missing.iter() {
-            extension.tally.failed.insert(master);
-            claim.failures.push((master, Failure::NoAnswer { limit }));
-        }
-        if now - started >= limit {
-            missing.iter().for_each(|master| self.fleet.note_missed(now, master, limit, &mut self.timers));
-        }
-        self.decide_extend(now, id);
+    if ground.now - started >= limit {
+        missing.iter().for_each(|master| masters.fleet.note_missed(ground, master, limit));
     }
+    decide_extend(ground, masters, locks, id);
+}
 
-    /// A master can be asked again, over a new connection or after a silence.
-    pub(super) fn repair(&mut self, now: Instant, master: MasterId) {
-        if mutant!(ForcedDeletionAgain) {
-            self.repeat_forced_deletions(master);
-        }
-        for id in self.ops.ids() {
-            self.repair_op(now, master, id);
-        }
+/// A master can be asked again, over a new connection or after a silence.
+pub(super) fn repair(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, master: MasterId) {
+    if mutant!(ForcedDeletionAgain) {
+        defects::repeat_forced_deletions(masters, locks, master);
     }
-
-    /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
-    pub(super) fn repair_op(&mut self, now: Instant, master: MasterId, id: Id) {
-        let op = self.ops.get(id);
-        let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
-        let claim = self.claims.get_mut(op.claim);
-        let is_known =
-            claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
-        // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
-        let is_proven = claim.tally.granted.has(self.fleet.quorum) || mutant!(RepairUnproven);
-        if now >= valid_until || is_known || !is_proven || !self.fleet.usable.contains(master) {
-            return;
-        }
-        // An extension under way may succeed or fail: the grant is to be true in either case.
-        let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
-        let left = end + self.config.drift.of(op.asked.ttl.as_duration()) - now;
-        let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
-            return;
-        };
-        let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
-        let sent = mode::send_repair(&mut self.fleet, only, owed, claim, left_ms);
-        claim.note_repair(sent);
+    for id in locks.ops.ids() {
+        repair_op(ground, masters, locks, master, id);
     }
+}
 
-    /// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this
-    /// lock's own, from a `SET` whose answer was lost with its connection. An extension sent since has an
-    /// answer of its own.
-    pub(super) fn handle_repair_vote(&mut self, master: MasterId, id: Id, round: u32, vote: &Vote) {
-        let Some(op) = self.ops.find(id) else { return };
-        let Some(held) = op.held() else { return };
-        let claim = self.claims.get_mut(op.claim);
-        claim.doubts.owes_repair.remove(master);
-        if held.round != round {
-            return;
-        }
-        if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
-            claim.record(master, vote.clone());
-            self.stats.repairs += 1;
-        }
+/// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
+pub(super) fn repair_op(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+) {
+    let op = locks.ops.get(id);
+    let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
+    let claim = locks.claims.get_mut(op.claim);
+    let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
+    // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
+    let is_proven = claim.tally.granted.has(masters.fleet.quorum) || mutant!(RepairUnproven);
+    if ground.now >= valid_until || is_known || !is_proven || !masters.fleet.usable.contains(master) {
+        return;
+    }
+    // An extension under way may succeed or fail: the grant is to be true in either case.
+    let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
+    let left = end + ground.config.drift.of(op.asked.ttl.as_duration()) - ground.now;
+    let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
+        return;
+    };
+    let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
+    let sent = mode::send_repair(&mut masters.fleet, only, owed, claim, left_ms);
+    claim.note_repair(sent);
+}
+
+/// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this
+/// lock's own, from a `SET` whose answer was lost with its connection. An extension sent since has an
+/// answer of its own.
+pub(super) fn handle_repair_vote(
+    ground: &mut Ground,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+    round: u32,
+    vote: &Vote,
+) {
+    let Some(op) = locks.ops.find(id) else { return };
+    let Some(held) = op.held() else { return };
+    let claim = locks.claims.get_mut(op.claim);
+    claim.doubts.owes_repair.remove(master);
+    if held.round != round {
+        return;
+    }
+    if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
+        claim.record(master, vote.clone());
+        ground.stats.repairs += 1;
     }
 }
 

@@ -15,151 +15,186 @@
 use std::time::{Duration, Instant};
 
 use super::fair::{self, Queuing};
+use super::ground::Ground;
 use super::leaving::Leaving;
+use super::locks::Locks;
+use super::masters::Masters;
 use super::op::{Op, OpState};
 use super::slab::Id;
-use super::{Engine, Left, OpId, Outcome};
+use super::{Left, Outcome, counting, release, reports, turns};
 use crate::error::{ExtendError, LeaveError};
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
-impl Engine {
-    /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
-    /// their TTL. Returns the end of its validity, until which nobody else gets the lock. There is no
-    /// outcome, and the id finds nothing from now on.
-    ///
-    /// # Errors
-    /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
-    /// held.
-    pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        let (since, valid_until) = self.check_valid(now, lock.0)?;
-        self.note_left(lock.0, now.saturating_duration_since(since), false);
-        drop(self.give_up(now, lock.0));
-        let op = self.ops.get_mut(lock.0);
-        let claim_id = op.claim;
-        self.ops.free(lock.0);
-        if mutant!(LeftReleased) {
-            let claim = self.claims.get_mut(claim_id);
-            claim.owner = None;
-            let due = now + claim.answer_limit;
-            self.release_claim(now, due, claim_id);
-        } else {
-            self.claims.free(claim_id);
-        }
-        Ok(valid_until)
+/// Gives up a held lock without a release.
+pub(super) fn leave(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+) -> Result<Instant, LeaveError> {
+    let (since, valid_until) = check_valid(locks, ground.now, id)?;
+    counting::note_left(ground, locks, id, ground.now.saturating_duration_since(since), false);
+    drop(give_up(ground, locks, id));
+    let claim_id = locks.ops.get(id).claim;
+    locks.ops.free(id);
+    if mutant!(LeftReleased) {
+        let claim = locks.claims.get_mut(claim_id);
+        claim.owner = None;
+        let due = ground.now + claim.answer_limit;
+        release::release_claim(ground, masters, locks, due, claim_id);
+    } else {
+        locks.claims.free(claim_id);
     }
+    Ok(valid_until)
+}
 
-    pub(super) fn submit_leave_for(&mut self, now: Instant, id: Id, rest: Duration) {
-        if let Err(error) = self.leave_for(now, id, rest) {
-            self.outcomes.push_back((OpId(id), Outcome::Leave(Err(error))));
-        }
+pub(super) fn submit_leave_for(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+    rest: Duration,
+) {
+    if let Err(error) = leave_for(ground, masters, locks, id, rest) {
+        ground.report_outcome(id, Outcome::Leave(Err(error)));
     }
+}
 
-    /// After an error the lock is as it was.
-    fn leave_for(&mut self, now: Instant, id: Id, rest: Duration) -> Result<(), LeaveError> {
-        let held = self.check_valid(now, id)?;
-        let leaving = Leaving::new(now, rest, held, &self.config)?;
-        // With a rest, masters' answers show whether it was left or lost.
-        if rest.is_zero() {
-            self.note_ended(now, id);
-        }
-        let queuing = self.give_up(now, id);
-        let op = self.ops.get_mut(id);
-        op.state = OpState::Releasing;
-        let claim_id = op.claim;
-        let left_queue =
-            queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
-        // The queue of a fair lock says which waiter is to be notified.
-        self.claims.get_mut(claim_id).notifies &= left_queue.is_none();
-        if !self.leave_claim(now, claim_id, leaving) {
-            self.settle_release(now, claim_id, id);
-        }
-        if let Some(left_queue) = left_queue {
-            fair::leave(&mut self.fleet, &left_queue);
-        }
-        Ok(())
+/// After an error the lock is as it was.
+fn leave_for(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+    rest: Duration,
+) -> Result<(), LeaveError> {
+    let held = check_valid(locks, ground.now, id)?;
+    let leaving = Leaving::new(ground.now, rest, held, &ground.config)?;
+    // With a rest, masters' answers show whether it was left or lost.
+    if rest.is_zero() {
+        counting::note_ended(ground, locks, id);
     }
+    let queuing = give_up(ground, locks, id);
+    let op = locks.ops.get_mut(id);
+    op.state = OpState::Releasing;
+    let claim_id = op.claim;
+    let left_queue = queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
+    // The queue of a fair lock says which waiter is to be notified.
+    locks.claims.get_mut(claim_id).notifies &= left_queue.is_none();
+    if !release::leave_claim(ground, masters, locks, claim_id, leaving) {
+        release::settle_release(ground, masters, locks, claim_id, id);
+    }
+    if let Some(left_queue) = left_queue {
+        fair::leave(&mut masters.fleet, &left_queue);
+    }
+    Ok(())
+}
 
-    /// The answer to the rest of the time. The last master's may be the one that is waited for.
-    pub(super) fn handle_rest_answer(&mut self, now: Instant, master: MasterId, id: Id, vote: Vote) {
-        let Some(claim) = self.claims.find_mut(id) else { return };
-        let answer = match vote {
-            Vote::Granted => {
-                claim.note_rest_answer(now, master);
-                ReleaseAnswer::Deleted
-            }
-            Vote::Refused { .. } => ReleaseAnswer::Absent,
-            Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
-            Vote::Pending => unreachable!("it is the vote of a reply"),
-        };
-        self.take_release_answer(now, master, id, answer);
-        self.follow_rest(now, master, id);
-    }
-
-    /// A master owes no answer to a rest any more. If the time is over, the release follows at once.
-    pub(super) fn follow_rest(&mut self, now: Instant, master: MasterId, id: Id) {
-        let Some(claim) = self.claims.find(id) else { return };
-        let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= now);
-        if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
-            self.send_end(now, id, MasterSet::only(master));
+/// The answer to the rest of the time. The last master's may be the one that is waited for.
+pub(super) fn handle_rest_answer(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+    vote: Vote,
+) {
+    let Some(claim) = locks.claims.find_mut(id) else { return };
+    let answer = match vote {
+        Vote::Granted => {
+            claim.note_rest_answer(ground.now, master);
+            ReleaseAnswer::Deleted
         }
-    }
+        Vote::Refused { .. } => ReleaseAnswer::Absent,
+        Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
+        Vote::Pending => unreachable!("it is the vote of a reply"),
+    };
+    release::take_release_answer(ground, masters, locks, master, id, answer);
+    follow_rest(ground, masters, locks, master, id);
+}
 
-    /// A lock that was left for a time has its outcome; counts it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn settle_left(&mut self, now: Instant, claim_id: Id, id: Id) {
-        let result = self.left(now, claim_id);
-        let claim = self.claims.get(claim_id);
-        let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
-            unreachable!("the lock is left for a time")
-        };
-        // With a rest of zero it was released.
-        if leaving.rest.is_some() {
-            let held = release.started.saturating_duration_since(leaving.since);
-            self.note_left(id, held, matches!(result, Err(LeaveError::Lost(_))));
-        }
-        self.outcomes.push_back((OpId(id), Outcome::Leave(result)));
+/// A master owes no answer to a rest any more. If the time is over, the release follows at once.
+pub(super) fn follow_rest(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    master: MasterId,
+    id: Id,
+) {
+    let Some(claim) = locks.claims.find(id) else { return };
+    let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= ground.now);
+    if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
+        release::send_end(ground, masters, locks, id, MasterSet::only(master));
     }
+}
 
-    /// How a lock was left for a time.
-    fn left(&self, now: Instant, claim_id: Id) -> Result<Left, LeaveError> {
-        let claim = self.claims.get(claim_id);
-        let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
-            unreachable!("the lock is left for a time")
-        };
-        let latest_end = claim.latest_end(now, self.config.drift);
-        // A quorum that was seen to have the key while the lock was valid has had it all the time.
-        if claim.confirmed_rest().has(self.fleet.quorum) && now < leaving.valid_until {
-            let held_until = leaving.held_until(release.started);
-            return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
-        }
-        let report = self.release_report(now, claim, &release);
-        Err(if release.deleted.union(release.owed).has(self.fleet.quorum) {
-            LeaveError::Unconfirmed { report: report.into(), latest_end }
-        } else {
-            LeaveError::Lost(report)
-        })
+/// A lock that was left for a time has its outcome; counts it.
+#[cold]
+#[inline(never)]
+pub(super) fn settle_left(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    claim_id: Id,
+    id: Id,
+) {
+    let result = left(ground, masters, locks, ground.now, claim_id);
+    let claim = locks.claims.get(claim_id);
+    let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
+        unreachable!("the lock is left for a time")
+    };
+    // With a rest of zero it was released.
+    if leaving.rest.is_some() {
+        let held = release.started.saturating_duration_since(leaving.since);
+        counting::note_left(ground, locks, id, held, matches!(result, Err(LeaveError::Lost(_))));
     }
+    ground.report_outcome(id, Outcome::Leave(result));
+}
 
-    /// The time at which a lock was acquired, and the end of its validity, which is to come.
-    fn check_valid(&self, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
-        let held = self.ops.find(id).and_then(Op::held).ok_or(LeaveError::NotHeld)?;
-        if now >= held.valid_until && !mutant!(ExpiredLeft) {
-            return Err(LeaveError::Expired);
-        }
-        Ok((held.since, held.valid_until))
+/// How a lock was left for a time.
+fn left(
+    ground: &Ground,
+    masters: &Masters,
+    locks: &Locks,
+    now: Instant,
+    claim_id: Id,
+) -> Result<Left, LeaveError> {
+    let claim = locks.claims.get(claim_id);
+    let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
+        unreachable!("the lock is left for a time")
+    };
+    let latest_end = claim.latest_end(now, ground.config.drift);
+    // A quorum that was seen to have the key while the lock was valid has had it all the time.
+    if claim.confirmed_rest().has(masters.fleet.quorum) && now < leaving.valid_until {
+        let held_until = leaving.held_until(release.started);
+        return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
     }
+    let report = reports::release_report(&masters.fleet, ground.now, claim, &release);
+    Err(if release.deleted.union(release.owed).has(masters.fleet.quorum) {
+        LeaveError::Unconfirmed { report: report.into(), latest_end }
+    } else {
+        LeaveError::Lost(report)
+    })
+}
 
-    /// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
-    /// in its queues, which ends with its heartbeat if nobody ends it.
-    fn give_up(&mut self, now: Instant, id: Id) -> Option<Box<Queuing>> {
-        let held = self.ops.get_mut(id).held_mut().expect("only a held lock is left");
-        if held.extension.take().is_some_and(|extension| !extension.is_renewal) {
-            self.outcomes.push_back((OpId(id), Outcome::Extend(Err(ExtendError::NotHeld))));
-        }
-        self.leave_queue(now, id, Duration::ZERO);
-        self.ops.get_mut(id).policy.take_queuing()
+/// The time at which a lock was acquired, and the end of its validity, which is to come.
+fn check_valid(locks: &Locks, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
+    let held = locks.ops.find(id).and_then(Op::held).ok_or(LeaveError::NotHeld)?;
+    if now >= held.valid_until && !mutant!(ExpiredLeft) {
+        return Err(LeaveError::Expired);
     }
+    Ok((held.since, held.valid_until))
+}
+
+/// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
+/// in its queues, which ends with its heartbeat if nobody ends it.
+fn give_up(ground: &mut Ground, locks: &mut Locks, id: Id) -> Option<Box<Queuing>> {
+    let held = locks.ops.get_mut(id).held_mut().expect("only a held lock is left");
+    if held.extension.take().is_some_and(|extension| !extension.is_renewal) {
+        ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
+    }
+    turns::leave_queue(ground, locks, id, Duration::ZERO);
+    locks.ops.get_mut(id).policy.take_queuing()
 }

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::{Rng, RngExt};
+use rand::RngExt;
 
+use super::ground::Ground;
 use super::request::LinkRequest;
-use super::timers::{Timers, login_timer};
+use super::timers::login_timer;
 use crate::config::{Config, Credentials, Login};
 use crate::error::CredentialsError;
 use crate::limits;
@@ -132,26 +133,25 @@ impl Logins {
     /// connection has refused the login that there is.
     pub(super) fn take(
         &mut self,
-        now: Instant,
+        ground: &mut Ground,
         master: MasterId,
         credentials: Credentials,
         is_unused: bool,
         is_refused: bool,
-        timers: &mut Timers,
     ) {
         let own = &mut self.masters[master.index()];
         let Credentials { login, valid_for } = credentials;
         // The server may accept in a while what it refused before.
-        let resend_at = own.resend_at.filter(|at| is_refused && *at > now);
+        let resend_at = own.resend_at.filter(|at| is_refused && *at > ground.now);
         if own.login.as_ref() != Some(&login) || (is_refused && resend_at.is_none()) {
             own.version = own.version.wrapping_add(1);
             own.resend_at = None;
         }
         own.login = Some(login);
         own.serves = if is_unused { Serves::Next } else { Serves::This };
-        let renew_at = valid_for.and_then(|time| now.checked_add(renewal_after(time)));
+        let renew_at = valid_for.and_then(|time| ground.now.checked_add(renewal_after(time)));
         own.renew_at = renew_at.into_iter().chain(own.resend_at.and(resend_at)).min();
-        self.arm(master, timers);
+        self.arm(ground, master);
     }
 
     /// All open connections have the login.
@@ -167,62 +167,54 @@ impl Logins {
     }
 
     /// Open connections get no newer login for now.
-    pub(super) fn note_failed(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        error: &CredentialsError,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
-    ) {
+    pub(super) fn note_failed(&mut self, ground: &mut Ground, master: MasterId, error: &CredentialsError) {
         let own = &mut self.masters[master.index()];
         own.failure_count = own.failure_count.saturating_add(1);
         let doubled = limits::CREDENTIALS_PAUSE_MIN.saturating_mul(1 << (own.failure_count - 1).min(16));
         let longest = doubled.min(limits::CREDENTIALS_PAUSE_MAX).max(limits::CREDENTIALS_PAUSE_MIN * 2);
-        let retry_at = now + rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest);
+        let retry_at = ground.now + ground.rng.random_range(limits::CREDENTIALS_PAUSE_MIN..=longest);
         if matches!(error, CredentialsError::Refused { .. }) {
             own.resend_at = Some(own.resend_at.map_or(retry_at, |at| at.min(retry_at)));
         }
         // One that hangs is not asked again before it answers.
         if !own.is_asked {
-            self.retry(retry_at, master, timers);
+            self.retry(ground, retry_at, master);
         }
     }
 
     /// Asks the provider again at this time at the latest.
-    pub(super) fn retry(&mut self, at: Instant, master: MasterId, timers: &mut Timers) {
+    pub(super) fn retry(&mut self, ground: &mut Ground, at: Instant, master: MasterId) {
         let own = &mut self.masters[master.index()];
         own.renew_at = Some(own.renew_at.map_or(at, |renew_at| renew_at.min(at)));
-        self.arm(master, timers);
+        self.arm(ground, master);
     }
 
     /// Something may be due. Returns an answer that is late for open connections.
     pub(super) fn handle_timeout(
         &mut self,
-        now: Instant,
+        ground: &mut Ground,
         master: MasterId,
         has_connection: bool,
-        timers: &mut Timers,
     ) -> Option<CredentialsError> {
         let limit = self.config.connect_timeout;
         let own = &mut self.masters[master.index()];
-        let is_late = own.late_at.take_if(|at| *at <= now).is_some();
-        if own.renew_at.take_if(|at| *at <= now).is_some() {
+        let is_late = own.late_at.take_if(|at| *at <= ground.now).is_some();
+        if own.renew_at.take_if(|at| *at <= ground.now).is_some() {
             // The next connect asks by itself.
             own.serves = Serves::Past;
             if has_connection && self.config.has_provider() {
-                own.late_at = Some(now + limit);
+                own.late_at = Some(ground.now + limit);
                 self.ask(master);
             }
         }
-        self.arm(master, timers);
+        self.arm(ground, master);
         is_late.then_some(CredentialsError::NoAnswer { limit })
     }
 
-    fn arm(&self, master: MasterId, timers: &mut Timers) {
+    fn arm(&self, ground: &mut Ground, master: MasterId) {
         let own = &self.masters[master.index()];
         if let Some(at) = own.renew_at.into_iter().chain(own.late_at).min() {
-            timers.arm(login_timer(master), at);
+            ground.timers.arm(login_timer(master), at);
         }
     }
 }

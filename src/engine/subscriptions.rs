@@ -55,16 +55,15 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::Rng;
-
 use super::connection::{LoginState, State, Wishes};
+use super::ground::Ground;
 use super::handshake::Handshake;
 use super::logins::CurrentLogin;
 use super::request::{LinkId, LinkRequest};
 use super::slab::Id;
 use super::subscription::{Subscription, Wake};
 use super::subscription_link::{CHANNEL_COUNT_MAX, Heard, Owed, SubscriptionLink};
-use super::timers::{Timers, subscription_timer};
+use super::timers::subscription_timer;
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command;
@@ -136,7 +135,7 @@ impl Subscriptions {
     }
 
     /// Begins to have an operation notified.
-    pub(super) fn watch(&mut self, now: Instant, watch: Subscription, timers: &mut Timers) {
+    pub(super) fn watch(&mut self, ground: &mut Ground, watch: Subscription) {
         let id = watch.id;
         let place = id.index as usize;
         if self.subscriptions.len() <= place {
@@ -148,12 +147,12 @@ impl Subscriptions {
         assert!(self.subscriptions[place].replace(Box::new(watch)).is_none(), "it is notified already");
         self.watch_count += 1;
         for master in self.all.iter() {
-            self.subscribe(now, master, id, timers);
+            self.subscribe(ground, master, id);
         }
     }
 
     /// The operation has its lock, or has given up.
-    pub(super) fn unwatch(&mut self, now: Instant, id: Id, timers: &mut Timers) {
+    pub(super) fn unwatch(&mut self, ground: &mut Ground, id: Id) {
         let watch = self.subscriptions[id.index as usize].take().expect("it was notified");
         let mut left = Vec::new();
         for channel in watch.channels() {
@@ -171,16 +170,16 @@ impl Subscriptions {
             for master in watch.asked.iter() {
                 let link = &mut self.links[master.index()];
                 if link.connection.wire.request(&self.buffer, &owed[..left.len()]).is_ok() {
-                    link.answer_due.get_or_insert(now + self.config.connect_timeout);
+                    link.answer_due.get_or_insert(ground.now + self.config.connect_timeout);
                 }
-                self.arm(master, timers);
+                self.arm(ground, master);
             }
         }
         self.watch_count -= 1;
         if self.watch_count == 0 {
-            self.idle_since = now;
-            let idle_until = now + limits::SUBSCRIPTION_IDLE_MAX;
-            self.all.iter().for_each(|master| timers.arm(subscription_timer(master), idle_until));
+            self.idle_since = ground.now;
+            let idle_until = ground.now + limits::SUBSCRIPTION_IDLE_MAX;
+            self.all.iter().for_each(|master| ground.timers.arm(subscription_timer(master), idle_until));
         }
     }
 
@@ -219,9 +218,9 @@ impl Subscriptions {
     }
 
     /// When the next attempt of a waiter is to be made, if its notification says so.
-    pub(super) fn wake(&mut self, now: Instant, id: Id, rng: &mut impl Rng) -> Option<Wake> {
+    pub(super) fn wake(&mut self, ground: &mut Ground, id: Id) -> Option<Wake> {
         let (quorum, longest) = (self.quorum, self.config.retry_delay_max);
-        self.find_mut(id)?.wake(now, quorum, longest, rng)
+        self.find_mut(id)?.wake(ground.now, quorum, longest, &mut ground.rng)
     }
 
     /// An attempt was brought forward by a message.
@@ -280,21 +279,21 @@ impl Subscriptions {
 
     /// Opens what is closed, if there are waiters; a master that is not `ready` for commands need not be
     /// asked.
-    pub(super) fn open(&mut self, now: Instant, ready: MasterSet, timers: &mut Timers) {
+    pub(super) fn open(&mut self, ground: &mut Ground, ready: MasterSet) {
         if self.watch_count == 0 {
             return;
         }
-        let deadline = now + self.config.connect_timeout;
+        let deadline = ground.now + self.config.connect_timeout;
         for master in ready.iter() {
             let connection = &mut self.links[master.index()].connection;
             match connection.state {
-                State::Down { retry_at } if retry_at <= now => {
+                State::Down { retry_at } if retry_at <= ground.now => {
                     connection.start_connecting(deadline);
                     self.open.insert(master);
                     self.wishes.connect(master);
-                    timers.arm(subscription_timer(master), deadline);
+                    ground.timers.arm(subscription_timer(master), deadline);
                 }
-                State::Down { retry_at } => timers.arm(subscription_timer(master), retry_at),
+                State::Down { retry_at } => ground.timers.arm(subscription_timer(master), retry_at),
                 _ => {}
             }
         }
@@ -302,52 +301,37 @@ impl Subscriptions {
 
     pub(super) fn handle_connected(
         &mut self,
-        now: Instant,
+        ground: &mut Ground,
         master: MasterId,
         login: CurrentLogin<'_>,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
     ) {
         let connection = &mut self.links[master.index()].connection;
         if !matches!(connection.state, State::Connecting { .. }) {
             return;
         }
-        let (handshake, commands) = Handshake::for_subscription(&self.config, login.login, rng);
-        let deadline = now + self.config.connect_timeout;
+        let (handshake, commands) = Handshake::for_subscription(&self.config, login.login, &mut ground.rng);
+        let deadline = ground.now + self.config.connect_timeout;
         connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
-        self.arm(master, timers);
+        self.arm(ground, master);
     }
 
-    pub(super) fn handle_disconnected(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
-    ) {
+    pub(super) fn handle_disconnected(&mut self, ground: &mut Ground, master: MasterId) {
         if !self.links[master.index()].connection.is_down() {
-            self.fail(now, master, rng, timers);
+            self.fail(ground, master);
             self.wishes.forget_close(master);
         }
     }
 
     /// Bytes were read. Waiters that they notify are in [`Subscriptions::next_notified`] once all are taken
     /// apart, as the number of waiters comes right behind the release.
-    pub(super) fn recv_done(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        size: usize,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
-    ) {
+    pub(super) fn recv_done(&mut self, ground: &mut Ground, master: MasterId, size: usize) {
         self.links[master.index()].connection.wire.recv_done(size);
         loop {
             match self.links[master.index()].next_heard(&mut self.buffer) {
                 Ok(None) => break,
-                Ok(Some(heard)) => self.handle_heard(now, master, heard, timers),
+                Ok(Some(heard)) => self.handle_heard(ground, master, heard),
                 Err(_) => {
-                    self.fail(now, master, rng, timers);
+                    self.fail(ground, master);
                     break;
                 }
             }
@@ -358,14 +342,14 @@ impl Subscriptions {
         }
     }
 
-    fn handle_heard(&mut self, now: Instant, master: MasterId, heard: Heard, timers: &mut Timers) {
+    fn handle_heard(&mut self, ground: &mut Ground, master: MasterId, heard: Heard) {
         match heard {
             Heard::Nothing => {}
             Heard::Ready => {
-                self.links[master.index()].connection.finish_handshake(now);
+                self.links[master.index()].connection.finish_handshake(ground.now);
                 self.ready.insert(master);
                 let ids: Vec<Id> = self.subscriptions.iter().flatten().map(|watch| watch.id).collect();
-                ids.into_iter().for_each(|id| self.subscribe(now, master, id, timers));
+                ids.into_iter().for_each(|id| self.subscribe(ground, master, id));
             }
             Heard::Subscribed(id) => {
                 let quorum = self.quorum;
@@ -396,43 +380,36 @@ impl Subscriptions {
     }
 
     /// Something is due for a connection: an answer, its end, or the next attempt to open it.
-    pub(super) fn handle_timeout(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        ready: MasterSet,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
-    ) {
+    pub(super) fn handle_timeout(&mut self, ground: &mut Ground, master: MasterId, ready: MasterSet) {
         let is_down = self.links[master.index()].connection.is_down();
         let idle_until = self.idle_since + limits::SUBSCRIPTION_IDLE_MAX;
-        if self.deadline(master).is_some_and(|at| at <= now) {
-            self.fail(now, master, rng, timers);
+        if self.deadline(master).is_some_and(|at| at <= ground.now) {
+            self.fail(ground, master);
         } else if is_down {
-            self.open(now, ready, timers);
-        } else if self.watch_count == 0 && idle_until <= now {
-            self.links[master.index()].connection.forget_failures(now);
-            self.close(master, now);
+            self.open(ground, ready);
+        } else if self.watch_count == 0 && idle_until <= ground.now {
+            self.links[master.index()].connection.forget_failures(ground.now);
+            self.close(master, ground.now);
         } else {
-            self.arm(master, timers);
+            self.arm(ground, master);
             if self.watch_count == 0 {
-                timers.arm(subscription_timer(master), idle_until);
+                ground.timers.arm(subscription_timer(master), idle_until);
             }
         }
     }
 
     /// The connection is of no use any more, or never was: closes it, and tries again after a pause.
-    fn fail(&mut self, now: Instant, master: MasterId, rng: &mut impl Rng, timers: &mut Timers) {
+    fn fail(&mut self, ground: &mut Ground, master: MasterId) {
         let link = &mut self.links[master.index()];
-        let pause = link.connection.back_off(now, rng);
+        let pause = link.connection.back_off(ground.now, &mut ground.rng);
         let pause = if link.refused.is_some() { limits::SUBSCRIPTION_REFUSED_PAUSE } else { pause };
-        self.close(master, now + pause);
+        self.close(master, ground.now + pause);
         for watch in self.subscriptions.iter_mut().flatten() {
             watch.asked.remove(master);
             watch.confirmed.remove(master);
         }
         if self.watch_count > 0 {
-            timers.arm(subscription_timer(master), now + pause);
+            ground.timers.arm(subscription_timer(master), ground.now + pause);
         }
     }
 
@@ -446,7 +423,7 @@ impl Subscriptions {
     }
 
     /// Asks a master to notify a waiter, if it is connected and was not asked before.
-    fn subscribe(&mut self, now: Instant, master: MasterId, id: Id, timers: &mut Timers) {
+    fn subscribe(&mut self, ground: &mut Ground, master: MasterId, id: Id) {
         let link = &mut self.links[master.index()];
         let watch = self.subscriptions[id.index as usize].as_mut().expect("it is notified");
         if !link.connection.is_ready() || watch.asked.contains(master) {
@@ -458,22 +435,15 @@ impl Subscriptions {
         let owed = [Owed::Channel, Owed::Subscribe(id)];
         if link.connection.wire.request(&self.buffer, &owed[CHANNEL_COUNT_MAX - channels.len()..]).is_ok() {
             watch.asked.insert(master);
-            link.answer_due.get_or_insert(now + self.config.connect_timeout);
-            self.arm(master, timers);
+            link.answer_due.get_or_insert(ground.now + self.config.connect_timeout);
+            self.arm(ground, master);
         }
     }
 
     // ---- logins ----
 
     /// Sends `AUTH` on a connection that stands with another login.
-    pub(super) fn bring_login(
-        &mut self,
-        now: Instant,
-        master: MasterId,
-        current: CurrentLogin<'_>,
-        rng: &mut impl Rng,
-        timers: &mut Timers,
-    ) {
+    pub(super) fn bring_login(&mut self, ground: &mut Ground, master: MasterId, current: CurrentLogin<'_>) {
         let Some(login) = current.login.filter(|_| self.wants_login(master, current.version)) else {
             return;
         };
@@ -483,10 +453,10 @@ impl Subscriptions {
         let link = &mut self.links[master.index()];
         if link.send_login(login, current.version, watches.iter().map(|watch| &***watch)).is_err() {
             // The next connection has it.
-            return self.fail(now, master, rng, timers);
+            return self.fail(ground, master);
         }
-        link.answer_due.get_or_insert(now + self.config.connect_timeout);
-        self.arm(master, timers);
+        link.answer_due.get_or_insert(ground.now + self.config.connect_timeout);
+        self.arm(ground, master);
     }
 
     /// Whether a connection stands that is to be sent this login.
@@ -514,9 +484,9 @@ impl Subscriptions {
         link.connection.deadline().or(link.answer_due)
     }
 
-    fn arm(&self, master: MasterId, timers: &mut Timers) {
+    fn arm(&self, ground: &mut Ground, master: MasterId) {
         if let Some(at) = self.deadline(master) {
-            timers.arm(subscription_timer(master), at);
+            ground.timers.arm(subscription_timer(master), at);
         }
     }
 }

@@ -18,233 +18,201 @@
 //!
 //! Keeps I22 for waiters in a queue: each is answered by the end of its wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::fair::{self, Leaving};
+use super::ground::Ground;
+use super::locks::Locks;
+use super::masters::Masters;
 use super::op::{OpState, Turn};
 use super::slab::Id;
-use super::{Engine, OpId, SubmitError};
+use super::{OpId, SubmitError, acquire, counting, waiting};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, Resource, Vote};
 use crate::mutants::mutant;
 
-impl Engine {
-    /// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those
-    /// who do.
-    pub(super) fn enqueue(
-        &mut self,
-        now: Instant,
-        id: Id,
-        resource: Resource<'_>,
-    ) -> Result<OpId, SubmitError> {
-        let op = self.ops.get_mut(id);
-        command::entry::encode_key(&mut op.key, &self.config.prefix, resource.as_bytes());
-        let Some(head) = self.found_queue(id) else {
-            self.start_attempt(now, id, None);
-            return Ok(OpId(id));
-        };
-        if mutant!(NobodyQueues) {
-            self.start_attempt(now, id, None);
-            return Ok(OpId(id));
-        }
-        if self.queues.count(head) > limits::QUEUED_COUNT_MAX {
-            self.ops.free(id);
-            return Err(self.refuse_acquisition(resource));
-        }
-        self.queues.join(id.index, head);
-        let op = self.ops.get_mut(id);
-        op.state = OpState::Queued { turn: Turn::Later };
-        (op.tries.has_queued, op.is_noted) = (true, true);
-        self.tend_queue(now, head, Duration::ZERO);
-        self.arm_op(id);
-        Ok(OpId(id))
+/// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those
+/// who do.
+pub(super) fn enqueue(
+    ground: &mut Ground,
+    masters: &mut Masters,
+    locks: &mut Locks,
+    id: Id,
+    resource: Resource<'_>,
+) -> Result<OpId, SubmitError> {
+    let op = locks.ops.get_mut(id);
+    command::entry::encode_key(&mut op.key, &ground.config.prefix, resource.as_bytes());
+    let Some(head) = found_queue(locks, id) else {
+        acquire::start_attempt(ground, masters, locks, id, None);
+        return Ok(OpId(id));
+    };
+    if mutant!(NobodyQueues) {
+        acquire::start_attempt(ground, masters, locks, id, None);
+        return Ok(OpId(id));
     }
-
-    /// The head of the queue for the key of this operation; without one it becomes that itself.
-    #[inline]
-    fn found_queue(&mut self, id: Id) -> Option<u32> {
-        let key = self.key_of(id.index);
-        let hash = self.queues.hash(key);
-        let head = self.queues.find(hash, |place| self.key_of(place) == key);
-        if head.is_none() {
-            self.queues.found(id.index, hash);
-        }
-        head
+    if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
+        locks.ops.free(id);
+        return Err(counting::refuse_acquisition(ground, resource));
     }
+    locks.queues.join(id.index, head);
+    let op = locks.ops.get_mut(id);
+    op.state = OpState::Queued { turn: Turn::Later };
+    (op.tries.has_queued, op.is_noted) = (true, true);
+    tend_queue(ground, locks, head, Duration::ZERO);
+    locks.arm(ground, id);
+    Ok(OpId(id))
+}
 
-    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a
-    /// queue of its own.
-    #[inline]
-    pub(super) fn key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.at(place);
-        if op.policy.queuing().is_some() { op.channel() } else { self.lock_key_of(place) }
+/// The head of the queue for the key of this operation; without one it becomes that itself.
+#[inline]
+fn found_queue(locks: &mut Locks, id: Id) -> Option<u32> {
+    let key = locks.key_of(id.index);
+    let hash = locks.queues.hash(key);
+    let head = locks.queues.find(hash, |place| locks.key_of(place) == key);
+    if head.is_none() {
+        locks.queues.found(id.index, hash);
     }
+    head
+}
 
-    /// The lock's key as an encoded bulk string.
-    #[inline]
-    pub(super) fn lock_key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.at(place);
-        match self.claims.find(op.claim) {
-            Some(claim) if op.key.is_empty() => claim.entry.key(),
-            _ => &op.key,
+/// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
+#[inline(never)]
+pub(super) fn note_held(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    waiting::withdraw_reservation(masters, locks, id, true);
+    waiting::unwatch(ground, masters, locks, id);
+    let place = id.index;
+    let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { found_queue(locks, id) };
+    if let Some(head) = head {
+        locks.queues.lead(place, head);
+        // Only the first behind a holder asks the masters, so that one has lost the lock.
+        if locks.held_until(head).is_some() {
+            locks.queues.leave(head);
         }
     }
+    tend_queue(ground, locks, place, Duration::ZERO);
+}
 
-    /// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
-    #[inline(never)]
-    pub(super) fn note_held(&mut self, now: Instant, id: Id) {
-        self.withdraw_reservation(id, true);
-        self.unwatch(now, id);
-        let place = id.index;
-        let head = if self.queues.has(place) { self.queues.ahead(place) } else { self.found_queue(id) };
-        if let Some(head) = head {
-            self.queues.lead(place, head);
-            // Only the first behind a holder asks the masters, so that one has lost the lock.
-            if self.held_until(head).is_some() {
-                self.queues.leave(head);
-            }
+/// Frees an operation that is over.
+pub(super) fn end_op(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    waiting::withdraw_reservation(masters, locks, id, false);
+    waiting::unwatch(ground, masters, locks, id);
+    leave_queue(ground, locks, id, Duration::ZERO);
+    let op = locks.ops.get_mut(id);
+    if let Some(queuing) = op.policy.take_queuing() {
+        let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
+        fair::leave(&mut masters.fleet, &leaving);
+    }
+    locks.ops.get_mut(id).query = None;
+    locks.ops.free(id);
+}
+
+/// Leaves its queue, if it is in one. `took` is as in [`Engine::tend_queue`].
+pub(super) fn leave_queue(ground: &mut Ground, locks: &mut Locks, id: Id, took: Duration) {
+    let place = id.index;
+    let (ahead, behind) = (locks.queues.ahead(place), locks.queues.behind(place));
+    locks.queues.leave(place);
+    // The new head gets a turn.
+    let head = ahead.or(behind).filter(|place| locks.queues.is_head(*place));
+    if let Some(head) = head {
+        tend_queue(ground, locks, head, took);
+    }
+}
+
+/// Gives the head its turn, if this operation is at the head of its queue.
+pub(super) fn tend_queue_of(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    if locks.ops.find(id).is_some() && locks.queues.is_head(id.index) {
+        tend_queue(ground, locks, id.index, Duration::ZERO);
+    }
+}
+
+/// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a
+/// pause like that after a failed attempt that took so long, as others want the lock too.
+pub(super) fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took: Duration) {
+    let now = ground.now;
+    let held_until = locks.held_until(head);
+    let first = if held_until.is_some() { locks.queues.behind(head) } else { Some(head) };
+    let Some(first) = first.map(|place| locks.ops.id_at(place)) else { return };
+    let op = locks.ops.get(first);
+    let OpState::Queued { turn } = &op.state else { return };
+    // Early enough to be answered before its wait ends.
+    let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+    let turn = match (held_until.filter(|at| now < *at), *turn) {
+        (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
+        (Some(at), _) => Turn::AfterHolder(at),
+        (None, Turn::At(at)) => Turn::At(at),
+        (None, _) => Turn::At(now + waiting::draw_pause(ground, took, 1).min(left / 2)),
+    };
+    locks.ops.get_mut(first).state = OpState::Queued { turn };
+    locks.arm(ground, first);
+}
+
+/// Something is due for an operation in the queue: its turn, or the end of its wait.
+pub(super) fn end_queuing(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    let op = locks.ops.get(id);
+    let OpState::Queued { turn } = op.state else { unreachable!("it waits in a queue") };
+    if op.asked.wait_until.is_some_and(|until| until <= ground.now) {
+        return deny_queued(ground, masters, locks, id);
+    }
+    match turn {
+        Turn::At(at) if at <= ground.now => take_turn(ground, masters, locks, id),
+        _ => tend_queue(ground, locks, locks.queues.ahead(id.index).unwrap_or(id.index), Duration::ZERO),
+    }
+}
+
+/// The first in the queue asks the masters, unless one that did not wait has the lock by now.
+pub(super) fn take_turn(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    let holder = locks.queues.ahead(id.index).filter(|place| locks.held_until(*place) > Some(ground.now));
+    match holder {
+        None => {
+            ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
+            acquire::start_attempt(ground, masters, locks, id, None);
         }
-        self.tend_queue(now, place, Duration::ZERO);
-    }
-
-    /// When the validity of an operation that holds a lock ends or ended.
-    fn held_until(&self, place: u32) -> Option<Instant> {
-        self.ops.at(place).held().map(|held| held.valid_until)
-    }
-
-    /// Whether another operation of this engine has the lock that this one wants.
-    #[cold]
-    pub(super) fn is_held_here(&self, now: Instant, id: Id) -> bool {
-        let is_holder = |place: u32| place != id.index && self.held_until(place) > Some(now);
-        if self.ops.get(id).policy.queuing().is_some() {
-            // Fair locks are in no queue of this engine.
-            let key = self.lock_key_of(id.index);
-            return self.ops.ids().any(|it| is_holder(it.index) && self.lock_key_of(it.index) == key);
-        }
-        let key = self.key_of(id.index);
-        self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key).is_some_and(is_holder)
-    }
-
-    /// Frees an operation that is over.
-    pub(super) fn end_op(&mut self, now: Instant, id: Id) {
-        self.withdraw_reservation(id, false);
-        self.unwatch(now, id);
-        self.leave_queue(now, id, Duration::ZERO);
-        let op = self.ops.get_mut(id);
-        if let Some(queuing) = op.policy.take_queuing() {
-            let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
-            fair::leave(&mut self.fleet, &leaving);
-        }
-        self.ops.get_mut(id).query = None;
-        self.ops.free(id);
-    }
-
-    /// Leaves its queue, if it is in one. `took` is as in [`Engine::tend_queue`].
-    pub(super) fn leave_queue(&mut self, now: Instant, id: Id, took: Duration) {
-        let place = id.index;
-        let (ahead, behind) = (self.queues.ahead(place), self.queues.behind(place));
-        self.queues.leave(place);
-        // The new head gets a turn.
-        let head = ahead.or(behind).filter(|place| self.queues.is_head(*place));
-        if let Some(head) = head {
-            self.tend_queue(now, head, took);
-        }
-    }
-
-    /// Gives the head its turn, if this operation is at the head of its queue.
-    pub(super) fn tend_queue_of(&mut self, now: Instant, id: Id) {
-        if self.ops.find(id).is_some() && self.queues.is_head(id.index) {
-            self.tend_queue(now, id.index, Duration::ZERO);
-        }
-    }
-
-    /// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a
-    /// pause like that after a failed attempt that took so long, as others want the lock too.
-    pub(super) fn tend_queue(&mut self, now: Instant, head: u32, took: Duration) {
-        let held_until = self.held_until(head);
-        let first = if held_until.is_some() { self.queues.behind(head) } else { Some(head) };
-        let Some(first) = first.map(|place| self.ops.id_at(place)) else { return };
-        let op = self.ops.get(first);
-        let OpState::Queued { turn } = &op.state else { return };
-        // Early enough to be answered before its wait ends.
-        let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
-        let turn = match (held_until.filter(|at| now < *at), *turn) {
-            (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
-            (Some(at), _) => Turn::AfterHolder(at),
-            (None, Turn::At(at)) => Turn::At(at),
-            (None, _) => Turn::At(now + self.draw_pause(took, 1).min(left / 2)),
-        };
-        self.ops.get_mut(first).state = OpState::Queued { turn };
-        self.arm_op(first);
-    }
-
-    /// Something is due for an operation in the queue: its turn, or the end of its wait.
-    pub(super) fn end_queuing(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get(id);
-        let OpState::Queued { turn } = op.state else { unreachable!("it waits in a queue") };
-        if op.asked.wait_until.is_some_and(|until| until <= now) {
-            return self.deny_queued(now, id);
-        }
-        match turn {
-            Turn::At(at) if at <= now => self.take_turn(now, id),
-            _ => self.tend_queue(now, self.queues.ahead(id.index).unwrap_or(id.index), Duration::ZERO),
+        Some(holder) => {
+            locks.ops.get_mut(id).state = OpState::Queued { turn: Turn::Later };
+            tend_queue(ground, locks, holder, Duration::ZERO);
         }
     }
+}
 
-    /// The first in the queue asks the masters, unless one that did not wait has the lock by now.
-    pub(super) fn take_turn(&mut self, now: Instant, id: Id) {
-        let holder = self.queues.ahead(id.index).filter(|place| self.held_until(*place) > Some(now));
-        match holder {
-            None => {
-                self.stats.retries += u64::from(self.ops.get(id).tries.count > 0);
-                self.start_attempt(now, id, None);
-            }
-            Some(holder) => {
-                self.ops.get_mut(id).state = OpState::Queued { turn: Turn::Later };
-                self.tend_queue(now, holder, Duration::ZERO);
-            }
+/// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
+/// masters.
+pub(super) fn deny_queued(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+    let now = ground.now;
+    let op = locks.ops.get(id);
+    let key = locks.key_of(id.index);
+    let head = locks.queues.find(locks.queues.hash(key), |place| locks.key_of(place) == key);
+    let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
+    let mut holder_label = None;
+    if let Some(held_until) = head.and_then(|place| locks.held_until(place)) {
+        asking = head.and_then(|place| locks.queues.behind(place)).filter(|_| held_until <= now);
+        if let Some(holding) = head.map(|place| locks.ops.at(place))
+            && let Some(held) = holding.held()
+        {
+            // Its keys outlive its validity by the drift allowance.
+            let end = held_until + ground.config.drift.of(held.ttl.as_duration());
+            holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
+            held_by = HeldBy::ThisClient;
+            holder_label = holding.shared_label();
         }
     }
-
-    /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
-    /// masters.
-    pub(super) fn deny_queued(&mut self, now: Instant, id: Id) {
-        let op = self.ops.get(id);
-        let key = self.key_of(id.index);
-        let head = self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key);
-        let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
-        let mut holder_label = None;
-        if let Some(held_until) = head.and_then(|place| self.held_until(place)) {
-            asking = head.and_then(|place| self.queues.behind(place)).filter(|_| held_until <= now);
-            if let Some(holding) = head.map(|place| self.ops.at(place))
-                && let Some(held) = holding.held()
-            {
-                // Its keys outlive its validity by the drift allowance.
-                let end = held_until + self.config.drift.of(held.ttl.as_duration());
-                holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
-                held_by = HeldBy::ThisClient;
-                holder_label = holding.shared_label();
-            }
+    let asking = asking.filter(|place| *place != id.index);
+    let asking = asking.map(|place| locks.ops.at(place));
+    let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
+        // Masters answer the same to all who want the lock: contention, or an outage.
+        Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
+        None => {
+            let labels = ground.config.labels.iter().cloned();
+            let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
+            let resource = Bytes::copy_from_slice(command::entry::name_in(key, ground.config.prefix.len()));
+            let report = Report { round: Round::Acquire, resource, votes };
+            let (attempts, took) = (op.tries.count, now - op.asked.submitted);
+            let denial = Denial { attempts, took, holder, held_by, holder_label, report };
+            AcquireError::Contended(Box::new(denial))
         }
-        let asking = asking.filter(|place| *place != id.index);
-        let asking = asking.map(|place| self.ops.at(place));
-        let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
-            // Masters answer the same to all who want the lock: contention, or an outage.
-            Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
-            None => {
-                let labels = self.config.labels.iter().cloned();
-                let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-                let resource = Bytes::copy_from_slice(command::entry::name_in(key, self.config.prefix.len()));
-                let report = Report { round: Round::Acquire, resource, votes };
-                let (attempts, took) = (op.tries.count, now - op.asked.submitted);
-                let denial = Denial { attempts, took, holder, held_by, holder_label, report };
-                AcquireError::Contended(Box::new(denial))
-            }
-        };
-        self.end_denied(now, id, error);
-    }
+    };
+    counting::end_denied(ground, masters, locks, id, error);
 }

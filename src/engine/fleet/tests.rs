@@ -4,7 +4,7 @@ use crate::engine::slab::Id;
 
 fn fleet() -> Fleet {
     let config = Config::builder().masters(["redis://a", "redis://b", "redis://c"]).build().expect("valid");
-    Fleet::new(Arc::new(config), Instant::now(), &mut Timers::default())
+    Fleet::new(&mut Ground::new(Arc::new(config), [0; 32], Instant::now()))
 }
 
 fn set(bits: usize) -> MasterSet {

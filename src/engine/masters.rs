@@ -1,43 +1,63 @@
-//! Credentials that change: attempts to connect wait for them, and open connections get them in place.
+//! The masters of an engine, by all that leads to them: the connections for commands, those for
+//! subscriptions, and the logins of both.
 //!
-//! A refused `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the
-//! server closes it. The next connect asks the provider again.
+//! Credentials change: attempts to connect wait for them, and open connections get them in place. A refused
+//! `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the server
+//! closes it. The next connect asks the provider again.
 
-use std::time::Instant;
+use std::sync::Arc;
 
-use super::Engine;
 use super::connection::LoginState;
+use super::fleet::Fleet;
+use super::ground::Ground;
+use super::logins::Logins;
+use super::subscriptions::Subscriptions;
 use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;
 use crate::limits;
 use crate::lock::MasterId;
-use crate::mutants::mutant;
 
-impl Engine {
-    /// Takes the credentials of a master, as [`LinkRequest::Credentials`](super::LinkRequest::Credentials)
-    /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
-    ///
-    /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
-    /// [`limits::LOGIN_SIZE_MAX`] bytes, count as an error of the provider.
-    pub fn handle_credentials(
+#[derive(Debug)]
+pub(super) struct Masters {
+    /// The connections for commands, and what is on its way over them.
+    pub(super) fleet: Fleet,
+    /// The connections by which waiters are notified of releases.
+    pub(super) subscriptions: Subscriptions,
+    pub(super) logins: Logins,
+}
+
+impl Masters {
+    /// Masters that are all to be connected.
+    pub(super) fn new(ground: &mut Ground) -> Self {
+        let config = &ground.config;
+        Self {
+            subscriptions: Subscriptions::new(Arc::clone(config), ground.now),
+            logins: Logins::new(Arc::clone(config)),
+            fleet: Fleet::new(ground),
+        }
+    }
+
+    /// Takes the credentials of a master, or the reason why there are none. Open connections get them by `AUTH`
+    /// in place. Returns the reason, with which attempts to connect that wait for credentials fail.
+    pub(super) fn take_credentials(
         &mut self,
-        now: Instant,
+        ground: &mut Ground,
         master: MasterId,
         answer: Result<Credentials, CredentialsError>,
-    ) {
+    ) -> Option<CredentialsError> {
         self.logins.note_answer(master);
         match answer.and_then(Credentials::checked) {
             Ok(credentials) => {
                 let is_unused = self.fleet.link(master).connection.is_down();
                 let version = self.logins.current(master).version;
                 let is_refused = self.open_logins(master).any(|login| login.is_refused(version));
-                self.logins.take(now, master, credentials, is_unused, is_refused, &mut self.timers);
-                self.fleet.wishes.note_login(master);
-                self.subscriptions.wishes.note_login(master);
-                self.bring_login(now, master);
+                self.logins.take(ground, master, credentials, is_unused, is_refused);
+                self.note_login(master);
+                self.bring_login(ground, master);
+                None
             }
-            Err(error) => self.handle_no_credentials(now, master, error),
+            Err(error) => Some(error),
         }
     }
 
@@ -50,29 +70,22 @@ impl Engine {
         self.fleet.link(master).connection.is_ready() || self.subscriptions.ready().contains(master)
     }
 
-    /// Attempts to connect that wait for credentials fail; open connections stay.
-    fn handle_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
-        if self.fleet.wishes.awaiting_login.contains(master) {
-            self.handle_disconnected(now, master, &error.to_string());
-        }
-        if self.subscriptions.wishes.awaiting_login.contains(master) {
-            let (rng, timers) = (&mut self.rng, &mut self.timers);
-            self.subscriptions.handle_disconnected(now, master, rng, timers);
-        }
-        self.note_no_credentials(now, master, error);
-    }
-
     /// Counts a failure, reports a new reason, and has the provider asked again for a connection.
-    fn note_no_credentials(&mut self, now: Instant, master: MasterId, error: CredentialsError) {
+    pub(super) fn note_no_credentials(
+        &mut self,
+        ground: &mut Ground,
+        master: MasterId,
+        error: CredentialsError,
+    ) {
         self.fleet.link_mut(master).stats.credentials_failed += 1;
         let is_new = self.logins.note_reason(master, &error);
         // Without a connection the next connect asks by itself.
         if self.has_connection(master) {
-            self.logins.note_failed(now, master, &error, &mut self.rng, &mut self.timers);
+            self.logins.note_failed(ground, master, &error);
         }
         if is_new {
-            let name = &self.config.labels[master.index()];
-            self.events.push(|| Event::CredentialsFailed { master: name.clone(), error });
+            let name = &ground.config.labels[master.index()];
+            ground.events.push(|| Event::CredentialsFailed { master: name.clone(), error });
         }
     }
 
@@ -81,15 +94,20 @@ impl Engine {
         let awaiting = self.fleet.wishes.awaiting_login;
         for master in awaiting.union(self.subscriptions.wishes.awaiting_login).iter() {
             if self.logins.is_there(master) {
-                self.fleet.wishes.note_login(master);
-                self.subscriptions.wishes.note_login(master);
+                self.note_login(master);
             }
         }
     }
 
+    /// Attempts to connect that wait for credentials go on.
+    fn note_login(&mut self, master: MasterId) {
+        self.fleet.wishes.note_login(master);
+        self.subscriptions.wishes.note_login(master);
+    }
+
     /// Sends `AUTH` on those connections of a master that stand with another login. One whose `AUTH` is not
     /// answered yet gets the next one behind the answer.
-    pub(super) fn bring_login(&mut self, now: Instant, master: MasterId) {
+    pub(super) fn bring_login(&mut self, ground: &mut Ground, master: MasterId) {
         let current = self.logins.current(master);
         let connection = &self.fleet.link(master).connection;
         if let Some(login) = current.login
@@ -97,10 +115,10 @@ impl Engine {
             && connection.login.wants(current.version)
             && !self.fleet.send_login(master, login, current.version)
         {
-            self.logins.retry(now + limits::CREDENTIALS_PAUSE_MIN, master, &mut self.timers);
+            self.logins.retry(ground, ground.now + limits::CREDENTIALS_PAUSE_MIN, master);
         }
         let current = self.logins.current(master);
-        self.subscriptions.bring_login(now, master, current, &mut self.rng, &mut self.timers);
+        self.subscriptions.bring_login(ground, master, current);
         self.check_login(master);
     }
 
@@ -126,38 +144,38 @@ impl Engine {
     }
 
     /// The reply to `AUTH` on a connection that stands.
-    pub(super) fn handle_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
-        if mutant!(RefusedLoginEnds)
-            && let Some(why) = refusal.as_deref()
-        {
-            return self.fail_link(now, master, why);
-        }
-        self.follow_login_answer(now, master, refusal);
+    pub(super) fn handle_login_answer(
+        &mut self,
+        ground: &mut Ground,
+        master: MasterId,
+        refusal: Option<Box<str>>,
+    ) {
+        self.follow_login_answer(ground, master, refusal);
         // Another one may have come meanwhile.
-        self.bring_login(now, master);
+        self.bring_login(ground, master);
     }
 
     /// A connection for subscriptions may have answered to `AUTH`, or may have just become ready.
-    pub(super) fn follow_subscription_login(&mut self, now: Instant, master: MasterId) {
+    pub(super) fn follow_subscription_login(&mut self, ground: &mut Ground, master: MasterId) {
         if let Some(refusal) = self.subscriptions.take_login_answer(master) {
-            self.follow_login_answer(now, master, refusal);
+            self.follow_login_answer(ground, master, refusal);
         }
         if self.subscriptions.wants_login(master, self.logins.current(master).version) {
-            self.bring_login(now, master);
+            self.bring_login(ground, master);
         }
     }
 
-    fn follow_login_answer(&mut self, now: Instant, master: MasterId, refusal: Option<Box<str>>) {
+    fn follow_login_answer(&mut self, ground: &mut Ground, master: MasterId, refusal: Option<Box<str>>) {
         match refusal {
-            Some(refusal) => self.note_no_credentials(now, master, CredentialsError::Refused { refusal }),
+            Some(refusal) => self.note_no_credentials(ground, master, CredentialsError::Refused { refusal }),
             None => self.check_login(master),
         }
     }
 
-    pub(super) fn handle_login_timeout(&mut self, now: Instant, master: MasterId) {
+    pub(super) fn handle_login_timeout(&mut self, ground: &mut Ground, master: MasterId) {
         let has_connection = self.has_connection(master);
-        if let Some(error) = self.logins.handle_timeout(now, master, has_connection, &mut self.timers) {
-            self.note_no_credentials(now, master, error);
+        if let Some(error) = self.logins.handle_timeout(ground, master, has_connection) {
+            self.note_no_credentials(ground, master, error);
         }
     }
 }

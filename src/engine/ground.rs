@@ -1,0 +1,64 @@
+//! What every part and every flow of an engine works with: the settings, the present, randomness, deadlines,
+//! and where outcomes, statistics and events go.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use super::fence::WallClock;
+use super::renewal::Ticks;
+use super::request::{OpId, Outcome};
+use super::slab::Id;
+use super::stats::{Events, Stats};
+use super::terms::{Pace, Terms};
+use super::timers::Timers;
+use crate::config::Config;
+use crate::lock::quorum;
+use crate::mutants;
+
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) config: Arc<Config>,
+    /// The time of the call under way: each call that takes the time sets it first.
+    pub(super) now: Instant,
+    pub(super) rng: StdRng,
+    pub(super) timers: Timers,
+    pub(super) outcomes: VecDeque<(OpId, Outcome)>,
+    /// Counters and times. Values that others know better are filled in for a snapshot.
+    pub(super) stats: Stats,
+    pub(super) events: Events,
+    pub(super) pace: Pace,
+    pub(super) ticks: Ticks,
+    /// Terms of the latest acquisition, the same for all of one TTL.
+    pub(super) terms: Terms,
+    /// The clock from which fencing tokens are drawn.
+    pub(super) wall_clock: WallClock,
+}
+
+impl Ground {
+    pub(super) fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
+        let is_observed = config.observer.is_some();
+        Self {
+            now,
+            rng: StdRng::from_seed(mutants::seed(seed)),
+            timers: Timers::default(),
+            outcomes: VecDeque::new(),
+            stats: Stats::new(quorum(config.master_count())),
+            events: Events::new(is_observed),
+            pace: Pace::new(now, is_observed),
+            ticks: Ticks { started: now },
+            terms: Terms::NONE,
+            wall_clock: WallClock::unset(now),
+            config,
+        }
+    }
+
+    /// Queues an outcome of an operation for its caller.
+    #[inline]
+    pub(super) fn report_outcome(&mut self, id: Id, outcome: Outcome) {
+        self.outcomes.push_back((OpId(id), outcome));
+    }
+}

@@ -1,0 +1,114 @@
+//! The tables of an engine: its operations, the claims on the masters, and who waits for what.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use rand::Rng;
+
+use super::claim::Claim;
+use super::ground::Ground;
+use super::op::{Held, Op};
+use super::slab::{Id, Slab};
+use super::timers::op_timer;
+use super::wait_queues::WaitQueues;
+use crate::config::Config;
+use crate::error::HeldBy;
+use crate::limits;
+use crate::lock::{MasterId, command};
+
+#[derive(Debug)]
+pub(super) struct Locks {
+    pub(super) ops: Slab<Op>,
+    pub(super) claims: Slab<Claim>,
+    /// The operations that hold a lock or wait for one, by its key.
+    pub(super) queues: WaitQueues,
+    /// Claims for which a reply that was just counted may have decided something.
+    pub(super) decided: Vec<Id>,
+    /// Whether no more acquisitions are taken.
+    pub(super) is_drained: bool,
+}
+
+impl Locks {
+    pub(super) fn new(rng: &mut impl Rng) -> Self {
+        Self {
+            ops: Slab::new(limits::OPERATION_COUNT_MAX),
+            claims: Slab::new(limits::CLAIM_COUNT_MAX),
+            queues: WaitQueues::new(rng),
+            decided: Vec::new(),
+            is_drained: false,
+        }
+    }
+
+    /// Makes sure that the deadline of an operation is kept.
+    pub(super) fn arm(&self, ground: &mut Ground, id: Id) {
+        if let Some(at) = self.ops.find(id).and_then(Op::deadline) {
+            ground.timers.arm(op_timer(id), at);
+        }
+    }
+
+    /// A lock that is held.
+    pub(super) fn held(&self, id: Id) -> &Held {
+        self.ops.get(id).held().expect("the lock is held")
+    }
+
+    /// The head of the wait queue for the key of an operation, that operation itself included.
+    #[inline]
+    pub(super) fn head_for(&self, id: Id) -> Option<u32> {
+        let key = self.key_of(id.index);
+        self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key)
+    }
+
+    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a
+    /// queue of its own.
+    #[inline]
+    pub(super) fn key_of(&self, place: u32) -> &[u8] {
+        let op = self.ops.at(place);
+        if op.policy.queuing().is_some() { op.channel() } else { self.lock_key_of(place) }
+    }
+
+    /// The lock's key as an encoded bulk string.
+    #[inline]
+    fn lock_key_of(&self, place: u32) -> &[u8] {
+        let op = self.ops.at(place);
+        match self.claims.find(op.claim) {
+            Some(claim) if op.key.is_empty() => claim.entry.key(),
+            _ => &op.key,
+        }
+    }
+
+    /// The name of the lock of an operation.
+    pub(super) fn name_of(&self, config: &Config, id: Id) -> Bytes {
+        Bytes::copy_from_slice(command::entry::name_in(self.lock_key_of(id.index), config.prefix.len()))
+    }
+
+    /// When the validity of an operation that holds a lock ends or ended.
+    pub(super) fn held_until(&self, place: u32) -> Option<Instant> {
+        self.ops.at(place).held().map(|held| held.valid_until)
+    }
+
+    /// The holder of a lock that this operation did not get.
+    pub(super) fn held_by(&self, now: Instant, id: Id) -> HeldBy {
+        if self.is_held_here(now, id) { HeldBy::ThisClient } else { self.ops.get(id).readers() }
+    }
+
+    /// Whether another operation of this engine has the lock that this one wants.
+    #[cold]
+    fn is_held_here(&self, now: Instant, id: Id) -> bool {
+        let is_holder = |place: u32| place != id.index && self.held_until(place) > Some(now);
+        if self.ops.get(id).policy.queuing().is_some() {
+            // Fair locks are in no queue of this engine.
+            let key = self.lock_key_of(id.index);
+            return self.ops.ids().any(|it| is_holder(it.index) && self.lock_key_of(it.index) == key);
+        }
+        self.head_for(id).is_some_and(is_holder)
+    }
+
+    /// A master turned out to be another process: it has forgotten the tickets that it gave.
+    pub(super) fn forget_tickets(&mut self, master: MasterId) {
+        for id in self.ops.ids() {
+            if let Some(queuing) = self.ops.get_mut(id).policy.queuing_mut() {
+                queuing.forget(master);
+            }
+        }
+    }
+}
