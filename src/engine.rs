@@ -34,8 +34,10 @@ mod acquire;
 mod answers;
 mod claim;
 mod connection;
+mod core;
 mod counting;
 mod defects;
+mod deny;
 mod fair;
 mod fence;
 mod fleet;
@@ -46,7 +48,6 @@ mod handshake;
 pub(crate) mod histogram;
 mod hold;
 pub(crate) mod inspection;
-mod keep;
 mod kind;
 mod leave;
 mod leaving;
@@ -76,8 +77,10 @@ mod terms;
 mod timers;
 pub(crate) mod trouble;
 mod turns;
+mod view;
 mod wait_queues;
 mod waiting;
+mod wall_clock;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -103,19 +106,20 @@ pub(crate) use status::{Health, MasterStatus};
 
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
+use self::core::{Core, Step};
 use connection::State;
 use ground::Ground;
 use link::Predecessor;
 use locks::Locks;
 use masters::Masters;
+use op::OpState;
+use slab::Id;
 use timers::{Timer, timer_of};
 
 /// Protocol of one client without I/O; see the [module](self).
 #[derive(Debug)]
 pub struct Engine {
-    ground: Ground,
-    masters: Masters,
-    locks: Locks,
+    core: Core,
 }
 
 impl Engine {
@@ -125,25 +129,14 @@ impl Engine {
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         let mut ground = Ground::new(config, seed, now);
         let masters = Masters::new(&mut ground);
-        Self { locks: Locks::new(&mut ground.rng), masters, ground }
+        Self { core: Core { locks: Locks::new(&mut ground.rng), masters, ground } }
     }
 
-    /// The parts, at the time of a call.
+    /// The state, at the time of a call.
     #[inline(always)]
-    const fn at(&mut self, now: Instant) -> (&mut Ground, &mut Masters, &mut Locks) {
-        self.ground.now = now;
-        (&mut self.ground, &mut self.masters, &mut self.locks)
-    }
-
-    /// Returns the settings.
-    #[must_use]
-    pub const fn config(&self) -> &Arc<Config> {
-        &self.ground.config
-    }
-
-    /// Returns the masters in the order of the configuration.
-    pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
-        self.masters.fleet.all.iter()
+    const fn at(&mut self, now: Instant) -> &mut Core {
+        self.core.ground.now = now;
+        &mut self.core
     }
 
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
@@ -152,43 +145,42 @@ impl Engine {
     /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and
     /// locks all the same.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
-        let (ground, masters, locks) = self.at(now);
+        let core = self.at(now);
         let lock = match request {
             Request::Acquire { resource, options, label } => {
-                return acquire::submit_acquire(ground, masters, locks, resource, &options, label);
+                let (id, step) = acquire::submit(core, resource, &options, label)?;
+                self.perform_rare(step);
+                return Ok(OpId(id));
             }
             Request::Release { lock, awaited } => {
-                release::submit_release(ground, masters, locks, lock.0, awaited);
+                let step = release::submit(core, lock.0, awaited);
+                self.perform_rare(step);
                 lock
             }
             Request::Extend { lock, ttl } => {
-                hold::submit_extend(ground, masters, locks, lock.0, ttl);
+                hold::submit(core, lock.0, ttl);
                 lock
             }
             Request::ReportRenewals { lock } => {
-                keep::submit_report_renewals(ground, locks, lock.0);
+                hold::submit_report_renewals(&mut core.ground, &mut core.locks, lock.0);
                 lock
             }
             Request::NotifyLoss { lock } => {
-                keep::submit_notify_loss(ground, locks, lock.0);
+                hold::submit_notify_loss(&mut core.ground, &mut core.locks, lock.0);
                 lock
             }
             Request::LeaveFor { lock, rest } => {
-                leave::submit_leave_for(ground, masters, locks, lock.0, rest);
+                if let Err(error) = leave::leave_for(core, lock.0, rest) {
+                    core.ground.report_outcome(lock.0, Outcome::Leave(Err(error)));
+                }
                 lock
             }
             Request::Pause { attempts, took, limit } => {
-                return queries::submit_pause(ground, masters, locks, attempts, took, limit);
+                return queries::submit_pause(core, attempts, took, limit);
             }
-            Request::Inspect { resource } => {
-                return queries::submit_inspect(ground, masters, locks, resource);
-            }
-            Request::ForceUnlock { resource } => {
-                return queries::submit_force_unlock(ground, masters, locks, resource);
-            }
-            Request::Drain { held, limit } => {
-                return queries::submit_drain(ground, masters, locks, held, limit);
-            }
+            Request::Inspect { resource } => return queries::submit_inspect(core, resource),
+            Request::ForceUnlock { resource } => return queries::submit_force_unlock(core, resource),
+            Request::Drain { held, limit } => return self.drain(held, limit),
         };
         Ok(lock)
     }
@@ -198,33 +190,33 @@ impl Engine {
     /// clocks of the masters. Without one the first attempts are refused, and the tokens follow the masters'
     /// answers.
     pub const fn handle_wall_clock(&mut self, now: Instant, wall: Duration) {
-        self.ground.wall_clock.set(now, wall);
+        self.core.ground.wall_clock.set(now, wall);
     }
 
     /// Returns the next outcome, and the lock that it is about.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
-        self.ground.outcomes.pop_front()
+        self.core.ground.outcomes.pop_front()
     }
 
     /// Returns whether [`Engine::poll_outcome`] has an outcome.
     #[must_use]
     pub fn has_outcome(&self) -> bool {
-        !self.ground.outcomes.is_empty()
+        !self.core.ground.outcomes.is_empty()
     }
 
     /// Returns the next task for a connection.
     pub fn poll_link(&mut self) -> Option<LinkRequest> {
-        if self.ground.config.has_provider() {
-            self.masters.tend_logins();
+        if self.core.ground.config.has_provider() {
+            self.core.masters.tend_logins();
         }
-        let Masters { fleet, subscriptions, logins } = &mut self.masters;
+        let Masters { fleet, subscriptions, logins } = &mut self.core.masters;
         let request = fleet.wishes.poll(LinkId::Commands).or_else(|| subscriptions.poll_link());
         request.or_else(|| logins.poll())
     }
 
     /// Takes a connection that was opened as asked; its handshake waits in [`Engine::send_ready`].
     pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
-        let (ground, Masters { fleet, subscriptions, logins }, _) = self.at(now);
+        let Core { ground, masters: Masters { fleet, subscriptions, logins }, .. } = self.at(now);
         match link.into() {
             LinkId::Commands(master) => fleet.handle_connected(ground, master, logins.current(master)),
             LinkId::Subscription(master) => {
@@ -235,12 +227,12 @@ impl Engine {
 
     /// Takes the end of a connection, or the failure to open it; `why` is shown to people.
     pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
-        let (ground, masters, _) = self.at(now);
+        let Core { ground, masters, .. } = self.at(now);
         match link.into() {
             LinkId::Commands(master) => {
                 if let Some(why) = masters.fleet.why_lost(master, why) {
                     self.fail_link(master, &why);
-                    self.masters.fleet.wishes.forget_close(master);
+                    self.core.masters.fleet.wishes.forget_close(master);
                 }
             }
             LinkId::Subscription(master) => masters.subscriptions.handle_disconnected(ground, master),
@@ -258,15 +250,15 @@ impl Engine {
         master: MasterId,
         answer: Result<Credentials, CredentialsError>,
     ) {
-        let (ground, masters, _) = self.at(now);
+        let Core { ground, masters, .. } = self.at(now);
         let Some(error) = masters.take_credentials(ground, master, answer) else { return };
         if masters.fleet.wishes.awaiting_login.contains(master) {
             self.handle_disconnected(now, master, &error.to_string());
         }
-        if self.masters.subscriptions.wishes.awaiting_login.contains(master) {
-            self.masters.subscriptions.handle_disconnected(&mut self.ground, master);
+        if self.core.masters.subscriptions.wishes.awaiting_login.contains(master) {
+            self.core.masters.subscriptions.handle_disconnected(&mut self.core.ground, master);
         }
-        self.masters.note_no_credentials(&mut self.ground, master, error);
+        self.core.masters.note_no_credentials(&mut self.core.ground, master, error);
     }
 
     /// Returns whether [`Engine::send_ready`] may have bytes that it did not have at the last call. The rest
@@ -274,38 +266,40 @@ impl Engine {
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
         // Connections for notifications are few, and open while callers wait and shortly after.
-        self.masters.fleet.take_queued() || !self.masters.subscriptions.open_links().is_empty()
+        self.core.masters.fleet.take_queued() || !self.core.masters.subscriptions.open_links().is_empty()
     }
 
     /// Returns the bytes to write.
     #[must_use]
     pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
         match link.into() {
-            LinkId::Commands(master) => self.masters.fleet.send_ready(master),
-            LinkId::Subscription(master) => self.masters.subscriptions.send_ready(master),
+            LinkId::Commands(master) => self.core.masters.fleet.send_ready(master),
+            LinkId::Subscription(master) => self.core.masters.subscriptions.send_ready(master),
         }
     }
 
     /// Drops `size` bytes of [`Engine::send_ready`], which were written.
     pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
         match link.into() {
-            LinkId::Commands(master) => self.masters.fleet.link_mut(master).connection.wire.send_done(size),
-            LinkId::Subscription(master) => self.masters.subscriptions.send_done(master, size),
+            LinkId::Commands(master) => {
+                self.core.masters.fleet.link_mut(master).connection.wire.send_done(size)
+            }
+            LinkId::Subscription(master) => self.core.masters.subscriptions.send_done(master, size),
         }
     }
 
     /// Returns the space to read into; never empty.
     pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
         match link.into() {
-            LinkId::Commands(master) => self.masters.fleet.link_mut(master).connection.wire.recv_space(),
-            LinkId::Subscription(master) => self.masters.subscriptions.recv_space(master),
+            LinkId::Commands(master) => self.core.masters.fleet.link_mut(master).connection.wire.recv_space(),
+            LinkId::Subscription(master) => self.core.masters.subscriptions.recv_space(master),
         }
     }
 
     /// Takes `size` bytes that were read into [`Engine::recv_space`]; `now` must have been read after them
     /// (I2).
     pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
-        self.ground.now = now;
+        self.core.ground.now = now;
         match link.into() {
             LinkId::Commands(master) => self.recv_commands(master, size),
             LinkId::Subscription(master) => self.recv_notification(master, size),
@@ -313,11 +307,11 @@ impl Engine {
     }
 
     fn recv_notification(&mut self, master: MasterId, size: usize) {
-        let Self { ground, masters, locks } = self;
+        let Core { ground, masters, .. } = &mut self.core;
         masters.subscriptions.recv_done(ground, master, size);
         masters.follow_subscription_login(ground, master);
-        while let Some(id) = masters.subscriptions.next_notified() {
-            waiting::follow_watch(ground, masters, locks, id);
+        while let Some(id) = self.core.masters.subscriptions.next_notified() {
+            waiting::follow_watch(&mut self.core, id);
         }
     }
 
@@ -325,7 +319,7 @@ impl Engine {
     /// needed.
     #[must_use]
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
-        self.ground.timers.next().map(|(at, id)| {
+        self.core.ground.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
                 Timer::Master(master) | Timer::Subscription(master) | Timer::Login(master) => {
                     Reason::Link(master)
@@ -339,9 +333,9 @@ impl Engine {
 
     /// Does all that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.ground.now = now;
-        while let Some(timer) = self.ground.timers.pop_due(now) {
-            let Self { ground, masters, locks } = self;
+        self.core.ground.now = now;
+        while let Some(timer) = self.core.ground.timers.pop_due(now) {
+            let Core { ground, masters, locks } = &mut self.core;
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(master),
                 Timer::Subscription(master) => {
@@ -350,16 +344,42 @@ impl Engine {
                 Timer::Login(master) => masters.handle_login_timeout(ground, master),
                 Timer::Op(index) => {
                     if let Some(id) = locks.ops.occupant(index) {
-                        acquire::handle_op_timeout(ground, masters, locks, id);
+                        self.handle_op_timeout(id);
                     }
                 }
                 Timer::Claim(index) => {
                     if let Some(id) = locks.claims.occupant(index) {
-                        release::handle_claim_timeout(ground, masters, locks, id);
+                        release::handle_timeout(&mut self.core, id);
                     }
                 }
             }
         }
+    }
+
+    fn handle_op_timeout(&mut self, id: Id) {
+        let core = &mut self.core;
+        let op = core.locks.ops.get(id);
+        if op.deadline().is_none_or(|at| at > core.ground.now) {
+            acquire::note_missed_set(core, id);
+        } else {
+            let step = match op.state() {
+                OpState::Acquiring { .. } => acquire::miss(core, id),
+                OpState::Asking { .. } => Step::Deny(id),
+                OpState::Waiting { .. } => turns::end_pause(&mut core.ground, &mut core.locks, id),
+                OpState::Queued { .. } => turns::end_queuing(&mut core.ground, &mut core.locks, id),
+                OpState::Held(_) => {
+                    hold::handle_timeout(core, id);
+                    Step::Done
+                }
+                OpState::Query => {
+                    queries::miss_query(core, id);
+                    Step::Done
+                }
+                OpState::New | OpState::Releasing => Step::Done,
+            };
+            self.perform(step);
+        }
+        self.core.locks.arm(&mut self.core.ground, id);
     }
 
     /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
@@ -370,8 +390,7 @@ impl Engine {
     /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
     /// held.
     pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        let (ground, masters, locks) = self.at(now);
-        leave::leave(ground, masters, locks, lock.0)
+        leave::leave(self.at(now), lock.0)
     }
 
     /// Returns the next event for the observer of the configuration
@@ -379,11 +398,36 @@ impl Engine {
     /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`](crate::limits::EVENT_COUNT_MAX)
     /// wait.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.ground.events.pop()
+        self.core.ground.events.pop()
+    }
+
+    /// Ends the acquisitions, and the held locks if they are to be released; then waits until no claim is
+    /// left.
+    fn drain(&mut self, held: HeldLocks, limit: Duration) -> Result<OpId, SubmitError> {
+        // First: the slots of operations that end now are free again only when their outcomes are fetched.
+        let query = queries::begin_drain(&mut self.core);
+        // Waiting acquisitions end first, so that none gets a lock that is released next.
+        for id in self.core.locks.ops.ids() {
+            if queries::is_acquiring(&self.core.locks, id) {
+                let name = self.core.locks.name_of(&self.core.ground.config, id);
+                self.perform(Step::Release { id, awaited: false });
+                queries::report_drained(&mut self.core.ground, id, name);
+            }
+        }
+        if held == HeldLocks::Release || mutant!(DrainReleasesLeft) {
+            for id in self.core.locks.ops.ids() {
+                if queries::end_held(&mut self.core.ground, &mut self.core.locks, id) {
+                    self.perform(Step::Release { id, awaited: false });
+                }
+            }
+        }
+        let id = query?;
+        queries::start_drain(&mut self.core, id, limit);
+        Ok(OpId(id))
     }
 
     fn handle_ready(&mut self, master: MasterId) {
-        let Self { ground, masters, locks } = self;
+        let Core { ground, masters, locks } = &mut self.core;
         let admission = masters.fleet.admit(ground, master);
         if admission.predecessor != Predecessor::Same {
             locks.forget_tickets(master);
@@ -391,13 +435,14 @@ impl Engine {
         }
         if let Some(why) = admission.refusal {
             if admission.is_restart {
-                counting::report_restart(ground, master);
+                ground.report_restart(master);
             }
             return self.fail_link(master, &why);
         }
-        counting::report_connected(ground, masters, master, admission.is_reconnect, admission.is_restart);
-        release::release_orphans(ground, masters, locks, master);
-        hold::repair(ground, masters, locks, master);
+        masters.report_connected(ground, master, admission.is_reconnect, admission.is_restart);
+        release::release_orphans(&mut self.core, master);
+        self.repair(master);
+        let Core { ground, masters, .. } = &mut self.core;
         masters.subscriptions.open(ground, masters.fleet.ready);
         // It may have changed during the handshake.
         if !mutant!(LoginOfHandshakeKept) {
@@ -405,9 +450,17 @@ impl Engine {
         }
     }
 
+    /// A master can be asked again, over a new connection or after a silence.
+    fn repair(&mut self, master: MasterId) {
+        if mutant!(ForcedDeletionAgain) {
+            queries::repeat_forced_deletions(&mut self.core, master);
+        }
+        hold::repair(&mut self.core, master);
+    }
+
     /// Ends a connection and settles all that it owed.
     fn fail_link(&mut self, master: MasterId, why: &str) {
-        let Self { ground, masters, locks } = self;
+        let Core { ground, masters, locks } = &mut self.core;
         let link = masters.fleet.link(master);
         if link.connection.is_ready() || !link.connection.has_failed() {
             let name = &ground.config.labels[master.index()];
@@ -415,14 +468,29 @@ impl Engine {
         }
         if masters.fleet.fail(ground, master, why) {
             for id in locks.claims.ids() {
-                release::stray_claim(ground, masters, locks, master, id);
+                self.lose_answers(master, id);
             }
-            queries::lose_queries(ground, masters, locks, master);
+            queries::lose_queries(&mut self.core, master);
+        }
+    }
+
+    /// A connection broke over which a claim may be owed answers.
+    fn lose_answers(&mut self, master: MasterId, claim: Id) {
+        let core = &mut self.core;
+        let Some(id) = release::lose_answers(core, master, claim) else { return };
+        match core.locks.ops.get(id).state() {
+            OpState::Acquiring { .. } => {
+                let step = acquire::lose_vote(core, master, id);
+                self.perform(step);
+            }
+            OpState::Held(_) => hold::lose_vote(core, master, id),
+            OpState::Releasing => release::check(core, claim, id),
+            _ => {}
         }
     }
 
     fn handle_link_timeout(&mut self, master: MasterId) {
-        let Self { ground, masters, .. } = self;
+        let Core { ground, masters, .. } = &mut self.core;
         if let Some(why) = masters.fleet.handle_timeout(ground, master) {
             let is_connecting =
                 matches!(masters.fleet.link(master).connection.state, State::Connecting { .. });
@@ -430,6 +498,33 @@ impl Engine {
                 masters.logins.keep_unused(master);
             }
             self.fail_link(master, &why);
+        }
+    }
+
+    /// Carries out a step where there is rarely one.
+    #[inline(always)]
+    fn perform_rare(&mut self, step: Step) {
+        if step != Step::Done {
+            self.perform(step);
+        }
+    }
+
+    /// Carries out what follows for an operation, step by step.
+    #[inline(never)]
+    fn perform(&mut self, mut step: Step) {
+        let core = &mut self.core;
+        while step != Step::Done {
+            step = match step {
+                Step::Done => return,
+                Step::Begin(id) => acquire::begin(core, id, None),
+                Step::Decide(id) => acquire::decide(core, id),
+                Step::Fail(id, cause) => acquire::fail(core, id, cause),
+                Step::Release { id, awaited } => release::submit(core, id, awaited),
+                Step::PassOn { id, awaited } => handover::pass_on(core, id, awaited),
+                Step::Deny(id) => deny::deny(core, id),
+                Step::DenyQueued(id) => deny::deny_queued(core, id),
+                Step::Refuse(id) => deny::refuse(core, id),
+            };
         }
     }
 }

@@ -1,26 +1,27 @@
 //! Answers: from the bytes that came from a master to the claims and operations that they are about.
 
 use super::claim::Counted;
+use super::core::Step;
 use super::kind::Tag;
 use super::locks::Locks;
 use super::owed::{Answer, Owed, Shape, Verb};
-use super::{Engine, acquire, counting, handover, hold, leave, queries, release, script};
-use crate::lock::MasterId;
+use super::slab::Id;
+use super::{Engine, acquire, handover, hold, queries, release, script};
 use crate::lock::command;
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
 impl Engine {
     pub(super) fn recv_commands(&mut self, master: MasterId, size: usize) {
-        let Self { ground, masters, locks } = self;
-        if masters.fleet.recv_done(ground.now, master, size) {
-            hold::repair(ground, masters, locks, master);
+        if self.core.masters.fleet.recv_done(self.core.ground.now, master, size) {
+            self.repair(master);
         }
         loop {
             self.count_usual(master);
-            if !self.locks.decided.is_empty() {
+            if !self.core.locks.decided.is_empty() {
                 self.handle_decided();
             }
-            let has_more = self.masters.fleet.link(master).connection.wire.has_received();
+            let has_more = self.core.masters.fleet.link(master).connection.wire.has_received();
             if !has_more || !self.recv_any(master) {
                 return;
             }
@@ -32,8 +33,8 @@ impl Engine {
     /// registers for itself.
     #[inline(always)]
     fn count_usual(&mut self, master: MasterId) {
-        let fleet = &mut self.masters.fleet;
-        let Locks { claims, decided, .. } = &mut self.locks;
+        let fleet = &mut self.core.masters.fleet;
+        let Locks { claims, decided, .. } = &mut self.core.locks;
         let quorum = fleet.quorum;
         let link = fleet.link_mut(master);
         let votes = &mut link.stats;
@@ -64,73 +65,109 @@ impl Engine {
     /// Looks after the claims for which counted replies may have decided something.
     #[inline(never)]
     fn handle_decided(&mut self) {
-        let Self { ground, masters, locks } = self;
         let mut handled_count = 0;
-        while let Some(&id) = locks.decided.get(handled_count) {
-            acquire::handle_counted(ground, masters, locks, id);
+        while let Some(&id) = self.core.locks.decided.get(handled_count) {
+            let core = &mut self.core;
             handled_count += 1;
+            // The claim may have ended since.
+            let Some(claim) = core.locks.claims.find(id) else { continue };
+            match claim.owner {
+                Some(op) if claim.release.is_none() => {
+                    let step = acquire::decide(core, op);
+                    if step != Step::Done {
+                        self.perform(step);
+                    }
+                }
+                Some(op) => release::settle(core, id, op),
+                None => {}
+            }
         }
-        locks.decided.clear();
+        self.core.locks.decided.clear();
     }
 
     /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
     #[inline(never)]
     fn recv_any(&mut self, master: MasterId) -> bool {
-        let Self { ground, masters, locks } = self;
-        match masters.fleet.link_mut(master).next_answer() {
+        let core = &mut self.core;
+        match core.masters.fleet.link_mut(master).next_answer() {
             Ok(Some((answer, timed))) => {
-                if let Some(id) = timed {
-                    counting::note_round_trip(ground, masters, locks, master, id);
+                if let Some(claim) = timed.and_then(|id| core.locks.claims.find(id)) {
+                    let round_trip = core.ground.now.saturating_duration_since(claim.started);
+                    core.masters.fleet.note_round_trip(master, round_trip);
                 }
+                let answer = match answer {
+                    Answer::WantsScript(owed) => script::send_whole(core, master, owed),
+                    answer => answer,
+                };
                 self.handle_answer(master, answer);
+                true
             }
-            Ok(None) => return false,
+            Ok(None) => false,
             Err(why) => {
                 self.fail_link(master, &why);
-                return false;
+                false
             }
         }
-        true
     }
 
     fn handle_answer(&mut self, master: MasterId, answer: Answer) {
-        let Self { ground, masters, locks } = self;
-        match answer {
-            Answer::Acquire(id, vote) => {
-                acquire::handle_acquire_vote(ground, masters, locks, master, id, vote);
-            }
-            Answer::Attempt(id, answer) => {
-                acquire::handle_attempt_answer(ground, masters, locks, master, id, answer);
-            }
-            Answer::Release(id, answer) => {
-                release::handle_release_answer(ground, masters, locks, master, id, answer);
-            }
-            Answer::Rest(id, vote) => leave::handle_rest_answer(ground, masters, locks, master, id, vote),
+        let core = &mut self.core;
+        let step = match answer {
+            Answer::Acquire(id, vote) => acquire::handle_vote(core, master, id, vote),
+            Answer::Attempt(id, answer) => acquire::handle_answer(core, master, id, answer),
+            Answer::Holder(id, ttl) => acquire::handle_holder(core, master, id, ttl),
             Answer::Swap(id, from, vote) => {
-                handover::handle_swap_vote(ground, masters, locks, master, id, from, vote);
+                self.handle_swap(master, id, from, vote);
+                return;
             }
-            Answer::Extend(id, round, vote) => {
-                hold::handle_extend_vote(ground, masters, locks, master, id, round, vote);
+            Answer::SwapUnsent(id, from) => {
+                // It cannot be sent again: what it was to replace is released on its own.
+                let failed = Vote::Failed(Failure::QueueFull);
+                if let Some(from) = self.handle_swap(master, id, from, failed) {
+                    release::send_end(&mut self.core, from, MasterSet::only(master));
+                }
+                return;
             }
-            Answer::Holder(id, ttl) => acquire::handle_holder(ground, masters, locks, master, id, ttl),
+            Answer::Login(Some(why)) if mutant!(RefusedLoginEnds) => return self.fail_link(master, &why),
+            Answer::HandshakeDone => return self.handle_ready(master),
+            Answer::TimeLeft(id, Ok(HolderTtl::Gone)) if mutant!(LookIsVote) => {
+                let claim = core.locks.claim_in_slot(id);
+                acquire::handle_vote(core, master, claim, Vote::Granted)
+            }
+            Answer::Release(id, answer) => return release::handle_answer(core, master, id, answer),
+            Answer::Rest(id, vote) => return release::handle_rest_answer(core, master, id, vote),
+            Answer::RestOver(id) => return release::follow_rest(core, master, id),
+            Answer::Extend(id, round, vote) => return hold::handle_vote(core, master, id, round, vote),
             Answer::Repair(id, round, vote) => {
-                hold::handle_repair_vote(ground, locks, master, id, round, &vote);
+                return hold::handle_repair_vote(core, master, id, round, &vote);
             }
-            Answer::Value(id, value) => queries::handle_value(locks, master, id, value),
-            Answer::ReaderCount(id, count) => queries::handle_reader_count(locks, master, id, count),
-            Answer::TimeLeft(id, left) => {
-                queries::handle_time_left(ground, masters, locks, master, id, left);
+            Answer::Value(id, value) => return queries::handle_value(&mut core.locks, master, id, value),
+            Answer::ReaderCount(id, count) => {
+                return queries::handle_reader_count(&mut core.locks, master, id, count);
             }
+            Answer::TimeLeft(id, left) => return queries::handle_time_left(core, master, id, left),
             Answer::ForcedDelete(id, answer) => {
-                queries::handle_forced_delete(ground, masters, locks, master, id, answer);
+                return queries::handle_forced_delete(core, master, id, answer);
             }
-            Answer::Login(Some(why)) if mutant!(RefusedLoginEnds) => self.fail_link(master, &why),
-            Answer::Login(refusal) => masters.handle_login_answer(ground, master, refusal),
-            Answer::Mark(answer) => masters.fleet.handle_mark(master, answer),
-            Answer::MarkRefused(text) => masters.fleet.handle_mark_refused(master, text),
-            Answer::WantsScript(owed) => script::send_whole_script(ground, masters, locks, master, owed),
-            Answer::Ignored => {}
-            Answer::HandshakeDone => self.handle_ready(master),
-        }
+            Answer::Login(refusal) => {
+                return core.masters.handle_login_answer(&mut core.ground, master, refusal);
+            }
+            Answer::Mark(answer) => return core.masters.fleet.handle_mark(master, answer),
+            Answer::MarkRefused(text) => return core.masters.fleet.handle_mark_refused(master, text),
+            Answer::WantsScript(_) => unreachable!("the script was sent"),
+            Answer::Ignored => return,
+        };
+        self.perform(step);
+    }
+
+    /// The answer to a swap: a vote of the claim `id` that is handed the lock, and the answer to the release
+    /// of the other, whose place is `from`; returns that one if it is still there.
+    fn handle_swap(&mut self, master: MasterId, id: Id, from: u32, vote: Vote) -> Option<Id> {
+        let answer = handover::release_answer(&vote);
+        let step = acquire::handle_vote(&mut self.core, master, id, vote);
+        self.perform(step);
+        let released = handover::released_for(&self.core.locks, id, from)?;
+        release::handle_answer(&mut self.core, master, released, answer);
+        handover::released_for(&self.core.locks, id, from)
     }
 }

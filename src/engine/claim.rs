@@ -199,7 +199,9 @@ impl Claim {
         if !matches!(course, Course::Attempt(_)) {
             *course = Course::Attempt(Id::NOBODY);
         }
-        failures.clear();
+        if !failures.is_empty() {
+            failures.clear();
+        }
     }
 
     /// Records that an extension to this TTL is being sent now.
@@ -231,7 +233,6 @@ impl Claim {
         self.course = Course::HandedOver(successor);
         // The lock is not free.
         self.notifies = false;
-        self.failures.clear();
         self.begin_release(now, owed, sent);
     }
 
@@ -326,6 +327,10 @@ impl Claim {
     #[inline(always)]
     pub(super) fn begin_release(&mut self, now: Instant, owed: MasterSet, sent: MasterSet) {
         self.votes = Votes::Void;
+        // Nearly always there is none: to ask is cheaper than to drop none.
+        if !self.failures.is_empty() {
+            self.failures.clear();
+        }
         let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
         self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
     }
@@ -475,6 +480,16 @@ impl Claim {
                 self.failures.push((master, failure));
             }
             Vote::Pending => {}
+        }
+    }
+
+    /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_unasked(&mut self, fleet: &mut Fleet) {
+        for master in fleet.all.without(self.asked).iter() {
+            self.record(master, Vote::Failed(fleet.why_unasked(master)));
+            fleet.link_mut(master).stats.unanswered += 1;
         }
     }
 

@@ -1,4 +1,4 @@
-//! Counters, times and events of locks and masters, where a flow has to do more than to increase a number.
+//! Counters, times and events of locks, where a flow has to do more than to increase a number.
 
 use std::time::{Duration, Instant};
 
@@ -6,47 +6,12 @@ use bytes::Bytes;
 
 use super::ground::Ground;
 use super::locks::Locks;
-use super::masters::Masters;
 use super::op::Held;
 use super::renewal::loss_lead;
 use super::slab::Id;
-use super::{Outcome, SubmitError, turns};
-use crate::error::AcquireError;
 use crate::event::Event;
-use crate::lock::{MasterId, Resource, Ttl};
+use crate::lock::Ttl;
 use crate::mutants::mutant;
-
-/// Ends an acquisition that did not get the lock.
-pub(super) fn end_denied(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    id: Id,
-    error: AcquireError,
-) {
-    let op = locks.ops.get(id);
-    if op.has_waited() {
-        ground.stats.wait_time.record(ground.now.saturating_duration_since(op.asked.submitted));
-    }
-    ground.stats.count_denial(&error);
-    if ground.events.is_observed {
-        let (resource, error) = (locks.name_of(&ground.config, id), error.clone());
-        ground.events.push(|| Event::Denied { resource, error });
-    }
-    turns::end_op(ground, masters, locks, id);
-    ground.report_outcome(id, Outcome::Acquire(Err(error)));
-}
-
-/// There is no room for an acquisition.
-#[cold]
-pub(super) fn refuse_acquisition(ground: &mut Ground, resource: Resource<'_>) -> SubmitError {
-    ground.stats.overloaded += 1;
-    ground.events.push(|| {
-        let resource = Bytes::copy_from_slice(resource.as_bytes());
-        Event::Denied { resource, error: AcquireError::Overloaded }
-    });
-    SubmitError::Overloaded
-}
 
 /// A lock was acquired of which more is to be noted.
 #[cold]
@@ -81,20 +46,6 @@ pub(super) fn note_ended(ground: &mut Ground, locks: &mut Locks, id: Id) {
     note_hold(ground, locks, id, ground.now.saturating_duration_since(since), |resource, held| {
         Event::Released { resource, held }
     });
-}
-
-/// A master has answered an attempt whose round trip is measured.
-pub(super) fn note_round_trip(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    id: Id,
-) {
-    if let Some(claim) = locks.claims.find(id) {
-        let round_trip = ground.now.saturating_duration_since(claim.started);
-        masters.fleet.note_round_trip(master, round_trip);
-    }
 }
 
 /// A lock is left to its TTL or for a time, after it was `held` so long; or masters showed that it was
@@ -172,30 +123,4 @@ pub(super) fn count_extension(
         note_near_loss(ground, locks, id, left);
     }
     locks.ops.get_mut(id).held_mut().expect("it is held").is_near_loss = false;
-}
-
-/// A master is taken in.
-pub(super) fn report_connected(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    master: MasterId,
-    is_reconnect: bool,
-    is_restart: bool,
-) {
-    let name = &ground.config.labels[master.index()];
-    ground.events.push(|| Event::Connected { master: name.clone(), is_reconnect });
-    if is_restart {
-        report_restart(ground, master);
-    }
-    let name = &ground.config.labels[master.index()];
-    if let Some(until) = masters.fleet.link(master).quarantined_until {
-        let left = until.saturating_duration_since(ground.now);
-        ground.events.push(|| Event::Quarantined { master: name.clone(), left });
-    }
-}
-
-/// Another process answered in place of the one before, whether it is taken in or not.
-pub(super) fn report_restart(ground: &mut Ground, master: MasterId) {
-    let name = &ground.config.labels[master.index()];
-    ground.events.push(|| Event::Restarted { master: name.clone() });
 }

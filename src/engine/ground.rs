@@ -1,23 +1,26 @@
-//! What every part and every flow of an engine works with: the settings, the present, randomness, deadlines,
-//! and where outcomes, statistics and events go.
+//! The ground on which every part and flow of an engine works: the settings, the present, randomness,
+//! deadlines, outcomes, statistics and events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rand::SeedableRng;
+use bytes::Bytes;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
-use super::fence::WallClock;
 use super::renewal::Ticks;
-use super::request::{OpId, Outcome};
+use super::request::{OpId, Outcome, SubmitError};
 use super::slab::Id;
 use super::stats::{Events, Stats};
 use super::terms::{Pace, Terms};
 use super::timers::Timers;
+use super::wall_clock::WallClock;
 use crate::config::Config;
-use crate::lock::quorum;
-use crate::mutants;
+use crate::error::AcquireError;
+use crate::event::Event;
+use crate::lock::{MasterId, Resource, quorum};
+use crate::mutants::{self, mutant};
 
 #[derive(Debug)]
 pub(super) struct Ground {
@@ -60,5 +63,40 @@ impl Ground {
     #[inline]
     pub(super) fn report_outcome(&mut self, id: Id, outcome: Outcome) {
         self.outcomes.push_back((OpId(id), outcome));
+    }
+
+    /// There is no room for an acquisition.
+    #[cold]
+    pub(super) fn refuse_acquisition(&mut self, resource: Resource<'_>) -> SubmitError {
+        self.stats.overloaded += 1;
+        self.events.push(|| {
+            let resource = Bytes::copy_from_slice(resource.as_bytes());
+            Event::Denied { resource, error: AcquireError::Overloaded }
+        });
+        SubmitError::Overloaded
+    }
+
+    /// A random pause after an attempt that took so long, the more of them the longer.
+    pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
+        // At least a millisecond: known-down masters fail an attempt in no time at all.
+        let floor = took.max(Duration::from_millis(1));
+        if let Some(asked) = self.config.retry_delay_after(attempts) {
+            // Longer than the attempt was, and at random times all the same: else clients that met once would
+            // meet again.
+            return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
+        }
+        let base = floor.max(self.config.retry_delay_min);
+        let doubled = base.saturating_mul(1 << attempts.min(16));
+        let mut range = doubled.min(self.config.retry_delay_max.max(base));
+        if mutant!(NoJitter) {
+            range = Duration::ZERO;
+        }
+        base + self.rng.random_range(Duration::ZERO..=range)
+    }
+
+    /// Another process answered in place of the one before, whether it is taken in or not.
+    pub(super) fn report_restart(&mut self, master: MasterId) {
+        let name = &self.config.labels[master.index()];
+        self.events.push(|| Event::Restarted { master: name.clone() });
     }
 }

@@ -34,6 +34,7 @@
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
+use super::core::{Core, Step};
 use super::ground::Ground;
 use super::kind::Tag;
 use super::locks::Locks;
@@ -41,28 +42,22 @@ use super::masters::Masters;
 use super::op::{HandoverStreak, Held, OpState};
 use super::owed::{Owed, Verb};
 use super::slab::Id;
-use super::timers::claim_timer;
-use super::{acquire, counting, defects, release, turns};
+use super::timers::{claim_timer, op_timer};
+use super::{counting, release, turns};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
-use crate::lock::{Failure, MasterId, MasterSet, Token, Vote};
+use crate::lock::{Token, Vote};
 use crate::mutants::mutant;
 
-/// Leaves a queue in which others stand, too, and hands the lock over to the next one. False if that
-/// cannot be: the lock is yet to be released.
+/// A lock is given up for which others of this engine wait: hands it over to the next one. If that cannot be,
+/// it leaves the queue and is released.
 #[cold]
-pub(super) fn release_queued(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    id: Id,
-    awaited: bool,
-) -> bool {
-    let now = ground.now;
-    let Some((successor, streak)) = successor_of(masters, locks, now, id) else {
-        turns::leave_queue(ground, locks, id, turn_time(ground, locks, now, id));
-        return false;
+pub(super) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
+    let Core { ground, masters, locks } = core;
+    let Some((successor, streak)) = successor_of(masters, locks, ground.now, id) else {
+        turns::leave_queue(ground, locks, id, turn_time(ground, locks, id));
+        return Step::Release { id, awaited };
     };
     if !mutant!(HandoverUncounted) {
         counting::note_ended(ground, locks, id);
@@ -70,19 +65,18 @@ pub(super) fn release_queued(
     // The successor leads the queue then.
     locks.queues.leave(id.index);
     let op = locks.ops.get_mut(id);
-    let claim = locks.claims.get_mut(op.claim);
-    let (claim_id, due) = (op.claim, now + claim.answer_limit);
+    let claim_id = op.claim;
     if awaited {
-        op.state = OpState::Releasing;
+        op.enter(OpState::Releasing);
     } else {
-        claim.owner = None;
+        locks.claims.get_mut(claim_id).owner = None;
         locks.ops.free(id);
     }
-    hand_over(ground, masters, locks, due, claim_id, successor, streak);
+    hand_over(core, claim_id, successor, streak);
     if awaited {
-        release::check_release(ground, masters, locks, claim_id, id);
+        release::check(core, claim_id, id);
     }
-    true
+    Step::Decide(successor)
 }
 
 /// The next in the queue, if the lock can and may be handed over to it.
@@ -106,108 +100,73 @@ fn successor_of(masters: &Masters, locks: &Locks, now: Instant, id: Id) -> Optio
     if !can_swap {
         return None;
     }
-    let waits = matches!(next.state, OpState::Queued { .. } | OpState::Waiting { .. });
+    let waits = matches!(next.state(), OpState::Queued { .. } | OpState::Waiting { .. });
     let streak = HandoverStreak { count: streak.count + 1, ..streak };
     (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
 }
 
 /// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
-fn turn_time(ground: &Ground, locks: &Locks, now: Instant, id: Id) -> Duration {
+fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
     let op = locks.ops.get(id);
     let Some(held) = op.held() else { return Duration::ZERO };
     let streak = op.streak(held.since);
-    ((now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
+    ((ground.now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
 }
 
-/// Hands the lock of a claim that is given up over to an operation that waits for it. Answers are `due`
-/// at that time.
-fn hand_over(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    due: Instant,
-    from: Id,
-    successor: Id,
-    streak: HandoverStreak,
-) {
+/// Hands the lock of a claim that is given up over to an operation that waits for it: each master that may
+/// hold the key is sent the swap, and the others a `SET`.
+fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
     let op = locks.ops.get_mut(successor);
     let (claim_id, claim) =
         locks.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
     let ttl = op.asked.ttl;
-    ground.terms.fit(ttl, masters.fleet.round_trip_limit, &ground.config);
+    ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config);
     claim.begin(now, successor, Token::random(&mut ground.rng), ttl, ground.terms.answer_limit);
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
     if mutant!(FencedHandedOver) {
-        defects::feign_token(ground, locks, successor, claim_id);
+        locks.feign_token(ground, successor, claim_id);
     }
     let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));
-    let (holders, usable) = (old.holders(), masters.fleet.usable);
+    let (holders, usable) = (old.holders(), fleet.usable);
     let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
-    let swapped = masters.fleet.send_compared(holders.intersection(usable), owed, |out, by| {
+    let swapped = fleet.send_compared(holders.intersection(usable), owed, |out, by| {
         command::encode_swap(out, by, &old.entry, &new.entry, ttl);
     });
-    let asked = masters.fleet.queue(
-        usable.without(holders),
-        Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id),
-        |out| {
-            command::encode_acquire(out, &new.entry, &ground.terms.tail);
-        },
-    );
-    let others = holders.without(usable);
-    let released = masters.fleet.send_release(
-        others,
-        Owed::round(Verb::Release, Tag::Plain, 0, from),
-        &old.entry,
-        old.notify(),
-    );
-    locks.claims.get_mut(from).begin_handover(now, claim_id, swapped, released);
-    ground.timers.arm(claim_timer(from), due);
-    acquire::start_handed_over(ground, masters, locks, successor, claim_id, streak, swapped.union(asked));
+    let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
+    let asked = fleet.queue(usable.without(holders), owed, |out| {
+        command::encode_acquire(out, &new.entry, &ground.terms.tail);
+    });
+    let owed = Owed::round(Verb::Release, Tag::Plain, 0, from);
+    let released = fleet.send_release(holders.without(usable), owed, &old.entry, old.notify());
+    let old = locks.claims.get_mut(from);
+    old.begin_handover(now, claim_id, swapped, released);
+    ground.timers.arm(claim_timer(from), now + old.answer_limit);
+    let new = locks.claims.get_mut(claim_id);
+    new.asked = swapped.union(asked);
+    let op = locks.ops.get_mut(successor);
+    let deadline = op.await_votes(claim_id, now + new.answer_limit);
+    op.tries.streak = streak;
+    ground.stats.hand_overs += 1;
+    ground.timers.arm(op_timer(successor), deadline);
+    new.note_unasked(fleet);
 }
 
-/// The answer to a swap: a vote of the claim that is handed the lock, and the answer to the release of
-/// the other, whose place is `from`. That one may be gone by now, and another in its place.
-pub(super) fn handle_swap_vote(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    id: Id,
-    from: u32,
-    vote: Vote,
-) {
-    let answer = match &vote {
+/// The answer to the release of a claim that is handed over, by the answer to a swap, which is a vote.
+pub(super) fn release_answer(vote: &Vote) -> ReleaseAnswer {
+    match vote {
         Vote::Granted => ReleaseAnswer::Deleted,
         Vote::Refused { .. } => ReleaseAnswer::Absent,
         Vote::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
-        Vote::Pending => return,
-    };
-    acquire::handle_acquire_vote(ground, masters, locks, master, id, vote);
-    if let Some(from) = released_for(locks, id, from) {
-        release::handle_release_answer(ground, masters, locks, master, from, answer);
+        Vote::Pending => unreachable!("it is the vote of a reply"),
     }
 }
 
-/// The claim at this place, if it is the one that was handed over to `successor`.
-fn released_for(locks: &Locks, successor: Id, from: u32) -> Option<Id> {
+/// The claim at this place, if it is the one that was handed over to `successor`: it may be gone by now, and
+/// another in its place.
+pub(super) fn released_for(locks: &Locks, successor: Id, from: u32) -> Option<Id> {
     let from = locks.claims.occupant(from)?;
     locks.claims.find(from).filter(|claim| claim.has_successor(successor)).map(|_| from)
-}
-
-/// A swap that was not carried out cannot be sent again: what it was to replace is released on its own.
-pub(super) fn fail_swap(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    id: Id,
-    from: u32,
-    failure: Failure,
-) {
-    handle_swap_vote(ground, masters, locks, master, id, from, Vote::Failed(failure));
-    if let Some(from) = released_for(locks, id, from) {
-        release::send_end(ground, masters, locks, from, MasterSet::only(master));
-    }
 }

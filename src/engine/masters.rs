@@ -38,8 +38,8 @@ impl Masters {
         }
     }
 
-    /// Takes the credentials of a master, or the reason why there are none. Open connections get them by `AUTH`
-    /// in place. Returns the reason, with which attempts to connect that wait for credentials fail.
+    /// Takes the credentials of a master, or the reason why there are none. Open connections get them by
+    /// `AUTH` in place. Returns the reason, with which attempts to connect that wait for credentials fail.
     pub(super) fn take_credentials(
         &mut self,
         ground: &mut Ground,
@@ -176,6 +176,26 @@ impl Masters {
         let has_connection = self.has_connection(master);
         if let Some(error) = self.logins.handle_timeout(ground, master, has_connection) {
             self.note_no_credentials(ground, master, error);
+        }
+    }
+
+    /// A master is taken in.
+    pub(super) fn report_connected(
+        &self,
+        ground: &mut Ground,
+        master: MasterId,
+        is_reconnect: bool,
+        is_restart: bool,
+    ) {
+        let name = &ground.config.labels[master.index()];
+        ground.events.push(|| Event::Connected { master: name.clone(), is_reconnect });
+        if is_restart {
+            ground.report_restart(master);
+        }
+        let name = &ground.config.labels[master.index()];
+        if let Some(until) = self.fleet.link(master).quarantined_until {
+            let left = until.saturating_duration_since(ground.now);
+            ground.events.push(|| Event::Quarantined { master: name.clone(), left });
         }
     }
 }

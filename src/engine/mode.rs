@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::claim::Claim;
 use super::fair::{self, Policy};
-use super::fence::{self, Fencing, WallClock};
+use super::fence::{self, Fencing};
 use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::{AttemptAnswer, Kind};
@@ -20,6 +20,7 @@ use super::owed::{Owed, Shape, Verb};
 use super::sharing;
 use super::slab::Id;
 use super::subscription::Waiter;
+use super::wall_clock::WallClock;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::fenced::{encode_fenced_acquire, encode_fenced_release, encode_fenced_repair};
 use crate::lock::command::scripts::Script;
@@ -34,7 +35,7 @@ use crate::options::{Mode, Options, WaitPolicy};
 
 /// Reports gathered about the key that was in the way of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gathered {
+pub(super) enum HoldersKnown {
     /// All that masters report of it.
     All,
     /// Their reports of it beside the queue, which says when to come again.
@@ -137,19 +138,19 @@ impl ModeState {
     }
 
     /// An attempt failed: leaves in `holders` what masters reported of the key in the way.
-    pub(super) fn gather_holders(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) -> Gathered {
+    pub(super) fn gather_holders(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) -> HoldersKnown {
         match self {
             Self::Plain => {
                 holders.clear();
-                Gathered::None
+                HoldersKnown::None
             }
             Self::Fenced(fencing) => {
                 holders.clear();
                 fencing.end_row(holders);
-                Gathered::All
+                HoldersKnown::All
             }
             // They were reported with each refusal.
-            Self::Shared => Gathered::All,
+            Self::Shared => HoldersKnown::All,
         }
     }
 
@@ -227,7 +228,7 @@ pub(super) fn send_attempt(
 }
 
 /// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
-#[inline]
+#[inline(always)]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
     let owed = Owed::round(Verb::Release, claim.kind.tag(), 0, id);
     match claim.kind {

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::fair::Policy;
-use super::fence::WallClock;
 use super::fleet::Fleet;
 use super::kind::Tag;
-use super::mode::{self, Gathered, Learner, ModeState};
+use super::mode::{self, HoldersKnown, Learner, ModeState};
 use super::owed::{Owed, Verb};
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
@@ -16,11 +15,12 @@ use super::request::Validity;
 use super::sharing::Reservation;
 use super::slab::Id;
 use super::subscription::Waiter;
+use super::wall_clock::WallClock;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
 use crate::lock::command;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::scripts::Script;
-use crate::lock::{HolderTtl, MasterId, MasterSet, Tally, Ttl, Vote};
+use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct Op {
     pub(super) reservation: Option<Box<Reservation>>,
     /// The latest attempt's claim.
     pub(super) claim: Id,
-    pub(super) state: OpState,
+    state: OpState,
     /// The query of an operation in the state [`OpState::Query`].
     pub(super) query: Option<Box<Query>>,
     /// Where the end of the validity in `state` has moved since the grant, for others to read.
@@ -108,20 +108,41 @@ pub(super) struct Tries {
 /// State of an operation. It owns no memory, so the ordinary path sets it without looking at the one before.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OpState {
-    /// An attempt waits for votes.
-    Acquiring { deadline: Instant },
-    /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
-    Asking { deadline: Instant },
+    /// Nothing was asked of a master or of a wait queue.
+    New,
     /// Others of this engine are to have the lock before, or its first attempt is due.
     Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
     Waiting { retry_at: Instant },
+    /// An attempt waits for votes.
+    Acquiring { deadline: Instant },
+    /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
+    Asking { deadline: Instant },
     /// The lock is held, or was and is not yet released.
     Held(Held),
     /// The caller waits for the release, as long as the claim says.
     Releasing,
     /// No lock at all.
     Query,
+}
+
+impl OpState {
+    /// Whether this state may follow another one; ARCHITECTURE.md draws it.
+    #[inline(always)]
+    const fn may_follow(&self, before: &Self) -> bool {
+        match self {
+            Self::New => false,
+            Self::Acquiring { .. } => matches!(
+                before,
+                Self::New | Self::Queued { .. } | Self::Waiting { .. } | Self::Acquiring { .. }
+            ),
+            Self::Queued { .. } => matches!(before, Self::New | Self::Queued { .. } | Self::Waiting { .. }),
+            Self::Waiting { .. } => matches!(before, Self::Waiting { .. } | Self::Acquiring { .. }),
+            Self::Asking { .. } | Self::Held(_) => matches!(before, Self::Acquiring { .. }),
+            Self::Releasing => matches!(before, Self::Acquiring { .. } | Self::Held(_)),
+            Self::Query => matches!(before, Self::New),
+        }
+    }
 }
 
 /// A lock that is held.
@@ -259,12 +280,12 @@ impl Op {
     }
 
     /// An attempt failed: gathers what masters reported of the key in the way.
-    pub(super) fn gather_holders(&mut self) -> Gathered {
+    pub(super) fn gather_holders(&mut self) -> HoldersKnown {
         match self.policy.queuing() {
             Some(queuing) => {
                 self.tries.holders.clear();
                 self.tries.holders.extend(queuing.holders());
-                Gathered::InQueue
+                HoldersKnown::InQueue
             }
             None => self.mode.gather_holders(&mut self.tries.holders),
         }
@@ -298,7 +319,7 @@ impl Op {
             policy: Policy::Notified,
             reservation: None,
             claim: Id::NOBODY,
-            state: OpState::Releasing,
+            state: OpState::New,
             query: None,
             validity: Validity::new(now),
             is_noted: false,
@@ -308,13 +329,13 @@ impl Op {
         }
     }
 
-    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim, streak and
-    /// state.
+    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim and streak.
     #[inline(always)]
     pub(super) fn begin(&mut self, asked: Asked) {
         self.key.clear();
         self.label.clear();
         self.asked = asked;
+        self.state = OpState::New;
         // Taken apart, so that a new field cannot be forgotten here.
         let Tries { count, extra_count, has_queued, is_subscribed, denied, streak: _, holders, reader_count } =
             &mut self.tries;
@@ -365,9 +386,56 @@ impl Op {
                 Some(self.asked.wait_until.map_or(*at, |until| until.min(*at)))
             }
             OpState::Held(held) => held.deadline(),
-            OpState::Releasing => None,
+            OpState::New | OpState::Releasing => None,
             OpState::Query => self.query.as_ref().map(|query| query.deadline),
         }
+    }
+
+    /// Sets the key of the lock that is asked for.
+    pub(super) fn set_key(&mut self, prefix: &[u8], resource: Resource<'_>) {
+        command::entry::encode_key(&mut self.key, prefix, resource.as_bytes());
+    }
+
+    /// Takes the key from the claim of an attempt that is over.
+    pub(super) fn take_key(&mut self, claim: &Claim) {
+        self.key.clear();
+        self.key.extend_from_slice(claim.entry.key());
+    }
+
+    /// Enters a state. Nothing else writes it.
+    #[inline(always)]
+    pub(super) fn enter(&mut self, state: OpState) {
+        assert!(state.may_follow(&self.state), "no such state follows");
+        self.state = state;
+    }
+
+    #[inline(always)]
+    pub(super) const fn state(&self) -> &OpState {
+        &self.state
+    }
+
+    /// Plans the next attempt. Nothing else sets its time, and between two attempts it is only brought
+    /// forward.
+    pub(super) fn retry_by(&mut self, at: Instant) {
+        let retry_at = match self.state {
+            OpState::Waiting { retry_at } => retry_at.min(at),
+            _ => at,
+        };
+        self.enter(OpState::Waiting { retry_at });
+    }
+
+    /// When the next attempt is planned, between two attempts.
+    pub(super) const fn retry_at(&self) -> Option<Instant> {
+        match self.state {
+            OpState::Waiting { retry_at } => Some(retry_at),
+            _ => None,
+        }
+    }
+
+    /// Is to be timed, and its round trip measured if it `is_sampled`.
+    pub(super) const fn note_timed(&mut self, is_sampled: bool) {
+        (self.is_noted, self.is_timed) = (true, true);
+        (self.is_sampled, self.is_special) = (is_sampled, is_sampled);
     }
 
     /// An attempt's requests are on their way: waits for the votes until then, and not when nobody waits for
@@ -379,7 +447,7 @@ impl Op {
         }
         self.tries.count += 1;
         self.claim = claim;
-        self.state = OpState::Acquiring { deadline };
+        self.enter(OpState::Acquiring { deadline });
         deadline
     }
 
@@ -409,6 +477,12 @@ impl Op {
             OpState::Held(held) => Some(held),
             _ => None,
         }
+    }
+
+    /// Moves the end of the validity of a held lock, for other threads to read, too.
+    pub(super) fn move_validity(&mut self, to: Instant) {
+        self.held_mut().expect("it is held").valid_until = to;
+        self.validity.move_to(to);
     }
 
     /// The streak that ends with the lock that this operation has held since then.

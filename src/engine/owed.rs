@@ -110,8 +110,12 @@ pub(super) enum Answer {
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Rest(Id, Vote),
+    /// None, to a rest whose time is over.
+    RestOver(Id),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
+    /// A swap that is to be sent again has no room.
+    SwapUnsent(Id, u32),
     Holder(Id, HolderTtl),
     Value(Id, Result<Box<[u8]>, Failure>),
     ReaderCount(Id, Result<usize, Failure>),

@@ -6,6 +6,7 @@
 use std::time::Instant;
 
 use super::claim::{Counted, Course, NO_RELEASE};
+use super::core::{Core, Step};
 use super::fair::{self, Leaving as LeavingQueues};
 use super::ground::Ground;
 use super::groups::Notify;
@@ -15,95 +16,44 @@ use super::locks::Locks;
 use super::masters::Masters;
 use super::mode::{send_release, send_rest};
 use super::op::OpState;
+use super::request::{Left, Outcome, Released};
 use super::slab::Id;
 use super::timers::claim_timer;
-use super::{Outcome, Released, acquire, counting, defects, handover, leave, reports, turns, waiting};
-use crate::error::{ExtendError, ReleaseError};
+use super::{counting, deny, reports, waiting};
+use crate::error::{ExtendError, LeaveError, ReleaseError};
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::scripts::Script;
-use crate::lock::{MasterId, MasterSet};
+use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
-/// State of an operation that a release ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    Query,
-    Attempt,
-    Lock,
-    /// A lock that is over, or of which more is to be noted than its release.
-    NotedLock,
-}
-
-pub(super) fn submit_release(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    id: Id,
-    awaited: bool,
-) {
-    let now = ground.now;
-    if defects::keeps_on(ground, locks, id) {
-        return;
+/// Ends an operation, and releases what it has or may get.
+#[inline(never)]
+pub(super) fn submit(core: &mut Core, id: Id, awaited: bool) -> Step {
+    let Core { ground, locks, .. } = core;
+    if mutant!(ReleaseReportedAsLoss) {
+        locks.report_release_as_loss(ground, id);
+    }
+    if mutant!(RenewedAfterRelease) && locks.is_renewed(id) {
+        return Step::Done;
     }
     let Some(op) = locks.ops.find_mut(id) else {
-        // Released before: the answer is that nothing was left to release.
-        if awaited {
-            let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
-            ground.report_outcome(id, Outcome::Release(Ok(nothing)));
-        }
-        return;
+        report_nothing_left(ground, id, awaited);
+        return Step::Done;
     };
-    let ends = match &mut op.state {
-        OpState::Releasing => return,
-        OpState::Held(held) if mutant!(ExpiredKeptForever) && now >= held.valid_until => return,
-        _ if op.policy.queuing().is_some() => return release_fair(ground, masters, locks, id, awaited),
-        OpState::Held(held) => {
-            let under_way = held.extension.take();
-            let is_noted = op.is_noted || now >= held.valid_until;
-            if under_way.is_some_and(|extension| !extension.is_renewal) {
-                ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
-            }
-            if is_noted { Ends::NotedLock } else { Ends::Lock }
-        }
-        _ if op.tries.is_subscribed || op.reservation.is_some() => {
-            // It was still waiting for the lock.
-            waiting::withdraw_reservation(masters, locks, id, false);
-            waiting::unwatch(ground, masters, locks, id);
-            return submit_release(ground, masters, locks, id, awaited);
-        }
-        OpState::Query => Ends::Query,
-        _ => Ends::Attempt,
-    };
-    let claim_id = op.claim;
-    let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
-        // In a queue, or between two attempts: the last one's claim is being released already.
-        ground.stats.abandoned += u64::from(ends == Ends::Attempt);
-        turns::end_op(ground, masters, locks, id);
-        return submit_release(ground, masters, locks, id, awaited);
-    };
-    if !locks.queues.leave_alone(id.index) {
-        if !handover::release_queued(ground, masters, locks, id, awaited) {
-            submit_release(ground, masters, locks, id, awaited);
-        }
-        return;
+    match op.state() {
+        OpState::Releasing => Step::Done,
+        OpState::Held(held) if mutant!(ExpiredKeptForever) && ground.now >= held.valid_until => Step::Done,
+        _ if op.policy.queuing().is_some() => release_fair(core, id, awaited),
+        _ => end(core, id, awaited),
     }
-    let (op, claim) = if ends == Ends::Lock {
-        ground.stats.released += 1;
-        (op, claim)
-    } else {
-        counting::note_ended(ground, locks, id);
-        (locks.ops.get_mut(id), locks.claims.get_mut(claim_id))
-    };
-    let due = now + claim.answer_limit;
+}
+
+/// Released before: nothing was left to release.
+#[cold]
+fn report_nothing_left(ground: &mut Ground, id: Id, awaited: bool) {
     if awaited {
-        op.state = OpState::Releasing;
-    } else {
-        claim.owner = None;
-        locks.ops.free(id);
-    }
-    let is_under_way = release_claim(ground, masters, locks, due, claim_id);
-    if awaited && !is_under_way {
-        settle_release(ground, masters, locks, claim_id, id);
+        let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
+        ground.report_outcome(id, Outcome::Release(Ok(nothing)));
     }
 }
 
@@ -111,21 +61,95 @@ pub(super) fn submit_release(
 /// leaves the queues.
 #[cold]
 #[inline(never)]
-fn release_fair(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id, awaited: bool) {
-    waiting::unwatch(ground, masters, locks, id);
-    let op = locks.ops.get_mut(id);
+fn release_fair(core: &mut Core, id: Id, awaited: bool) -> Step {
+    waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, false);
+    waiting::unwatch(core, id);
+    let op = core.locks.ops.get_mut(id);
     let queuing = op.policy.take_queuing().expect("the lock is fair");
     // One that does not wait leaves no ticket, but may have been in somebody's way.
-    let is_in_the_way = matches!(op.state, OpState::Acquiring { .. }) && !queuing.waits();
+    let is_in_the_way = matches!(op.state(), OpState::Acquiring { .. }) && !queuing.waits();
     let was_held = is_in_the_way || op.held().is_some();
     let leaving = LeavingQueues { queuing, key: op.key.clone(), was_held };
     // Between two attempts the claim may be gone.
-    if let Some(claim) = locks.claims.find_mut(op.claim) {
+    if let Some(claim) = core.locks.claims.find_mut(op.claim) {
         // The queue says which waiter is to be notified.
         claim.notifies = false;
     }
-    submit_release(ground, masters, locks, id, awaited);
-    fair::leave(&mut masters.fleet, &leaving);
+    let step = end(core, id, awaited);
+    fair::leave(&mut core.masters.fleet, &leaving);
+    step
+}
+
+/// Ends an operation that goes on, whatever its state.
+#[inline(always)]
+fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
+    let Core { ground, locks, .. } = core;
+    let op = locks.ops.get_mut(id);
+    let is_noted = op.is_noted;
+    // A lock that is over is counted as lost, and a noted one is timed or observed.
+    let mut is_usual = false;
+    if let Some(held) = op.held_mut() {
+        let under_way = held.extension.take();
+        if under_way.is_some_and(|extension| !extension.is_renewal) {
+            ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
+        }
+        is_usual = !is_noted && ground.now < held.valid_until;
+    } else if op.tries.is_subscribed || op.reservation.is_some() {
+        return end_waiting(core, id, awaited);
+    }
+    let claim_id = op.claim;
+    let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
+        return end_waiting(core, id, awaited);
+    };
+    if !locks.queues.leave_alone(id.index) {
+        return Step::PassOn { id, awaited };
+    }
+    let (op, claim) = if is_usual {
+        ground.stats.released += 1;
+        (op, claim)
+    } else {
+        counting::note_ended(ground, locks, id);
+        (locks.ops.get_mut(id), locks.claims.get_mut(claim_id))
+    };
+    let due = ground.now + claim.answer_limit;
+    if awaited {
+        op.enter(OpState::Releasing);
+    } else {
+        claim.owner = None;
+        locks.ops.free(id);
+    }
+    let is_under_way = release_claim(core, due, claim_id);
+    if awaited && !is_under_way {
+        settle(core, claim_id, id);
+    }
+    Step::Done
+}
+
+/// Ends an operation that waits, or whose last claim is being released already: it is in a queue, or between
+/// two attempts.
+#[cold]
+#[inline(never)]
+fn end_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
+    waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, false);
+    waiting::unwatch(core, id);
+    let op = core.locks.ops.get(id);
+    if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner == Some(id)) {
+        return Step::Release { id, awaited };
+    }
+    core.ground.stats.abandoned += u64::from(!matches!(op.state(), OpState::Query));
+    deny::end_op(core, id);
+    report_nothing_left(&mut core.ground, id, awaited);
+    Step::Done
+}
+
+/// Releases what an attempt that is over may have left.
+#[cold]
+#[inline(never)]
+pub(super) fn release_attempt(core: &mut Core, id: Id) {
+    let claim = core.locks.claims.get_mut(id);
+    claim.owner = None;
+    let due = core.ground.now + claim.answer_limit;
+    release_claim(core, due, id);
 }
 
 /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a
@@ -133,66 +157,47 @@ fn release_fair(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, i
 /// for this claim. False if none will come.
 // Inlined, for it is the better part of submitting a release.
 #[inline(always)]
-pub(super) fn release_claim(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    due: Instant,
-    id: Id,
-) -> bool {
-    let claim = locks.claims.get_mut(id);
+pub(super) fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
+    let claim = core.locks.claims.get_mut(id);
     if claim.release.is_some() {
         return true;
     }
     let owed = claim.holders();
-    claim.failures.clear();
     if mutant!(LabelForgotten) {
         let key = claim.entry.key().to_vec();
         claim.entry.set_key(&key, &claim.token);
     }
     if !claim.publishers.is_empty() {
         let among = claim.publishers.intersection(claim.tally.granted);
-        claim.publishers = masters.fleet.publisher(among, &claim.token);
+        claim.publishers = core.masters.fleet.publisher(among, &claim.token);
     }
-    let sent = send_release(&mut masters.fleet, owed, id, claim);
-    claim.begin_release(ground.now, owed, sent);
-    ground.timers.arm(claim_timer(id), due);
+    let sent = send_release(&mut core.masters.fleet, owed, id, claim);
+    claim.begin_release(core.ground.now, owed, sent);
+    core.ground.timers.arm(claim_timer(id), due);
     if owed.is_empty() {
-        free_if_done(locks, id);
+        free_if_done(&mut core.locks, id);
     }
     if mutant!(ReleaseOnOtherConnection) {
-        defects::release_on_other_connection(ground, masters, locks, id);
+        core.release_on_other_connection(id);
     }
     !sent.is_empty()
 }
 
 /// Gives a held lock up for a time: each master that may hold its key is sent the rest, behind whatever
-/// was sent before. As [`Engine::release_claim`] otherwise.
-pub(super) fn leave_claim(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    id: Id,
-    leaving: Leaving,
-) -> bool {
-    let claim = locks.claims.get_mut(id);
+/// was sent before. As [`release_claim`] otherwise.
+pub(super) fn leave_claim(core: &mut Core, id: Id, leaving: Leaving) -> bool {
+    let claim = core.locks.claims.get_mut(id);
     let owed = claim.holders();
-    claim.failures.clear();
     claim.course = Course::Left(Box::new(leaving));
-    claim.begin_release(ground.now, owed, MasterSet::EMPTY);
-    ground.timers.arm(claim_timer(id), ground.now + claim.answer_limit);
-    send_end(ground, masters, locks, id, owed);
-    !locks.claims.get_mut(id).release_mut().sent.is_empty()
+    claim.begin_release(core.ground.now, owed, MasterSet::EMPTY);
+    core.ground.timers.arm(claim_timer(id), core.ground.now + claim.answer_limit);
+    send_end(core, id, owed);
+    !core.locks.claims.get_mut(id).release_mut().sent.is_empty()
 }
 
 /// Queues the release, or the rest of the time, on those of `masters` that owe no answer to the last one.
-pub(super) fn send_end(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    id: Id,
-    owing: MasterSet,
-) {
+pub(super) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
+    let Core { ground, masters, locks } = core;
     let claim = locks.claims.get_mut(id);
     // Whatever became of the script, a message to all waiters is as good.
     claim.publishers = MasterSet::EMPTY;
@@ -219,38 +224,24 @@ pub(super) fn send_end(
 }
 
 /// Any answer to a release.
-pub(super) fn handle_release_answer(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    id: Id,
-    answer: ReleaseAnswer,
-) {
+pub(super) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
     // A master that has lost the key has published nothing either.
     if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
-        publish_without(masters, locks, master, id);
+        publish_without(&mut core.masters, &mut core.locks, master, id);
     }
-    take_release_answer(ground, masters, locks, master, id, answer);
+    take_answer(core, master, id, answer);
 }
 
 /// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
-pub(super) fn take_release_answer(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    id: Id,
-    answer: ReleaseAnswer,
-) {
-    let Some(claim) = locks.claims.find_mut(id) else { return };
-    let needed = claim.needed_answers(&masters.fleet);
+fn take_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
+    let Some(claim) = core.locks.claims.find_mut(id) else { return };
+    let needed = claim.needed_answers(&core.masters.fleet);
     let release = claim.release.as_mut().expect(NO_RELEASE);
     match answer {
         ReleaseAnswer::Deleted => {
             return match (claim.count_deleted(master, needed), claim.owner) {
-                (Counted::Decides, Some(op)) => settle_release(ground, masters, locks, id, op),
-                (Counted::Done, _) => locks.claims.free(id),
+                (Counted::Decides, Some(op)) => settle(core, id, op),
+                (Counted::Done, _) => core.locks.claims.free(id),
                 _ => {}
             };
         }
@@ -267,110 +258,154 @@ pub(super) fn take_release_answer(
     }
     release.sent.remove(master);
     match claim.owner {
-        Some(op) if release.is_settled(needed) => settle_release(ground, masters, locks, id, op),
-        _ => free_if_done(locks, id),
+        Some(op) if release.is_settled(needed) => settle(core, id, op),
+        _ => free_if_done(&mut core.locks, id),
     }
 }
 
 /// Something may be due for a claim whose release is under way: notes masters that have not answered in
 /// time, and sends again what is owed, or gives up once the key has expired everywhere.
-pub(super) fn handle_claim_timeout(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
-    let now = ground.now;
-    let claim = locks.claims.get(id);
+pub(super) fn handle_timeout(core: &mut Core, id: Id) {
+    let now = core.ground.now;
+    let claim = core.locks.claims.get(id);
     // Without one the deadline is of the claim before in this slot.
     let Some(release) = claim.release else { return };
     let (limit, due, owner) = (claim.answer_limit, release.started + claim.answer_limit, claim.owner);
     if now < due {
-        return ground.timers.arm(claim_timer(id), due);
+        return core.ground.timers.arm(claim_timer(id), due);
     }
     for master in release.sent.iter() {
-        masters.fleet.note_missed(ground, master, limit);
-        publish_without(masters, locks, master, id);
+        core.masters.fleet.note_missed(&mut core.ground, master, limit);
+        publish_without(&mut core.masters, &mut core.locks, master, id);
     }
     // Nor does the caller wait any longer.
     if let Some(op) = owner {
-        settle_release(ground, masters, locks, id, op);
+        settle(core, id, op);
     }
     // The claim may have ended with its operation.
-    let Some(release) = locks.claims.find(id).and_then(|claim| claim.release) else { return };
-    send_end(ground, masters, locks, id, release.owed);
-    let (claim, drift) = (locks.claims.get(id), ground.config.drift);
+    let Some(release) = core.locks.claims.find(id).and_then(|claim| claim.release) else { return };
+    send_end(core, id, release.owed);
+    let (claim, drift) = (core.locks.claims.get(id), core.ground.config.drift);
     if now >= claim.gone_at(drift) && claim.owner.is_none() {
-        forget_claim(ground, locks, id);
+        forget_claim(&mut core.ground, &mut core.locks, id);
     } else if let Some(at) = claim.release_deadline(now, drift) {
-        ground.timers.arm(claim_timer(id), at);
+        core.ground.timers.arm(claim_timer(id), at);
     }
 }
 
 /// Ends an awaited release if nothing more is to be waited for.
-pub(super) fn check_release(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    claim_id: Id,
-    id: Id,
-) {
-    let claim = locks.claims.get(claim_id);
-    if claim.release.is_some_and(|release| release.is_settled(claim.needed_answers(&masters.fleet))) {
-        settle_release(ground, masters, locks, claim_id, id);
+pub(super) fn check(core: &mut Core, claim_id: Id, id: Id) {
+    let claim = core.locks.claims.get(claim_id);
+    if claim.release.is_some_and(|release| release.is_settled(claim.needed_answers(&core.masters.fleet))) {
+        settle(core, claim_id, id);
     }
 }
 
 /// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
 /// goes on without the caller.
-pub(super) fn settle_release(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    claim_id: Id,
-    id: Id,
-) {
-    let claim = locks.claims.get_mut(claim_id);
+pub(super) fn settle(core: &mut Core, claim_id: Id, id: Id) {
+    let claim = core.locks.claims.get_mut(claim_id);
     claim.owner = None;
     let is_left = claim.leaving().is_some();
     let release = claim.release_mut();
     let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
     if is_left {
-        leave::settle_left(ground, masters, locks, claim_id, id);
-    } else if unanswered <= masters.fleet.spare() {
+        settle_left(core, claim_id, id);
+    } else if unanswered <= core.masters.fleet.spare() {
         // Each branch queues its own outcome: built here and moved, one took 28 instructions more.
         let released = Released { deleted, absent, unanswered };
-        ground.report_outcome(id, Outcome::Release(Ok(released)));
+        core.ground.report_outcome(id, Outcome::Release(Ok(released)));
     } else {
-        settle_unconfirmed(ground, masters, locks, claim_id, id);
+        settle_unconfirmed(core, claim_id, id);
     }
-    locks.ops.free(id);
+    core.locks.ops.free(id);
     if is_over {
-        locks.claims.free(claim_id);
+        core.locks.claims.free(claim_id);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn settle_unconfirmed(ground: &mut Ground, masters: &Masters, locks: &mut Locks, claim_id: Id, id: Id) {
+fn settle_unconfirmed(core: &mut Core, claim_id: Id, id: Id) {
+    let Core { ground, masters, locks } = core;
     let release = *locks.claims.get_mut(claim_id).release_mut();
     let report = reports::release_report(&masters.fleet, ground.now, locks.claims.get(claim_id), &release);
     ground.report_outcome(id, Outcome::Release(Err(ReleaseError::Unconfirmed(report))));
 }
 
-/// A connection broke: what it owed to this claim will not come.
-pub(super) fn stray_claim(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    id: Id,
-) {
+/// The answer to the rest of the time. The last master's may be the one that is waited for.
+pub(super) fn handle_rest_answer(core: &mut Core, master: MasterId, id: Id, vote: Vote) {
+    let Some(claim) = core.locks.claims.find_mut(id) else { return };
+    let answer = match vote {
+        Vote::Granted => {
+            claim.note_rest_answer(core.ground.now, master);
+            ReleaseAnswer::Deleted
+        }
+        Vote::Refused { .. } => ReleaseAnswer::Absent,
+        Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
+        Vote::Pending => unreachable!("it is the vote of a reply"),
+    };
+    take_answer(core, master, id, answer);
+    follow_rest(core, master, id);
+}
+
+/// A master owes no answer to a rest any more. If the time is over, the release follows at once.
+pub(super) fn follow_rest(core: &mut Core, master: MasterId, id: Id) {
+    let Some(claim) = core.locks.claims.find(id) else { return };
+    let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= core.ground.now);
+    if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
+        send_end(core, id, MasterSet::only(master));
+    }
+}
+
+/// A lock that was left for a time has its outcome; counts it.
+#[cold]
+#[inline(never)]
+fn settle_left(core: &mut Core, claim_id: Id, id: Id) {
+    let result = left(core, claim_id);
+    let Core { ground, locks, .. } = core;
+    let claim = locks.claims.get(claim_id);
+    let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
+        unreachable!("the lock is left for a time")
+    };
+    // With a rest of zero it was released.
+    if leaving.rest.is_some() {
+        let held = release.started.saturating_duration_since(leaving.since);
+        counting::note_left(ground, locks, id, held, matches!(result, Err(LeaveError::Lost(_))));
+    }
+    ground.report_outcome(id, Outcome::Leave(result));
+}
+
+/// How a lock was left for a time.
+fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let claim = locks.claims.get(claim_id);
+    let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
+        unreachable!("the lock is left for a time")
+    };
+    let latest_end = claim.latest_end(ground.now, ground.config.drift);
+    // A quorum that was seen to have the key while the lock was valid has had it all the time.
+    if claim.confirmed_rest().has(fleet.quorum) && ground.now < leaving.valid_until {
+        let held_until = leaving.held_until(release.started);
+        return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
+    }
+    let report = reports::release_report(fleet, ground.now, claim, &release);
+    Err(if release.deleted.union(release.owed).has(fleet.quorum) {
+        LeaveError::Unconfirmed { report: report.into(), latest_end }
+    } else {
+        LeaveError::Lost(report)
+    })
+}
+
+/// A connection broke: what it owed to this claim will not come. Returns the operation that owns the claim.
+pub(super) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<Id> {
+    let Core { masters, locks, .. } = core;
     publish_without(masters, locks, master, id);
     let is_successor = |other| locks.claims.find(other).is_some_and(|claim| claim.has_successor(id));
     let is_forgotten = mutant!(LateSwapForgotten) && locks.claims.ids().any(is_successor);
-    let Some(claim) = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master)) else {
-        return;
-    };
+    let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
     claim.note_stray(master, is_forgotten);
-    if let Some(op) = claim.owner {
-        acquire::handle_lost_connection(ground, masters, locks, master, op);
-    }
+    claim.owner
 }
 
 /// A master has not carried out a release, for all that is known. If it was to publish that alone, the
@@ -386,17 +421,12 @@ fn publish_without(masters: &mut Masters, locks: &mut Locks, master: MasterId, i
 }
 
 /// A link is ready: sends what claims still owe there, before anything else.
-pub(super) fn release_orphans(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-) {
-    for id in locks.claims.ids() {
-        let claim = locks.claims.get(id);
+pub(super) fn release_orphans(core: &mut Core, master: MasterId) {
+    for id in core.locks.claims.ids() {
+        let claim = core.locks.claims.get(id);
         let is_owed = claim.release.is_some_and(|release| release.owed.contains(master));
         if is_owed && !(mutant!(AwaitedSentOnce) && claim.owner.is_some()) {
-            send_end(ground, masters, locks, id, MasterSet::only(master));
+            send_end(core, id, MasterSet::only(master));
         }
     }
 }

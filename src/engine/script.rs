@@ -5,91 +5,89 @@
 //! lock are loaded. An attempt that was decided meanwhile is not sent again, but its scripts are loaded: else
 //! a master that always answers last would never carry out an attempt.
 
+use super::core::Core;
+use super::fleet::Fleet;
 use super::ground::Ground;
 use super::kind::Tag;
 use super::locks::Locks;
 use super::masters::Masters;
 use super::mode;
-use super::owed::{Owed, Shape, Verb};
+use super::owed::{Answer, Owed, Shape, Verb};
 use super::slab::Id;
-use super::{acquire, handover, hold, leave, release};
+use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
-/// The master needs the script: sends it with the command, which also makes it known again.
-pub(super) fn send_whole_script(
-    ground: &mut Ground,
-    masters: &mut Masters,
-    locks: &mut Locks,
-    master: MasterId,
-    owed: Owed,
-) {
+/// The master needs the script: sends it with the command, which also makes it known again. Returns the
+/// answer that is left: none is owed any more, or it failed for want of room.
+pub(super) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
     let Owed::Round { verb, tag, number, id, .. } = owed else {
         // The waiter has gone, and its ticket ends with its heartbeat. The next one is to leave in time.
-        return load_scripts(masters, master, Tag::Fair);
+        load_scripts(&mut core.masters, master, Tag::Fair);
+        return Answer::Ignored;
     };
+    if verb == Verb::Rest && end_rest(core, master, id) {
+        return Answer::RestOver(id);
+    }
+    let Some(sent) = send_again(core, master, owed) else { return Answer::Ignored };
+    if verb == Verb::Acquire {
+        load_scripts(&mut core.masters, master, tag);
+    }
+    if !sent.is_empty() {
+        return Answer::Ignored;
+    }
+    let failure = Failure::QueueFull;
+    match verb {
+        Verb::Extend => Answer::Extend(id, number, Vote::Failed(failure)),
+        Verb::Release => Answer::Release(id, ReleaseAnswer::Failed(failure)),
+        Verb::Rest => Answer::Rest(id, Vote::Failed(failure)),
+        Verb::Swap => Answer::SwapUnsent(id, number),
+        Verb::Acquire | Verb::Repair => Answer::Acquire(id, Vote::Failed(failure)),
+    }
+}
+
+/// Sends a request once more, with its script; returns the master if it had room for it, and `None` if the
+/// request is void by now.
+fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet> {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let Owed::Round { verb, number, id, .. } = owed else { unreachable!("it is of a round") };
     let only = MasterSet::only(master);
-    let sent = match verb {
-        Verb::Acquire => send_whole_attempt(masters, locks, only, owed, id),
-        Verb::Swap => send_whole_swap(ground, masters, locks, master, id, number),
+    Some(match verb {
+        Verb::Acquire => send_whole_attempt(fleet, locks, only, owed, id),
+        Verb::Swap => send_whole_swap(ground, fleet, locks, only, id, number),
         Verb::Release => {
-            let Some(claim) = locks.claims.find(id) else { return };
-            mode::send_scripted_release(&mut masters.fleet, only, owed.whole(), claim, Script::Text)
+            mode::send_scripted_release(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
         }
         Verb::Rest => {
-            let Some(claim) = locks.claims.find_mut(id) else { return };
-            match claim.rest_to_repeat(ground.now) {
-                Some(ttl) => mode::send_rest(&mut masters.fleet, only, id, claim, ttl, Script::Text),
-                None => {
-                    claim.release_mut().sent.remove(master);
-                    return leave::follow_rest(ground, masters, locks, master, id);
-                }
-            }
+            let claim = locks.claims.find_mut(id)?;
+            let ttl = claim.rest_to_repeat(ground.now)?;
+            mode::send_rest(fleet, only, id, claim, ttl, Script::Text)
         }
         Verb::Extend => {
             // An extension that has given way to a later one, to a release or to a rest may not come
             // behind it, with an answer nobody expects.
-            let Some(op) = locks.ops.find(id) else { return };
-            if op.held().is_none_or(|held| held.round != number) {
-                return;
-            }
+            let op = locks.ops.find(id)?;
+            op.held().filter(|held| held.round == number)?;
             let claim = locks.claims.get(op.claim);
             if claim.release.is_some() {
-                return;
+                return None;
             }
-            mode::send_extend(&mut masters.fleet, only, owed.whole(), claim, op.asked.ttl, Script::Text)
+            mode::send_extend(fleet, only, owed.whole(), claim, op.asked.ttl, Script::Text)
         }
         Verb::Repair => unreachable!("never by a digest"),
-    };
-    if verb == Verb::Acquire {
-        load_scripts(masters, master, tag);
+    })
+}
+
+/// Whether the time is over for which a lock was left: its rest is not sent again.
+fn end_rest(core: &mut Core, master: MasterId, id: Id) -> bool {
+    let Some(claim) = core.locks.claims.find_mut(id) else { return false };
+    let is_over = claim.rest_to_repeat(core.ground.now).is_none();
+    if is_over {
+        claim.release_mut().sent.remove(master);
     }
-    if !sent.is_empty() {
-        return;
-    }
-    let failure = Failure::QueueFull;
-    match verb {
-        Verb::Extend => {
-            hold::handle_extend_vote(ground, masters, locks, master, id, number, Vote::Failed(failure))
-        }
-        Verb::Release => {
-            release::handle_release_answer(
-                ground,
-                masters,
-                locks,
-                master,
-                id,
-                command::answer::ReleaseAnswer::Failed(failure),
-            );
-        }
-        Verb::Rest => leave::handle_rest_answer(ground, masters, locks, master, id, Vote::Failed(failure)),
-        Verb::Swap => handover::fail_swap(ground, masters, locks, master, id, number, failure),
-        Verb::Acquire | Verb::Repair => {
-            acquire::handle_acquire_vote(ground, masters, locks, master, id, Vote::Failed(failure))
-        }
-    }
+    is_over
 }
 
 /// Loads the scripts of an attempt and of what may follow it, unless they are on their way.
@@ -107,27 +105,21 @@ fn load_scripts(masters: &mut Masters, master: MasterId, tag: Tag) {
 }
 
 /// An attempt once more, unless its release is on its way already, which it would come behind.
-fn send_whole_attempt(
-    masters: &mut Masters,
-    locks: &mut Locks,
-    to: MasterSet,
-    owed: Owed,
-    id: Id,
-) -> MasterSet {
+fn send_whole_attempt(fleet: &mut Fleet, locks: &mut Locks, to: MasterSet, owed: Owed, id: Id) -> MasterSet {
     let claim = locks.claims.find(id).filter(|claim| claim.release.is_none());
     let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
         return MasterSet::EMPTY;
     };
-    locks.ops.get_mut(owner).send_attempt(&mut masters.fleet, to, owed.whole(), claim, Script::Text)
+    locks.ops.get_mut(owner).send_attempt(fleet, to, owed.whole(), claim, Script::Text)
 }
 
 /// Not if the one that it is handed to is being released by now: that release is on its way, and would be
 /// overtaken.
 fn send_whole_swap(
-    ground: &mut Ground,
-    masters: &mut Masters,
+    ground: &Ground,
+    fleet: &mut Fleet,
     locks: &mut Locks,
-    master: MasterId,
+    to: MasterSet,
     id: Id,
     from: u32,
 ) -> MasterSet {
@@ -140,8 +132,7 @@ fn send_whole_swap(
     }
     let Some(owner) = new.owner else { return MasterSet::EMPTY };
     let ttl = locks.ops.get(owner).asked.ttl;
-    let owed = Owed::round(Verb::Swap, Tag::Plain, from, id).whole();
-    let sent = masters.fleet.queue(MasterSet::only(master), owed, |out| {
+    let sent = fleet.queue(to, Owed::round(Verb::Swap, Tag::Plain, from, id).whole(), |out| {
         command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
     });
     locks.claims.get_mut(id).note_swap(ground.now);

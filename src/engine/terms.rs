@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::op::Op;
 use crate::config::Config;
 use crate::limits;
 use crate::lock::command::entry::AcquireTail;
@@ -95,21 +94,21 @@ impl Pace {
         self.left == 0
     }
 
-    /// Has an acquisition timed, and its round trip measured if none was lately.
+    /// An acquisition is timed. Returns whether its round trip is to be measured, as none was lately.
     #[cold]
     #[inline(never)]
-    pub(super) fn time(&mut self, now: Instant, op: &mut Op) {
+    pub(super) fn time(&mut self, now: Instant) -> bool {
         let took = now.saturating_duration_since(self.timed_at);
         let is_busy = took < limits::TIMED_PAUSE * self.distance;
         self.busy_count = if is_busy { self.busy_count.saturating_add(1) } else { 0 };
         let is_skipping = self.busy_count > limits::TIMED_SHARE && !self.is_observed;
         self.distance = if is_skipping { limits::TIMED_SHARE } else { 1 };
         (self.left, self.timed_at) = (self.distance, now);
-        (op.is_noted, op.is_timed) = (true, true);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < limits::ROUND_TRIP_PAUSE;
-        if !self.sampled_at.is_some_and(is_recent) {
+        let is_sampled = !self.sampled_at.is_some_and(is_recent);
+        if is_sampled {
             self.sampled_at = Some(now);
-            (op.is_sampled, op.is_special) = (true, true);
         }
+        is_sampled
     }
 }

@@ -20,51 +20,36 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::fair::{self, Leaving};
+use super::core::Step;
 use super::ground::Ground;
 use super::locks::Locks;
-use super::masters::Masters;
 use super::op::{OpState, Turn};
+use super::request::SubmitError;
 use super::slab::Id;
-use super::{OpId, SubmitError, acquire, counting, waiting};
-use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::limits;
-use crate::lock::command;
-use crate::lock::{Failure, HolderTtl, Resource, Vote};
+use crate::lock::Resource;
 use crate::mutants::mutant;
 
-/// An acquisition that may wait: asks the masters if nobody here wants the lock, else waits behind those
-/// who do.
+/// An acquisition that may wait. Returns whether it asks the masters, as nobody here wants the lock; else it
+/// waits behind those who do.
 pub(super) fn enqueue(
     ground: &mut Ground,
-    masters: &mut Masters,
     locks: &mut Locks,
     id: Id,
     resource: Resource<'_>,
-) -> Result<OpId, SubmitError> {
-    let op = locks.ops.get_mut(id);
-    command::entry::encode_key(&mut op.key, &ground.config.prefix, resource.as_bytes());
-    let Some(head) = found_queue(locks, id) else {
-        acquire::start_attempt(ground, masters, locks, id, None);
-        return Ok(OpId(id));
-    };
-    if mutant!(NobodyQueues) {
-        acquire::start_attempt(ground, masters, locks, id, None);
-        return Ok(OpId(id));
-    }
+) -> Result<bool, SubmitError> {
+    let Some(head) = found_queue(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
     if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
         locks.ops.free(id);
-        return Err(counting::refuse_acquisition(ground, resource));
+        return Err(ground.refuse_acquisition(resource));
     }
     locks.queues.join(id.index, head);
     let op = locks.ops.get_mut(id);
-    op.state = OpState::Queued { turn: Turn::Later };
+    op.enter(OpState::Queued { turn: Turn::Later });
     (op.tries.has_queued, op.is_noted) = (true, true);
     tend_queue(ground, locks, head, Duration::ZERO);
     locks.arm(ground, id);
-    Ok(OpId(id))
+    Ok(false)
 }
 
 /// The head of the queue for the key of this operation; without one it becomes that itself.
@@ -79,11 +64,8 @@ fn found_queue(locks: &mut Locks, id: Id) -> Option<u32> {
     head
 }
 
-/// An operation has the lock: the others stand behind it. Not inlined, as its caller has enough to do.
-#[inline(never)]
-pub(super) fn note_held(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
-    waiting::withdraw_reservation(masters, locks, id, true);
-    waiting::unwatch(ground, masters, locks, id);
+/// An operation has the lock: the others stand behind it.
+pub(super) fn note_held(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let place = id.index;
     let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { found_queue(locks, id) };
     if let Some(head) = head {
@@ -96,21 +78,7 @@ pub(super) fn note_held(ground: &mut Ground, masters: &mut Masters, locks: &mut 
     tend_queue(ground, locks, place, Duration::ZERO);
 }
 
-/// Frees an operation that is over.
-pub(super) fn end_op(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
-    waiting::withdraw_reservation(masters, locks, id, false);
-    waiting::unwatch(ground, masters, locks, id);
-    leave_queue(ground, locks, id, Duration::ZERO);
-    let op = locks.ops.get_mut(id);
-    if let Some(queuing) = op.policy.take_queuing() {
-        let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
-        fair::leave(&mut masters.fleet, &leaving);
-    }
-    locks.ops.get_mut(id).query = None;
-    locks.ops.free(id);
-}
-
-/// Leaves its queue, if it is in one. `took` is as in [`Engine::tend_queue`].
+/// Leaves its queue, if it is in one. `took` is as in [`tend_queue`].
 pub(super) fn leave_queue(ground: &mut Ground, locks: &mut Locks, id: Id, took: Duration) {
     let place = id.index;
     let (ahead, behind) = (locks.queues.ahead(place), locks.queues.behind(place));
@@ -137,82 +105,54 @@ pub(super) fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took
     let first = if held_until.is_some() { locks.queues.behind(head) } else { Some(head) };
     let Some(first) = first.map(|place| locks.ops.id_at(place)) else { return };
     let op = locks.ops.get(first);
-    let OpState::Queued { turn } = &op.state else { return };
+    let OpState::Queued { turn } = op.state() else { return };
     // Early enough to be answered before its wait ends.
     let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
     let turn = match (held_until.filter(|at| now < *at), *turn) {
         (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
         (Some(at), _) => Turn::AfterHolder(at),
         (None, Turn::At(at)) => Turn::At(at),
-        (None, _) => Turn::At(now + waiting::draw_pause(ground, took, 1).min(left / 2)),
+        (None, _) => Turn::At(now + ground.draw_pause(took, 1).min(left / 2)),
     };
-    locks.ops.get_mut(first).state = OpState::Queued { turn };
+    locks.ops.get_mut(first).enter(OpState::Queued { turn });
     locks.arm(ground, first);
 }
 
+/// The pause between two attempts is over: makes the next one, unless the whole wait has passed
+/// meanwhile, as it may when this process was stopped.
+pub(super) fn end_pause(ground: &mut Ground, locks: &mut Locks, id: Id) -> Step {
+    if locks.ops.get(id).asked.wait_until.is_some_and(|until| until <= ground.now) {
+        Step::Deny(id)
+    } else {
+        take_turn(ground, locks, id)
+    }
+}
+
 /// Something is due for an operation in the queue: its turn, or the end of its wait.
-pub(super) fn end_queuing(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+pub(super) fn end_queuing(ground: &mut Ground, locks: &mut Locks, id: Id) -> Step {
     let op = locks.ops.get(id);
-    let OpState::Queued { turn } = op.state else { unreachable!("it waits in a queue") };
+    let OpState::Queued { turn } = *op.state() else { unreachable!("it waits in a queue") };
     if op.asked.wait_until.is_some_and(|until| until <= ground.now) {
-        return deny_queued(ground, masters, locks, id);
+        return Step::DenyQueued(id);
     }
     match turn {
-        Turn::At(at) if at <= ground.now => take_turn(ground, masters, locks, id),
-        _ => tend_queue(ground, locks, locks.queues.ahead(id.index).unwrap_or(id.index), Duration::ZERO),
+        Turn::At(at) if at <= ground.now => take_turn(ground, locks, id),
+        _ => {
+            let holder = locks.queues.ahead(id.index).unwrap_or(id.index);
+            tend_queue(ground, locks, holder, Duration::ZERO);
+            Step::Done
+        }
     }
 }
 
 /// The first in the queue asks the masters, unless one that did not wait has the lock by now.
-pub(super) fn take_turn(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
+fn take_turn(ground: &mut Ground, locks: &mut Locks, id: Id) -> Step {
     let holder = locks.queues.ahead(id.index).filter(|place| locks.held_until(*place) > Some(ground.now));
-    match holder {
-        None => {
-            ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
-            acquire::start_attempt(ground, masters, locks, id, None);
-        }
-        Some(holder) => {
-            locks.ops.get_mut(id).state = OpState::Queued { turn: Turn::Later };
-            tend_queue(ground, locks, holder, Duration::ZERO);
-        }
+    if let Some(holder) = holder {
+        locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
+        tend_queue(ground, locks, holder, Duration::ZERO);
+        return Step::Done;
     }
-}
-
-/// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
-/// masters.
-pub(super) fn deny_queued(ground: &mut Ground, masters: &mut Masters, locks: &mut Locks, id: Id) {
-    let now = ground.now;
-    let op = locks.ops.get(id);
-    let key = locks.key_of(id.index);
-    let head = locks.queues.find(locks.queues.hash(key), |place| locks.key_of(place) == key);
-    let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
-    let mut holder_label = None;
-    if let Some(held_until) = head.and_then(|place| locks.held_until(place)) {
-        asking = head.and_then(|place| locks.queues.behind(place)).filter(|_| held_until <= now);
-        if let Some(holding) = head.map(|place| locks.ops.at(place))
-            && let Some(held) = holding.held()
-        {
-            // Its keys outlive its validity by the drift allowance.
-            let end = held_until + ground.config.drift.of(held.ttl.as_duration());
-            holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
-            held_by = HeldBy::ThisClient;
-            holder_label = holding.shared_label();
-        }
-    }
-    let asking = asking.filter(|place| *place != id.index);
-    let asking = asking.map(|place| locks.ops.at(place));
-    let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
-        // Masters answer the same to all who want the lock: contention, or an outage.
-        Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
-        None => {
-            let labels = ground.config.labels.iter().cloned();
-            let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-            let resource = Bytes::copy_from_slice(command::entry::name_in(key, ground.config.prefix.len()));
-            let report = Report { round: Round::Acquire, resource, votes };
-            let (attempts, took) = (op.tries.count, now - op.asked.submitted);
-            let denial = Denial { attempts, took, holder, held_by, holder_label, report };
-            AcquireError::Contended(Box::new(denial))
-        }
-    };
-    counting::end_denied(ground, masters, locks, id, error);
+    ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
+    Step::Begin(id)
 }

@@ -1,0 +1,220 @@
+//! The view that callers have of an engine: its locks, its masters, and how much is under way.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Engine;
+use super::connection::State;
+use super::fair::Ticket;
+use super::link::Link;
+use super::op::Op;
+use super::renewal::loss_lead;
+use super::request::{LinkId, OpId, Validity};
+use super::stats::Stats;
+use super::status::{Health, MasterState, MasterStatus};
+use super::trouble::Warning;
+use crate::config::Config;
+use crate::error::AcquireError;
+use crate::lock::command::ReleaseBy;
+use crate::lock::{MasterId, MasterSet};
+
+impl Engine {
+    /// Returns the settings.
+    #[must_use]
+    pub const fn config(&self) -> &Arc<Config> {
+        &self.core.ground.config
+    }
+
+    /// Returns the masters in the order of the configuration.
+    pub fn masters(&self) -> impl Iterator<Item = MasterId> + use<> {
+        self.core.masters.fleet.all.iter()
+    }
+
+    /// Returns when the validity of a held lock ends, or ended.
+    #[must_use]
+    pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
+        Some(self.core.locks.ops.find(lock.0)?.held()?.valid_until)
+    }
+
+    /// Whether this lock's operation goes on: it is acquired, held or released.
+    pub(crate) fn has(&self, lock: OpId) -> bool {
+        self.core.locks.ops.find(lock.0).is_some()
+    }
+
+    /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.
+    #[must_use]
+    pub fn validity(&self, lock: OpId) -> Option<Validity> {
+        Some(self.core.locks.ops.find(lock.0)?.validity.clone())
+    }
+
+    /// Returns the masters known to hold a held lock, late answers included. The margin is their number above
+    /// the quorum.
+    #[must_use]
+    pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
+        let op = self.core.locks.ops.find(lock.0)?;
+        op.held().map(|_| self.core.locks.claims.get(op.claim).tally.granted)
+    }
+
+    /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it
+    /// without harm.
+    #[must_use]
+    pub fn margin(&self, lock: OpId) -> usize {
+        self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.core.masters.fleet.quorum))
+    }
+
+    /// Whether a lock is over, or so nearly over that its loss is or was reported to the caller that asked
+    /// for it.
+    #[must_use]
+    pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
+        let held = self.core.locks.ops.find(lock.0).and_then(Op::held);
+        held.is_none_or(|held| now + loss_lead(held.ttl) >= held.valid_until)
+    }
+
+    /// Returns what was counted and timed since the engine was made.
+    #[must_use]
+    pub fn stats(&self, now: Instant) -> Stats {
+        let snapshot = |link: &Link| link.snapshot(now, self.master_state(now, link.master).counts());
+        Stats {
+            notified: self.core.masters.subscriptions.woken_count(),
+            events_dropped: self.core.ground.events.dropped_count,
+            holder_label: self.core.ground.config.holder_label.clone(),
+            operations: self.core.locks.ops.count(),
+            claims: self.core.locks.claims.count(),
+            masters: self.core.masters.fleet.links().map(snapshot).collect(),
+            ..self.core.ground.stats.clone()
+        }
+    }
+
+    /// Returns whether [`Engine::poll_event`] has an event.
+    #[must_use]
+    pub(crate) fn has_event(&self) -> bool {
+        !self.core.ground.events.is_empty()
+    }
+
+    /// Returns the state of the connection to a master.
+    #[must_use]
+    pub fn master_state(&self, now: Instant, master: MasterId) -> MasterState {
+        let link = self.core.masters.fleet.link(master);
+        match &link.connection.state {
+            State::Down { .. } => MasterState::Down(link.why.clone()),
+            State::Connecting { .. } | State::Handshake { .. } if link.connection.has_failed() => {
+                MasterState::Down(link.why.clone())
+            }
+            State::Connecting { .. } | State::Handshake { .. } => MasterState::Connecting,
+            State::Ready { .. } if link.silent_since.is_some() => MasterState::Silent,
+            State::Ready { .. } => match link.quarantined_until.filter(|at| *at > now) {
+                Some(at) => MasterState::Quarantined(at - now),
+                None => MasterState::Ready,
+            },
+        }
+    }
+
+    /// Returns whether a quorum of masters can grant locks, and the status of each master.
+    #[must_use]
+    pub fn health(&self, now: Instant) -> Health {
+        let masters = self.masters().map(|master| self.master_status(now, master)).collect();
+        Health::new(masters, self.core.masters.fleet.quorum)
+    }
+
+    /// Returns the status of a master.
+    #[must_use]
+    pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
+        let link = self.core.masters.fleet.link(master);
+        let mut warnings = link.warnings(now);
+        if let Some(refusal) = self.core.masters.subscriptions.refusal(master) {
+            warnings.push(Warning::NotSubscribed { refusal: refusal.into() });
+        }
+        if let Some(error) = self.core.masters.login_error(master) {
+            warnings.push(Warning::CredentialsFailed { error: error.clone() });
+        }
+        MasterStatus {
+            name: self.core.ground.config.labels[master.index()].clone(),
+            state: self.master_state(now, master),
+            version: link.learnt.version.clone(),
+            run_id: link.learnt.run_id.clone(),
+            release_command: match link.by.release {
+                ReleaseBy::DelIfEq => "DELIFEQ",
+                ReleaseBy::DelEx => "DELEX IFEQ",
+                ReleaseBy::EvalSha | ReleaseBy::Eval => "EVALSHA",
+            },
+            refused: link.learnt.refused.clone(),
+            warnings,
+        }
+    }
+
+    /// Returns how the latest attempt of an acquisition failed that goes on: the error with which it would
+    /// end now. `None` before its first attempt has failed, and while masters are asked for the holder.
+    #[must_use]
+    pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
+        let op = self.core.locks.ops.find(lock.0).filter(|op| op.is_denied())?;
+        let denied = op.tries.denied.as_deref().filter(|denied| denied.asked.is_empty())?.clone();
+        Some(op.denial(now, denied, &op.tries.holders, self.core.locks.held_by(now, lock.0)))
+    }
+
+    /// Returns the number of locks that are being acquired, are held, or whose release is awaited.
+    #[must_use]
+    pub fn operation_count(&self) -> usize {
+        self.core.locks.ops.count()
+    }
+
+    /// Returns the number of tokens that may be on some master: those of held locks, and those whose release
+    /// is not yet proven everywhere.
+    #[must_use]
+    pub fn claim_count(&self) -> usize {
+        self.core.locks.claims.count()
+    }
+
+    /// Returns the connections for subscriptions that are open or being opened.
+    pub fn subscription_links(&self) -> impl Iterator<Item = LinkId> + use<> {
+        self.core.masters.subscriptions.open_links().iter().map(LinkId::Subscription)
+    }
+
+    /// Returns how often a release notification has brought the next attempt of an acquisition forward.
+    #[must_use]
+    pub const fn woken_count(&self) -> u64 {
+        self.core.masters.subscriptions.woken_count()
+    }
+
+    /// Returns the number of replies that are owed over a connection.
+    #[must_use]
+    pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
+        match link.into() {
+            LinkId::Commands(master) => self.core.masters.fleet.owed_count(master),
+            LinkId::Subscription(master) => self.core.masters.subscriptions.owed_count(master),
+        }
+    }
+
+    /// Returns whether each usable master has answered all its commands.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.core.masters.fleet.is_answered()
+    }
+
+    /// Returns whether a connection for commands is being opened: its address, its credentials or its first
+    /// replies are awaited.
+    pub(crate) fn is_connecting(&self) -> bool {
+        let is_connecting = |link: &Link| !link.connection.is_ready() && !link.connection.is_down();
+        self.core.masters.fleet.ready != self.core.masters.fleet.all
+            && self.core.masters.fleet.links().any(is_connecting)
+    }
+
+    /// Returns whether a quorum of masters is ready to be asked.
+    #[must_use]
+    pub const fn has_quorum(&self) -> bool {
+        self.core.masters.fleet.usable.has(self.core.masters.fleet.quorum)
+    }
+
+    /// Returns whether each master is ready or has failed at least once since the start.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.core.masters.fleet.links().all(|link| link.connection.is_ready() || link.connection.has_failed())
+    }
+
+    /// Returns the ticket of a fair lock that is waited for or held, once a quorum of masters has reported
+    /// it, until the release. A caller that asks after that does not get the lock before it, within the
+    /// bounds that [`Options::fair`](crate::Options::fair) names.
+    #[must_use]
+    pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
+        self.core.locks.ops.find(lock.0)?.policy.queuing()?.ticket(self.core.masters.fleet.quorum)
+    }
+}
