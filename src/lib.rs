@@ -89,7 +89,7 @@
 //!    ┌─┴───┐
 //!   wire  lock   bytes and owed replies; votes, verdict, commands
 //!    │     │
-//!   resp ──┘     RESP2 encoder and decoder
+//!   resp ──┘     RESP2 encoder, RESP2 and RESP3 decoder
 //! ```
 //!
 //! # Features

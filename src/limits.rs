@@ -106,10 +106,12 @@ pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;
 /// Largest size of one whole reply, headers included: 1 MiB. A larger one ends the connection.
 pub const REPLY_SIZE_MAX: usize = 1024 * 1024;
 
-/// Largest number of elements of the arrays in a reply: 1,024. A reply with more ends the connection.
+/// Largest number of elements of the arrays, maps, sets and pushes in a reply together: 1,024. A pair of a
+/// map is two. A reply with more ends the connection.
 pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
 
-/// Largest depth of arrays inside arrays in a reply: 8. A deeper nesting ends the connection.
+/// Largest depth of arrays inside arrays in a reply: 8. Maps, sets and pushes count as arrays. A deeper
+/// nesting ends the connection.
 pub const REPLY_DEPTH_MAX: usize = 8;
 
 /// Largest number of holds that one [`crate::ReentrantLock`] has at the same time: 4,294,967,295. One more is

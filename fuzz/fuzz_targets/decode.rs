@@ -36,7 +36,9 @@ fn decoding_allocates_nothing(input: &[u8]) {
 /// Walks over all elements, which are decoded on the way.
 fn count(reply: &Reply<'_>) -> usize {
     match reply {
-        Reply::Array(array) => array.iter().map(|element| count(&element)).sum(),
+        Reply::Array(array) | Reply::Map(array) | Reply::Set(array) | Reply::Push(array) => {
+            array.iter().map(|element| count(&element)).sum()
+        }
         _ => 1,
     }
 }

@@ -4,7 +4,7 @@
 
 use memchr::memchr2;
 
-use super::Reply;
+use super::{Array, Reply};
 
 /// Appends a command: an array of bulk strings, the name first. The arguments may hold any bytes.
 ///
@@ -60,8 +60,8 @@ pub(crate) fn encode_bulk_header(out: &mut Vec<u8>, size: usize) {
 ///
 /// # Panics
 ///
-/// If a status or error line holds CR or LF, which no decoded one does: the stream behind it would change its
-/// meaning.
+/// If the line of a status, an error, a double or a big number holds CR or LF, which no decoded one does: the
+/// stream behind it would change its meaning.
 ///
 /// ```
 /// use redlatch::resp::{Reply, encode_reply};
@@ -81,13 +81,30 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
         }
         Reply::Bulk(bytes) => encode_bulk(out, bytes),
         Reply::NullBulk => out.extend_from_slice(b"$-1\r\n"),
-        Reply::Array(array) => {
-            // The elements were checked and have only one encoding: the one they came in.
-            encode_array_header(out, array.count);
-            out.extend_from_slice(array.body);
-        }
+        Reply::Array(array) => encode_elements(out, b'*', array.count, array),
         Reply::NullArray => out.extend_from_slice(b"*-1\r\n"),
+        Reply::Null => out.extend_from_slice(b"_\r\n"),
+        Reply::Boolean(is_true) => out.extend_from_slice(if *is_true { b"#t\r\n" } else { b"#f\r\n" }),
+        Reply::Double(text) => encode_line(out, b',', text),
+        Reply::BigNumber(text) => encode_line(out, b'(', text),
+        Reply::BlobError(bytes) => encode_string(out, b'!', &[bytes]),
+        Reply::Verbatim { format, text } => encode_string(out, b'=', &[format, b":", text]),
+        Reply::Map(array) => encode_elements(out, b'%', array.count / 2, array),
+        Reply::Set(array) => encode_elements(out, b'~', array.count, array),
+        Reply::Push(array) => encode_elements(out, b'>', array.count, array),
     }
+}
+
+fn encode_string(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
+    encode_header(out, kind, parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends elements, which were checked and have only one encoding: the one they came in.
+fn encode_elements(out: &mut Vec<u8>, kind: u8, count: usize, elements: &Array<'_>) {
+    encode_header(out, kind, count);
+    out.extend_from_slice(elements.body);
 }
 
 fn encode_line(out: &mut Vec<u8>, kind: u8, line: &[u8]) {
@@ -183,7 +200,9 @@ mod tests {
     #[test]
     fn an_encoded_reply_decodes_to_itself() {
         let inner = decode(b"*2\r\n*1\r\n:-5\r\n$-1\r\n");
-        let Ok(Decoded::Complete { reply: nested, .. }) = inner else { panic!("{inner:?}") };
+        let Ok(Decoded::Complete { reply: nested @ Reply::Array(array), .. }) = inner else {
+            panic!("{inner:?}")
+        };
         for reply in [
             Reply::Simple(b"OK"),
             Reply::Simple(b""),
@@ -197,6 +216,17 @@ mod tests {
             Reply::NullBulk,
             Reply::NullArray,
             nested,
+            Reply::Null,
+            Reply::Boolean(true),
+            Reply::Boolean(false),
+            Reply::Double(b"-1.50e+7"),
+            Reply::BigNumber(b"-0123456789012345678901234567890"),
+            Reply::BlobError(b"ERR\r\n\0\xff"),
+            Reply::Verbatim { format: *b"txt", text: b"" },
+            Reply::Verbatim { format: *b":\r\n", text: b"\r\n\0\xff" },
+            Reply::Map(array),
+            Reply::Set(array),
+            Reply::Push(array),
         ] {
             let mut out = Vec::new();
             encode_reply(&mut out, &reply);

@@ -20,7 +20,7 @@ use crate::{defaults, denied, granted, ms};
 const TTL_MS: u64 = 2000;
 
 /// Every type of reply, and of some of them the values that mean something somewhere.
-const REPLIES: [&[u8]; 20] = [
+const REPLIES: [&[u8]; 29] = [
     b"+OK\r\n",
     b"+QUEUED\r\n",
     b"+\r\n",
@@ -41,6 +41,16 @@ const REPLIES: [&[u8]; 20] = [
     b"*1\r\n+OK\r\n",
     b"*-1\r\n",
     b"*2\r\n$-1\r\n:1\r\n",
+    // RESP3 is never asked for, so none of its types fits, whatever it says.
+    b"_\r\n",
+    b"#t\r\n",
+    b",1\r\n",
+    b"(1\r\n",
+    b"!5\r\nERR x\r\n",
+    b"=6\r\ntxt:OK\r\n",
+    b"%1\r\n+OK\r\n:1\r\n",
+    b"~1\r\n+OK\r\n",
+    b">1\r\n+OK\r\n",
 ];
 
 /// What is no reply at all, and the reason that must be given for it.
@@ -62,9 +72,9 @@ fn malformed() -> Vec<(Vec<u8>, &'static str)> {
         (b"+OK\rx", "not ended by CR LF"),
         (b"OK\r\n", "unknown type byte 'O'"),
         (b"\r\n", "unknown type byte"),
-        (b"_\r\n", "unknown type byte '_'"),
-        (b"#t\r\n", "unknown type byte '#'"),
-        (b">1\r\n+OK\r\n", "unknown type byte '>'"),
+        (b"|1\r\n+a\r\n:1\r\n+OK\r\n", "unknown type byte '|'"),
+        (b"#x\r\n", "boolean or a verbatim string in a reply is malformed"),
+        (b"*1\r\n>1\r\n+OK\r\n", "unknown type byte '>'"),
     ];
     let mut rows: Vec<_> = fixed.iter().map(|(bytes, why)| (bytes.to_vec(), *why)).collect();
     rows.push((b"+".repeat(limits::REPLY_LINE_SIZE_MAX + 2), "longer than"));

@@ -207,6 +207,8 @@ mod tests {
         check(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", Some(Notification::Confirmed));
         check(b"*3\r\n$8\r\npmessage\r\n$1\r\na\r\n:1\r\n", None);
         check(b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n", None);
+        // RESP3 is never asked for.
+        check(b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", None);
         check(b":1\r\n", None);
     }
 

@@ -33,6 +33,42 @@ const GOOD: &[(&[u8], &str)] = &[
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:8\r\n",
         "Array([Array([Array([Array([Array([Array([Array([Array([Integer(8)])])])])])])])])",
     ),
+    (b"_\r\n", "Null"),
+    (b"#t\r\n", "Boolean(true)"),
+    (b"#f\r\n", "Boolean(false)"),
+    (b",10\r\n", "Double(10)"),
+    (b",-0\r\n", "Double(-0)"),
+    (b",+1.50\r\n", "Double(+1.50)"),
+    (b",1.7976931348623157E+308\r\n", "Double(1.7976931348623157E+308)"),
+    (b",-5e-324\r\n", "Double(-5e-324)"),
+    (b",inf\r\n", "Double(inf)"),
+    (b",-inf\r\n", "Double(-inf)"),
+    (b",nan\r\n", "Double(nan)"),
+    // Redis before 7.2 shows the sign of it.
+    (b",-nan\r\n", "Double(-nan)"),
+    (b"(0\r\n", "BigNumber(0)"),
+    (
+        b"(-3492890328409238509324850943850943825024385\r\n",
+        "BigNumber(-3492890328409238509324850943850943825024385)",
+    ),
+    (b"!0\r\n\r\n", r#"BlobError("")"#),
+    (b"!7\r\nERR\r\n\0x\r\n", r#"BlobError("ERR\r\n\x00x")"#),
+    (b"=15\r\ntxt:Some string\r\n", r#"Verbatim("txt:Some string")"#),
+    (b"=6\r\nmkd:\r\n\r\n", r#"Verbatim("mkd:\r\n")"#),
+    (b"=4\r\n:::\x3a\r\n", r#"Verbatim("::::")"#),
+    (b"%0\r\n", "Map([])"),
+    (b"%1\r\n$5\r\nproto\r\n:3\r\n", r#"Map([Bulk("proto"), Integer(3)])"#),
+    (
+        b"%2\r\n_\r\n%1\r\n#t\r\n*0\r\n~0\r\n$-1\r\n",
+        "Map([Null, Map([Boolean(true), Array([])]), Set([]), NullBulk])",
+    ),
+    (b"~3\r\n:1\r\n:1\r\n_\r\n", "Set([Integer(1), Integer(1), Null])"),
+    (b">0\r\n", "Push([])"),
+    (b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", r#"Push([Bulk("message"), Bulk("a"), Bulk("")])"#),
+    (
+        b">2\r\n+x\r\n%1\r\n~1\r\n,1.5\r\n*-1\r\n",
+        r#"Push([Simple("x"), Map([Set([Double(1.5)]), NullArray])])"#,
+    ),
 ];
 
 /// The beginning of a reply and the size from which on more may be known.
@@ -59,6 +95,22 @@ const PARTIAL: &[(&[u8], usize)] = &[
     (b"*2\r\n:1\r\n", 9),
     (b"*2\r\n:1\r\n$70\r\n", 84),
     (b"*1\r\n*1\r\n", 9),
+    (b"_", 2),
+    (b"#", 2),
+    (b"#t\r", 4),
+    (b",-", 3),
+    (b",1.", 4),
+    (b",1e+", 5),
+    (b",in", 4),
+    (b"(12\r", 5),
+    (b"!9\r\n", 14),
+    (b"=9\r\n", 8),
+    (b"=9\r\ntxt", 8),
+    (b"=9\r\ntxt:", 14),
+    (b"%2\r\n", 5),
+    (b"%1\r\n:1\r\n", 9),
+    (b"~1\r\n", 5),
+    (b">1\r\n$70\r\n", 80),
 ];
 
 /// Bytes that end in the very one that makes them wrong.
@@ -67,9 +119,73 @@ const BAD: &[(&[u8], ProtocolError)] = &[
     (b"\r", TypeUnknown(b'\r')),
     (b"\n", TypeUnknown(b'\n')),
     (b"\0", TypeUnknown(0)),
-    // RESP3 is never asked for.
-    (b"_", TypeUnknown(b'_')),
-    (b"%", TypeUnknown(b'%')),
+    // Attributes and streamed types.
+    (b"|", TypeUnknown(b'|')),
+    (b";", TypeUnknown(b';')),
+    (b".", TypeUnknown(b'.')),
+    (b"$?", NumberInvalid),
+    (b"%?", NumberInvalid),
+    (b"%1\r\n|", TypeUnknown(b'|')),
+    (b"*1\r\n>", TypeUnknown(b'>')),
+    (b"%1\r\n_\r\n>", TypeUnknown(b'>')),
+    (b">1\r\n>", TypeUnknown(b'>')),
+    (b"_x", LineBreak),
+    (b"_\n", LineBreak),
+    (b"_\rX", LineBreak),
+    (b"#x", ValueInvalid),
+    (b"#T", ValueInvalid),
+    (b"#\r", ValueInvalid),
+    (b"#tr", LineBreak),
+    (b"#f\n", LineBreak),
+    (b",\r", NumberInvalid),
+    (b",.", NumberInvalid),
+    (b",--", NumberInvalid),
+    (b",1..", NumberInvalid),
+    (b",1.\r", NumberInvalid),
+    (b",1.e", NumberInvalid),
+    (b",1e\r", NumberInvalid),
+    (b",1e.", NumberInvalid),
+    (b",1e5.", NumberInvalid),
+    (b",1e5e", NumberInvalid),
+    (b",1x", NumberInvalid),
+    (b",1\n", LineBreak),
+    (b",1\rX", LineBreak),
+    (b",inf\n", LineBreak),
+    (b",I", NumberInvalid),
+    (b",ix", NumberInvalid),
+    (b",infi", NumberInvalid),
+    (b",na\r", NumberInvalid),
+    (b",nan(", NumberInvalid),
+    (b"(\r", NumberInvalid),
+    (b"(1.", NumberInvalid),
+    (b"(1e", NumberInvalid),
+    (b"(i", NumberInvalid),
+    (b"(n", NumberInvalid),
+    (b"(-+", NumberInvalid),
+    (b"!-", LengthNegative),
+    (b"!01", NumberInvalid),
+    (b"!2\r\nabc", BulkUnterminated),
+    (b"=-", LengthNegative),
+    (b"=0", ValueInvalid),
+    (b"=3\r", ValueInvalid),
+    (b"=3\n", LineBreak),
+    (b"=4\r\ntxt.", ValueInvalid),
+    (b"=900\r\ntxtt", ValueInvalid),
+    (b"=5\r\ntxt:ab", BulkUnterminated),
+    (b"%-", LengthNegative),
+    (b"~-", LengthNegative),
+    (b">-", LengthNegative),
+    (b">+", NumberInvalid),
+    (b"%513", ElementsTooMany),
+    (b"%100\r\n%413", ElementsTooMany),
+    (b"*1023\r\n%1", ElementsTooMany),
+    (b"~1025", ElementsTooMany),
+    (b">1025", ElementsTooMany),
+    (b"!1048565\r\n", ReplyTooLarge),
+    (b"=1048565\r\n", ReplyTooLarge),
+    (b"=1048577", ReplyTooLarge),
+    (b">1\r\n~1\r\n*1\r\n~1\r\n*1\r\n~1\r\n*1\r\n~1\r\n%", NestingTooDeep),
+    (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n~", NestingTooDeep),
     (b"*2\r\n:1\r\nx", TypeUnknown(b'x')),
     (b"+OK\n", LineBreak),
     (b"+OK\rX", LineBreak),
@@ -255,14 +371,26 @@ fn a_line_may_have_the_limit_exactly() {
             assert_eq!(decode(&[&input, tail].concat()), Err(LineTooLong));
         }
     }
+    for start in [&b",1"[..], b",-1", b",1.1", b",1e1", b",1.1e-1", b"(1", b"(-1"] {
+        let mut input = start.to_vec();
+        input.resize(1 + REPLY_LINE_SIZE_MAX, b'1');
+        assert_eq!(decode(&input), Ok(Decoded::Partial { size_min: input.len() + 1 }));
+        let longest = [&input, &b"\r\n"[..]].concat();
+        assert_eq!(complete(&longest).1, longest.len());
+        for tail in [&b"1"[..], b"1111", b"1\r\n", b"1x"] {
+            assert_eq!(decode(&[&input, tail].concat()), Err(LineTooLong));
+        }
+    }
 }
 
 #[test]
 fn a_reply_may_have_the_limit_exactly() {
-    let largest = [&b"$1048564\r\n"[..], &vec![b'a'; 1_048_564], b"\r\n"].concat();
-    assert_eq!(largest.len(), REPLY_SIZE_MAX);
-    assert_eq!(complete(&largest).1, REPLY_SIZE_MAX);
-    assert_eq!(decode(b"$1048565\r\n"), Err(ReplyTooLarge));
+    for kind in *b"$!=" {
+        let largest = [&[kind], &b"1048564\r\ntxt:"[..], &vec![b'a'; 1_048_560], b"\r\n"].concat();
+        assert_eq!(largest.len(), REPLY_SIZE_MAX);
+        assert_eq!(complete(&largest).1, REPLY_SIZE_MAX);
+        assert_eq!(decode(&[&[kind], &b"1048565\r\n"[..]].concat()), Err(ReplyTooLarge));
+    }
     // The same with the reply filled by lines, where no header says how large it will become.
     let line = [&b"+"[..], &[b'a'; 16_000], b"\r\n"].concat();
     let mut lines = [&b"*1024\r\n"[..], &line.repeat(65)].concat();
@@ -284,16 +412,40 @@ fn elements_of_all_arrays_are_counted_together() {
     let nested = [&b"*2\r\n"[..], &inner, &inner].concat();
     assert_eq!(complete(&nested).1, nested.len());
     assert_eq!(decode(&[&b"*2\r\n"[..], &inner, b"*512\r\n"].concat()), Err(ElementsTooMany));
+    for header in [&b"~1024\r\n"[..], b">1024\r\n", b"%512\r\n"] {
+        let flat = [header, &b":1\r\n".repeat(1024)].concat();
+        let (Reply::Set(array) | Reply::Push(array) | Reply::Map(array), size) = complete(&flat) else {
+            panic!("no elements")
+        };
+        assert_eq!((array.len(), array.iter().count(), array.pairs().count()), (1024, 1024, 512));
+        assert_eq!(size, flat.len());
+    }
+    // 2 + 511 + 2 * 255 elements; one is left, which is no pair.
+    let nested = [&b"~2\r\n"[..], &inner, b"%255\r\n", &b":1\r\n".repeat(510)].concat();
+    assert_eq!(complete(&nested).1, nested.len());
+    assert_eq!(decode(&[&b"~2\r\n"[..], &inner, b"%256\r\n"].concat()), Err(ElementsTooMany));
+}
+
+#[test]
+fn pairs_leave_out_a_last_element_alone() {
+    let (Reply::Array(array), _) = complete(b"*3\r\n+a\r\n:1\r\n+b\r\n") else { panic!("not an array") };
+    assert!(array.pairs().eq([(Reply::Simple(b"a"), Reply::Integer(1))]));
 }
 
 #[test]
 fn nesting_ends_at_the_limit() {
-    let nested = |depth: usize| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
-    for depth in 1..=REPLY_DEPTH_MAX {
-        assert_eq!(complete(&nested(depth)).1, nested(depth).len());
-    }
-    for depth in [REPLY_DEPTH_MAX + 1, 100, 10_000, 200_000] {
-        assert_eq!(decode(&nested(depth)), Err(NestingTooDeep));
+    for header in [&b"*1\r\n"[..], b"~1\r\n", b"%1\r\n_\r\n"] {
+        let nested = |depth: usize| [&header.repeat(depth)[..], b":1\r\n"].concat();
+        for depth in 1..=REPLY_DEPTH_MAX {
+            assert_eq!(complete(&nested(depth)).1, nested(depth).len());
+        }
+        for depth in [REPLY_DEPTH_MAX + 1, 100, 10_000, 100_000] {
+            assert_eq!(decode(&nested(depth)), Err(NestingTooDeep));
+        }
+        // A push is the outermost of them.
+        let pushed = |depth: usize| [b">1\r\n", &nested(depth)[..]].concat();
+        assert!(matches!(complete(&pushed(REPLY_DEPTH_MAX - 1)).0, Reply::Push(_)));
+        assert_eq!(decode(&pushed(REPLY_DEPTH_MAX)), Err(NestingTooDeep));
     }
 }
 
