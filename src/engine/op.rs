@@ -588,3 +588,6 @@ impl Denied {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
