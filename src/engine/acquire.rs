@@ -183,7 +183,7 @@ pub(super) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     if is_asked_everywhere && !fleet.has_quarantines() {
         return Step::Done;
     }
-    claim.note_unasked(fleet);
+    claim.fail_unasked(fleet);
     Step::Decide(id)
 }
 
@@ -337,7 +337,7 @@ pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let mut denied = denied(&core.masters, &core.locks, id, cause, now);
     // An attempt that had to end with the wait says nothing of its masters: the one before it does.
     let is_cut_short = now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
-    let retry_at = waiting::next_attempt(core, id, cause, now - started);
+    let retry_at = waiting::plan_attempt(core, id, cause, now - started);
     let op = core.locks.ops.get_mut(id);
     op.take_key(core.locks.claims.get(claim_id));
     release::release_attempt(core, claim_id);

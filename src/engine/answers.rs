@@ -163,7 +163,7 @@ impl Engine {
     /// The answer to a swap: a vote of the claim `id` that is handed the lock, and the answer to the release
     /// of the other, whose place is `from`; returns that one if it is still there.
     fn handle_swap(&mut self, master: MasterId, id: Id, from: u32, vote: Vote) -> Option<Id> {
-        let answer = handover::release_answer(&vote);
+        let answer = handover::as_release_answer(&vote);
         let step = acquire::handle_vote(&mut self.core, master, id, vote);
         self.perform(step);
         let released = handover::released_for(&self.core.locks, id, from)?;

@@ -112,7 +112,7 @@ pub(super) const NO_RELEASE: &str = "the release has begun";
 pub(super) enum Course {
     /// It is attempted, held or released. The id is the operation's if the attempt has a script.
     Attempt(Id),
-    /// The lock was handed over to this claim.
+    /// The lock was handed over to the claim with this id.
     HandedOver(Id),
     /// The lock is left for a time.
     Left(Box<Leaving>),
@@ -218,7 +218,8 @@ impl Claim {
         self.sent.last_at = now;
     }
 
-    /// The lock is handed over: starts a release that needs no command of its own where it is `swapped`.
+    /// The lock is handed over to the claim `successor`: starts a release that needs no command of its own
+    /// where it is `swapped`.
     pub(super) fn begin_handover(
         &mut self,
         now: Instant,
@@ -279,7 +280,8 @@ impl Claim {
         }
     }
 
-    /// Whether the lock was handed over to this claim: where the swap was carried out this one's key is gone.
+    /// Whether the lock was handed over to the claim `id`: this one's key is gone where the swap was carried
+    /// out.
     pub(super) fn has_successor(&self, id: Id) -> bool {
         matches!(self.course, Course::HandedOver(successor) if successor == id)
     }
@@ -486,7 +488,7 @@ impl Claim {
     /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_unasked(&mut self, fleet: &mut Fleet) {
+    pub(super) fn fail_unasked(&mut self, fleet: &mut Fleet) {
         for master in fleet.all.without(self.asked).iter() {
             self.record(master, Vote::Failed(fleet.why_unasked(master)));
             fleet.link_mut(master).stats.unanswered += 1;

@@ -2,7 +2,7 @@
 //!
 //! A *flow* is a file of functions over this state. A function takes all of it only if it needs the tables,
 //! the masters and what all work with. It decides, changes what it decided about, and returns the step that
-//! follows; it never begins that step itself.
+//! follows. The loop of the engine carries it out. The first attempt of an acquisition is begun directly.
 
 use super::ground::Ground;
 use super::locks::Locks;

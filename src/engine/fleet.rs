@@ -1,10 +1,10 @@
 //! The masters together: their links, which of them may be asked and which may vote, and every request on its
 //! way to them.
 //!
-//! Every request but a handshake's goes through [`Fleet::queue`]. Requests are gathered as long as they go to
-//! the same masters, then handed to each link as one piece: before anything for other masters is taken,
-//! before a link's bytes are looked at, and before it fails. So each link has its requests in the order in
-//! which they were made, and an entry for each beside its bytes.
+//! Every request but a handshake's and a login goes through [`Fleet::queue`]. Requests are gathered as long
+//! as they go to the same masters, then handed to each link as one piece: before anything for other masters
+//! is taken, before a link's bytes are looked at, and before it fails. So each link has its requests in the
+//! order in which they were made, and an entry for each beside its bytes.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! ```text
 //!   A: claim with token TA ── release ──┐ swap TA → TB where A may have the key ─► B's vote, A's answer
 //!                                       │ SET TB NX     where A does not hold it ──► vote for B
-//!                                       └ release TA    where a swap cannot be sent ► answer to A's release
+//!                                       └ release TA    where a master is not usable ► answer to A's release
 //!   B: claim with token TB, Acquiring; its validity counts from before all this
 //! ```
 //!
@@ -22,6 +22,8 @@
 //! if B does not get the lock. A swap that may come late over a connection that is gone makes the absence of
 //! TB no proof, so B's release is repeated until the key is met or has expired. It cannot bring TB back once
 //! TA is gone.
+//!
+//! `answers.rs` takes the answer to a swap; `script.rs` sends one again that a master did not know.
 //!
 //! # Others get their turn
 //!
@@ -95,8 +97,8 @@ fn successor_of(masters: &Masters, locks: &Locks, now: Instant, id: Id) -> Optio
     let successor = locks.ops.id_at(locks.queues.behind(id.index)?);
     let next = locks.ops.get(successor);
     // A swap leaves the fence as it is: those who want a token ask all masters.
-    let next_can = next.mode.is_handed_over() || mutant!(PlainHandedToFenced);
-    let can_swap = (op.mode.is_handed_over() && next_can) || mutant!(FencedHandedOver);
+    let next_can = next.mode.may_be_handed_over() || mutant!(PlainHandedToFenced);
+    let can_swap = (op.mode.may_be_handed_over() && next_can) || mutant!(FencedHandedOver);
     if !can_swap {
         return None;
     }
@@ -113,8 +115,9 @@ fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
     ((ground.now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
 }
 
-/// Hands the lock of a claim that is given up over to an operation that waits for it: each master that may
-/// hold the key is sent the swap, and the others a `SET`.
+/// Hands the lock of a claim that is given up over to an operation that waits for it. A usable master that
+/// may hold the key is sent the swap, another one a `SET`. A swap without room is made up for by a release
+/// when the answers are due.
 fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
@@ -151,11 +154,11 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     op.tries.streak = streak;
     ground.stats.hand_overs += 1;
     ground.timers.arm(op_timer(successor), deadline);
-    new.note_unasked(fleet);
+    new.fail_unasked(fleet);
 }
 
 /// The answer to the release of a claim that is handed over, by the answer to a swap, which is a vote.
-pub(super) fn release_answer(vote: &Vote) -> ReleaseAnswer {
+pub(super) fn as_release_answer(vote: &Vote) -> ReleaseAnswer {
     match vote {
         Vote::Granted => ReleaseAnswer::Deleted,
         Vote::Refused { .. } => ReleaseAnswer::Absent,

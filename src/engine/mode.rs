@@ -72,7 +72,7 @@ impl ModeState {
 
     /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
     /// is.
-    pub(super) const fn is_handed_over(&self) -> bool {
+    pub(super) const fn may_be_handed_over(&self) -> bool {
         !matches!(self, Self::Fenced(_))
     }
 

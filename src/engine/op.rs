@@ -110,7 +110,7 @@ pub(super) struct Tries {
 pub(super) enum OpState {
     /// Nothing was asked of a master or of a wait queue.
     New,
-    /// Others of this engine are to have the lock before, or its first attempt is due.
+    /// Others of this engine are to have the lock before it, or its turn is due.
     Queued { turn: Turn },
     /// An attempt failed; the next one starts at `retry_at`.
     Waiting { retry_at: Instant },
@@ -127,7 +127,7 @@ pub(super) enum OpState {
 }
 
 impl OpState {
-    /// Whether this state may follow another one; ARCHITECTURE.md draws it.
+    /// Whether this state may follow another one.
     #[inline(always)]
     const fn may_follow(&self, before: &Self) -> bool {
         match self {
@@ -402,7 +402,7 @@ impl Op {
         self.key.extend_from_slice(claim.entry.key());
     }
 
-    /// Enters a state. Nothing else writes it.
+    /// Enters a state. Nothing else writes it but [`Op::begin`], and [`Op::held_mut`] changes a held lock.
     #[inline(always)]
     pub(super) fn enter(&mut self, state: OpState) {
         assert!(state.may_follow(&self.state), "no such state follows");
@@ -414,8 +414,8 @@ impl Op {
         &self.state
     }
 
-    /// Plans the next attempt. Nothing else sets its time, and between two attempts it is only brought
-    /// forward.
+    /// Plans the attempt behind one that failed. Nothing else sets its time, and until it begins it is only
+    /// brought forward.
     pub(super) fn retry_by(&mut self, at: Instant) {
         let retry_at = match self.state {
             OpState::Waiting { retry_at } => retry_at.min(at),

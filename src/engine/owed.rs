@@ -114,7 +114,7 @@ pub(super) enum Answer {
     RestOver(Id),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
-    /// A swap that is to be sent again has no room.
+    /// A swap that was to be sent again: it has no room, or is void by now.
     SwapUnsent(Id, u32),
     Holder(Id, HolderTtl),
     Value(Id, Result<Box<[u8]>, Failure>),

@@ -95,13 +95,13 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
         }
         is_usual = !is_noted && ground.now < held.valid_until;
     } else if op.tries.is_subscribed || op.reservation.is_some() {
-        return end_waiting(core, id, awaited);
+        return stop_waiting(core, id, awaited);
     }
     let claim_id = op.claim;
     let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
-        return end_waiting(core, id, awaited);
+        return stop_waiting(core, id, awaited);
     };
-    if !locks.queues.leave_alone(id.index) {
+    if !locks.queues.leave_if_alone(id.index) {
         return Step::PassOn { id, awaited };
     }
     let (op, claim) = if is_usual {
@@ -129,7 +129,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
 /// two attempts.
 #[cold]
 #[inline(never)]
-fn end_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
+fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
     waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, false);
     waiting::unwatch(core, id);
     let op = core.locks.ops.get(id);

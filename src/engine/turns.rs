@@ -38,7 +38,7 @@ pub(super) fn enqueue(
     id: Id,
     resource: Resource<'_>,
 ) -> Result<bool, SubmitError> {
-    let Some(head) = found_queue(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
+    let Some(head) = head_or_found(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
     if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
         locks.ops.free(id);
         return Err(ground.refuse_acquisition(resource));
@@ -54,7 +54,7 @@ pub(super) fn enqueue(
 
 /// The head of the queue for the key of this operation; without one it becomes that itself.
 #[inline]
-fn found_queue(locks: &mut Locks, id: Id) -> Option<u32> {
+fn head_or_found(locks: &mut Locks, id: Id) -> Option<u32> {
     let key = locks.key_of(id.index);
     let hash = locks.queues.hash(key);
     let head = locks.queues.find(hash, |place| locks.key_of(place) == key);
@@ -67,7 +67,7 @@ fn found_queue(locks: &mut Locks, id: Id) -> Option<u32> {
 /// An operation has the lock: the others stand behind it.
 pub(super) fn note_held(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let place = id.index;
-    let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { found_queue(locks, id) };
+    let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { head_or_found(locks, id) };
     if let Some(head) = head {
         locks.queues.lead(place, head);
         // Only the first behind a holder asks the masters, so that one has lost the lock.

@@ -89,7 +89,7 @@ impl WaitQueues {
 
     /// Ends a queue of one. False if others stand there, too.
     #[inline]
-    pub(super) fn leave_alone(&mut self, place: u32) -> bool {
+    pub(super) fn leave_if_alone(&mut self, place: u32) -> bool {
         let behind = self.spots.get(place as usize).map_or(NOBODY, |spot| spot.behind);
         if behind == place {
             self.leave_bucket(place);
@@ -154,7 +154,7 @@ impl WaitQueues {
 
     /// Leaves its queue, if it stands in one. Behind a head that leaves, the next one leads.
     pub(super) fn leave(&mut self, place: u32) {
-        if self.leave_alone(place) {
+        if self.leave_if_alone(place) {
             return;
         }
         let Spot { behind, is_head, .. } = self.spots[place as usize];

@@ -23,12 +23,12 @@ const FAIR_JITTER: Duration = Duration::from_millis(2);
 
 /// When an operation tries again after an attempt that failed and took so long; `None` to give up. A writer
 /// that keeps readers out leaves its reservation until then.
-pub(super) fn next_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration) -> Option<Instant> {
+pub(super) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration) -> Option<Instant> {
     let Core { ground, masters, locks } = core;
     if cause == Cause::NoQuorum && is_quarantined_beyond_wait(masters, locks, id) {
         return None;
     }
-    let retry_at = draw_attempt(ground, masters, locks, id, took)?;
+    let retry_at = draw_time(ground, masters, locks, id, took)?;
     let op = locks.ops.get_mut(id);
     match &mut op.reservation {
         Some(reservation) if cause == Cause::Contended => {
@@ -53,7 +53,7 @@ fn is_quarantined_beyond_wait(masters: &Masters, locks: &Locks, id: Id) -> bool 
 
 /// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows,
 /// and early enough to be answered before the wait ends; `None` if it cannot be.
-fn draw_attempt(
+fn draw_time(
     ground: &mut Ground,
     masters: &Masters,
     locks: &Locks,
