@@ -18,7 +18,7 @@ use super::guard::{self, Extend, Guard, LockEnd, Lost, Release};
 use super::handle::Client;
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
-use super::set_acquisition::{self, Failed, SetAcquisition, Step};
+use super::set_acquisition::{self, Failed, SetAcquisition, SetStep};
 use super::shared::{Core, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
@@ -189,21 +189,21 @@ impl AcquireSet {
             };
             self.asking = Asking::Nothing;
             self.asking = match step {
-                Step::Ask(places) => {
+                SetStep::Ask(places) => {
                     let requests = places.iter().map(|place| self.request.one(*place, Duration::ZERO));
                     let asking = self.request.client.acquire_all(requests);
                     Asking::Locks(places.into_iter().zip(asking).collect())
                 }
-                Step::Wait(place, wait) => {
+                SetStep::Wait(place, wait) => {
                     Asking::Locks(vec![(place, self.request.one(place, wait).acquire_async())])
                 }
-                Step::Pause { attempts, took, limit } => {
+                SetStep::Pause { attempts, took, limit } => {
                     let LockSetRequest { client, cancel, .. } = &self.request;
                     let (client, cancel) = (client.clone(), cancel.clone());
                     Asking::Pause(Pending::new(PauseCall { client, cancel, attempts, took, limit }))
                 }
-                Step::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
-                Step::Failed(Failed { place, error: source }) => {
+                SetStep::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
+                SetStep::Failed(Failed { place, error: source }) => {
                     let resource = self.request.names[place].clone();
                     return Poll::Ready(Err(SetError::new(resource, source)));
                 }
@@ -211,7 +211,7 @@ impl AcquireSet {
         }
     }
 
-    fn begin(&mut self) -> Result<Step<Guard>, SetError<AcquireError>> {
+    fn begin(&mut self) -> Result<SetStep<Guard>, SetError<AcquireError>> {
         let LockSetRequest { client, options, .. } = &self.request;
         self.request.check().map_err(|error| SetError::new(Bytes::new(), error.into()))?;
         let config = client.shared_config().clone();
@@ -227,7 +227,7 @@ fn settle(
     acquisition: &mut SetAcquisition<Guard>,
     how: How<'_>,
     asking: &mut Vec<(usize, Acquire<'static>)>,
-) -> Option<Step<Guard>> {
+) -> Option<SetStep<Guard>> {
     let mut step = None;
     asking.retain_mut(|(place, acquire)| {
         let Poll::Ready(result) = acquire.0.resolve(how) else { return true };

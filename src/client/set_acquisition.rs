@@ -78,7 +78,7 @@ pub struct Failed {
 
 /// The next step.
 #[derive(Debug)]
-pub enum Step<L> {
+pub enum SetStep<L> {
     /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by
     /// [`SetAcquisition::answer`].
     Ask(Vec<usize>),
@@ -113,7 +113,7 @@ impl<L> SetAcquisition<L> {
     /// Begins to acquire `count` locks. The options are those of each lock; the wait and the largest number
     /// of attempts count for rounds of all of them, and each must have the least validity left when they are
     /// handed out.
-    pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, Step<L>) {
+    pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, SetStep<L>) {
         let wait = options.wait_or_default(config.max_ttl);
         let mut acquisition = Self {
             config,
@@ -139,7 +139,7 @@ impl<L> SetAcquisition<L> {
         answer: Result<L, AcquireError>,
         back: &mut Vec<L>,
         remaining: impl Fn(&L) -> Duration,
-    ) -> Option<Step<L>> {
+    ) -> Option<SetStep<L>> {
         match std::mem::replace(&mut self.state, SetState::Over) {
             SetState::Together { since, asked_count, failed } => {
                 let failed = self.note(place, answer, back, failed);
@@ -159,7 +159,7 @@ impl<L> SetAcquisition<L> {
                     match self.failed_before.take().filter(|_| self.left(now).is_zero()) {
                         Some(failed) => {
                             back.extend(self.held.drain(..).map(|(_, lock)| lock));
-                            Step::Failed(failed)
+                            SetStep::Failed(failed)
                         }
                         None => self.ask_together(now),
                     }
@@ -169,7 +169,7 @@ impl<L> SetAcquisition<L> {
                     // An attempt that had to end with the wait says nothing of its masters: the round before
                     // does.
                     let before = self.failed_before.take().filter(|_| is_cut_short);
-                    Step::Failed(before.unwrap_or(Failed { place, error }))
+                    SetStep::Failed(before.unwrap_or(Failed { place, error }))
                 }
             }),
             SetState::Pausing(_) | SetState::Over => unreachable!("nothing was asked"),
@@ -177,14 +177,14 @@ impl<L> SetAcquisition<L> {
     }
 
     /// The pause is over, or cannot be had.
-    pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> Step<L> {
+    pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> SetStep<L> {
         let SetState::Pausing(Failed { place, error }) = std::mem::replace(&mut self.state, SetState::Over)
         else {
             unreachable!("no pause was asked for")
         };
         let error = paused.err().unwrap_or(error);
         if self.left(now).is_zero() || error.is_final() {
-            return Step::Failed(Failed { place, error });
+            return SetStep::Failed(Failed { place, error });
         }
         self.wait_for(now, place)
     }
@@ -228,11 +228,11 @@ impl<L> SetAcquisition<L> {
     }
 
     /// Asks for all that are missing.
-    fn ask_together(&mut self, now: Instant) -> Step<L> {
+    fn ask_together(&mut self, now: Instant) -> SetStep<L> {
         let is_missing = |place: &usize| self.held.iter().all(|(held, _)| held != place);
         let missing: Vec<usize> = (0..self.count).filter(is_missing).collect();
         self.state = SetState::Together { since: now, asked_count: missing.len(), failed: None };
-        Step::Ask(missing)
+        SetStep::Ask(missing)
     }
 
     /// All have answered: hands the set out, or says what is next.
@@ -243,7 +243,7 @@ impl<L> SetAcquisition<L> {
         failed: Option<Failed>,
         back: &mut Vec<L>,
         remaining: impl Fn(&L) -> Duration,
-    ) -> Step<L> {
+    ) -> SetStep<L> {
         let left = validity(self.held.iter().map(|(_, lock)| remaining(lock)));
         let failed = match failed {
             Some(failed) => failed,
@@ -257,7 +257,7 @@ impl<L> SetAcquisition<L> {
         self.failed_count += 1;
         let is_last = self.failed_count >= self.max_rounds;
         if is_last || self.left(now).is_zero() || failed.error.is_final() {
-            return Step::Failed(failed);
+            return SetStep::Failed(failed);
         }
         self.failed_before = Some(failed.clone());
         // The first time nobody else needs to have been in the same place.
@@ -266,17 +266,17 @@ impl<L> SetAcquisition<L> {
         }
         self.state = SetState::Pausing(failed);
         let took = now.saturating_duration_since(since);
-        Step::Pause { attempts: self.failed_count, took, limit: self.left(now) }
+        SetStep::Pause { attempts: self.failed_count, took, limit: self.left(now) }
     }
 
-    fn hand_out(&mut self) -> Step<L> {
+    fn hand_out(&mut self) -> SetStep<L> {
         self.held.sort_unstable_by_key(|(place, _)| *place);
-        Step::Held(self.held.drain(..).map(|(_, lock)| lock).collect())
+        SetStep::Held(self.held.drain(..).map(|(_, lock)| lock).collect())
     }
 
-    fn wait_for(&mut self, now: Instant, place: usize) -> Step<L> {
+    fn wait_for(&mut self, now: Instant, place: usize) -> SetStep<L> {
         self.state = SetState::Waiting;
-        Step::Wait(place, self.left(now))
+        SetStep::Wait(place, self.left(now))
     }
 
     fn left(&self, now: Instant) -> Duration {
@@ -316,7 +316,7 @@ mod tests {
                 let error = if place == 0 { contended(&config) } else { AcquireError::Overloaded };
                 step = acquisition.answer(now, place, Err(error), &mut Vec::new(), |()| Duration::ZERO);
             }
-            let Some(Step::Failed(Failed { place, error })) = step else { panic!("{order:?}: {step:?}") };
+            let Some(SetStep::Failed(Failed { place, error })) = step else { panic!("{order:?}: {step:?}") };
             assert_eq!((place, error), (1, AcquireError::Overloaded));
         }
     }
@@ -335,8 +335,8 @@ mod tests {
             }
             let step = acquisition.answer(now + took, 0, Ok(()), &mut back, |()| wait);
             match step {
-                Some(Step::Ask(places)) if is_asked => assert_eq!((places, back.len()), (vec![1], 0)),
-                Some(Step::Failed(_)) if !is_asked => assert_eq!(back.len(), 1, "it is given back"),
+                Some(SetStep::Ask(places)) if is_asked => assert_eq!((places, back.len()), (vec![1], 0)),
+                Some(SetStep::Failed(_)) if !is_asked => assert_eq!(back.len(), 1, "it is given back"),
                 step => panic!("{took:?}: {step:?}"),
             }
         }
@@ -349,28 +349,28 @@ mod tests {
         let (now, wait) = (clock::now(), Duration::from_secs(60));
         let (mut acquisition, step) =
             SetAcquisition::<()>::begin(now, config.clone(), 2, &Options::new().wait(wait).max_attempts(5));
-        assert!(matches!(step, Step::Ask(places) if places == [0, 1]));
+        assert!(matches!(step, SetStep::Ask(places) if places == [0, 1]));
         let mut back = Vec::new();
         let remaining = |&(): &()| wait;
         assert!(acquisition.answer(now, 0, Ok(()), &mut back, remaining).is_none());
         let step = acquisition.answer(now, 1, Err(contended(&config)), &mut back, remaining);
-        assert!(matches!(step, Some(Step::Wait(1, left)) if left == wait), "{step:?}");
+        assert!(matches!(step, Some(SetStep::Wait(1, left)) if left == wait), "{step:?}");
         assert_eq!(back.len(), 1, "nothing is held meanwhile");
         // The one that is waited for comes, and the other one is in the way, by turns.
         let mut waited = 1;
         for failed_count in 2..5 {
             let step = acquisition.answer(now, waited, Ok(()), &mut back, remaining);
             let other = 1 - waited;
-            assert!(matches!(step, Some(Step::Ask(places)) if places == [other]));
+            assert!(matches!(step, Some(SetStep::Ask(places)) if places == [other]));
             match acquisition.answer(now, other, Err(contended(&config)), &mut back, remaining) {
-                Some(Step::Pause { attempts, .. }) => assert_eq!(attempts, failed_count),
+                Some(SetStep::Pause { attempts, .. }) => assert_eq!(attempts, failed_count),
                 step => panic!("{step:?}"),
             }
-            assert!(matches!(acquisition.paused(now, Ok(())), Step::Wait(place, _) if place == other));
+            assert!(matches!(acquisition.paused(now, Ok(())), SetStep::Wait(place, _) if place == other));
             waited = other;
         }
-        assert!(matches!(acquisition.answer(now, waited, Ok(()), &mut back, remaining), Some(Step::Ask(_))));
+        assert!(matches!(acquisition.answer(now, waited, Ok(()), &mut back, remaining), Some(SetStep::Ask(_))));
         let step = acquisition.answer(now, 1 - waited, Err(contended(&config)), &mut back, remaining);
-        assert!(matches!(step, Some(Step::Failed(_))), "the fifth round is the last: {step:?}");
+        assert!(matches!(step, Some(SetStep::Failed(_))), "the fifth round is the last: {step:?}");
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-use super::handshake::{self, Handshake, Learnt, Step};
+use super::handshake::{self, Handshake, Learnt, HandshakeStep};
 use super::request::{LinkId, LinkRequest};
 use super::trouble::Trouble;
 use crate::config::Login;
@@ -105,8 +105,8 @@ impl<T: Copy> Connection<T> {
         deadline: Instant,
         login_version: u32,
         handshake: Handshake,
-        commands: &[(Step, Vec<u8>)],
-        owed: impl Fn(Step) -> T,
+        commands: &[(HandshakeStep, Vec<u8>)],
+        owed: impl Fn(HandshakeStep) -> T,
     ) {
         self.wire.clear();
         self.login = LoginState { version: login_version, answer: LoginAnswer::Pending(None) };
@@ -197,7 +197,7 @@ impl LoginState {
 
 impl State {
     /// Takes the reply to a step of the handshake. `Ok(true)` ends it; an error ends the connection.
-    pub(super) fn handle_step(&mut self, step: Step, reply: &Reply<'_>) -> Result<bool, String> {
+    pub(super) fn handle_step(&mut self, step: HandshakeStep, reply: &Reply<'_>) -> Result<bool, String> {
         let Self::Handshake { handshake, .. } = self else {
             return Err(Trouble::WrongShape.to_string());
         };

@@ -21,7 +21,7 @@ use crate::resp::{self, Reply};
 
 /// A command of the handshake, in the order in which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum HandshakeStep {
     Auth,
     Select,
     SetName,
@@ -40,7 +40,7 @@ pub(super) enum Step {
     Echo,
 }
 
-impl Step {
+impl HandshakeStep {
     /// The name of a refused command in messages.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -163,10 +163,10 @@ impl Learnt {
 }
 
 /// The commands of a handshake in their order.
-struct Commands(Vec<(Step, Vec<u8>)>);
+struct Opening(Vec<(HandshakeStep, Vec<u8>)>);
 
-impl Commands {
-    fn push(&mut self, step: Step, arguments: &[&[u8]]) {
+impl Opening {
+    fn push(&mut self, step: HandshakeStep, arguments: &[&[u8]]) {
         let mut bytes = Vec::new();
         resp::encode_command(&mut bytes, arguments);
         self.0.push((step, bytes));
@@ -176,7 +176,7 @@ impl Commands {
         if let Some(login) = login {
             let mut bytes = Vec::new();
             encode_auth(&mut bytes, login);
-            self.0.push((Step::Auth, bytes));
+            self.0.push((HandshakeStep::Auth, bytes));
         }
     }
 }
@@ -212,37 +212,37 @@ impl Handshake {
         master: MasterId,
         login: Option<&Login>,
         rng: &mut impl Rng,
-    ) -> (Self, Vec<(Step, Vec<u8>)>) {
+    ) -> (Self, Vec<(HandshakeStep, Vec<u8>)>) {
         let nonce = draw_nonce(rng);
         // No lock has this key, and the conditions name a value that it never has: the trials write nothing
         // anywhere.
         let key = [&config.prefix, PROBE_NAME, &nonce].concat();
         let url = &config.masters[master.index()];
         let db = url.db.to_string();
-        let mut commands = Commands(Vec::new());
+        let mut commands = Opening(Vec::new());
         commands.push_login(login);
         if url.db != 0 {
-            commands.push(Step::Select, &[b"SELECT", db.as_bytes()]);
+            commands.push(HandshakeStep::Select, &[b"SELECT", db.as_bytes()]);
         }
-        commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
+        commands.push(HandshakeStep::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
         for script in command::scripts::PLAIN {
-            commands.push(Step::LoadScript, &[b"SCRIPT", b"LOAD", script.text.as_bytes()]);
+            commands.push(HandshakeStep::LoadScript, &[b"SCRIPT", b"LOAD", script.text.as_bytes()]);
         }
-        commands.push(Step::InfoServer, &[b"INFO", b"server"]);
-        commands.push(Step::InfoReplication, &[b"INFO", b"replication"]);
-        commands.push(Step::InfoMemory, &[b"INFO", b"memory"]);
+        commands.push(HandshakeStep::InfoServer, &[b"INFO", b"server"]);
+        commands.push(HandshakeStep::InfoReplication, &[b"INFO", b"replication"]);
+        commands.push(HandshakeStep::InfoMemory, &[b"INFO", b"memory"]);
         if config.quarantine == Quarantine::Strict {
-            commands.push(Step::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
+            commands.push(HandshakeStep::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
         }
-        commands.push(Step::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
-        commands.push(Step::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
-        commands.push(Step::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
+        commands.push(HandshakeStep::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
+        commands.push(HandshakeStep::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
+        commands.push(HandshakeStep::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
         if config.wakes_waiters {
-            commands.push(Step::TryPublish, &[b"PUBLISH", &key, b""]);
+            commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &key, b""]);
             let sha = RELEASE_WAKE.sha.as_bytes();
-            commands.push(Step::TryNotifying, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
+            commands.push(HandshakeStep::TryNotifying, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
         }
-        commands.push(Step::Echo, &[b"ECHO", &nonce]);
+        commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
     }
 
@@ -251,59 +251,59 @@ impl Handshake {
         config: &Config,
         login: Option<&Login>,
         rng: &mut impl Rng,
-    ) -> (Self, Vec<(Step, Vec<u8>)>) {
+    ) -> (Self, Vec<(HandshakeStep, Vec<u8>)>) {
         let nonce = draw_nonce(rng);
-        let mut commands = Commands(Vec::new());
+        let mut commands = Opening(Vec::new());
         commands.push_login(login);
-        commands.push(Step::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
-        commands.push(Step::Echo, &[b"ECHO", &nonce]);
+        commands.push(HandshakeStep::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
+        commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
     }
 
     /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
-    pub(super) fn handle_reply(&mut self, step: Step, reply: &Reply<'_>) -> Result<bool, String> {
+    pub(super) fn handle_reply(&mut self, step: HandshakeStep, reply: &Reply<'_>) -> Result<bool, String> {
         let learnt = &mut self.learnt;
         match (step, reply) {
             (_, Reply::Error(text)) => {
                 let text = without_password(without_arguments(text), self.login.as_ref());
-                if matches!(step, Step::Auth | Step::Select | Step::Echo) || text.starts_with(b"LOADING") {
+                if matches!(step, HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::Echo) || text.starts_with(b"LOADING") {
                     return Err(trouble::step_refused(step.name(), text));
                 }
                 // A server without a native command is the usual case, not worth a word.
-                if !matches!(step, Step::TrySetIfEq | Step::TryDelIfEq | Step::TryDelEx | Step::TryNotifying)
+                if !matches!(step, HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx | HandshakeStep::TryNotifying)
                     || text.starts_with(b"NOPERM")
                 {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
                 }
             }
-            (Step::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
+            (HandshakeStep::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
                 return Ok(true);
             }
-            (Step::Auth | Step::Select | Step::SetName, Reply::Simple(b"OK")) => {}
-            (Step::LoadScript, Reply::Bulk(_)) => {}
-            (Step::TryPublish, Reply::Integer(_)) => {}
-            (Step::TryNotifying, Reply::Integer(0)) => learnt.has_notifications = true,
-            (Step::InfoServer, Reply::Bulk(info)) => {
+            (HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::SetName, Reply::Simple(b"OK")) => {}
+            (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
+            (HandshakeStep::TryPublish, Reply::Integer(_)) => {}
+            (HandshakeStep::TryNotifying, Reply::Integer(0)) => learnt.has_notifications = true,
+            (HandshakeStep::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
                 let version =
                     info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
                 learnt.version = version.map(command::answer::error_text);
             }
-            (Step::InfoReplication, Reply::Bulk(info)) => {
+            (HandshakeStep::InfoReplication, Reply::Bulk(info)) => {
                 learnt.role = info_field(info, "role").map(command::answer::error_text);
             }
-            (Step::InfoMemory, Reply::Bulk(info)) => {
+            (HandshakeStep::InfoMemory, Reply::Bulk(info)) => {
                 learnt.maxmemory_policy =
                     info_field(info, "maxmemory_policy").map(command::answer::error_text);
             }
-            (Step::ReadMark, Reply::NullBulk) => {}
-            (Step::ReadMark, Reply::Bulk(mark)) => {
+            (HandshakeStep::ReadMark, Reply::NullBulk) => {}
+            (HandshakeStep::ReadMark, Reply::Bulk(mark)) => {
                 learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
             }
-            (Step::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
-            (Step::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
-            (Step::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
+            (HandshakeStep::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
+            (HandshakeStep::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
+            (HandshakeStep::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
             _ => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
         }
         Ok(false)
@@ -352,7 +352,7 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    fn handshake(url: &str) -> (Handshake, Vec<(Step, Vec<u8>)>) {
+    fn handshake(url: &str) -> (Handshake, Vec<(HandshakeStep, Vec<u8>)>) {
         let config = Config::builder().master(url).prefix("p:").build().expect("valid");
         let master = MasterId::new(0).expect("small");
         let login = config.masters[0].login.as_ref();
@@ -363,8 +363,8 @@ mod tests {
     fn login_and_database_come_first_and_the_nonce_last() {
         let steps = |url| handshake(url).1.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
         let plain = steps("redis://h");
-        assert_eq!((plain.first(), plain.last()), (Some(&Step::SetName), Some(&Step::Echo)));
-        assert_eq!(steps("redis://me:pw@h/3")[..2], [Step::Auth, Step::Select]);
+        assert_eq!((plain.first(), plain.last()), (Some(&HandshakeStep::SetName), Some(&HandshakeStep::Echo)));
+        assert_eq!(steps("redis://me:pw@h/3")[..2], [HandshakeStep::Auth, HandshakeStep::Select]);
         let (_, commands) = handshake("redis://me:pw@h");
         assert_eq!(commands[0].1, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n");
         let (_, commands) = handshake("redis://:pw@h");
@@ -375,9 +375,9 @@ mod tests {
     fn only_the_right_echo_ends_the_handshake() {
         let (mut handshake, _) = handshake("redis://h");
         let nonce = handshake.nonce;
-        assert!(handshake.handle_reply(Step::Echo, &Reply::Bulk(b"0123456789abcdef")).is_err());
-        assert!(handshake.handle_reply(Step::Echo, &Reply::Simple(b"OK")).is_err());
-        assert_eq!(handshake.handle_reply(Step::Echo, &Reply::Bulk(&nonce)), Ok(true));
+        assert!(handshake.handle_reply(HandshakeStep::Echo, &Reply::Bulk(b"0123456789abcdef")).is_err());
+        assert!(handshake.handle_reply(HandshakeStep::Echo, &Reply::Simple(b"OK")).is_err());
+        assert_eq!(handshake.handle_reply(HandshakeStep::Echo, &Reply::Bulk(&nonce)), Ok(true));
     }
 
     #[test]
@@ -385,19 +385,19 @@ mod tests {
         let (mut handshake, _) = handshake("redis://h");
         let noperm = Reply::Error(b"NOPERM no");
         // Each script is loaded by a command of its own.
-        for step in [Step::SetName, Step::LoadScript, Step::LoadScript, Step::InfoServer, Step::TryDelIfEq] {
+        for step in [HandshakeStep::SetName, HandshakeStep::LoadScript, HandshakeStep::LoadScript, HandshakeStep::InfoServer, HandshakeStep::TryDelIfEq] {
             assert_eq!(handshake.handle_reply(step, &noperm), Ok(false), "{step:?}");
         }
-        assert_eq!(handshake.handle_reply(Step::TryDelEx, &Reply::Error(b"ERR unknown command")), Ok(false));
+        assert_eq!(handshake.handle_reply(HandshakeStep::TryDelEx, &Reply::Error(b"ERR unknown command")), Ok(false));
         let names: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["CLIENT SETNAME", "SCRIPT LOAD", "INFO server", "DELIFEQ"]);
-        for step in [Step::Auth, Step::Select, Step::Echo] {
+        for step in [HandshakeStep::Auth, HandshakeStep::Select, HandshakeStep::Echo] {
             assert!(handshake.handle_reply(step, &noperm).is_err(), "{step:?}");
         }
         assert!(
-            handshake.handle_reply(Step::InfoServer, &Reply::Error(b"LOADING Redis is loading")).is_err()
+            handshake.handle_reply(HandshakeStep::InfoServer, &Reply::Error(b"LOADING Redis is loading")).is_err()
         );
-        assert!(handshake.handle_reply(Step::SetName, &Reply::Integer(1)).is_err());
+        assert!(handshake.handle_reply(HandshakeStep::SetName, &Reply::Integer(1)).is_err());
     }
 
     #[test]

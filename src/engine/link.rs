@@ -11,7 +11,7 @@ use rand::Rng;
 
 use super::connection::{Connection, State};
 use super::groups::Commands;
-use super::handshake::{Handshake, Learnt, Step};
+use super::handshake::{Handshake, Learnt, HandshakeStep};
 use super::kind::Tag;
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
@@ -140,7 +140,7 @@ impl Link {
 
     /// How the master refused to publish messages, if it did, in its words.
     pub(super) fn publish_refusal(&self) -> Option<&str> {
-        let refused = self.learnt.refused.iter().find(|(name, _)| *name == Step::TryPublish.name());
+        let refused = self.learnt.refused.iter().find(|(name, _)| *name == HandshakeStep::TryPublish.name());
         refused.map(|(_, text)| &**text)
     }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::groups::Commands;
-use super::handshake::Step;
+use super::handshake::HandshakeStep;
 use super::kind::{AttemptAnswer, Tag};
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
@@ -28,7 +28,7 @@ pub(super) enum Owed {
     /// A question of this operation.
     Query { question: Question, id: Id },
     /// A step of the handshake.
-    Handshake(Step),
+    Handshake(HandshakeStep),
     /// `AUTH` on a connection that stands.
     Login,
     /// The mark of strict mode.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::connection::{Connection, LoginState, State};
-use super::handshake::{self, Step};
+use super::handshake::{self, HandshakeStep};
 use super::slab::Id;
 use super::subscription::Subscription;
 use super::trouble::Trouble;
@@ -31,7 +31,7 @@ pub(super) struct SubscriptionLink {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owed {
-    Handshake(Step),
+    Handshake(HandshakeStep),
     /// `AUTH` on a connection that stands.
     Login,
     /// The last channel of a waiter.

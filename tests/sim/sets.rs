@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::RngExt;
 use redlatch::Options;
 use redlatch::engine::{OpId, Outcome};
-use redlatch::internals::set_acquisition::{self, Failed, SetAcquisition, Step};
+use redlatch::internals::set_acquisition::{self, Failed, SetAcquisition, SetStep};
 
 use crate::clock::{MS, Time};
 use crate::network::chance;
@@ -89,24 +89,24 @@ impl World {
     }
 
     /// Does what is to be done next.
-    fn follow_set(&mut self, client: usize, index: usize, step: Step<OpId>) {
-        if !matches!(step, Step::Ask(_) | Step::Held(_)) {
+    fn follow_set(&mut self, client: usize, index: usize, step: SetStep<OpId>) {
+        if !matches!(step, SetStep::Ask(_) | SetStep::Held(_)) {
             self.check_set_is_free(client, index);
         }
         match step {
-            Step::Ask(places) => {
+            SetStep::Ask(places) => {
                 places.into_iter().for_each(|place| self.ask_for_place(client, index, place, Duration::ZERO));
             }
-            Step::Wait(place, wait) => {
+            SetStep::Wait(place, wait) => {
                 *self.statistics.outcomes.entry("set waits for the lock in its way").or_default() += 1;
                 self.ask_for_place(client, index, place, wait);
             }
-            Step::Pause { attempts, took, limit } => {
+            SetStep::Pause { attempts, took, limit } => {
                 let op = self.submit_pause(client, attempts, took, limit);
                 self.clients[client].sets[index].pause = Some(op);
             }
-            Step::Held(locks) => self.hold_set(client, index, locks),
-            Step::Failed(failed) => {
+            SetStep::Held(locks) => self.hold_set(client, index, locks),
+            SetStep::Failed(failed) => {
                 note!(self, "c{client} is denied a set, for its lock {}: {}", failed.place, failed.error);
                 *self.statistics.outcomes.entry("set denied").or_default() += 1;
                 let pause = self.rng.random_range(0..=self.habits.pause_max);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::AcquireError;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::internals::set_acquisition::{Failed, SetAcquisition, Step};
+use redlatch::internals::set_acquisition::{Failed, SetAcquisition, SetStep};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
 use crate::message::{Message, with_lock};
@@ -122,14 +122,14 @@ impl Run {
             SetAcquisition::begin(Instant::now(), config, names.len(), &self.options.wait(wait));
         loop {
             let next = match step {
-                Step::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
-                Step::Wait(place, left) => self.answer(&mut set, names, &[place], left),
-                Step::Pause { attempts, took, limit } => {
+                SetStep::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
+                SetStep::Wait(place, left) => self.answer(&mut set, names, &[place], left),
+                SetStep::Pause { attempts, took, limit } => {
                     let pause = Request::Pause { attempts, took, limit };
                     self.pause(pause).map(|()| set.paused(Instant::now(), Ok(())))
                 }
-                Step::Held(held) => return Ok(Ok(held)),
-                Step::Failed(Failed { error, .. }) => return Ok(Err(error)),
+                SetStep::Held(held) => return Ok(Ok(held)),
+                SetStep::Failed(Failed { error, .. }) => return Ok(Err(error)),
             };
             step = match next {
                 Ok(step) => step,
@@ -148,7 +148,7 @@ impl Run {
         names: &[Resource<'_>],
         places: &[usize],
         wait: Duration,
-    ) -> Result<Step<Held>, Exit> {
+    ) -> Result<SetStep<Held>, Exit> {
         let asked: Vec<_> = places.iter().map(|place| names[*place]).collect();
         let answers = self.ask(&asked, wait)?;
         let (mut step, mut back) = (None, Vec::new());
