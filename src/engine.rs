@@ -134,7 +134,8 @@ impl Engine {
 
     /// The state, at the time of a call.
     #[inline(always)]
-    const fn at(&mut self, now: Instant) -> &mut Core {
+    fn at(&mut self, now: Instant) -> &mut Core {
+        debug_assert!(now >= self.core.ground.now, "time goes backwards");
         self.core.ground.now = now;
         &mut self.core
     }
@@ -158,7 +159,7 @@ impl Engine {
                 lock
             }
             Request::Extend { lock, ttl } => {
-                hold::submit(core, lock.0, ttl);
+                hold::submit_extend(core, lock.0, ttl);
                 lock
             }
             Request::ReportRenewals { lock } => {
@@ -185,6 +186,17 @@ impl Engine {
         Ok(lock)
     }
 
+    /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
+    /// their TTL. Returns the end of its validity, until which nobody else gets the lock. There is no
+    /// outcome, and the id finds nothing from now on.
+    ///
+    /// # Errors
+    /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
+    /// held.
+    pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
+        leave::leave(self.at(now), lock.0)
+    }
+
     /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the
     /// latest reading. A reading before each fenced acquisition saves a round trip if it agrees with the
     /// clocks of the masters. Without one the first attempts are refused, and the tokens follow the masters'
@@ -202,6 +214,20 @@ impl Engine {
     #[must_use]
     pub fn has_outcome(&self) -> bool {
         !self.core.ground.outcomes.is_empty()
+    }
+
+    /// Returns the next event for the observer of the configuration
+    /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call itself.
+    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`](crate::limits::EVENT_COUNT_MAX)
+    /// wait.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.core.ground.events.pop()
+    }
+
+    /// Returns whether [`Engine::poll_event`] has an event.
+    #[must_use]
+    pub(crate) fn has_event(&self) -> bool {
+        !self.core.ground.events.is_empty()
     }
 
     /// Returns the next task for a connection.
@@ -239,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Takes the credentials of a master, as [`LinkRequest::Credentials`](super::LinkRequest::Credentials)
+    /// Takes the credentials of a master, as [`LinkRequest::Credentials`]
     /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
     ///
     /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
@@ -299,7 +325,7 @@ impl Engine {
     /// Takes `size` bytes that were read into [`Engine::recv_space`]; `now` must have been read after them
     /// (I2).
     pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
-        self.core.ground.now = now;
+        self.at(now);
         match link.into() {
             LinkId::Commands(master) => self.recv_commands(master, size),
             LinkId::Subscription(master) => self.recv_notification(master, size),
@@ -333,7 +359,7 @@ impl Engine {
 
     /// Does all that is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.core.ground.now = now;
+        self.at(now);
         while let Some(timer) = self.core.ground.timers.pop_due(now) {
             let Core { ground, masters, locks } = &mut self.core;
             match timer_of(timer) {
@@ -375,30 +401,11 @@ impl Engine {
                     queries::miss_query(core, id);
                     Step::Done
                 }
-                OpState::New | OpState::Releasing => Step::Done,
+                OpState::New | OpState::Releasing => unreachable!("it has no deadline"),
             };
             self.perform(step);
         }
         self.core.locks.arm(&mut self.core.ground, id);
-    }
-
-    /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
-    /// their TTL. Returns the end of its validity, until which nobody else gets the lock. There is no
-    /// outcome, and the id finds nothing from now on.
-    ///
-    /// # Errors
-    /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
-    /// held.
-    pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
-        leave::leave(self.at(now), lock.0)
-    }
-
-    /// Returns the next event for the observer of the configuration
-    /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call itself.
-    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`](crate::limits::EVENT_COUNT_MAX)
-    /// wait.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.core.ground.events.pop()
     }
 
     /// Ends the acquisitions, and the held locks if they are to be released; then waits until no claim is
@@ -435,27 +442,19 @@ impl Engine {
         }
         if let Some(why) = admission.refusal {
             if admission.is_restart {
-                ground.report_restart(master);
+                masters.report_restart(ground, master);
             }
             return self.fail_link(master, &why);
         }
         masters.report_connected(ground, master, admission.is_reconnect, admission.is_restart);
         release::release_orphans(&mut self.core, master);
-        self.repair(master);
+        hold::repair(&mut self.core, master);
         let Core { ground, masters, .. } = &mut self.core;
         masters.subscriptions.open(ground, masters.fleet.ready);
         // It may have changed during the handshake.
         if !mutant!(LoginOfHandshakeKept) {
             masters.bring_login(ground, master);
         }
-    }
-
-    /// A master can be asked again, over a new connection or after a silence.
-    fn repair(&mut self, master: MasterId) {
-        if mutant!(ForcedDeletionAgain) {
-            queries::repeat_forced_deletions(&mut self.core, master);
-        }
-        hold::repair(&mut self.core, master);
     }
 
     /// Ends a connection and settles all that it owed.
@@ -484,8 +483,8 @@ impl Engine {
                 self.perform(step);
             }
             OpState::Held(_) => hold::lose_vote(core, master, id),
-            OpState::Releasing => release::check(core, claim, id),
-            _ => {}
+            OpState::Releasing => release::check(core, claim),
+            _ => unreachable!("it owns no claim"),
         }
     }
 
@@ -513,7 +512,7 @@ impl Engine {
     #[inline(never)]
     fn perform(&mut self, mut step: Step) {
         let core = &mut self.core;
-        while step != Step::Done {
+        loop {
             step = match step {
                 Step::Done => return,
                 Step::Begin(id) => acquire::begin(core, id, None),
@@ -521,9 +520,9 @@ impl Engine {
                 Step::Fail(id, cause) => acquire::fail(core, id, cause),
                 Step::Release { id, awaited } => release::submit(core, id, awaited),
                 Step::PassOn { id, awaited } => handover::pass_on(core, id, awaited),
-                Step::Deny(id) => deny::deny(core, id),
-                Step::DenyQueued(id) => deny::deny_queued(core, id),
-                Step::Refuse(id) => deny::refuse(core, id),
+                Step::Deny(id) => return deny::deny(core, id),
+                Step::DenyQueued(id) => return deny::deny_queued(core, id),
+                Step::Refuse(id) => return deny::refuse(core, id),
             };
         }
     }

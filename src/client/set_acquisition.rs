@@ -369,7 +369,10 @@ mod tests {
             assert!(matches!(acquisition.paused(now, Ok(())), SetStep::Wait(place, _) if place == other));
             waited = other;
         }
-        assert!(matches!(acquisition.answer(now, waited, Ok(()), &mut back, remaining), Some(SetStep::Ask(_))));
+        assert!(matches!(
+            acquisition.answer(now, waited, Ok(()), &mut back, remaining),
+            Some(SetStep::Ask(_))
+        ));
         let step = acquisition.answer(now, 1 - waited, Err(contended(&config)), &mut back, remaining);
         assert!(matches!(step, Some(SetStep::Failed(_))), "the fifth round is the last: {step:?}");
     }

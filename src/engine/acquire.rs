@@ -7,10 +7,10 @@ use rand::RngExt;
 use super::claim::{Claim, Course, Votes};
 use super::core::{Core, Step};
 use super::fair::{Policy, Queuing};
+use super::fleet::Fleet;
 use super::ground::Ground;
 use super::kind::{AttemptAnswer, Tag};
 use super::locks::Locks;
-use super::masters::Masters;
 use super::mode::{self, HoldersKnown, ModeState};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::owed::{Owed, Question, Verb};
@@ -132,8 +132,8 @@ fn prepare(
     }
 }
 
-/// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). Without the
-/// key, the operation needs the `resource`.
+/// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). `resource` names
+/// the lock of an operation that has no key yet.
 pub(super) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> Step {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
@@ -174,6 +174,7 @@ pub(super) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     let is_asked_everywhere = claim.asked == fleet.all;
     if !is_asked_everywhere && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {
         // The queues of too many masters are full: to wait for room would be one more queue.
+        op.take_key(claim);
         release::release_attempt(core, claim_id);
         return Step::Refuse(id);
     }
@@ -183,7 +184,7 @@ pub(super) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     if is_asked_everywhere && !fleet.has_quarantines() {
         return Step::Done;
     }
-    claim.fail_unasked(fleet);
+    fleet.fail_unasked(claim);
     Step::Decide(id)
 }
 
@@ -292,7 +293,7 @@ pub(super) fn decide(core: &mut Core, id: Id) -> Step {
 /// to do.
 #[inline(never)]
 fn lead_queue(core: &mut Core, id: Id) {
-    waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, true);
+    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, true);
     waiting::unwatch(core, id);
     turns::note_held(&mut core.ground, &mut core.locks, id);
 }
@@ -334,7 +335,7 @@ pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let claim = core.locks.claims.get(op.claim);
     let (now, claim_id, started, limit) = (core.ground.now, op.claim, claim.started, claim.answer_limit);
     let (refused, set_on) = (claim.tally.refused, claim.holders());
-    let mut denied = denied(&core.masters, &core.locks, id, cause, now);
+    let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
     // An attempt that had to end with the wait says nothing of its masters: the one before it does.
     let is_cut_short = now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
     let retry_at = waiting::plan_attempt(core, id, cause, now - started);
@@ -359,7 +360,7 @@ pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     }
     let is_asked = retry_at.is_none() || !masters.subscriptions.follows_release(id);
     if known == HoldersKnown::None && ground.config.ask_holder && cause == Cause::Contended && is_asked {
-        denied.asked = ask_holders(masters, locks, id, refused, retry_at.is_none());
+        denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
     }
     let op = locks.ops.get_mut(id);
     let is_asking = !denied.asked.is_empty();
@@ -375,7 +376,7 @@ pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     };
     op.retry_by(retry_at);
     if known == HoldersKnown::All {
-        retry_after_holder(ground, locks, id);
+        retry_after_holder(ground, op);
     }
     locks.arm(ground, id);
     if cause == Cause::Contended {
@@ -385,13 +386,13 @@ pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
 }
 
 /// How the attempt of an operation failed.
-fn denied(masters: &Masters, locks: &Locks, id: Id, cause: Cause, now: Instant) -> Denied {
+fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: Instant) -> Denied {
     let op = locks.ops.get(id);
     let claim = locks.claims.get(op.claim);
     // Had every other master granted, this many of those that refused would still have been needed.
-    let free_count = masters.fleet.count() - claim.tally.refused.count() - claim.tally.failed.count();
-    let missing_count = masters.fleet.quorum.saturating_sub(free_count);
-    let report = reports::report(&masters.fleet, now, Round::Acquire, claim, &claim.tally);
+    let free_count = fleet.count() - claim.tally.refused.count() - claim.tally.failed.count();
+    let missing_count = fleet.quorum.saturating_sub(free_count);
+    let report = reports::report(fleet, now, Round::Acquire, claim, &claim.tally);
     // The label known before is kept until an answer says otherwise: a wait may end before the last one.
     let holder_label = op.tries.denied.as_ref().and_then(|denied| denied.holder_label.clone());
     Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label }
@@ -400,26 +401,20 @@ fn denied(masters: &Masters, locks: &Locks, id: Id, cause: Cause, now: Instant) 
 /// Asks the masters that refused how long the key in the way still lives. For the error of an
 /// acquisition, its first attempt and the last one also ask for the value, which may have a label; these
 /// two, and each that follows one which met readers, for the number of readers.
-fn ask_holders(
-    masters: &mut Masters,
-    locks: &mut Locks,
-    id: Id,
-    refused: MasterSet,
-    is_last: bool,
-) -> MasterSet {
+fn ask_holders(fleet: &mut Fleet, locks: &Locks, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
     let op = locks.ops.get(id);
-    let usable = refused.intersection(masters.fleet.usable);
+    let usable = refused.intersection(fleet.usable);
     if is_last || op.tries.count == 1 {
-        masters.fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
+        fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
             command::query::encode_value(out, &op.key)
         });
     }
     if is_last || op.tries.count == 1 || op.tries.reader_count > 0 {
-        masters.fleet.queue(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
+        fleet.queue(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
             command::shared::encode_reader_count(out, &op.key)
         });
     }
-    masters.fleet.queue(usable, Owed::Query { question: Question::Holder, id }, |out| {
+    fleet.queue(usable, Owed::Query { question: Question::Holder, id }, |out| {
         command::query::encode_pttl(out, &op.key)
     })
 }
@@ -438,17 +433,18 @@ pub(super) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
     if !is_last {
         return Step::Done;
     }
-    if op.retry_at().is_none() {
-        return Step::Deny(id);
+    match op.state() {
+        OpState::Asking { .. } => return Step::Deny(id),
+        OpState::Waiting { .. } => {}
+        _ => unreachable!("it asks or waits"),
     }
-    retry_after_holder(ground, locks, id);
+    retry_after_holder(ground, op);
     locks.arm(ground, id);
     Step::Done
 }
 
 /// Lets a waiter retry when the holder's time ends, if that is earlier than planned.
-fn retry_after_holder(ground: &mut Ground, locks: &mut Locks, id: Id) {
-    let op = locks.ops.get_mut(id);
+fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     let denied = op.tries.denied.as_ref().expect("an attempt failed");
     if let HolderTtl::Left(left) = denied.holder(&op.tries.holders) {
         op.retry_by(ground.now + left + ground.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER));

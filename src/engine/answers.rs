@@ -1,7 +1,6 @@
 //! Answers: from the bytes that came from a master to the claims and operations that they are about.
 
 use super::claim::Counted;
-use super::core::Step;
 use super::kind::Tag;
 use super::locks::Locks;
 use super::owed::{Answer, Owed, Shape, Verb};
@@ -14,7 +13,7 @@ use crate::mutants::mutant;
 impl Engine {
     pub(super) fn recv_commands(&mut self, master: MasterId, size: usize) {
         if self.core.masters.fleet.recv_done(self.core.ground.now, master, size) {
-            self.repair(master);
+            hold::repair(&mut self.core, master);
         }
         loop {
             self.count_usual(master);
@@ -74,11 +73,9 @@ impl Engine {
             match claim.owner {
                 Some(op) if claim.release.is_none() => {
                     let step = acquire::decide(core, op);
-                    if step != Step::Done {
-                        self.perform(step);
-                    }
+                    self.perform_rare(step);
                 }
-                Some(op) => release::settle(core, id, op),
+                Some(_) => release::settle(core, id),
                 None => {}
             }
         }
@@ -136,7 +133,7 @@ impl Engine {
             }
             Answer::Release(id, answer) => return release::handle_answer(core, master, id, answer),
             Answer::Rest(id, vote) => return release::handle_rest_answer(core, master, id, vote),
-            Answer::RestOver(id) => return release::follow_rest(core, master, id),
+            Answer::RestOver(id) => return release::handle_rest_over(core, master, id),
             Answer::Extend(id, round, vote) => return hold::handle_vote(core, master, id, round, vote),
             Answer::Repair(id, round, vote) => {
                 return hold::handle_repair_vote(core, master, id, round, &vote);

@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::fleet::Fleet;
 use super::groups::Notify;
 use super::kind::Kind;
 use super::leaving::Leaving;
@@ -199,9 +198,7 @@ impl Claim {
         if !matches!(course, Course::Attempt(_)) {
             *course = Course::Attempt(Id::NOBODY);
         }
-        if !failures.is_empty() {
-            failures.clear();
-        }
+        forget(failures);
     }
 
     /// Records that an extension to this TTL is being sent now.
@@ -329,10 +326,7 @@ impl Claim {
     #[inline(always)]
     pub(super) fn begin_release(&mut self, now: Instant, owed: MasterSet, sent: MasterSet) {
         self.votes = Votes::Void;
-        // Nearly always there is none: to ask is cheaper than to drop none.
-        if !self.failures.is_empty() {
-            self.failures.clear();
-        }
+        forget(&mut self.failures);
         let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
         self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
     }
@@ -371,9 +365,9 @@ impl Claim {
     }
 
     /// Number of answers that end the wait for a release: all to the rest of a time, else a quorum.
-    pub(super) fn needed_answers(&self, fleet: &Fleet) -> usize {
+    pub(super) fn needed_answers(&self, master_count: usize, quorum: usize) -> usize {
         let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
-        if is_rest { fleet.count() } else { fleet.quorum }
+        if is_rest { master_count } else { quorum }
     }
 
     /// Whether nobody owns it, and no master may hold its key.
@@ -485,16 +479,6 @@ impl Claim {
         }
     }
 
-    /// Masters known to be down or silent, or without room in their queues, vote `Failed` at once.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn fail_unasked(&mut self, fleet: &mut Fleet) {
-        for master in fleet.all.without(self.asked).iter() {
-            self.record(master, Vote::Failed(fleet.why_unasked(master)));
-            fleet.link_mut(master).stats.unanswered += 1;
-        }
-    }
-
     /// Masters on which the key may live.
     pub(super) fn holders(&self) -> MasterSet {
         if mutant!(ReleaseOnlyGranted) {
@@ -540,6 +524,14 @@ impl Claim {
         let again = (now + pause).min(self.gone_at(drift).max(now + self.answer_limit));
         let until = self.leaving().map(|leaving| leaving.until).filter(|until| *until > now);
         Some(until.map_or(again, |until| again.min(until)))
+    }
+}
+
+/// Forgets failures. Nearly always there is none, and to ask costs less than to drop none.
+#[inline(always)]
+fn forget(failures: &mut Vec<(MasterId, Failure)>) {
+    if !failures.is_empty() {
+        failures.clear();
     }
 }
 

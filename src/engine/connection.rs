@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-use super::handshake::{self, Handshake, Learnt, HandshakeStep};
+use super::handshake::{self, Handshake, HandshakeStep, Learnt};
 use super::request::{LinkId, LinkRequest};
 use super::trouble::Trouble;
 use crate::config::Login;

@@ -1,8 +1,8 @@
 //! The state of an engine, and what follows a decision about it.
 //!
-//! A *flow* is a file of functions over this state. A function takes all of it only if it needs the tables,
-//! the masters and what all work with. It decides, changes what it decided about, and returns the step that
-//! follows. The loop of the engine carries it out. The first attempt of an acquisition is begun directly.
+//! A *flow* is a file of functions over this state. A function decides, changes what it decided about, and
+//! returns the step that follows, which the loop of the engine carries out. The first attempt of an
+//! acquisition is begun directly.
 
 use super::ground::Ground;
 use super::locks::Locks;
@@ -36,6 +36,6 @@ pub(super) enum Step {
     Refuse(Id),
     /// It ends by its caller, which awaits the release or not.
     Release { id: Id, awaited: bool },
-    /// The same, where others of this engine wait for its lock.
+    /// It ends by its caller, and others of this engine wait for its lock.
     PassOn { id: Id, awaited: bool },
 }

@@ -16,7 +16,7 @@ use crate::mutants::mutant;
 /// A lock was acquired of which more is to be noted.
 #[cold]
 #[inline(never)]
-pub(super) fn note_acquired(ground: &mut Ground, locks: &mut Locks, id: Id) {
+pub(super) fn note_acquired(ground: &mut Ground, locks: &Locks, id: Id) {
     let op = locks.ops.get(id);
     let (took, attempts) = (ground.now.saturating_duration_since(op.asked.submitted), op.tries.count);
     if op.is_timed {
@@ -51,7 +51,7 @@ pub(super) fn note_ended(ground: &mut Ground, locks: &mut Locks, id: Id) {
 /// A lock is left to its TTL or for a time, after it was `held` so long; or masters showed that it was
 /// lost before.
 #[cold]
-pub(super) fn note_left(ground: &mut Ground, locks: &mut Locks, id: Id, held: Duration, is_lost: bool) {
+pub(super) fn note_left(ground: &mut Ground, locks: &Locks, id: Id, held: Duration, is_lost: bool) {
     if is_lost {
         ground.stats.lost += 1;
         note_hold(ground, locks, id, held, |resource, held| Event::Lost { resource, held });
@@ -82,7 +82,7 @@ pub(super) fn note_lost(ground: &mut Ground, locks: &mut Locks, id: Id) {
 /// A lock was held for so long: records the time if it is timed, and the event of its end.
 fn note_hold(
     ground: &mut Ground,
-    locks: &mut Locks,
+    locks: &Locks,
     id: Id,
     held: Duration,
     event: fn(Bytes, Duration) -> Event,

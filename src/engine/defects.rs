@@ -5,10 +5,12 @@ use super::ground::Ground;
 use super::kind::Kind;
 use super::locks::Locks;
 use super::mode::ModeState;
-use super::op::Op;
+use super::op::{Op, OpState};
+use super::owed::{Owed, Question};
 use super::request::Outcome;
 use super::slab::Id;
-use crate::lock::MasterSet;
+use crate::lock::command::query::encode_forced_delete;
+use crate::lock::{MasterId, MasterSet};
 
 impl Locks {
     /// The votes for one fencing token count for the next one.
@@ -16,7 +18,9 @@ impl Locks {
     pub(super) fn kept_votes(&self, id: Id) -> MasterSet {
         let op = self.ops.get(id);
         match (&op.mode, self.claims.find(op.claim)) {
-            (ModeState::Fenced(_), Some(before)) if op.tries.count > 0 => before.tally.granted,
+            (ModeState::Fenced(_), Some(before)) if matches!(op.state(), OpState::Acquiring { .. }) => {
+                before.tally.granted
+            }
             _ => MasterSet::EMPTY,
         }
     }
@@ -56,7 +60,7 @@ impl Locks {
 }
 
 impl Core {
-    /// A release leaves the connection of its `SET`.
+    /// A release leaves the connection of its `SET`, which ends without a word.
     #[cold]
     pub(super) fn release_on_other_connection(&mut self, id: Id) {
         let Self { ground, masters, locks } = self;
@@ -65,6 +69,19 @@ impl Core {
         for master in claim.asked.without(is_answered).iter() {
             masters.fleet.fail(ground, master, "a release takes another connection");
             locks.claims.ids().for_each(|id| locks.claims.get_mut(id).note_stray(master, true));
+        }
+    }
+
+    /// The forced deletions that a lost connection owed go out over the next one.
+    #[cold]
+    pub(super) fn repeat_forced_deletions(&mut self, master: MasterId) {
+        let Self { masters, locks, .. } = self;
+        for id in locks.ops.ids() {
+            if locks.query_at(master, id).is_some() {
+                let (owed, key) =
+                    (Owed::Query { question: Question::ForcedDelete, id }, &locks.ops.get(id).key);
+                masters.fleet.queue(MasterSet::only(master), owed, |out| encode_forced_delete(out, key));
+            }
         }
     }
 }

@@ -1,35 +1,31 @@
-//! How an acquisition ends without the lock, and an operation for good.
+//! The end of an acquisition without the lock, and the freeing of any operation.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::core::{Core, Step};
+use super::core::Core;
 use super::fair::{self, Leaving};
 use super::request::Outcome;
 use super::slab::Id;
 use super::{turns, waiting};
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::event::Event;
-use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, Vote};
 
 /// Ends an acquisition as its latest attempt failed.
-pub(super) fn deny(core: &mut Core, id: Id) -> Step {
+pub(super) fn deny(core: &mut Core, id: Id) {
     let Core { ground, locks, .. } = core;
     let denied = locks.ops.get_mut(id).tries.denied.take().expect("an attempt failed");
     let op = locks.ops.get(id);
     let error = op.denial(ground.now, *denied, &op.tries.holders, locks.held_by(ground.now, id));
-    end_denied(core, id, error)
+    end_denied(core, id, error);
 }
 
 /// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
 /// masters.
-pub(super) fn deny_queued(core: &mut Core, id: Id) -> Step {
+pub(super) fn deny_queued(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let op = core.locks.ops.get(id);
-    let key = core.locks.key_of(id.index);
-    let head = core.locks.queues.find(core.locks.queues.hash(key), |place| core.locks.key_of(place) == key);
+    let head = core.locks.head_for(id);
     let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
     let mut holder_label = None;
     if let Some(held_until) = head.and_then(|place| core.locks.held_until(place)) {
@@ -52,23 +48,23 @@ pub(super) fn deny_queued(core: &mut Core, id: Id) -> Step {
         None => {
             let labels = core.ground.config.labels.iter().cloned();
             let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
-            let resource =
-                Bytes::copy_from_slice(command::entry::name_in(key, core.ground.config.prefix.len()));
+            let resource = core.locks.name_of(&core.ground.config, id);
             let report = Report { round: Round::Acquire, resource, votes };
             let (attempts, took) = (op.tries.count, now - op.asked.submitted);
             let denial = Denial { attempts, took, holder, held_by, holder_label, report };
             AcquireError::Contended(Box::new(denial))
         }
     };
-    end_denied(core, id, error)
+    end_denied(core, id, error);
 }
+
 /// Ends an acquisition for want of room.
-pub(super) fn refuse(core: &mut Core, id: Id) -> Step {
-    end_denied(core, id, AcquireError::Overloaded)
+pub(super) fn refuse(core: &mut Core, id: Id) {
+    end_denied(core, id, AcquireError::Overloaded);
 }
 
 /// Ends an acquisition that did not get the lock.
-fn end_denied(core: &mut Core, id: Id, error: AcquireError) -> Step {
+fn end_denied(core: &mut Core, id: Id, error: AcquireError) {
     let op = core.locks.ops.get(id);
     if op.has_waited() {
         core.ground.stats.wait_time.record(core.ground.now.saturating_duration_since(op.asked.submitted));
@@ -80,12 +76,11 @@ fn end_denied(core: &mut Core, id: Id, error: AcquireError) -> Step {
     }
     end_op(core, id);
     core.ground.report_outcome(id, Outcome::Acquire(Err(error)));
-    Step::Done
 }
 
 /// Frees an operation that is over.
 pub(super) fn end_op(core: &mut Core, id: Id) {
-    waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, false);
+    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, false);
     waiting::unwatch(core, id);
     turns::leave_queue(&mut core.ground, &mut core.locks, id, Duration::ZERO);
     let op = core.locks.ops.get_mut(id);
@@ -93,6 +88,6 @@ pub(super) fn end_op(core: &mut Core, id: Id) {
         let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
         fair::leave(&mut core.masters.fleet, &leaving);
     }
-    core.locks.ops.get_mut(id).query = None;
+    op.query = None;
     core.locks.ops.free(id);
 }

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::claim::Claim;
 use super::connection::{State, Wishes};
 use super::ground::Ground;
 use super::groups::{Groups, Notify};
@@ -24,7 +25,7 @@ use crate::limits;
 use crate::lock::command::entry::Entry;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy};
-use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, quorum};
+use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, Vote, quorum};
 use crate::mutants::mutant;
 use crate::resp;
 
@@ -505,6 +506,17 @@ impl Fleet {
     pub(super) fn quarantined_at(&self, at: Instant) -> MasterSet {
         let is_quarantined = |link: &&Link| link.quarantined_until.is_some_and(|until| until > at);
         self.links.iter().filter(is_quarantined).map(|link| link.master).collect()
+    }
+
+    /// Masters that were not asked for a claim vote `Failed` at once: they are known to be down or silent, or
+    /// have no room in their queues.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fail_unasked(&mut self, claim: &mut Claim) {
+        for master in self.all.without(claim.asked).iter() {
+            claim.record(master, Vote::Failed(self.why_unasked(master)));
+            self.link_mut(master).stats.unanswered += 1;
+        }
     }
 
     /// Why a master was not sent a request that goes to all usable ones.

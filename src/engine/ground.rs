@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 use super::renewal::Ticks;
 use super::request::{OpId, Outcome, SubmitError};
@@ -19,13 +19,13 @@ use super::wall_clock::WallClock;
 use crate::config::Config;
 use crate::error::AcquireError;
 use crate::event::Event;
-use crate::lock::{MasterId, Resource, quorum};
-use crate::mutants::{self, mutant};
+use crate::lock::{Resource, quorum};
+use crate::mutants;
 
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) config: Arc<Config>,
-    /// The time of the call under way: each call that takes the time sets it first.
+    /// The time of the latest call that may change operations, claims or connections.
     pub(super) now: Instant,
     pub(super) rng: StdRng,
     pub(super) timers: Timers,
@@ -74,29 +74,5 @@ impl Ground {
             Event::Denied { resource, error: AcquireError::Overloaded }
         });
         SubmitError::Overloaded
-    }
-
-    /// A random pause after an attempt that took so long, the more of them the longer.
-    pub(super) fn draw_pause(&mut self, took: Duration, attempts: u32) -> Duration {
-        // At least a millisecond: known-down masters fail an attempt in no time at all.
-        let floor = took.max(Duration::from_millis(1));
-        if let Some(asked) = self.config.retry_delay_after(attempts) {
-            // Longer than the attempt was, and at random times all the same: else clients that met once would
-            // meet again.
-            return asked.max(floor) + self.rng.random_range(Duration::ZERO..=floor);
-        }
-        let base = floor.max(self.config.retry_delay_min);
-        let doubled = base.saturating_mul(1 << attempts.min(16));
-        let mut range = doubled.min(self.config.retry_delay_max.max(base));
-        if mutant!(NoJitter) {
-            range = Duration::ZERO;
-        }
-        base + self.rng.random_range(Duration::ZERO..=range)
-    }
-
-    /// Another process answered in place of the one before, whether it is taken in or not.
-    pub(super) fn report_restart(&mut self, master: MasterId) {
-        let name = &self.config.labels[master.index()];
-        self.events.push(|| Event::Restarted { master: name.clone() });
     }
 }

@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::core::{Core, Step};
+use super::fleet::Fleet;
 use super::ground::Ground;
 use super::kind::Tag;
 use super::locks::Locks;
@@ -57,7 +58,7 @@ use crate::mutants::mutant;
 #[cold]
 pub(super) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     let Core { ground, masters, locks } = core;
-    let Some((successor, streak)) = successor_of(masters, locks, ground.now, id) else {
+    let Some((successor, streak)) = successor_of(&masters.fleet, locks, ground.now, id) else {
         turns::leave_queue(ground, locks, id, turn_time(ground, locks, id));
         return Step::Release { id, awaited };
     };
@@ -76,21 +77,20 @@ pub(super) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     }
     hand_over(core, claim_id, successor, streak);
     if awaited {
-        release::check(core, claim_id, id);
+        release::check(core, claim_id);
     }
     Step::Decide(successor)
 }
 
 /// The next in the queue, if the lock can and may be handed over to it.
-fn successor_of(masters: &Masters, locks: &Locks, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
+fn successor_of(fleet: &Fleet, locks: &Locks, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
     let op = locks.ops.get(id);
     let &Held { since, valid_until, .. } = op.held()?;
     let streak = op.streak(since);
     let is_spent =
         streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
     let holders = locks.claims.get(op.claim).holders();
-    let can_be_asked =
-        holders.intersection(masters.fleet.usable).has(masters.fleet.quorum) && !locks.claims.is_full();
+    let can_be_asked = holders.intersection(fleet.usable).has(fleet.quorum) && !locks.claims.is_full();
     if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
         return None;
     }
@@ -154,7 +154,7 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     op.tries.streak = streak;
     ground.stats.hand_overs += 1;
     ground.timers.arm(op_timer(successor), deadline);
-    new.fail_unasked(fleet);
+    fleet.fail_unasked(new);
 }
 
 /// The answer to the release of a claim that is handed over, by the answer to a swap, which is a vote.

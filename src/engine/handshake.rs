@@ -240,7 +240,8 @@ impl Handshake {
         if config.wakes_waiters {
             commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &key, b""]);
             let sha = RELEASE_WAKE.sha.as_bytes();
-            commands.push(HandshakeStep::TryNotifying, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
+            commands
+                .push(HandshakeStep::TryNotifying, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
         }
         commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
         (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
@@ -266,12 +267,19 @@ impl Handshake {
         match (step, reply) {
             (_, Reply::Error(text)) => {
                 let text = without_password(without_arguments(text), self.login.as_ref());
-                if matches!(step, HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::Echo) || text.starts_with(b"LOADING") {
+                if matches!(step, HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::Echo)
+                    || text.starts_with(b"LOADING")
+                {
                     return Err(trouble::step_refused(step.name(), text));
                 }
                 // A server without a native command is the usual case, not worth a word.
-                if !matches!(step, HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx | HandshakeStep::TryNotifying)
-                    || text.starts_with(b"NOPERM")
+                if !matches!(
+                    step,
+                    HandshakeStep::TrySetIfEq
+                        | HandshakeStep::TryDelIfEq
+                        | HandshakeStep::TryDelEx
+                        | HandshakeStep::TryNotifying
+                ) || text.starts_with(b"NOPERM")
                 {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
                 }
@@ -363,7 +371,10 @@ mod tests {
     fn login_and_database_come_first_and_the_nonce_last() {
         let steps = |url| handshake(url).1.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
         let plain = steps("redis://h");
-        assert_eq!((plain.first(), plain.last()), (Some(&HandshakeStep::SetName), Some(&HandshakeStep::Echo)));
+        assert_eq!(
+            (plain.first(), plain.last()),
+            (Some(&HandshakeStep::SetName), Some(&HandshakeStep::Echo))
+        );
         assert_eq!(steps("redis://me:pw@h/3")[..2], [HandshakeStep::Auth, HandshakeStep::Select]);
         let (_, commands) = handshake("redis://me:pw@h");
         assert_eq!(commands[0].1, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n");
@@ -385,17 +396,28 @@ mod tests {
         let (mut handshake, _) = handshake("redis://h");
         let noperm = Reply::Error(b"NOPERM no");
         // Each script is loaded by a command of its own.
-        for step in [HandshakeStep::SetName, HandshakeStep::LoadScript, HandshakeStep::LoadScript, HandshakeStep::InfoServer, HandshakeStep::TryDelIfEq] {
+        for step in [
+            HandshakeStep::SetName,
+            HandshakeStep::LoadScript,
+            HandshakeStep::LoadScript,
+            HandshakeStep::InfoServer,
+            HandshakeStep::TryDelIfEq,
+        ] {
             assert_eq!(handshake.handle_reply(step, &noperm), Ok(false), "{step:?}");
         }
-        assert_eq!(handshake.handle_reply(HandshakeStep::TryDelEx, &Reply::Error(b"ERR unknown command")), Ok(false));
+        assert_eq!(
+            handshake.handle_reply(HandshakeStep::TryDelEx, &Reply::Error(b"ERR unknown command")),
+            Ok(false)
+        );
         let names: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["CLIENT SETNAME", "SCRIPT LOAD", "INFO server", "DELIFEQ"]);
         for step in [HandshakeStep::Auth, HandshakeStep::Select, HandshakeStep::Echo] {
             assert!(handshake.handle_reply(step, &noperm).is_err(), "{step:?}");
         }
         assert!(
-            handshake.handle_reply(HandshakeStep::InfoServer, &Reply::Error(b"LOADING Redis is loading")).is_err()
+            handshake
+                .handle_reply(HandshakeStep::InfoServer, &Reply::Error(b"LOADING Redis is loading"))
+                .is_err()
         );
         assert!(handshake.handle_reply(HandshakeStep::SetName, &Reply::Integer(1)).is_err());
     }

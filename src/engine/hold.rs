@@ -29,23 +29,8 @@ use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
 use crate::mutants::mutant;
 
-/// Why a master was not sent an extension.
-fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
-    let master = link.master;
-    if !claim.asked.contains(master) {
-        Failure::NotHeld
-    } else if claim.doubts.twins.contains(master) {
-        Failure::SameServer
-    } else if !usable.contains(master) {
-        link.absence()
-    } else if unsure.contains(master) {
-        Failure::ConnectionLost
-    } else {
-        Failure::QueueFull
-    }
-}
-
-pub(super) fn submit(core: &mut Core, id: Id, ttl: Duration) {
+/// Takes an extension.
+pub(super) fn submit_extend(core: &mut Core, id: Id, ttl: Duration) {
     let started = core.ground.config.ttl(ttl).map_err(ExtendError::Input);
     if let Err(error) = started.and_then(|ttl| start_extend(core, id, ttl)) {
         core.ground.report_outcome(id, Outcome::Extend(Err(error)));
@@ -59,7 +44,7 @@ pub(super) fn submit(core: &mut Core, id: Id, ttl: Duration) {
 
 /// Queues the extension on every usable master that may hold the key and will not cut it short
 /// afterwards.
-pub(super) fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
+fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
     let max_hold = ground.config.max_hold;
@@ -113,6 +98,23 @@ pub(super) fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), Exte
     Ok(())
 }
 
+/// Why a master was not sent an extension.
+fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
+    let master = link.master;
+    if !claim.asked.contains(master) {
+        Failure::NotHeld
+    } else if claim.doubts.twins.contains(master) {
+        Failure::SameServer
+    } else if !usable.contains(master) {
+        link.absence()
+    } else if unsure.contains(master) {
+        Failure::ConnectionLost
+    } else {
+        Failure::QueueFull
+    }
+}
+
+/// The vote of a master on an extension, also one whose round is over.
 pub(super) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32, vote: Vote) {
     let Some(op) = core.locks.ops.find_mut(id) else { return };
     let claim_id = op.claim;
@@ -146,12 +148,13 @@ pub(super) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32,
             extension.tally.failed.insert(master);
             claim.failures.push((master, failure));
         }
-        Vote::Pending => {}
+        Vote::Pending => unreachable!("it is the vote of a reply"),
     }
     decide_extend(core, id);
 }
 
-pub(super) fn decide_extend(core: &mut Core, id: Id) {
+/// Votes have come that may decide the extension under way.
+fn decide_extend(core: &mut Core, id: Id) {
     let now = core.ground.now;
     let quarantined = core.masters.fleet.quarantined(now);
     let op = core.locks.ops.get_mut(id);
@@ -244,10 +247,11 @@ fn end_validity(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let op = locks.ops.get_mut(id);
     let held = op.held_mut().expect("only a held lock has a validity");
     if !mutant!(ProvenLossStaysValid) {
-        held.valid_until = ground.now.min(held.valid_until);
-        let valid_until = held.valid_until;
-        if !mutant!(LossUnpublished) {
-            op.move_validity(valid_until);
+        let end = ground.now.min(held.valid_until);
+        if mutant!(LossUnpublished) {
+            held.valid_until = end;
+        } else {
+            op.move_validity(end);
         }
     }
     counting::note_lost(ground, locks, id);
@@ -270,7 +274,7 @@ fn settle_extension(core: &mut Core, id: Id, tally: &Tally) {
 }
 
 /// The extension's time is over: who has not answered has failed.
-pub(super) fn miss_extend(core: &mut Core, id: Id) {
+fn miss_extend(core: &mut Core, id: Id) {
     let op = core.locks.ops.get_mut(id);
     let (claim_id, ttl) = (op.claim, op.asked.ttl);
     let extension =
@@ -350,13 +354,16 @@ pub(super) fn lose_vote(core: &mut Core, master: MasterId, id: Id) {
 
 /// A master can be asked again, over a new connection or after a silence.
 pub(super) fn repair(core: &mut Core, master: MasterId) {
+    if mutant!(ForcedDeletionAgain) {
+        core.repeat_forced_deletions(master);
+    }
     for id in core.locks.ops.ids() {
         repair_op(core, master, id);
     }
 }
 
 /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
-pub(super) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
+fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get(id);
     let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
@@ -440,7 +447,7 @@ pub(super) fn submit_notify_loss(ground: &mut Ground, locks: &mut Locks, id: Id)
 }
 
 /// An extension has its verdict: plans what follows for a lock that is kept.
-pub(super) fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended: bool) {
+fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended: bool) {
     let op = locks.ops.get_mut(id);
     let ttl = op.asked.ttl;
     let held = op.held_mut().expect("it was held to be extended");
@@ -455,19 +462,14 @@ pub(super) fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, i
 }
 
 /// Reports how a renewal ended, if the caller asked for it.
-pub(super) fn report_renewal(
-    ground: &mut Ground,
-    locks: &mut Locks,
-    id: Id,
-    result: &Result<Instant, ExtendError>,
-) {
+fn report_renewal(ground: &mut Ground, locks: &Locks, id: Id, result: &Result<Instant, ExtendError>) {
     if locks.held(id).renewal.is_some_and(|renewal| renewal.is_reported) {
         ground.report_outcome(id, Outcome::Renewal(result.clone()));
     }
 }
 
 /// Reports that the longest hold lets no renewal follow, if that is so.
-pub(super) fn report_renewals_end(ground: &mut Ground, locks: &mut Locks, id: Id) {
+fn report_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
     if let Held { renewal: Some(renewal), since, .. } = locks.held(id)
         && renewal.renew_at.is_none()
         && !mutant!(RenewalEndUnreported)
@@ -478,7 +480,7 @@ pub(super) fn report_renewals_end(ground: &mut Ground, locks: &mut Locks, id: Id
 }
 
 /// Reports, once, that a lock is lost or about to be, and keeps it no longer.
-pub(super) fn report_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
+fn report_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let Some(held) = locks.ops.get_mut(id).held_mut() else { return };
     let valid_until = held.valid_until;
     if std::mem::take(&mut held.notifies_loss) {

@@ -4,10 +4,7 @@
 //! once, and late answers find nothing. Its key ends by its TTL. A grant that comes late on a minority is
 //! part of it.
 //!
-//! A lock that is left for a time ends as a released one does, with another command: each master is sent the
-//! rest of the time as the key's TTL, over a new connection again, until it has answered. A master that has
-//! not answered when the time is over is sent a release. An answer counts if it comes within the answer limit
-//! of its sending: later, the master may have counted the rest from later, too, so it is sent what is left.
+//! A lock that is left for a time gets another TTL. `release.rs` sends the rest and takes the answers.
 //!
 //! To the other callers of this engine a left lock is like another client's: they ask the masters, and it is
 //! not handed over.
@@ -59,7 +56,7 @@ pub(super) fn leave_for(core: &mut Core, id: Id, rest: Duration) -> Result<(), L
     // The queue of a fair lock says which waiter is to be notified.
     locks.claims.get_mut(claim_id).notifies &= left_queue.is_none();
     if !release::leave_claim(core, claim_id, leaving) {
-        release::settle(core, claim_id, id);
+        release::settle(core, claim_id);
     }
     if let Some(left_queue) = left_queue {
         fair::leave(&mut core.masters.fleet, &left_queue);

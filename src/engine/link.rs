@@ -11,7 +11,7 @@ use rand::Rng;
 
 use super::connection::{Connection, State};
 use super::groups::Commands;
-use super::handshake::{Handshake, Learnt, HandshakeStep};
+use super::handshake::{Handshake, HandshakeStep, Learnt};
 use super::kind::Tag;
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};

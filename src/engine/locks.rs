@@ -1,4 +1,4 @@
-//! The tables of an engine: its operations, the claims on the masters, and who waits for what.
+//! The tables of an engine: its operations, the claims on the masters, and the wait queues.
 
 use std::time::Instant;
 
@@ -8,6 +8,7 @@ use rand::Rng;
 use super::claim::Claim;
 use super::ground::Ground;
 use super::op::{Held, Op};
+use super::query::Query;
 use super::slab::{Id, Slab};
 use super::timers::op_timer;
 use super::wait_queues::WaitQueues;
@@ -110,5 +111,11 @@ impl Locks {
                 queuing.forget(master);
             }
         }
+    }
+
+    /// The query of an operation, if this master's answer to it is still wanted.
+    pub(super) fn query_at(&mut self, master: MasterId, id: Id) -> Option<&mut Query> {
+        let query = self.ops.find_mut(id)?.query.as_deref_mut()?;
+        query.asked.contains(master).then_some(query)
     }
 }

@@ -178,12 +178,12 @@ impl Logins {
         }
         // One that hangs is not asked again before it answers.
         if !own.is_asked {
-            self.retry(ground, retry_at, master);
+            self.retry(ground, master, retry_at);
         }
     }
 
     /// Asks the provider again at this time at the latest.
-    pub(super) fn retry(&mut self, ground: &mut Ground, at: Instant, master: MasterId) {
+    pub(super) fn retry(&mut self, ground: &mut Ground, master: MasterId, at: Instant) {
         let own = &mut self.masters[master.index()];
         own.renew_at = Some(own.renew_at.map_or(at, |renew_at| renew_at.min(at)));
         self.arm(ground, master);

@@ -1,5 +1,4 @@
-//! The masters of an engine, by all that leads to them: the connections for commands, those for
-//! subscriptions, and the logins of both.
+//! The masters of an engine: connections for commands and for subscriptions, and the logins of both.
 //!
 //! Credentials change: attempts to connect wait for them, and open connections get them in place. A refused
 //! `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the server
@@ -38,8 +37,8 @@ impl Masters {
         }
     }
 
-    /// Takes the credentials of a master, or the reason why there are none. Open connections get them by
-    /// `AUTH` in place. Returns the reason, with which attempts to connect that wait for credentials fail.
+    /// Takes the credentials of a master. Open connections get them by `AUTH` in place. Returns the reason if
+    /// there are none: waiting attempts to connect are to fail with it.
     pub(super) fn take_credentials(
         &mut self,
         ground: &mut Ground,
@@ -115,7 +114,7 @@ impl Masters {
             && connection.login.wants(current.version)
             && !self.fleet.send_login(master, login, current.version)
         {
-            self.logins.retry(ground, ground.now + limits::CREDENTIALS_PAUSE_MIN, master);
+            self.logins.retry(ground, master, ground.now + limits::CREDENTIALS_PAUSE_MIN);
         }
         let current = self.logins.current(master);
         self.subscriptions.bring_login(ground, master, current);
@@ -190,12 +189,18 @@ impl Masters {
         let name = &ground.config.labels[master.index()];
         ground.events.push(|| Event::Connected { master: name.clone(), is_reconnect });
         if is_restart {
-            ground.report_restart(master);
+            self.report_restart(ground, master);
         }
         let name = &ground.config.labels[master.index()];
         if let Some(until) = self.fleet.link(master).quarantined_until {
             let left = until.saturating_duration_since(ground.now);
             ground.events.push(|| Event::Quarantined { master: name.clone(), left });
         }
+    }
+
+    /// Another process answered in place of the one before, whether it is taken in or not.
+    pub(super) fn report_restart(&self, ground: &mut Ground, master: MasterId) {
+        let name = &ground.config.labels[master.index()];
+        ground.events.push(|| Event::Restarted { master: name.clone() });
     }
 }

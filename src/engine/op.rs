@@ -105,7 +105,7 @@ pub(super) struct Tries {
     pub(super) reader_count: usize,
 }
 
-/// State of an operation. It owns no memory, so the ordinary path sets it without looking at the one before.
+/// State of an operation. It owns no memory, so a transition drops nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OpState {
     /// Nothing was asked of a master or of a wait queue.
@@ -137,8 +137,9 @@ impl OpState {
                 Self::New | Self::Queued { .. } | Self::Waiting { .. } | Self::Acquiring { .. }
             ),
             Self::Queued { .. } => matches!(before, Self::New | Self::Queued { .. } | Self::Waiting { .. }),
-            Self::Waiting { .. } => matches!(before, Self::Waiting { .. } | Self::Acquiring { .. }),
-            Self::Asking { .. } | Self::Held(_) => matches!(before, Self::Acquiring { .. }),
+            Self::Waiting { .. } | Self::Asking { .. } | Self::Held(_) => {
+                matches!(before, Self::Acquiring { .. })
+            }
             Self::Releasing => matches!(before, Self::Acquiring { .. } | Self::Held(_)),
             Self::Query => matches!(before, Self::New),
         }
@@ -417,11 +418,11 @@ impl Op {
     /// Plans the attempt behind one that failed. Nothing else sets its time, and until it begins it is only
     /// brought forward.
     pub(super) fn retry_by(&mut self, at: Instant) {
-        let retry_at = match self.state {
-            OpState::Waiting { retry_at } => retry_at.min(at),
-            _ => at,
-        };
-        self.enter(OpState::Waiting { retry_at });
+        if let OpState::Waiting { retry_at } = &mut self.state {
+            *retry_at = at.min(*retry_at);
+        } else {
+            self.enter(OpState::Waiting { retry_at: at });
+        }
     }
 
     /// When the next attempt is planned, between two attempts.

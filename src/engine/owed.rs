@@ -110,11 +110,11 @@ pub(super) enum Answer {
     Extend(Id, u32, Vote),
     Release(Id, ReleaseAnswer),
     Rest(Id, Vote),
-    /// None, to a rest whose time is over.
+    /// `script.rs` sends no rest again: its time is over.
     RestOver(Id),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
-    /// A swap that was to be sent again: it has no room, or is void by now.
+    /// `script.rs` cannot send a swap again: it has no room, or is void by now.
     SwapUnsent(Id, u32),
     Holder(Id, HolderTtl),
     Value(Id, Result<Box<[u8]>, Failure>),

@@ -15,6 +15,7 @@ use super::owed::{Owed, Question};
 use super::query::Query;
 use super::request::{OpId, Outcome, SubmitError, Validity};
 use super::slab::Id;
+use super::waiting;
 
 use crate::error::AcquireError;
 use crate::event::Event;
@@ -52,7 +53,7 @@ pub(super) fn submit_force_unlock(core: &mut Core, resource: Resource<'_>) -> Re
     Ok(OpId(id))
 }
 
-pub(super) fn send_forced_deletion(core: &mut Core, to: MasterSet, id: Id) -> MasterSet {
+fn send_forced_deletion(core: &mut Core, to: MasterSet, id: Id) -> MasterSet {
     let Core { masters, locks, .. } = core;
     let owed = Owed::Query { question: Question::ForcedDelete, id };
     let key = &locks.ops.get(id).key;
@@ -66,7 +67,7 @@ pub(super) fn submit_pause(
     limit: Duration,
 ) -> Result<OpId, SubmitError> {
     let (id, _) = begin_query(core, None)?;
-    let time = core.ground.draw_pause(took, attempts).min(limit);
+    let time = waiting::draw_pause(&mut core.ground, took, attempts).min(limit);
     start_query(core, id, Query::pause(core.ground.now, time));
     Ok(OpId(id))
 }
@@ -92,14 +93,8 @@ fn start_query(core: &mut Core, id: Id, query: Query) {
     check_query(core, id);
 }
 
-/// The query of this operation, if this master's answer to it is still wanted.
-fn query_at(locks: &mut Locks, master: MasterId, id: Id) -> Option<&mut Query> {
-    let query = locks.ops.find_mut(id)?.query.as_deref_mut()?;
-    query.asked.contains(master).then_some(query)
-}
-
 pub(super) fn handle_value(locks: &mut Locks, master: MasterId, id: Id, value: Result<Box<[u8]>, Failure>) {
-    if let Some(query) = query_at(locks, master, id) {
+    if let Some(query) = locks.query_at(master, id) {
         query.note_value(master, value);
     } else if let (Some(op), Ok(value)) = (locks.ops.find_mut(id), value)
         && let Some(denied) = op.denied_lately()
@@ -115,7 +110,7 @@ pub(super) fn handle_reader_count(
     id: Id,
     count: Result<usize, Failure>,
 ) {
-    if let Some(query) = query_at(locks, master, id) {
+    if let Some(query) = locks.query_at(master, id) {
         query.note_reader_count(master, count);
     } else if let (Some(op), Ok(count)) = (locks.ops.find_mut(id), count)
         && op.denied_lately().is_some()
@@ -128,14 +123,14 @@ pub(super) fn handle_reader_count(
 
 pub(super) fn handle_time_left(core: &mut Core, master: MasterId, id: Id, left: Result<HolderTtl, Failure>) {
     let left_in_quarantine = core.masters.fleet.left_in_quarantine(core.ground.now, master);
-    if let Some(query) = query_at(&mut core.locks, master, id) {
+    if let Some(query) = core.locks.query_at(master, id) {
         query.note_time_left(master, left, left_in_quarantine);
         check_query(core, id);
     }
 }
 
 pub(super) fn handle_forced_delete(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
-    if let Some(query) = query_at(&mut core.locks, master, id) {
+    if let Some(query) = core.locks.query_at(master, id) {
         query.note_deletion(master, answer);
         check_query(core, id);
     }
@@ -158,7 +153,7 @@ pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
         return;
     }
     for id in core.locks.ops.ids() {
-        if let Some(query) = query_at(&mut core.locks, master, id) {
+        if let Some(query) = core.locks.query_at(master, id) {
             query.fail_at(master, Failure::ConnectionLost);
             check_query(core, id);
         }
@@ -229,14 +224,4 @@ pub(super) fn end_held(ground: &mut Ground, locks: &mut Locks, id: Id) -> bool {
         ground.report_outcome(id, Outcome::Lost(ground.now));
     }
     true
-}
-
-/// The forced deletions that a lost connection owed go out over the next one: a deliberate defect.
-#[cold]
-pub(super) fn repeat_forced_deletions(core: &mut Core, master: MasterId) {
-    for id in core.locks.ops.ids() {
-        if query_at(&mut core.locks, master, id).is_some() {
-            send_forced_deletion(core, MasterSet::only(master), id);
-        }
-    }
 }

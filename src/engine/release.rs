@@ -2,12 +2,18 @@
 //!
 //! A release goes to every master that may hold the key, behind whatever was sent before, and again until
 //! each has answered or the key has expired (I9). So does the rest of the time that a lock is left for.
+//!
+//! A lock that is left for a time ends as a released one does, with another command: each master is sent the
+//! rest of the time as the key's TTL, over a new connection again, until it has answered. A master that has
+//! not answered when the time is over is sent a release. An answer counts if it comes within the answer limit
+//! of its sending: later, the master may have counted the rest from later, too, so it is sent what is left.
 
 use std::time::Instant;
 
 use super::claim::{Counted, Course, NO_RELEASE};
 use super::core::{Core, Step};
 use super::fair::{self, Leaving as LeavingQueues};
+use super::fleet::Fleet;
 use super::ground::Ground;
 use super::groups::Notify;
 use super::leaving::Leaving;
@@ -62,7 +68,7 @@ fn report_nothing_left(ground: &mut Ground, id: Id, awaited: bool) {
 #[cold]
 #[inline(never)]
 fn release_fair(core: &mut Core, id: Id, awaited: bool) -> Step {
-    waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, false);
+    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, false);
     waiting::unwatch(core, id);
     let op = core.locks.ops.get_mut(id);
     let queuing = op.policy.take_queuing().expect("the lock is fair");
@@ -76,8 +82,9 @@ fn release_fair(core: &mut Core, id: Id, awaited: bool) -> Step {
         claim.notifies = false;
     }
     let step = end(core, id, awaited);
+    assert!(step == Step::Done, "a fair lock is alone in its queue, and is released at once");
     fair::leave(&mut core.masters.fleet, &leaving);
-    step
+    Step::Done
 }
 
 /// Ends an operation that goes on, whatever its state.
@@ -120,7 +127,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
     }
     let is_under_way = release_claim(core, due, claim_id);
     if awaited && !is_under_way {
-        settle(core, claim_id, id);
+        settle(core, claim_id);
     }
     Step::Done
 }
@@ -130,7 +137,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
 #[cold]
 #[inline(never)]
 fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
-    waiting::withdraw_reservation(&mut core.masters, &mut core.locks, id, false);
+    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, false);
     waiting::unwatch(core, id);
     let op = core.locks.ops.get(id);
     if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner == Some(id)) {
@@ -157,7 +164,7 @@ pub(super) fn release_attempt(core: &mut Core, id: Id) {
 /// for this claim. False if none will come.
 // Inlined, for it is the better part of submitting a release.
 #[inline(always)]
-pub(super) fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
+fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     let claim = core.locks.claims.get_mut(id);
     if claim.release.is_some() {
         return true;
@@ -227,7 +234,7 @@ pub(super) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
 pub(super) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
     // A master that has lost the key has published nothing either.
     if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
-        publish_without(&mut core.masters, &mut core.locks, master, id);
+        publish_without(&mut core.masters.fleet, &mut core.locks, master, id);
     }
     take_answer(core, master, id, answer);
 }
@@ -235,12 +242,13 @@ pub(super) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
 /// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
 fn take_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
     let Some(claim) = core.locks.claims.find_mut(id) else { return };
-    let needed = claim.needed_answers(&core.masters.fleet);
+    let fleet = &core.masters.fleet;
+    let needed = claim.needed_answers(fleet.count(), fleet.quorum);
     let release = claim.release.as_mut().expect(NO_RELEASE);
     match answer {
         ReleaseAnswer::Deleted => {
             return match (claim.count_deleted(master, needed), claim.owner) {
-                (Counted::Decides, Some(op)) => settle(core, id, op),
+                (Counted::Decides, Some(_)) => settle(core, id),
                 (Counted::Done, _) => core.locks.claims.free(id),
                 _ => {}
             };
@@ -258,7 +266,7 @@ fn take_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer)
     }
     release.sent.remove(master);
     match claim.owner {
-        Some(op) if release.is_settled(needed) => settle(core, id, op),
+        Some(_) if release.is_settled(needed) => settle(core, id),
         _ => free_if_done(&mut core.locks, id),
     }
 }
@@ -276,11 +284,11 @@ pub(super) fn handle_timeout(core: &mut Core, id: Id) {
     }
     for master in release.sent.iter() {
         core.masters.fleet.note_missed(&mut core.ground, master, limit);
-        publish_without(&mut core.masters, &mut core.locks, master, id);
+        publish_without(&mut core.masters.fleet, &mut core.locks, master, id);
     }
     // Nor does the caller wait any longer.
-    if let Some(op) = owner {
-        settle(core, id, op);
+    if owner.is_some() {
+        settle(core, id);
     }
     // The claim may have ended with its operation.
     let Some(release) = core.locks.claims.find(id).and_then(|claim| claim.release) else { return };
@@ -294,18 +302,19 @@ pub(super) fn handle_timeout(core: &mut Core, id: Id) {
 }
 
 /// Ends an awaited release if nothing more is to be waited for.
-pub(super) fn check(core: &mut Core, claim_id: Id, id: Id) {
-    let claim = core.locks.claims.get(claim_id);
-    if claim.release.is_some_and(|release| release.is_settled(claim.needed_answers(&core.masters.fleet))) {
-        settle(core, claim_id, id);
+pub(super) fn check(core: &mut Core, claim_id: Id) {
+    let (claim, fleet) = (core.locks.claims.get(claim_id), &core.masters.fleet);
+    let needed = claim.needed_answers(fleet.count(), fleet.quorum);
+    if claim.release.is_some_and(|release| release.is_settled(needed)) {
+        settle(core, claim_id);
     }
 }
 
 /// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
 /// goes on without the caller.
-pub(super) fn settle(core: &mut Core, claim_id: Id, id: Id) {
+pub(super) fn settle(core: &mut Core, claim_id: Id) {
     let claim = core.locks.claims.get_mut(claim_id);
-    claim.owner = None;
+    let id = claim.owner.take().expect("the release is awaited");
     let is_left = claim.leaving().is_some();
     let release = claim.release_mut();
     let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
@@ -328,7 +337,7 @@ pub(super) fn settle(core: &mut Core, claim_id: Id, id: Id) {
 #[inline(never)]
 fn settle_unconfirmed(core: &mut Core, claim_id: Id, id: Id) {
     let Core { ground, masters, locks } = core;
-    let release = *locks.claims.get_mut(claim_id).release_mut();
+    let release = locks.claims.get(claim_id).release.expect(NO_RELEASE);
     let report = reports::release_report(&masters.fleet, ground.now, locks.claims.get(claim_id), &release);
     ground.report_outcome(id, Outcome::Release(Err(ReleaseError::Unconfirmed(report))));
 }
@@ -349,8 +358,17 @@ pub(super) fn handle_rest_answer(core: &mut Core, master: MasterId, id: Id, vote
     follow_rest(core, master, id);
 }
 
+/// The time is over for which a lock was left, so a master that needs the script gets no rest: the release
+/// follows.
+pub(super) fn handle_rest_over(core: &mut Core, master: MasterId, id: Id) {
+    if let Some(claim) = core.locks.claims.find_mut(id) {
+        claim.release_mut().sent.remove(master);
+        follow_rest(core, master, id);
+    }
+}
+
 /// A master owes no answer to a rest any more. If the time is over, the release follows at once.
-pub(super) fn follow_rest(core: &mut Core, master: MasterId, id: Id) {
+fn follow_rest(core: &mut Core, master: MasterId, id: Id) {
     let Some(claim) = core.locks.claims.find(id) else { return };
     let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= core.ground.now);
     if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
@@ -400,7 +418,7 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
 /// A connection broke: what it owed to this claim will not come. Returns the operation that owns the claim.
 pub(super) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<Id> {
     let Core { masters, locks, .. } = core;
-    publish_without(masters, locks, master, id);
+    publish_without(&mut masters.fleet, locks, master, id);
     let is_successor = |other| locks.claims.find(other).is_some_and(|claim| claim.has_successor(id));
     let is_forgotten = mutant!(LateSwapForgotten) && locks.claims.ids().any(is_successor);
     let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
@@ -410,13 +428,13 @@ pub(super) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<
 
 /// A master has not carried out a release, for all that is known. If it was to publish that alone, the
 /// others publish it, to all waiters.
-fn publish_without(masters: &mut Masters, locks: &mut Locks, master: MasterId, id: Id) {
+fn publish_without(fleet: &mut Fleet, locks: &mut Locks, master: MasterId, id: Id) {
     let Some(claim) = locks.claims.find_mut(id) else { return };
     let is_awaited = claim.release.is_some_and(|release| release.sent.contains(master));
     if is_awaited && claim.notify() == (Notify::Group { publisher: master }) && !mutant!(PublisherTrusted) {
         claim.publishers = MasterSet::EMPTY;
-        let others = masters.fleet.usable.without(MasterSet::only(master));
-        masters.fleet.send_notification(others, &claim.entry);
+        let others = fleet.usable.without(MasterSet::only(master));
+        fleet.send_notification(others, &claim.entry);
     }
 }
 

@@ -20,20 +20,19 @@ use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
-/// The master needs the script: sends it with the command, which also makes it known again. Returns the
-/// answer that is left: none is owed any more, or it failed for want of room.
+/// The master needs the script: sends it with the command, which also makes it known again. Returns
+/// [`Answer::Ignored`] if the request is on its way or void, else the answer that takes its place.
 pub(super) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
     let Owed::Round { verb, tag, number, id, .. } = owed else {
         // The waiter has gone, and its ticket ends with its heartbeat. The next one is to leave in time.
-        load_scripts(&mut core.masters, master, Tag::Fair);
+        load_scripts(&mut core.masters.fleet, master, Tag::Fair);
         return Answer::Ignored;
     };
-    if verb == Verb::Rest && end_rest(core, master, id) {
-        return Answer::RestOver(id);
-    }
-    let Some(sent) = send_again(core, master, owed) else { return Answer::Ignored };
+    let Some(sent) = send_again(core, master, owed) else {
+        return if verb == Verb::Rest { Answer::RestOver(id) } else { Answer::Ignored };
+    };
     if verb == Verb::Acquire {
-        load_scripts(&mut core.masters, master, tag);
+        load_scripts(&mut core.masters.fleet, master, tag);
     }
     if !sent.is_empty() {
         return Answer::Ignored;
@@ -80,28 +79,18 @@ fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet
     })
 }
 
-/// Whether the time is over for which a lock was left: its rest is not sent again.
-fn end_rest(core: &mut Core, master: MasterId, id: Id) -> bool {
-    let Some(claim) = core.locks.claims.find_mut(id) else { return false };
-    let is_over = claim.rest_to_repeat(core.ground.now).is_none();
-    if is_over {
-        claim.release_mut().sent.remove(master);
-    }
-    is_over
-}
-
 /// Loads the scripts of an attempt and of what may follow it, unless they are on their way.
-fn load_scripts(masters: &mut Masters, master: MasterId, tag: Tag) {
-    if masters.fleet.link(master).scripts_loading[tag as usize] || mutant!(LateScriptForgotten) {
+fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
+    if fleet.link(master).scripts_loading[tag as usize] || mutant!(LateScriptForgotten) {
         return;
     }
     let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
     let only = MasterSet::only(master);
     for script in first {
-        masters.fleet.queue(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
+        fleet.queue(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
     }
-    let sent = masters.fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
-    masters.fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
+    let sent = fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
+    fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
 }
 
 /// An attempt once more, unless its release is on its way already, which it would come behind.

@@ -26,12 +26,13 @@ use super::locks::Locks;
 use super::op::{OpState, Turn};
 use super::request::SubmitError;
 use super::slab::Id;
+use super::waiting;
 use crate::limits;
 use crate::lock::Resource;
 use crate::mutants::mutant;
 
 /// An acquisition that may wait. Returns whether it asks the masters, as nobody here wants the lock; else it
-/// waits behind those who do.
+/// waits behind those waiters.
 pub(super) fn enqueue(
     ground: &mut Ground,
     locks: &mut Locks,
@@ -99,7 +100,7 @@ pub(super) fn tend_queue_of(ground: &mut Ground, locks: &mut Locks, id: Id) {
 
 /// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a
 /// pause like that after a failed attempt that took so long, as others want the lock too.
-pub(super) fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took: Duration) {
+fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took: Duration) {
     let now = ground.now;
     let held_until = locks.held_until(head);
     let first = if held_until.is_some() { locks.queues.behind(head) } else { Some(head) };
@@ -112,7 +113,7 @@ pub(super) fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took
         (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
         (Some(at), _) => Turn::AfterHolder(at),
         (None, Turn::At(at)) => Turn::At(at),
-        (None, _) => Turn::At(now + ground.draw_pause(took, 1).min(left / 2)),
+        (None, _) => Turn::At(now + waiting::draw_pause(ground, took, 1).min(left / 2)),
     };
     locks.ops.get_mut(first).enter(OpState::Queued { turn });
     locks.arm(ground, first);
@@ -138,8 +139,8 @@ pub(super) fn end_queuing(ground: &mut Ground, locks: &mut Locks, id: Id) -> Ste
     match turn {
         Turn::At(at) if at <= ground.now => take_turn(ground, locks, id),
         _ => {
-            let holder = locks.queues.ahead(id.index).unwrap_or(id.index);
-            tend_queue(ground, locks, holder, Duration::ZERO);
+            let head = locks.queues.ahead(id.index).unwrap_or(id.index);
+            tend_queue(ground, locks, head, Duration::ZERO);
             Step::Done
         }
     }

@@ -85,12 +85,6 @@ impl Engine {
         }
     }
 
-    /// Returns whether [`Engine::poll_event`] has an event.
-    #[must_use]
-    pub(crate) fn has_event(&self) -> bool {
-        !self.core.ground.events.is_empty()
-    }
-
     /// Returns the state of the connection to a master.
     #[must_use]
     pub fn master_state(&self, now: Instant, master: MasterId) -> MasterState {

@@ -6,6 +6,7 @@ use rand::RngExt;
 
 use super::core::Core;
 use super::fair::Next;
+use super::fleet::Fleet;
 use super::ground::Ground;
 use super::link::Link;
 use super::locks::Locks;
@@ -25,7 +26,7 @@ const FAIR_JITTER: Duration = Duration::from_millis(2);
 /// that keeps readers out leaves its reservation until then.
 pub(super) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration) -> Option<Instant> {
     let Core { ground, masters, locks } = core;
-    if cause == Cause::NoQuorum && is_quarantined_beyond_wait(masters, locks, id) {
+    if cause == Cause::NoQuorum && is_quarantined_beyond_wait(&masters.fleet, locks, id) {
         return None;
     }
     let retry_at = draw_time(ground, masters, locks, id, took)?;
@@ -42,13 +43,13 @@ pub(super) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration
 
 /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
 /// succeed. One that is not connected may need none when it is back.
-fn is_quarantined_beyond_wait(masters: &Masters, locks: &Locks, id: Id) -> bool {
+fn is_quarantined_beyond_wait(fleet: &Fleet, locks: &Locks, id: Id) -> bool {
     let Some(wait_until) = locks.ops.get(id).asked.wait_until else { return false };
     let is_late = |link: &&Link| {
         link.connection.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until)
     };
-    let late_count = masters.fleet.links().filter(is_late).count();
-    late_count > masters.fleet.spare() && !mutant!(WaitsInQuarantine)
+    let late_count = fleet.links().filter(is_late).count();
+    late_count > fleet.spare() && !mutant!(WaitsInQuarantine)
 }
 
 /// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows,
@@ -73,7 +74,7 @@ fn draw_time(
     (last > ground.now + took).then(|| last.min(ground.now + delay))
 }
 
-/// How long an operation waits that is no fair lock's.
+/// The pause of a waiter that stands in no queue of the masters.
 fn pause(ground: &mut Ground, masters: &Masters, locks: &Locks, id: Id, took: Duration) -> Duration {
     let op = locks.ops.get(id);
     let able = masters.fleet.usable.without(masters.fleet.mute());
@@ -85,8 +86,26 @@ fn pause(ground: &mut Ground, masters: &Masters, locks: &Locks, id: Id, took: Du
         Some(bounds) if is_held && ground.config.retry_delays.is_none() => {
             ground.rng.random_range(bounds).max(took)
         }
-        _ => ground.draw_pause(took, op.tries.count),
+        _ => draw_pause(ground, took, op.tries.count),
     }
+}
+
+/// A random pause after an attempt that took so long, the more of them the longer.
+pub(super) fn draw_pause(ground: &mut Ground, took: Duration, attempts: u32) -> Duration {
+    // At least a millisecond: known-down masters fail an attempt in no time at all.
+    let floor = took.max(Duration::from_millis(1));
+    if let Some(asked) = ground.config.retry_delay_after(attempts) {
+        // Longer than the attempt was, and at random times all the same: else clients that met once would
+        // meet again.
+        return asked.max(floor) + ground.rng.random_range(Duration::ZERO..=floor);
+    }
+    let base = floor.max(ground.config.retry_delay_min);
+    let doubled = base.saturating_mul(1 << attempts.min(16));
+    let mut range = doubled.min(ground.config.retry_delay_max.max(base));
+    if mutant!(NoJitter) {
+        range = Duration::ZERO;
+    }
+    base + ground.rng.random_range(Duration::ZERO..=range)
 }
 
 /// An attempt was refused that took so long, and the operation goes on waiting: sees to it that it is
@@ -160,8 +179,8 @@ fn fair_pause(ground: &mut Ground, masters: &Masters, locks: &Locks, id: Id, too
     let heartbeat = ground.rng.random_range(third * 3 / 4..=third);
     let jitter = ground.rng.random_range(Duration::from_millis(1)..=FAIR_JITTER);
     let pause = match next {
-        Next::AtOnce | Next::Random => ground.draw_pause(took, attempts),
-        _ if !masters.subscriptions.is_confirmed(id) => ground.draw_pause(took, attempts),
+        Next::AtOnce | Next::Random => draw_pause(ground, took, attempts),
+        _ if !masters.subscriptions.is_confirmed(id) => draw_pause(ground, took, attempts),
         Next::Heartbeat => heartbeat,
         Next::After(left) => left + jitter,
     };
@@ -170,9 +189,9 @@ fn fair_pause(ground: &mut Ground, masters: &Masters, locks: &Locks, id: Id, too
 
 /// A writer has the lock, or has given up: readers need not stay out for its sake any more.
 #[inline]
-pub(super) fn withdraw_reservation(masters: &mut Masters, locks: &mut Locks, id: Id, has_lock: bool) {
+pub(super) fn withdraw_reservation(fleet: &mut Fleet, locks: &mut Locks, id: Id, has_lock: bool) {
     let op = locks.ops.get_mut(id);
     if let Some(reservation) = op.reservation.take() {
-        reservation.withdraw(&mut masters.fleet, &op.key, has_lock);
+        reservation.withdraw(fleet, &op.key, has_lock);
     }
 }
