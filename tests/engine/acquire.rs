@@ -364,6 +364,19 @@ fn an_acquisition_without_room_is_overloaded_at_once() {
 }
 
 #[test]
+fn a_refusal_for_want_of_room_names_its_lock() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)).on_event(|_| {}));
+    fill(&mut rig, "a");
+    while rig.engine.poll_event().is_some() {}
+    for wait_ms in [0, 5_000] {
+        rig.submit_acquire("b", 10_000, wait_ms);
+        let event = rig.engine.poll_event();
+        let is_b = matches!(&event, Some(Event::Denied { resource, error }) if resource == "b" && *error == AcquireError::Overloaded);
+        assert!(is_b, "{event:?}");
+    }
+}
+
+#[test]
 fn grants_without_a_quorums_room_are_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let count = fill(&mut rig, "a");
