@@ -204,7 +204,7 @@ fn decide_extend(core: &mut Core, id: Id) {
         })
     };
     if is_renewal {
-        report_renewal(&mut core.ground, &mut core.locks, id, &result);
+        report_renewal(&mut core.ground, &core.locks, id, &result);
     }
     match &result {
         Ok(_) => {
@@ -320,7 +320,7 @@ fn renew(core: &mut Core, id: Id) {
     let Some(ttl) =
         renewal.next_ttl(core.ground.now, *valid_until, core.ground.config.drift, core.ground.config.max_ttl)
     else {
-        return report_renewals_end(&mut core.ground, &mut core.locks, id);
+        return report_renewals_end(&mut core.ground, &core.locks, id);
     };
     extend_as_renewal(core, id, ttl);
 }
@@ -329,7 +329,7 @@ fn renew(core: &mut Core, id: Id) {
 fn extend_as_renewal(core: &mut Core, id: Id, ttl: Ttl) {
     if let Err(error) = start_extend(core, id, ttl) {
         // The validity has ended, or the longest hold is reached.
-        return report_renewal(&mut core.ground, &mut core.locks, id, &Err(error));
+        return report_renewal(&mut core.ground, &core.locks, id, &Err(error));
     }
     if let Some(Held { valid_until, extension: Some(extension), .. }) = core.locks.ops.get_mut(id).held_mut()
     {
