@@ -1,0 +1,46 @@
+//! An exhaustive model of parked attempts: how clients will wait for a lock that another client holds.
+//!
+//! It models the *specification of a coming change*, not today's code: nothing of the crate is called. Its
+//! results are true of the rules. The simulator (`tests/sim`) shows what is true of the code.
+//!
+//! | it has | it does not have |
+//! |---|---|
+//! | three masters, and up to three clients with one caller each | readers, fencing tokens, local hand-overs |
+//! | `SET NX`, park, unpark, release, serve, repair; a switch for rings only | extensions; minimum validity beyond one tick |
+//! | commands, replies and pushes in order on a connection, with any delay | lost bytes within a connection |
+//! | breaks; commands that arrive late over the old connection, or never | commands late over two old connections at once |
+//! | restarts, empty or from a snapshot, with quarantine | a restart that nobody notices |
+//! | ticks for keys, validity and quarantine; ends of stays at any time | drift, lengths of stays, values of tickets |
+//! | crash, cancel, forced deletion, failing writes, errors as answers | full queues, rights, masters that cannot park |
+//!
+//! Every order of a queue is explored, because tickets play no part in safety. The other searches say which
+//! order they take. Time is counted in ticks that are left, so a space is finite without a last tick.
+//!
+//! ```sh
+//! cargo test --profile sim --test parking                                          # half a minute
+//! cargo test --profile sim --test parking found::late_votes -- --nocapture         # a defect, step by step
+//! REDLATCH_PARKING_SECONDS=600 cargo test --profile sim --test parking soak -- --nocapture
+//! ```
+//!
+//! A plain `cargo test` is some twenty times slower, and looks at the first states of each space only.
+//!
+//! ```text
+//! state     masters, links, clients             packed    a state as bits, and its fingerprint
+//!                                               search    all states, fewest steps first
+//! master    the scripts                         property  what must hold in each state
+//! client    rounds, votes, ends that are owed   serving   whether each waiter can still be served
+//! steps     what may happen next                defect    rules to break; found: each is noticed
+//! ```
+
+mod client;
+mod defect;
+mod found;
+mod master;
+mod model;
+mod packed;
+mod property;
+mod search;
+mod serving;
+mod spaces;
+mod state;
+mod steps;
