@@ -74,6 +74,8 @@ pub enum Defect {
     DeletionIsProof,
     /// A park that arrives late takes the place of a later round's entry.
     LaterEntryReplaced,
+    /// A park that finds the queue full has deleted its old value, and serves nobody.
+    FullServesNobody,
 
     // Scripts.
     /// An entry stays when it is granted.

@@ -106,6 +106,7 @@ found! {
     an_unpark_that_keeps_the_key: UnparkKeepsKey with 1 in ONE_ROUND, breaks NothingLost;
     an_unpark_that_serves_nobody: UnparkServesNobody with 2 in ONE_ROUND, breaks NobodyStranded;
     a_release_that_serves_nobody: ReleaseServesNobody with 2 in SETS, breaks NobodyStranded;
+    a_full_queue_that_is_not_served: FullServesNobody with 2 in TWO_AND_ERROR, breaks NobodyStranded;
     a_park_that_serves_itself: ParkServesItselfOnly with 2 in TWO_ROUNDS, breaks NobodyStranded;
     | QuarantineWhenSent, QuarantineAtDecision, OwnEntryRung;
 }

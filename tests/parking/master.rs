@@ -53,10 +53,7 @@ impl<const C: usize> Model<C> {
             && arrival == Arrival::OnTime
             && state.left.rejections > 0
         {
-            let mut state = state;
-            state.left.rejections -= 1;
-            state.link_mut(client, master).answers.push(Answer::Rejected { token, old });
-            steps.add(state, Kind::Fault, || format!("m{master} answers the park of {token} with an error"));
+            self.reject(&state, at, (token, old), steps);
         }
         for mut end in self.outcomes(state, at, command, arrival) {
             let answer = self.answer(&state, &mut end, at, command);
@@ -66,6 +63,35 @@ impl<const C: usize> Model<C> {
             steps.add(end, Kind::Move, || {
                 let late = if arrival == Arrival::Late { "late " } else { "" };
                 format!("m{master} carries out the {late}{command}{}", describe(&end, master))
+            });
+        }
+    }
+
+    /// A master answers a park by an error: it carried nothing out, or its queue is full.
+    fn reject(
+        &self,
+        state: &State<C>,
+        (client, master): (usize, usize),
+        (token, old): (Token, Option<Token>),
+        steps: &mut Steps<C>,
+    ) {
+        let mut state = *state;
+        state.left.rejections -= 1;
+        let mut refused = state;
+        refused.link_mut(client, master).answers.push(Answer::Rejected { token, old });
+        steps.add(refused, Kind::Fault, || format!("m{master} answers the park of {token} with an error"));
+        let has_deleted = old.is_some_and(|old| self.end(&mut state, master, old));
+        let link = state.link_mut(client, master);
+        (link.entry, link.is_entry_lost) = (None, true);
+        let ends = match has_deleted && self.has(Defect::FullServesNobody) {
+            true => vec![state],
+            false => self.serve(state, master, Serving::default()),
+        };
+        for mut end in ends {
+            // A failed vote: nothing is sent for this token again.
+            self.reply(&mut end, (client, master), Answer::Waiting(token));
+            steps.add(end, Kind::Fault, || {
+                format!("m{master} has no place for the park of {token}{}", describe(&end, master))
             });
         }
     }

@@ -13,7 +13,7 @@ pub const QUORUM: usize = 2;
 pub const TOKENS_EACH: usize = 5;
 
 /// Value of one round: its client, and one of the client's tokens that nothing mentions at its begin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token(NonZeroU8);
 
 impl Token {
@@ -42,7 +42,13 @@ impl Token {
 
 impl std::fmt::Display for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{}", if self.owner() < 3 { ["A", "B", "C"][self.owner()] } else { "?" }, self.slot() + 1)
+        write!(f, "{}{}", ["A", "B", "C"][self.owner()], self.slot() + 1)
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
     }
 }
 
