@@ -93,6 +93,9 @@ impl<const C: usize> Model<C> {
         if !self.has(Defect::QuarantineAtBegin) {
             link.is_quarantined = is_quarantined;
         }
+        if let Some(old) = old.filter(|_| how.is_set) {
+            self.send(state, client, master, Command::Release(old));
+        }
         let command = match how.is_set {
             true => Command::Set(token),
             false => Command::Park { token, old: old.filter(|old| *old != token), yields: how.yields },

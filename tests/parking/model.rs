@@ -29,6 +29,8 @@ pub struct Setting {
     pub order: Order,
     /// The first attempt may be `SET NX`.
     pub sets: bool,
+    /// The last client does not park: each round is a release and a `SET NX`.
+    pub polls: bool,
     /// A lock got by `SET NX` may be released without a script.
     pub native: bool,
     /// Step 1 of the change: an entry is never served, only rung.
@@ -57,6 +59,7 @@ impl Setting {
         calm: false,
         order: Order::Any,
         sets: false,
+        polls: false,
         native: false,
         rings_only: false,
         yields: false,
@@ -162,6 +165,11 @@ impl<const C: usize> Model<C> {
             lowest.for_each(|(client, master)| master.lowest = u8::try_from(client).expect("few clients"));
         }
         state
+    }
+
+    /// Whether a client polls instead of parking.
+    pub fn polls(&self, client: usize) -> bool {
+        self.setting.polls && client == C - 1
     }
 
     /// Clients in the order of their tickets at a master.

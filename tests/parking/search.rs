@@ -139,7 +139,7 @@ pub fn visit<const C: usize>(
 ) -> Result<Visited, Box<Violation>> {
     let mut found = Found::new();
     let first = model.initial();
-    let namings = Namings::new(model.setting.order == Order::Any);
+    let namings = Namings::new(model.setting.order == Order::Any && !model.setting.polls);
     found.add(namings.fingerprint(&first), Origin { from: 0, step: 0 });
     visitor.visit_state(&first);
     let mut frontier = vec![(0, first)];

@@ -57,6 +57,11 @@ fn three_clients_on_two_masters() {
 }
 
 #[test]
+fn a_client_that_polls() {
+    holds::<2>(Setting { polls: true, ..TWO_ROUNDS });
+}
+
+#[test]
 fn a_restart_without_data() {
     holds::<2>(with(ONE_ROUND, Faults { restarts: 1, ..NONE }));
 }
@@ -162,6 +167,11 @@ const LARGE: &[(&str, Setting)] = &[
     ("one round, a break, a cancel", with(ONE_ROUND, Faults { cancels: 1, ..A_BREAK })),
     ("one round, a break, a restart", with(ONE_ROUND, Faults { restarts: 1, ..A_BREAK })),
     ("two rounds that only ring", Setting { rings_only: true, ..TWO_ROUNDS }),
+    (
+        "two rounds, a client that polls, a cancel",
+        Setting { polls: true, ..with(TWO_ROUNDS, Faults { cancels: 1, ..NONE }) },
+    ),
+    ("one round, a client that polls, a break", Setting { polls: true, ..with(ONE_ROUND, A_BREAK) }),
     ("two rounds, a break", with(TWO_ROUNDS, A_BREAK)),
     ("two rounds, each answer under way", Setting { prompt: false, ..TWO_ROUNDS }),
 ];

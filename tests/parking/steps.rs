@@ -35,7 +35,11 @@ impl<const C: usize> Model<C> {
         if state.clients[client].locks >= self.setting.locks || !has_room {
             return;
         }
-        let ways = if self.setting.sets { [Some(true), Some(false)] } else { [Some(false), None] };
+        let ways = match self.setting.sets {
+            _ if self.polls(client) => [Some(true), None],
+            true => [Some(true), Some(false)],
+            false => [Some(false), None],
+        };
         for is_set in ways.into_iter().flatten() {
             let mut state = *state;
             state.clients[client].locks += 1;
@@ -57,7 +61,7 @@ impl<const C: usize> Model<C> {
             for (place, (yields, aside)) in ways.into_iter().enumerate() {
                 let mut state = *state;
                 let is_possible = place == 0 || has_part && (yields || aside);
-                let how = Beginning { is_set: false, yields, aside };
+                let how = Beginning { is_set: self.polls(client), yields, aside };
                 if is_possible && self.begin_round(&mut state, client, how) {
                     let more = if yields { ", which lets others pass" } else { "" };
                     let aside = if aside { ", and leaves the masters of its part" } else { "" };
