@@ -1,0 +1,102 @@
+-- A waiter's attempt: gets the lock, or stays in the queue. It takes the place of its last attempt here, and ends its value.
+--
+-- Returns {1, ticket, now_us, more}, granted; {2, ticket, now_us, 0}, the key has this value already; or
+-- {0, ticket, now_us, more, left_ms, label, reason, fence}, waiting. `more` is 1 where a bare serve is to follow at once. Only
+-- the first waiter gets `left_ms`, as PTTL reports it, and the holder's label with its separator; others get -3 and nothing.
+-- `reason` and `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
+--
+-- `at` is the ticket that it has here as this master answered last; `ticket` where it has never been here; empty where it is
+-- unknown: then all entries are looked through. `fenced` is the token, half of the window and the TTL of the fence.
+local lock, queue, fence = KEYS[1], KEYS[2], KEYS[3]
+local id, round, ticket, at, waited_us, old, yields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local mode, stay_ms, fresh_ms, grant_ms, channel = ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+local vote, fenced, value = ARGV[13], ARGV[14], ARGV[15]
+
+local held, holder = look(lock)
+if not held then
+  return holder
+end
+local now_us, now_ms = clocks(redis.call('time'))
+local asked_us = now_us - waited_us
+ticket = string.format('%.0f', math.max(asked_us - SHIFT_MAX_US, math.min(tonumber(ticket), asked_us + SHIFT_MAX_US)))
+if has(lock, held, holder, value, now_ms) then
+  return {2, tonumber(ticket), now_us, 0}
+end
+local had_old
+had_old, held = take_out(lock, held, holder, old, now_ms)
+local foreign = foreign_queue(queue)
+if foreign then
+  return foreign
+end
+
+-- A command that comes late over an earlier connection must not remove the entry of a later round.
+local is_late = false
+for _, member in ipairs(entries_at(queue, at)) do
+  if string.sub(member, 12, 23) == id then
+    if (tonumber(string.sub(member, 25, 32)) or 0) > tonumber(round) then
+      is_late = true
+    else
+      redis.pcall('zrem', queue, member)
+    end
+  end
+end
+
+local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, now_us = now_us, now_ms = now_ms}
+-- Everybody but this waiter: it has no entry now.
+if is_late or had_old and yields == '1' then
+  serve(call)
+end
+if is_late then
+  return {0, tonumber(ticket), now_us, call.more and 1 or 0, -3, '', 0, 0}
+end
+
+local own = encode(id, mode, round, now_ms + stay_ms, now_ms + fresh_ms, grant_ms, channel, vote, fenced, value)
+-- Nobody waits.
+if is_free(call.held, mode) and redis.call('exists', queue) == 0 then
+  local entry = decode(own)
+  if mode ~= 'f' or not refusal(fence, entry, now_us) then
+    return write(lock, fence, entry, now_ms) or {1, tonumber(ticket), now_us, 0}
+  end
+end
+
+if redis.call('zcard', queue) >= WAITERS_MAX then
+  for _, member in ipairs(entries_at(queue, '')) do
+    local stay_end = tonumber(string.sub(member, 33, 45)) or 0
+    if string.sub(member, 1, 11) == MARK and (stay_end <= now_ms or stay_end > now_ms + STAY_MAX_MS) then
+      redis.pcall('zrem', queue, member)
+    end
+  end
+end
+local refused
+if redis.call('zcard', queue) >= WAITERS_MAX then
+  refused = redis.error_reply('ERR too many wait for this lock')
+else
+  local done = redis.pcall('zadd', queue, ticket, own)
+  if type(done) ~= 'table' then
+    done = redis.pcall('pexpire', queue, 2 * STAY_MAX_MS)
+  end
+  refused = type(done) == 'table' and done
+end
+call.own, call.is_brief = not refused and own or nil, tonumber(stay_ms) == 0
+if refused then
+  redis.pcall('zrem', queue, own)
+end
+-- Also behind an error: the old value is gone, and somebody may be behind it.
+serve(call)
+refused = refused or call.error or call.reason == 4 and call.largest
+if call.is_granted then
+  return {1, tonumber(ticket), now_us, call.more and 1 or 0}
+end
+
+local left_ms, label = -3, ''
+if call.own and redis.call('zrange', queue, 0, 0)[1] == own then
+  left_ms = redis.call('pttl', lock)
+  -- Never a token: only a value of this library is taken apart.
+  if call.held == 'value' and string.sub(call.holder, 21, 21) == '\t' then
+    label = string.sub(call.holder, 21)
+  end
+end
+if call.own and (refused or call.is_brief) then
+  redis.pcall('zrem', queue, own)
+end
+return refused or {0, tonumber(ticket), now_us, call.more and 1 or 0, left_ms, label, call.reason or 0, call.largest or 0}

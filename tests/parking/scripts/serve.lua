@@ -1,0 +1,168 @@
+-- Rings a waiter whose attempt is too old to be granted: its client asks again, and has a short time to do so.
+-- Returns whether its entry is to go, as nobody received it; nil where it cannot be rung.
+local function ring(call, entry, member, ticket)
+  local receivers = redis.pcall('publish', entry.channel, entry.vote .. 'r')
+  if receivers == 0 then
+    return true
+  end
+  if type(receivers) ~= 'number' then
+    return nil
+  end
+  call.notified = true
+  if entry.stay_end > call.now_ms + RUNG_MS and redis.pcall('zrem', call.queue, member) == 1 then
+    local rung_end = string.format('%013.0f', call.now_ms + RUNG_MS)
+    redis.pcall('zadd', call.queue, ticket, string.sub(member, 1, 32) .. rung_end .. string.sub(member, 46))
+  end
+  return false
+end
+
+-- Takes back what `grant` wrote. The fence stays: nothing lowers it.
+local function undo(call, entry)
+  if entry.mode == 'r' then
+    redis.pcall('zrem', call.lock, entry.value)
+    call.held = settle_readers(call.lock, call.now_ms)
+  else
+    redis.pcall('del', call.lock)
+    call.held = 'none'
+  end
+end
+
+-- Writes the key for a waiter and notifies it. Returns whether the waiter has the lock; nil where it must stop.
+local function grant(call, entry, member, ticket, is_own)
+  local refused = write(call.lock, call.fence, entry, call.now_ms)
+  if refused then
+    call.error = is_own and refused or nil
+    return nil
+  end
+  call.held, call.holder = entry.mode == 'r' and 'readers' or 'value', entry.value
+  -- An entry that stayed would be served again when its lock has ended.
+  if redis.pcall('zrem', call.queue, member) ~= 1 then
+    undo(call, entry)
+    return nil
+  end
+  if is_own then
+    call.is_granted = true
+    return true
+  end
+  -- The key is there before its vote goes out: a write may fail.
+  local receivers = redis.pcall('publish', entry.channel, entry.vote)
+  if type(receivers) == 'number' and receivers > 0 then
+    call.notified = true
+    return true
+  end
+  undo(call, entry)
+  if receivers == 0 then
+    return false
+  end
+  redis.pcall('zadd', call.queue, ticket, member)
+  return nil
+end
+
+-- Whether the key is free for a waiter of this mode.
+local function is_free(held, mode)
+  return held == 'none' or held == 'readers' and mode == 'r'
+end
+
+-- What becomes of the first entry: 'remove', 'ring', 'grant' or 'stop'.
+local function judge(call, entry, is_own)
+  local now_ms = call.now_ms
+  if not is_own and (entry.stay_end <= now_ms or entry.stay_end > now_ms + STAY_MAX_MS) then
+    return 'remove'
+  end
+  -- A repair put it there.
+  if has(call.lock, call.held, call.holder, entry.value, now_ms) then
+    return 'remove'
+  end
+  if not is_free(call.held, entry.mode) then
+    return 'stop'
+  end
+  local reason, largest
+  if entry.mode == 'f' then
+    reason, largest = refusal(call.fence, entry, call.now_us)
+  end
+  if is_own then
+    call.reason, call.largest = reason, largest
+    -- It keeps its place for a larger token, unless it does not stay.
+    return not reason and 'grant' or reason == 1 and not call.is_brief and 'stop' or 'remove'
+  end
+  if reason and reason ~= 1 then
+    return 'remove'
+  end
+  return (reason or call.only_rings or entry.fresh_end <= now_ms) and 'ring' or 'grant'
+end
+
+-- Serves the first live waiters. No error leaves it: a release has deleted the key by then.
+--
+-- `call` has the keys `lock`, `queue` and `fence`, the clocks `now_us` and `now_ms`, and what the lock's key has: `held` and
+-- `holder`, which stay right. `own` is the entry whose own command runs: its grant is the reply, and nothing is published.
+-- `is_brief` says that this entry does not stay. `only_rings` grants nothing and asks the first waiter to ask again.
+--
+-- It adds to `call`: `is_granted`, the own entry has the lock; `notified`, other waiters have it or were rung; `more`, the
+-- call stopped at its limit; `reason` and `largest`, why the own token is refused; `error`, why the own write failed.
+local function serve(call)
+  local removed_count, reader_count = 0, 0
+  while true do
+    local found = redis.pcall('zrange', call.queue, 0, 0, 'withscores')
+    local member, ticket = found[1], found[2]
+    if not member or string.sub(member, 1, 11) ~= MARK then
+      return
+    end
+    if removed_count >= REMOVED_MAX or reader_count >= READERS_MAX then
+      call.more = true
+      return
+    end
+
+    local entry, is_own = decode(member), member == call.own
+    local course = judge(call, entry, is_own)
+    local is_in_vain = course == 'remove'
+    if course == 'stop' then
+      return
+    elseif course == 'grant' then
+      local is_granted = grant(call, entry, member, ticket, is_own)
+      if is_granted == nil or is_granted and entry.mode ~= 'r' then
+        return
+      end
+      if is_granted then
+        reader_count = reader_count + 1
+      else
+        removed_count = removed_count + 1
+      end
+    elseif course == 'ring' then
+      is_in_vain = ring(call, entry, member, ticket)
+      if not is_in_vain then
+        return
+      end
+    end
+    if is_in_vain then
+      -- An entry that cannot be removed would be first for ever.
+      if redis.pcall('zrem', call.queue, member) ~= 1 then
+        return
+      end
+      removed_count = removed_count + 1
+    end
+  end
+end
+
+-- Serves behind a command that deleted `value`, or with no value behind any other command. Returns what `serve` adds.
+--
+-- One value in 64, the same on all masters, only rings: clients of other libraries get a window in which the lock is free.
+local function serve_behind(lock, queue, fence, held, holder, value)
+  local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder}
+  call.only_rings = value and string.byte(value, 20) and string.byte(value, 20) % 64 == 0
+  if redis.pcall('exists', queue) ~= 1 then
+    return call
+  end
+  local time = redis.pcall('time')
+  if not time.err then
+    call.now_us, call.now_ms = clocks(time)
+    serve(call)
+  end
+  return call
+end
+
+-- The answer of a release: 0 nothing was deleted, 1 deleted, 2 deleted and waiters were notified; 4 more where a bare serve is
+-- to follow at once.
+local function answer(is_deleted, call)
+  return (is_deleted and (call.notified and 2 or 1) or 0) + (call.more and 4 or 0)
+end
+

@@ -1,0 +1,10 @@
+-- A reader goes, and the first waiters are served. Returns 0, 1 or 2 as `answer` has it.
+local lock, queue, fence, value = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+
+if redis.call('zrem', lock, value) == 0 then
+  return 0
+end
+local _, now_ms = clocks(redis.call('time'))
+local held = settle_readers(lock, now_ms)
+-- While readers are left, the lock is not free for other libraries, so that there is no window to leave.
+return answer(true, serve_behind(lock, queue, fence, held, nil, held == 'none' and value or nil))

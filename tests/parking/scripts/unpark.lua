@@ -1,0 +1,25 @@
+-- An attempt is over, or the lock that it got: its entry goes, or its key, and the first waiters are served.
+-- Returns 0, 1 or 2 as `answer` has it.
+--
+-- `at` is the ticket that it has here; unknown: all entries are looked through. `token` is that of a fenced lock that was held,
+-- which raises the fence as fenced_release.lua does; else it is empty.
+local lock, queue, fence, at, value = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local token, half_us, fence_ttl_ms = ARGV[3], ARGV[4], ARGV[5]
+
+local held, holder = look(lock)
+if not held then
+  return holder
+end
+local now_us, now_ms = clocks(redis.call('time'))
+local is_deleted
+is_deleted, held = take_out(lock, held, holder, value, now_ms)
+-- Only an entry of this attempt: one of a later round stays.
+for _, member in ipairs(entries_at(queue, at)) do
+  if string.sub(member, 1, 11) == MARK and decode(member).value == value then
+    redis.pcall('zrem', queue, member)
+  end
+end
+if token ~= '' then
+  raise_fence(fence, token, half_us, half_us, fence_ttl_ms, now_us)
+end
+return answer(is_deleted, serve_behind(lock, queue, fence, held, holder, is_deleted and held == 'none' and value or nil))
