@@ -1,0 +1,248 @@
+//! Entries and their places: old values and entries, tickets, full and foreign queues.
+
+use crate::rig::{Answer, HOUR_MS, LOCK, QUEUE, RELEASE, Rig};
+
+#[test]
+fn the_old_value_is_deleted_first() {
+    let mut rig = Rig::new();
+    let mut first = rig.waiter(1);
+    assert!(first.park().is_granted());
+    first.next_round();
+    assert!(first.park().is_granted(), "its last value is no obstacle");
+    rig.assert_holds(&first);
+    assert_eq!(rig.waiting(), [""; 0]);
+}
+
+#[test]
+fn another_value_is_never_deleted() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    first.next_round();
+    first.waits();
+    assert_eq!(rig.holder().as_deref(), Some("other"));
+}
+
+#[test]
+fn a_value_that_is_there_is_own() {
+    let mut rig = Rig::new();
+    let mut first = rig.waiter(1);
+    assert!(first.park().is_granted());
+    assert_eq!(first.park(), Answer::Own);
+    rig.assert_holds(&first);
+    assert_eq!(rig.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_second_park_replaces_the_entry() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    first.waits();
+    for at in [first.at.clone(), String::new()] {
+        first.next_round();
+        first.at = at;
+        first.waits();
+        assert_eq!(rig.waiting(), [first.name()]);
+    }
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&first);
+    assert_eq!(first.messages(), [first.vote.clone()]);
+}
+
+#[test]
+fn a_late_park_keeps_the_later_entry() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut late) = (rig.waiter(1), rig.waiter(1));
+    first.next_round();
+    first.waits();
+    let entries = rig.entries();
+    late.waits();
+    assert_eq!(rig.entries(), entries);
+    rig.call(&["DEL", LOCK]);
+    late.waits();
+    rig.assert_holds(&first);
+}
+
+#[test]
+fn a_waiter_that_yields_serves_another() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    assert!(first.park().is_granted());
+    second.waits();
+    first.next_round();
+    first.yields = true;
+    first.waits();
+    rig.assert_holds(&second);
+    assert_eq!(second.messages(), [second.vote.clone()]);
+    assert_eq!(rig.waiting(), [first.name()]);
+}
+
+#[test]
+fn a_waiter_that_had_nothing_yields_nothing() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    second.waits();
+    rig.call(&["DEL", LOCK]);
+    first.next_round();
+    first.yields = true;
+    assert!(first.park().is_granted());
+    assert_eq!(rig.waiting(), [second.name()]);
+}
+
+#[test]
+fn a_waiter_yields_to_nobody_and_is_granted() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    assert!(first.park().is_granted());
+    second.channel = "redlatch:c:nobody".to_owned();
+    second.waits();
+    first.next_round();
+    first.yields = true;
+    assert!(first.park().is_granted());
+    rig.assert_holds(&first);
+}
+
+/// Fills the queue with entries of a dead waiter, whose stay ends at this millisecond.
+fn fill(rig: &mut Rig, stay_end: i64) {
+    let script = "for i = 1, ARGV[1] do redis.call('zadd', KEYS[1], '1' .. i, 'redlatch:1:' .. \
+                  string.format('%012.0f', i) .. 'p00000001' .. string.format('%013.0f', ARGV[2]) .. \
+                  '0000000000000' .. '0000000001' .. '001' .. 'c' .. '12345678' .. 'value' .. i) end";
+    rig.call(&["EVAL", script, "1", QUEUE, "4096", &stay_end.to_string()]);
+}
+
+#[test]
+fn a_full_queue_refuses_and_serves() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    assert!(first.park().is_granted());
+    second.ticket = 1;
+    second.asked_us = 0;
+    second.waits();
+    let stay_end = rig.now_ms() + HOUR_MS;
+    fill(&mut rig, stay_end);
+    first.next_round();
+    let Answer::Error(text) = first.park() else { panic!("it is full") };
+    assert!(text.starts_with("ERR too many wait"), "{text}");
+    rig.assert_holds(&second);
+    assert_eq!(second.messages(), [second.vote.clone()], "the old value went, so the next is served");
+}
+
+#[test]
+fn a_full_queue_drops_the_dead() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    fill(&mut rig, 1);
+    let mut first = rig.waiter(1);
+    first.waits();
+    assert_eq!(rig.waiting(), [first.name()]);
+}
+
+#[test]
+fn a_call_removes_sixteen_and_says_more() {
+    let mut rig = Rig::new();
+    let mut first = rig.waiter(1);
+    rig.hold("other");
+    first.waits();
+    fill(&mut rig, 1);
+    rig.call(&["ZREMRANGEBYRANK", QUEUE, "0", &(4096 - 17 - 1).to_string()]);
+    assert_eq!(rig.entries().len(), 18);
+    assert_eq!(rig.release("other"), 5, "deleted, nobody served, and more");
+    assert_eq!(rig.entries().len(), 2);
+    assert_eq!(rig.serve(), 1);
+    rig.assert_holds(&first);
+}
+
+#[test]
+fn a_ticket_is_limited_to_the_time_asked() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let shift_us = 3_600_000_000; // of the patient scripts
+    for (place, wanted) in [(1, 0), (2, i64::MAX >> 10)] {
+        let mut waiter = rig.waiter(place);
+        waiter.ticket = wanted;
+        waiter.asked_us -= HOUR_MS * 1000; // it has waited for an hour
+        let ticket = waiter.park().ticket();
+        let asked_us = waiter.asked_us;
+        let limit = if wanted == 0 { asked_us - shift_us } else { asked_us + shift_us };
+        // The server's clock went on between the two readings.
+        let late_us = ticket - limit;
+        assert!((0..=60_000_000).contains(&late_us), "{late_us} us");
+    }
+}
+
+#[test]
+fn the_first_waiter_learns_of_the_holder() {
+    let mut rig = Rig::new();
+    rig.hold("20-bytes-of-a-token.\tworker 7");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    let Answer::Waiting { left_ms, label, .. } = first.park() else { panic!("it is held") };
+    assert!((1..=HOUR_MS).contains(&left_ms), "{left_ms}");
+    assert_eq!(label, "\\tworker 7");
+    let Answer::Waiting { left_ms, label, .. } = second.park() else { panic!("it is held") };
+    assert_eq!((left_ms, label.as_str()), (-3, ""));
+    rig.hold("a longer token of another library");
+    let Answer::Waiting { label, .. } = first.park() else { panic!("it is held") };
+    assert_eq!(label, "", "no part of a token");
+}
+
+#[test]
+fn a_park_without_stay_leaves_no_entry() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    second.stay_ms = 0;
+    second.waits();
+    assert_eq!(rig.waiting(), [""; 0]);
+    first.waits();
+    rig.call(&["DEL", LOCK]);
+    second.waits();
+    rig.assert_holds(&first);
+    assert_eq!(rig.release(&first.value), 1);
+    assert!(second.park().is_granted());
+}
+
+#[test]
+fn a_foreign_queue_fails_a_park() {
+    let mut rig = Rig::new();
+    for words in [&["SET", QUEUE, "x"][..], &["ZADD", QUEUE, "1", "x"]] {
+        rig.call(&["FLUSHALL"]);
+        rig.call(words);
+        let mut first = rig.waiter(1);
+        assert!(matches!(first.park(), Answer::Error(_)), "{words:?}");
+        assert_eq!(rig.holder(), None);
+        assert_eq!(rig.call(&["EXISTS", QUEUE]).int(), 1);
+    }
+}
+
+#[test]
+fn a_full_memory_serves_behind_the_delete() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.waits();
+    rig.run(RELEASE, &["nobody's"]); // the server knows the script
+    rig.call(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(matches!(second.park(), Answer::Error(_)), "no entry");
+    assert_eq!(rig.waiting(), [first.name()]);
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&first);
+}
+
+#[test]
+fn a_refused_write_notifies_nobody() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.waits();
+    rig.call(&["DEL", LOCK]);
+    rig.call(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(rig.serve(), 0);
+    assert_eq!(first.messages(), [""; 0]);
+    assert_eq!(rig.waiting(), [first.name()]);
+    rig.call(&["CONFIG", "SET", "maxmemory", "0"]);
+    second.waits();
+    rig.assert_holds(&first);
+}

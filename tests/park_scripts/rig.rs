@@ -1,0 +1,324 @@
+//! A server, the scripts, and waiters that park there.
+
+use redlatch::testing::Fleet;
+
+use crate::wire::{Value, Wire};
+
+pub const LOCK: &str = "lock";
+pub const QUEUE: &str = "redlatch:wait:lock";
+pub const FENCE: &str = "redlatch:fence:lock";
+pub const HOUR_MS: i64 = 3_600_000;
+
+/// Half of a fence's window, and the TTL of a fence.
+pub const HALF_US: i64 = 3_600_000_000;
+pub const FENCE_TTL_MS: i64 = 4 * HOUR_MS;
+
+macro_rules! scripts {
+    ($($name:ident: [$($file:literal),+];)+) => {
+        $(pub const $name: &str =
+            concat!($(include_str!(concat!("../parking/scripts/", $file, ".lua"))),+);)+
+        pub const SCRIPTS: &[&str] = &[$($name),+];
+    };
+}
+
+scripts! {
+    PARK: ["queue", "key", "serve", "park"];
+    UNPARK: ["queue", "key", "fence", "serve", "unpark"];
+    SERVE: ["queue", "key", "serve", "serve_bare"];
+    RELEASE: ["queue", "key", "serve", "release"];
+    FENCED_RELEASE: ["queue", "key", "fence", "serve", "fenced_release"];
+    SHARED_RELEASE: ["queue", "key", "serve", "shared_release"];
+    FORCE_UNLOCK: ["queue", "key", "serve", "force_unlock"];
+    SWAP: ["queue", "swap"];
+}
+
+/// Hours instead of seconds: no pause of the machine ends a stay or shifts a ticket.
+fn patient(script: &str) -> String {
+    let long = script.replace("'redlatch:1:', 3000, 200", "'redlatch:1:', 36000000, 200");
+    let long = long.replace("4096, 3000000", "4096, 3600000000");
+    assert!(long.contains("36000000, 200") && long.contains("4096, 3600000000"), "constants of queue.lua");
+    long
+}
+
+pub struct Rig {
+    fleet: Fleet,
+    pub admin: Wire,
+    /// The server's clock when the test began, in microseconds.
+    pub start_us: i64,
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        let mut fleet = Fleet::start(1).expect("a server starts");
+        let mut admin = Wire::open(fleet.master(0).addr(), &[]);
+        let start_us = clock_us(&mut admin);
+        Rig { fleet, admin, start_us }
+    }
+
+    pub fn connect(&mut self, channels: &[&str]) -> Wire {
+        Wire::open(self.fleet.master(0).addr(), channels)
+    }
+
+    /// A plain waiter, whose ticket has this place, over a connection of its own.
+    pub fn waiter(&mut self, place: u16) -> Waiter {
+        let channel = format!("redlatch:c:{place:022}");
+        let wire = self.connect(&[&channel]);
+        Waiter::new(wire, channel, self.start_us, place)
+    }
+
+    pub fn call(&mut self, words: &[&str]) -> Value {
+        self.admin.call(words)
+    }
+
+    /// Runs a script with the keys of the lock.
+    pub fn run(&mut self, script: &str, args: &[&str]) -> Value {
+        let text = patient(script);
+        let keys: &[&str] = if script == SWAP { &[LOCK, QUEUE] } else { &[LOCK, QUEUE, FENCE] };
+        let key_count = keys.len().to_string();
+        self.admin.call(&[&["EVAL", &text, &key_count], keys, args].concat())
+    }
+
+    pub fn serve(&mut self) -> i64 {
+        self.run(SERVE, &[]).int()
+    }
+
+    pub fn release(&mut self, value: &str) -> i64 {
+        self.run(RELEASE, &[value]).int()
+    }
+
+    /// Somebody else has the lock.
+    pub fn hold(&mut self, value: &str) {
+        assert_eq!(self.call(&["SET", LOCK, value, "PX", &HOUR_MS.to_string()]), Value::Text("OK".into()));
+    }
+
+    /// The value of the key.
+    pub fn holder(&mut self) -> Option<String> {
+        match self.call(&["GET", LOCK]) {
+            Value::Null => None,
+            value => Some(value.text().to_owned()),
+        }
+    }
+
+    /// The ids in the queue, in the order of their tickets.
+    pub fn waiting(&mut self) -> Vec<String> {
+        self.entries().iter().map(|it| it[11..23].trim_start_matches("waiter-").to_owned()).collect()
+    }
+
+    pub fn entries(&mut self) -> Vec<String> {
+        let entries = self.call(&["ZRANGE", QUEUE, "0", "-1"]);
+        entries.list().iter().map(|it| it.text().to_owned()).collect()
+    }
+
+    /// The readers whose values are in the set, without the marker.
+    pub fn readers(&mut self) -> Vec<String> {
+        let members = self.call(&["ZRANGE", LOCK, "1", "-1"]);
+        members.list().iter().map(|it| it.text().to_owned()).collect()
+    }
+
+    pub fn now_ms(&mut self) -> i64 {
+        clock_us(&mut self.admin) / 1000
+    }
+
+    /// Returns when the server's clock has passed this millisecond.
+    pub fn pass(&mut self, end_ms: i64) {
+        while self.now_ms() <= end_ms {}
+    }
+
+    /// This reader is in the set with an end of its own.
+    pub fn assert_reader(&mut self, reader: &Waiter) {
+        let end_ms = match self.call(&["ZSCORE", LOCK, &reader.value]) {
+            Value::Null => panic!("it is no reader"),
+            end => end.text().parse::<i64>().expect("a number"),
+        };
+        let left_ms = end_ms - self.now_ms();
+        assert!(left_ms <= reader.grant_ms + 1 && left_ms > HOUR_MS / 2, "{left_ms} ms");
+    }
+
+    /// The grant of this waiter stands, with its TTL.
+    pub fn assert_holds(&mut self, waiter: &Waiter) {
+        assert_eq!(self.holder().as_deref(), Some(waiter.value.as_str()));
+        let ttl_ms = self.call(&["PTTL", LOCK]).int();
+        assert!((1..=waiter.grant_ms).contains(&ttl_ms) && ttl_ms > HOUR_MS / 2, "{ttl_ms} ms");
+    }
+}
+
+pub fn clock_us(wire: &mut Wire) -> i64 {
+    let time = wire.call(&["TIME"]);
+    let [seconds, us] = time.list() else { panic!("{time:?}") };
+    let number = |it: &Value| it.text().parse::<i64>().expect("a number");
+    number(seconds) * 1_000_000 + number(us)
+}
+
+/// An answer to a park.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Granted { ticket: i64, more: bool },
+    Own,
+    Waiting { ticket: i64, more: bool, left_ms: i64, label: String, reason: i64, fence: i64 },
+    Error(String),
+}
+
+impl Answer {
+    fn new(value: &Value) -> Answer {
+        if let Value::Error(text) = value {
+            return Answer::Error(text.clone());
+        }
+        let items = value.list();
+        let ticket = items[1].int();
+        assert!(items[2].int() > 1_600_000_000_000_000, "the master's clock: {value:?}");
+        let more = items[3].int() == 1;
+        match (items[0].int(), items.len()) {
+            (1, 4) => Answer::Granted { ticket, more },
+            (2, 4) => Answer::Own,
+            (0, 8) => {
+                let label = items[5].text().to_owned();
+                let [left_ms, reason, fence] = [4, 6, 7].map(|place: usize| items[place].int());
+                Answer::Waiting { ticket, more, left_ms, label, reason, fence }
+            }
+            _ => panic!("no answer of a park: {value:?}"),
+        }
+    }
+
+    pub fn is_granted(&self) -> bool {
+        matches!(self, Answer::Granted { .. })
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        matches!(self, Answer::Waiting { .. })
+    }
+
+    pub fn ticket(&self) -> i64 {
+        match self {
+            Answer::Granted { ticket, .. } | Answer::Waiting { ticket, .. } => *ticket,
+            other => panic!("no ticket: {other:?}"),
+        }
+    }
+}
+
+/// A waiter and its next park.
+pub struct Waiter {
+    pub wire: Wire,
+    pub place: u16,
+    pub round: u32,
+    pub ticket: i64,
+    /// The ticket that the server answered last; empty where it is unknown.
+    pub at: String,
+    /// When it asked first; the time waited follows from it.
+    pub asked_us: i64,
+    pub old: String,
+    pub yields: bool,
+    pub mode: char,
+    pub stay_ms: i64,
+    pub fresh_ms: i64,
+    pub grant_ms: i64,
+    pub channel: String,
+    pub vote: String,
+    pub token: i64,
+    pub value: String,
+}
+
+impl Waiter {
+    fn new(wire: Wire, channel: String, start_us: i64, place: u16) -> Waiter {
+        let ticket = start_us + i64::from(place) * 1000;
+        let mut waiter = Waiter {
+            wire,
+            place,
+            round: 0,
+            ticket,
+            at: ticket.to_string(),
+            asked_us: start_us,
+            old: String::new(),
+            yields: false,
+            mode: 'p',
+            stay_ms: HOUR_MS,
+            fresh_ms: HOUR_MS,
+            grant_ms: HOUR_MS,
+            channel,
+            vote: String::new(),
+            token: start_us + i64::from(place),
+            value: String::new(),
+        };
+        waiter.begin_round(1);
+        waiter
+    }
+
+    fn begin_round(&mut self, round: u32) {
+        self.round = round;
+        self.vote = format!("v{:03}{round:04}", self.place);
+        self.value = format!("token-{:05}-{round:08}", self.place);
+    }
+
+    /// The next attempt: a new value and vote, with the last value as the old one.
+    pub fn next_round(&mut self) {
+        self.old = self.value.clone();
+        self.begin_round(self.round + 1);
+    }
+
+    pub fn fenced(mut self) -> Waiter {
+        self.mode = 'f';
+        self
+    }
+
+    pub fn reader(mut self) -> Waiter {
+        self.mode = 'r';
+        self
+    }
+
+    pub fn name(&self) -> String {
+        format!("{:05}", self.place)
+    }
+
+    pub fn park(&mut self) -> Answer {
+        let waited_us = clock_us(&mut self.wire) - self.asked_us;
+        let fenced = match self.mode {
+            'f' => format!("{:016}{HALF_US:012}{FENCE_TTL_MS:010}", self.token),
+            _ => String::new(),
+        };
+        let words = [
+            "EVAL".to_owned(),
+            patient(PARK),
+            "3".to_owned(),
+            LOCK.to_owned(),
+            QUEUE.to_owned(),
+            FENCE.to_owned(),
+            format!("waiter-{:05}", self.place),
+            self.round.to_string(),
+            self.ticket.to_string(),
+            self.at.clone(),
+            waited_us.to_string(),
+            self.old.clone(),
+            u8::from(self.yields).to_string(),
+            self.mode.to_string(),
+            self.stay_ms.to_string(),
+            self.fresh_ms.to_string(),
+            self.grant_ms.to_string(),
+            self.channel.clone(),
+            self.vote.clone(),
+            fenced,
+            self.value.clone(),
+        ];
+        let answer = Answer::new(&self.wire.call(&words));
+        if matches!(answer, Answer::Granted { .. } | Answer::Waiting { .. }) {
+            self.at = answer.ticket().to_string();
+        }
+        answer
+    }
+
+    /// Parks behind a holder.
+    pub fn waits(&mut self) {
+        let answer = self.park();
+        assert!(answer.is_waiting(), "{answer:?}");
+    }
+
+    pub fn unpark(&mut self, rig: &mut Rig) -> i64 {
+        rig.run(UNPARK, &[&self.at, &self.value, "", "", ""]).int()
+    }
+
+    pub fn messages(&mut self) -> Vec<String> {
+        self.wire.messages()
+    }
+
+    pub fn ring(&self) -> String {
+        format!("{}r", self.vote)
+    }
+}

@@ -1,0 +1,247 @@
+//! Parks and releases of plain locks: which waiter has the lock next, and how it hears of it.
+
+use crate::rig::{LOCK, QUEUE, RELEASE, Rig, SWAP};
+
+#[test]
+fn a_park_on_a_free_key_is_granted() {
+    let mut rig = Rig::new();
+    let mut first = rig.waiter(1);
+    assert!(first.park().is_granted());
+    rig.assert_holds(&first);
+    assert_eq!(rig.waiting(), [""; 0], "a grant leaves no entry");
+    assert_eq!(first.messages(), [""; 0], "the answer is the vote");
+    assert_eq!(rig.call(&["EXISTS", QUEUE]).int(), 0);
+}
+
+#[test]
+fn a_park_behind_a_holder_waits() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    first.waits();
+    assert_eq!(rig.waiting(), [first.name()]);
+    assert_eq!(rig.holder().as_deref(), Some("other"));
+    assert!(rig.call(&["PTTL", QUEUE]).int() > 0, "the queue expires");
+}
+
+#[test]
+fn a_release_serves_by_ticket_with_a_vote() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    second.waits();
+    first.waits();
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&first);
+    assert_eq!(first.messages(), [first.vote.clone()]);
+    assert_eq!(second.messages(), [""; 0]);
+    assert_eq!(rig.waiting(), [second.name()], "an entry goes with its grant");
+    assert_eq!(rig.release(&first.value), 2);
+    rig.assert_holds(&second);
+    assert_eq!(rig.release(&second.value), 1, "nobody waits");
+    assert_eq!(rig.holder(), None);
+}
+
+#[test]
+fn a_release_of_another_value_changes_nothing() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    first.waits();
+    assert_eq!(rig.release("another"), 0);
+    assert_eq!(rig.holder().as_deref(), Some("other"));
+    assert_eq!(rig.waiting(), [first.name()]);
+}
+
+#[test]
+fn a_waiter_that_receives_nothing_is_skipped() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.channel = "redlatch:c:nobody".to_owned();
+    first.waits();
+    second.waits();
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&second);
+    assert_eq!(rig.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_key_that_nobody_receives_goes() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    first.channel = "redlatch:c:nobody".to_owned();
+    first.waits();
+    assert_eq!(rig.release("other"), 1, "nobody was served");
+    assert_eq!(rig.holder(), None);
+    assert_eq!(rig.waiting(), [""; 0]);
+}
+
+#[test]
+fn an_entry_past_its_stay_is_removed() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.stay_ms = 1;
+    first.waits();
+    second.waits();
+    let end_ms = rig.now_ms() + 1;
+    rig.pass(end_ms);
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&second);
+    assert_eq!(first.messages(), [""; 0]);
+    assert_eq!(rig.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_stay_that_ends_too_late_is_removed() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.stay_ms = 11 * 3_600_000; // the clock was set back by an hour
+    first.waits();
+    second.waits();
+    assert_eq!(rig.waiting(), [second.name()], "by the next call");
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&second);
+}
+
+#[test]
+fn a_stale_waiter_is_rung_for_200_ms() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.fresh_ms = 0;
+    first.waits();
+    second.waits();
+    let before_ms = rig.now_ms();
+    assert_eq!(rig.release("other"), 2);
+    let after_ms = rig.now_ms();
+    assert_eq!(rig.holder(), None, "it is not served");
+    assert_eq!(first.messages(), [first.ring()]);
+    assert_eq!(second.messages(), [""; 0]);
+    assert_eq!(rig.waiting(), [first.name(), second.name()], "it keeps its place");
+    let stay_end: i64 = rig.entries()[0][32..45].parse().expect("a number");
+    assert!((before_ms + 200..=after_ms + 200).contains(&stay_end), "{before_ms} {stay_end} {after_ms}");
+    rig.pass(stay_end);
+    assert_eq!(rig.serve(), 1);
+    rig.assert_holds(&second);
+}
+
+#[test]
+fn a_stale_waiter_that_receives_nothing_goes() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.fresh_ms = 0;
+    first.channel = "redlatch:c:nobody".to_owned();
+    first.waits();
+    second.waits();
+    assert_eq!(rig.release("other"), 2);
+    rig.assert_holds(&second);
+    assert_eq!(rig.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_stale_own_entry_is_granted() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    second.waits();
+    rig.call(&["DEL", LOCK]);
+    first.fresh_ms = 0;
+    assert!(first.park().is_granted());
+    rig.assert_holds(&first);
+    assert_eq!(first.messages(), [""; 0]);
+    assert_eq!(rig.waiting(), [second.name()]);
+}
+
+#[test]
+fn a_park_serves_whoever_is_first() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.waits();
+    rig.call(&["DEL", LOCK]);
+    second.waits();
+    rig.assert_holds(&first);
+    assert_eq!(first.messages(), [first.vote.clone()]);
+}
+
+#[test]
+fn one_release_in_64_only_rings() {
+    let mut rig = Rig::new();
+    let rare = "a-token-of-19-bytes@"; // 64 divides its last byte
+    rig.hold(rare);
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.waits();
+    second.waits();
+    assert_eq!(rig.release(rare), 2);
+    assert_eq!(rig.holder(), None, "clients that poll have a window");
+    assert_eq!(first.messages(), [first.ring()]);
+    assert_eq!(second.messages(), [""; 0]);
+    first.next_round();
+    assert!(first.park().is_granted());
+    rig.assert_holds(&first);
+}
+
+#[test]
+fn a_repaired_value_is_never_written_over() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.channel = "redlatch:c:nobody".to_owned();
+    first.waits();
+    second.waits();
+    rig.call(&["SET", LOCK, &first.value, "PX", "7200000"]);
+    assert_eq!(rig.serve(), 0, "neither published nor undone");
+    assert_eq!(rig.holder().as_deref(), Some(first.value.as_str()));
+    assert!(rig.call(&["PTTL", LOCK]).int() > 3_600_000, "not written anew");
+    assert_eq!(rig.waiting(), [second.name()], "its entry goes");
+}
+
+#[test]
+fn a_foreign_queue_fails_no_release() {
+    let mut rig = Rig::new();
+    for words in [&["SET", QUEUE, "x"][..], &["ZADD", QUEUE, "1", "x"], &["HSET", QUEUE, "x", "y"]] {
+        rig.call(&["DEL", QUEUE]);
+        rig.call(words);
+        rig.hold("other");
+        assert_eq!(rig.release("other"), 1, "{words:?}");
+        assert_eq!(rig.holder(), None);
+        assert_eq!(rig.call(&["EXISTS", QUEUE]).int(), 1, "it stays");
+    }
+}
+
+#[test]
+fn errors_behind_the_delete_are_swallowed() {
+    let mut rig = Rig::new();
+    for rights in ["-zrange", "-exists", "-time", "-publish", "-zrem", "-set"] {
+        rig.call(&["FLUSHALL"]);
+        rig.hold("other");
+        let mut first = rig.waiter(1);
+        first.waits();
+        rig.call(&["ACL", "SETUSER", "default", rights]);
+        assert_eq!(rig.run(RELEASE, &["other"]).int(), 1, "{rights}");
+        rig.call(&["ACL", "SETUSER", "default", "+@all"]);
+        assert_eq!(rig.holder(), None, "{rights}: nothing is left of a grant");
+        assert_eq!(first.messages(), [""; 0], "{rights}");
+        assert_eq!(rig.waiting(), [first.name()], "{rights}: the entry is back");
+    }
+}
+
+#[test]
+fn a_swap_removes_the_old_entry() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    rig.hold("other");
+    first.waits();
+    second.waits();
+    let args = [first.at.as_str(), &first.value, "new", "1000000"];
+    assert_eq!(rig.run(SWAP, &args).int(), 0, "the key is another's");
+    assert_eq!(rig.waiting(), [second.name()]);
+    assert_eq!(rig.holder().as_deref(), Some("other"));
+    assert_eq!(rig.run(SWAP, &["", "other", "new", "1000000"]).int(), 1);
+    assert_eq!(rig.holder().as_deref(), Some("new"));
+}
