@@ -16,7 +16,7 @@ pub const FENCE_TTL_MS: i64 = 4 * HOUR_MS;
 macro_rules! scripts {
     ($($name:ident: [$($file:literal),+];)+) => {
         $(pub const $name: &str =
-            concat!($(include_str!(concat!("../parking/scripts/", $file, ".lua"))),+);)+
+            concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+);)+
         pub const SCRIPTS: &[&str] = &[$($name),+];
     };
 }
