@@ -246,3 +246,19 @@ fn a_refused_write_notifies_nobody() {
     second.waits();
     rig.assert_holds(&first);
 }
+
+#[test]
+fn a_park_without_rights_serves_the_next() {
+    let mut rig = Rig::new();
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    assert!(first.park().is_granted());
+    second.waits();
+    rig.call(&["ACL", "SETUSER", "default", "-zadd"]);
+    first.next_round();
+    first.yields = false;
+    first.ticket += 10_000;
+    let answer = first.park();
+    rig.call(&["ACL", "SETUSER", "default", "+@all"]);
+    assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
+    rig.assert_holds(&second);
+}
