@@ -378,6 +378,23 @@ fn without_a_quorum_to_ask_nothing_is_handed_over() {
 }
 
 #[test]
+fn a_void_swap_is_made_up_for_at_once() {
+    let (mut rig, held) = rig_with_holder(3);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
+    rig.hold(0);
+    rig.release(held, false);
+    granted(&mut rig);
+    // The swap is void by the time at which the master asks for the script: the next lock is released, too.
+    rig.masters[0].errors.clear();
+    rig.release(next, false);
+    assert!(rig.masters[0].value(rig.now, b"a").is_some());
+    rig.deliver(0);
+    rig.pump();
+    assert_eq!(rig.masters[0].value(rig.now, b"a"), None, "the lock of the first holder stays");
+}
+
+#[test]
 fn a_handing_release_answers_truthfully_at_a_quorum() {
     let (mut rig, held) = rig_with_holder(5);
     rig.acquire("a", 10_000, 60_000);
