@@ -1,7 +1,7 @@
 //! What one lock costs that 16 clients want all the time, each with connections and a thread of its own:
 //! `cargo bench --bench contention`, or with another number of clients behind `--`.
 //!
-//! Clients whose waiters get release notifications and clients that only try again take turns. The figures
+//! Clients whose waiters are parked on the masters and clients that only try again take turns. The figures
 //! for each: locks in a second, the longest wait, CPU time of the clients and of the masters for each lock,
 //! and the commands that all masters together were sent for each lock. The last do not depend on the load of
 //! the machine.
@@ -39,16 +39,16 @@ fn main() {
     let (rounds, time) = if is_test { (1, Duration::from_millis(100)) } else { (5, Duration::from_secs(3)) };
     let mut fleet = Fleet::start(MASTER_COUNT);
     for _ in 0..rounds {
-        for is_notified in [true, false] {
-            contend(&mut fleet, client_count, is_notified, time);
+        for is_parked in [true, false] {
+            contend(&mut fleet, client_count, is_parked, time);
         }
     }
 }
 
 /// Lets the clients contend for so long, and prints what it cost.
-fn contend(fleet: &mut Fleet, client_count: usize, is_notified: bool, time: Duration) {
+fn contend(fleet: &mut Fleet, client_count: usize, is_parked: bool, time: Duration) {
     let urls = fleet.urls();
-    let clients: Vec<Client> = (0..client_count).map(|_| connect(&urls, is_notified)).collect();
+    let clients: Vec<Client> = (0..client_count).map(|_| connect(&urls, is_parked)).collect();
     let (lock_count, longest_ns) = (AtomicU64::new(0), AtomicU64::new(0));
     let (start, stop) = (Barrier::new(client_count + 1), AtomicBool::new(false));
     let (before, began) = thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn contend(fleet: &mut Fleet, client_count: usize, is_notified: bool, time: Dura
     let per_lock = |time: Duration| time.as_secs_f64() * 1e6 / locks;
     println!(
         "{:9} {:5.0} locks/s, longest wait {:4} ms; CPU per lock {:4.0} µs in the clients, {:4.0} µs in the masters",
-        if is_notified { "notified:" } else { "polling:" },
+        if is_parked { "parked:  " } else { "polling:" },
         locks / took.as_secs_f64(),
         longest_ns.into_inner() / 1_000_000,
         per_lock(after.client_cpu - before.client_cpu),
@@ -96,10 +96,10 @@ fn contend(fleet: &mut Fleet, client_count: usize, is_notified: bool, time: Dura
     println!();
 }
 
-fn connect(urls: &[String], is_notified: bool) -> Client {
+fn connect(urls: &[String], is_parked: bool) -> Client {
     let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).max_ttl(TTL);
     let config = config.retry_delay(Duration::from_millis(1)..=RETRY_DELAY_MAX);
-    let config = config.answer_timeout(ANSWER_TIMEOUT).wake_waiters(is_notified);
+    let config = config.answer_timeout(ANSWER_TIMEOUT).wake_waiters(is_parked);
     let client = Client::open(config.build().expect("valid settings")).expect("an event loop");
     assert!(client.lock("warm-up").ttl(TTL).wait(PATIENCE).acquire().is_ok());
     client

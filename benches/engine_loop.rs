@@ -29,7 +29,7 @@ impl EngineLoop {
         engine.handle_timeout(now);
         while let Some(request) = engine.poll_link() {
             let LinkRequest::Connect(link) = request else { unreachable!("nothing was connected") };
-            let master = link.master();
+            let master = link;
             engine.handle_connected(now, master);
             shake_hands(&mut engine, now, master);
         }

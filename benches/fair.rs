@@ -1,6 +1,6 @@
 //! How long a caller waits for a lock at most, and how often others who asked later have it before, with fair
-//! locks, with plain ones whose waiters get release notifications, and with waiters that only try again and
-//! again: `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
+//! locks, with plain ones whose waiters are parked, and with waiters that only try again and again:
+//! `cargo bench --bench fair`, or with other numbers of contenders behind `--`.
 //!
 //! Each contender has connections and a thread of its own, holds the lock for a millisecond, and asks for it
 //! again at once.
@@ -125,9 +125,9 @@ fn tries(fleet: &mut Fleet, way: Way) -> u32 {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
         line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
     };
-    // The script of fair locks alone reads ranks, and sets by itself where it grants.
+    // Only an attempt that enters a queue sets the end of a key again.
     match way {
-        Way::Fair => calls("zrank"),
+        Way::Fair => calls("pexpire"),
         Way::Woken | Way::Polling => calls("set"),
     }
 }

@@ -31,7 +31,7 @@ const BATCH: usize = 1024;
 /// Each mode with each waiting policy that it can have.
 fn kinds() -> [(&'static str, Options); 4] {
     let options = Options::new().ttl(TTL).wait(Duration::ZERO);
-    // Without a wait a fair lock would leave no ticket.
+    // Without a wait a fair lock would stand in no queue.
     let fair = options.wait(PATIENCE).fair();
     [("plain", options), ("fenced", options.fenced()), ("shared", options.shared()), ("plain, fair", fair)]
 }

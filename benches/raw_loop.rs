@@ -210,8 +210,8 @@ fn resp(args: &[&str]) -> Vec<u8> {
 
 /// Before the stream is non-blocking. Returns the script's SHA-1.
 fn load_script(stream: &mut std::net::TcpStream) -> String {
-    // The one that `redlatch` uses by default, which also notifies waiters.
-    let script = redlatch::internals::SCRIPTS.iter().find(|script| script.name == "release_notify");
+    // The one by which `redlatch` releases short holds that nobody else wants.
+    let script = redlatch::internals::SCRIPTS.iter().find(|script| script.name == "release");
     let text = script.expect("a script of this name").text;
     stream.write_all(&resp(&["SCRIPT", "LOAD", text])).expect("the master is there");
     let mut reply = [0; 47]; // $40, the SHA-1 in hexadecimal, and both line ends

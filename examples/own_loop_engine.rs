@@ -18,14 +18,14 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use rand::TryRng;
 use rand::rngs::SysRng;
-use redlatch::engine::{Engine, LinkId, LinkRequest, OpId, Outcome, Request};
+use redlatch::engine::{Engine, LinkRequest, MasterId, OpId, Outcome, Request};
 use redlatch::{Config, Options};
 
 pub struct Loop {
     engine: Engine,
     poll: Poll,
     addresses: Vec<SocketAddr>,
-    /// By `LinkId::index`.
+    /// By `MasterId::index`.
     sockets: Vec<Option<Socket>>,
 }
 
@@ -40,7 +40,7 @@ impl Loop {
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed)?; // the locks' values are drawn from it
         let engine = Engine::new(Arc::new(config), seed, Instant::now());
-        let sockets = (0..LinkId::COUNT_MAX).map(|_| None).collect();
+        let sockets = addresses.iter().map(|_| None).collect();
         Ok(Self { engine, poll: Poll::new()?, addresses, sockets })
     }
 
@@ -64,12 +64,12 @@ impl Loop {
         self.follow_links()?;
         self.write();
         let due = self.engine.next_timeout().map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let mut events = Events::with_capacity(LinkId::COUNT_MAX);
+        let mut events = Events::with_capacity(self.sockets.len());
         match self.poll.poll(&mut events, due) {
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
             result => result?,
         }
-        for link in events.iter().filter_map(|event| LinkId::from_index(event.token().0)) {
+        for link in events.iter().filter_map(|event| MasterId::new(event.token().0)) {
             if let Err(why) = self.connect_and_read(link) {
                 self.sockets[link.index()] = None;
                 self.engine.handle_disconnected(Instant::now(), link, &why.to_string());
@@ -87,7 +87,7 @@ impl Loop {
                 LinkRequest::Close(link) => self.sockets[link.index()] = None,
                 LinkRequest::Credentials(_) => unreachable!("the settings have no credentials provider"),
                 LinkRequest::Connect(link) => {
-                    let mut stream = TcpStream::connect(self.addresses[link.master().index()])?;
+                    let mut stream = TcpStream::connect(self.addresses[link.index()])?;
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     self.poll.registry().register(&mut stream, Token(link.index()), interest)?;
                     self.sockets[link.index()] = Some(Socket { stream, is_connected: false });
@@ -97,7 +97,7 @@ impl Loop {
         Ok(())
     }
 
-    fn connect_and_read(&mut self, link: LinkId) -> io::Result<()> {
+    fn connect_and_read(&mut self, link: MasterId) -> io::Result<()> {
         let Some(socket) = &mut self.sockets[link.index()] else { return Ok(()) };
         if !socket.is_connected {
             if let Some(error) = socket.stream.take_error()? {
@@ -125,7 +125,7 @@ impl Loop {
     /// Writes what is queued, as far as the sockets take it. The rest goes out when they are writable again.
     fn write(&mut self) {
         for index in 0..self.sockets.len() {
-            let (Some(link), Some(socket)) = (LinkId::from_index(index), &mut self.sockets[index]) else {
+            let (Some(link), Some(socket)) = (MasterId::new(index), &mut self.sockets[index]) else {
                 continue;
             };
             let bytes = self.engine.send_ready(link);

@@ -1,35 +1,42 @@
-//! What `engine_ops.rs` does beside locks: looks, deletions by force, pauses; and the connections for
-//! subscriptions.
+//! What `engine_ops.rs` does beside locks: looks, deletions by force, pauses; messages that nobody has asked
+//! for; and another client.
 
-use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{LinkId, MasterId, OpId, Outcome, Request, Resource};
+use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::internals::SCRIPTS;
 
+use super::Run;
 use super::callers::NAMES;
-use super::net::REPLIES;
-use super::{Flow, Run, id};
+use super::model::{fence_key, queue_key};
 
 /// Errands that are waited for at the same time.
 const QUERY_COUNT_MAX: usize = 4;
-/// The place of a connection for subscriptions at its model master; commands come over another one.
-const SUBSCRIPTION_PLACE: usize = 1;
-/// The lock of another client, which takes locks as all do, and lets them go.
+/// The place of another client at each model master, which takes locks as all do, and lets them go.
 const RIVAL_PLACE: usize = 2;
 const RIVAL: &[u8] = b"rival";
 const RIVAL_TTL: Duration = Duration::from_secs(2);
 
-/// What may come over a connection for subscriptions that nobody has sent.
-const MESSAGES: [&[u8]; 9] = [
-    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n",
-    b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
-    b"*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:0\r\n",
-    b"*3\r\n$7\r\nmessage\r\n$0\r\n\r\n$20\r\n99999999999999999999\r\n",
-    b"*3\r\n$7\r\nmessage\r\n",
-    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\n9\r\n",
-    b"*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\n0\r\n",
-    b"*3\r\n$-1\r\n$-1\r\n$-1\r\n",
-    b"+PONG\r\n",
+/// Messages that say nothing of a lock.
+const MESSAGES: [&[u8]; 8] = [
+    b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n",
+    b">3\r\n$7\r\nmessage\r\n$0\r\n\r\n$9\r\n12345678x\r\n",
+    b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n:1\r\n",
+    b">3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:0\r\n",
+    b">4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n$8\r\n12345678\r\n",
+    b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n",
+    b">3\r\n_\r\n_\r\n_\r\n",
+    b">1\r\n:1\r\n",
+];
+
+/// Bytes that put replies out of step, or end the connection.
+const BROKEN_MESSAGES: [&[u8]; 6] = [
+    b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b">3\r\n$7\r\nmessage\r\n",
+    b">-1\r\n",
+    b">99999999999\r\n",
+    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$8\r\n12345678\r\n",
+    b"_\r\n",
 ];
 
 /// An errand as its caller knows it.
@@ -48,15 +55,6 @@ enum Kind {
     ForceUnlock,
     /// At least so long.
     Pause(Duration),
-}
-
-/// The engine's connection for subscriptions to one master.
-#[derive(Debug, Default)]
-pub struct SubscriptionPeer {
-    is_asked: bool,
-    is_open: bool,
-    to_master: Vec<u8>,
-    to_engine: Vec<u8>,
 }
 
 impl Run<'_> {
@@ -129,144 +127,89 @@ impl Run<'_> {
         }
     }
 
-    // ---- news ----
+    // ---- messages, and another client ----
 
-    pub(super) fn ask_subscription(&mut self, master: MasterId) {
-        let link = LinkId::Subscription(master);
-        if !self.has_subscription {
-            // No release is published; that is nobody's fault.
-            return self.engine.handle_disconnected(self.now, link, "no news");
-        }
-        let subscription = &mut self.subscription[master.index()];
-        assert!(!subscription.is_asked && !subscription.is_open, "asked to connect what is connected");
-        subscription.is_asked = true;
-    }
-
-    pub(super) fn close_subscription(&mut self, master: MasterId) {
-        let subscription = &self.subscription[master.index()];
-        let is_there = subscription.is_asked || subscription.is_open || !self.has_subscription;
-        assert!(is_there || !self.is_prompt, "asked to close what is closed");
-        self.forget_subscription(master.index());
-    }
-
-    fn forget_subscription(&mut self, index: usize) {
-        self.subscription[index] = SubscriptionPeer::default();
-        self.peers[index].model.forget_conn(SUBSCRIPTION_PLACE);
-    }
-
-    pub(super) fn do_with_subscription(&mut self, index: usize) {
+    pub(super) fn do_with_messages(&mut self, index: usize) {
         let how = self.source.byte();
         self.follow_links();
+        let name = NAMES[how / 8 % NAMES.len()];
         match how % 8 {
-            0 | 1 => self.pump_subscription(index),
-            2 => self.break_subscription(index, "connection reset"),
-            3 if self.subscription[index].is_asked => self.break_subscription(index, "connection refused"),
-            4 => self.receive_subscription(index, MESSAGES[how / 8 % MESSAGES.len()]),
-            5 => self.receive_subscription(index, REPLIES[how / 8 % REPLIES.len()]),
-            6 => (0..self.peers.len())
-                .for_each(|index| self.take_for_rival(index, NAMES[how / 8 % NAMES.len()])),
-            7 => (0..self.peers.len())
-                .for_each(|index| self.release_rival(index, NAMES[how / 8 % NAMES.len()])),
+            0 | 1 => self.send_drawn_message(index, how % 8 == 1),
+            2 => self.send_known_message(index, how / 8),
+            3 => self.push(index, MESSAGES[how / 8 % MESSAGES.len()]),
+            4 => self.receive_forged(index, BROKEN_MESSAGES[how / 8 % BROKEN_MESSAGES.len()]),
+            6 => (0..self.peers.len()).for_each(|index| self.take_for_rival(index, name)),
+            7 => (0..self.peers.len()).for_each(|index| self.release_rival(index, name, how < 128)),
             _ => {}
         }
+    }
+
+    /// A vote or a ring for an attempt that may be anybody's.
+    fn send_drawn_message(&mut self, index: usize, is_ring: bool) {
+        let mut vote = [0; 8];
+        let [place, generation] = [self.source.byte(), self.source.byte()];
+        [vote[0], vote[4]] = [place % 16, generation].map(|it| u8::try_from(it).expect("a byte"));
+        if generation.is_multiple_of(8) {
+            vote[7] = 0xff;
+        }
+        self.send_message(index, vote, is_ring);
+    }
+
+    /// A vote or a ring for an attempt that was parked over this connection.
+    fn send_known_message(&mut self, index: usize, pick: usize) {
+        let Some(conn) = &self.peers[index].conn else { return };
+        let known = conn.parked_count();
+        if known > 0 {
+            let vote = conn.parked_vote(known - 1 - pick / 2 % known.min(3));
+            self.send_message(index, vote, pick.is_multiple_of(2));
+        }
+    }
+
+    fn send_message(&mut self, index: usize, vote: [u8; 8], is_ring: bool) {
+        let peer = &self.peers[index];
+        let token = peer.conn.as_ref().and_then(|conn| conn.parked_token(&vote));
+        if let Some(token) = token.filter(|_| !is_ring) {
+            // A grant is true where the master has written the key, and may then come twice.
+            let key = &self.tokens[token].key;
+            let holders = peer.model.holders(self.now, key);
+            self.is_honest &= holders.iter().any(|value| value.starts_with(token));
+        }
+        let mut message =
+            format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n", 8 + usize::from(is_ring)).into_bytes();
+        message.extend_from_slice(&vote);
+        message.extend_from_slice(if is_ring { b"r\r\n" } else { b"\r\n" });
+        self.push(index, &message);
+    }
+
+    /// A message comes behind what the master has sent.
+    fn push(&mut self, index: usize, message: &[u8]) {
+        if let Some(conn) = &mut self.peers[index].conn {
+            conn.to_engine.extend_from_slice(message);
+        }
+        self.deliver_piece(index, usize::MAX);
     }
 
     /// Another client asks for a lock.
     fn take_for_rival(&mut self, index: usize, name: &str) {
         let (model, now) = (&mut self.peers[index].model, self.now);
-        if model.value(now, name.as_bytes()).is_none() {
+        if !model.is_taken(now, name.as_bytes()) {
             model.put(name.as_bytes(), RIVAL, Some(now + RIVAL_TTL));
         }
     }
 
-    /// It releases it, and reports that.
-    fn release_rival(&mut self, index: usize, name: &str) {
-        let (model, now) = (&mut self.peers[index].model, self.now);
-        if model.value(now, name.as_bytes()) != Some(RIVAL) {
+    /// It releases it, and serves those that wait; or leaves them to look.
+    fn release_rival(&mut self, index: usize, name: &str, serves: bool) {
+        let (model, now, key) = (&mut self.peers[index].model, self.now, name.as_bytes());
+        if model.value(now, key) != Some(RIVAL) {
             return;
         }
-        let mut command = format!("*2\r\n$3\r\nDEL\r\n${}\r\n{name}\r\n", name.len()).into_bytes();
-        model.handle_over(RIVAL_PLACE, now, &mut command, &mut Vec::new());
-        model.publish(name.as_bytes(), b"");
-        model.log.clear();
-        for (_, message) in std::mem::take(&mut model.pushes) {
-            self.subscription[index].to_engine.extend_from_slice(&message);
+        model.carry_out_over(RIVAL_PLACE, now, &[b"DEL", key], &mut Vec::new());
+        if serves {
+            let serve = SCRIPTS.iter().find(|script| script.name == "serve").expect("there is one");
+            let words: [&[u8]; 6] =
+                [b"EVAL", serve.text.as_bytes(), b"3", key, &queue_key(key), &fence_key(key)];
+            model.carry_out_over(RIVAL_PLACE, now, &words, &mut Vec::new());
         }
-    }
-
-    /// The connection is made if it is wanted, and all that is under way arrives.
-    pub(super) fn pump_subscription(&mut self, index: usize) {
-        let link = LinkId::Subscription(id(index));
-        if std::mem::take(&mut self.subscription[index].is_asked) {
-            self.subscription[index].is_open = true;
-            self.engine.handle_connected(self.now, link);
-        }
-        if !self.subscription[index].is_open {
-            return;
-        }
-        let bytes = self.engine.send_ready(link).to_vec();
-        self.engine.send_done(link, bytes.len());
-        bytes.hash(&mut self.history);
-        let (subscription, model) = (&mut self.subscription[index], &mut self.peers[index].model);
-        subscription.to_master.extend_from_slice(&bytes);
-        model.handle_over(
-            SUBSCRIPTION_PLACE,
-            self.now,
-            &mut subscription.to_master,
-            &mut subscription.to_engine,
-        );
-        model.log.clear();
-        for (place, message) in std::mem::take(&mut model.pushes) {
-            assert_eq!(place, SUBSCRIPTION_PLACE, "a connection for commands has subscribed");
-            subscription.to_engine.extend_from_slice(&message);
-        }
-        let bytes = std::mem::take(&mut self.subscription[index].to_engine);
-        self.receive_subscription(index, &bytes);
-    }
-
-    fn receive_subscription(&mut self, index: usize, bytes: &[u8]) {
-        let (link, mut rest) = (LinkId::Subscription(id(index)), bytes);
-        while !rest.is_empty() && self.subscription[index].is_open {
-            let space = self.engine.recv_space(link);
-            assert!(!space.is_empty(), "no room to read into");
-            let size = space.len().min(rest.len());
-            space[..size].copy_from_slice(&rest[..size]);
-            self.engine.recv_done(self.now, link, size);
-            rest = &rest[size..];
-            self.follow_if_prompt();
-        }
-        self.settle_step();
-    }
-
-    pub(super) fn call_subscription_connected_again(&mut self, index: usize) {
-        if self.subscription[index].is_open {
-            self.engine.handle_connected(self.now, LinkId::Subscription(id(index)));
-        }
-    }
-
-    pub(super) fn break_subscription(&mut self, index: usize, why: &str) {
-        if self.subscription[index].is_open || self.subscription[index].is_asked {
-            self.forget_subscription(index);
-            self.engine.handle_disconnected(self.now, LinkId::Subscription(id(index)), why);
-            self.follow_if_prompt();
-        }
-    }
-
-    /// At the end of a run.
-    pub(super) fn end_subscription(&mut self, flow: Flow) {
-        if flow == Flow::Down {
-            self.follow_links();
-            (0..self.subscription.len()).for_each(|index| self.break_subscription(index, "connection reset"));
-        }
-    }
-
-    /// Long after the last caller has gone nobody listens.
-    pub(super) fn check_no_subscription(&mut self) {
-        self.follow_links();
-        assert_eq!(
-            self.engine.subscription_links().count(),
-            0,
-            "connections for subscriptions that nobody waits for"
-        );
+        self.peers[index].take_pushes();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use redlatch::engine::{Engine, MasterId};
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::model::{ModelMaster, reader_script, script};
+use super::model::{ModelMaster, script};
 
 /// What a master may say, right or wrong, whole or in part, to any request or to none.
 pub const REPLIES: [&[u8]; 24] = [
@@ -65,6 +65,8 @@ pub struct TokenLog {
     pub holders: u32,
     /// Masters that said they deleted it.
     pub deleted: u32,
+    /// Masters that were sent what ends it.
+    pub ended: u32,
     /// The extension under way or the last one, from 1.
     pub round: u32,
     /// Masters that granted each extension.
@@ -75,6 +77,8 @@ pub struct TokenLog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
     Acquire(Token),
+    /// A park.
+    Park(Token),
     /// The `SET` once more, of a lock that is held.
     Again(Token),
     /// The token takes the place of another one, the second.
@@ -90,6 +94,15 @@ enum Asked {
     Other,
 }
 
+/// The connections of a master by their numbers: what comes late, that of another client
+/// (`engine_extras.rs`), and those of this one.
+const LATE_PLACE: usize = 0;
+const FIRST_PLACE: usize = 3;
+
+fn place_of(conn_number: u64) -> usize {
+    FIRST_PLACE + usize::try_from(conn_number).expect("few connections")
+}
+
 /// One connection as its bytes show.
 pub struct Conn {
     pub number: u64,
@@ -103,7 +116,11 @@ pub struct Conn {
     received: Vec<u8>,
     /// Rounds of extensions that were answered `NOSCRIPT` and are to be sent again in full.
     again: VecDeque<(Token, u32)>,
+    /// Attempts that were parked over it, by their votes.
+    parked: Vec<([u8; 8], Token)>,
     run_id: String,
+    /// Whether it did not know a script over this connection: attempts may come once more then.
+    lacks_scripts: bool,
 }
 
 /// A master, and the engine's connection to it.
@@ -145,7 +162,9 @@ impl Peer {
             counted: 0,
             received: Vec::new(),
             again: VecDeque::new(),
+            parked: Vec::new(),
             run_id: self.model.run_id.clone(),
+            lacks_scripts: false,
         });
     }
 
@@ -153,6 +172,7 @@ impl Peer {
     pub fn close(&mut self, step: u64, keeps_late: bool) {
         self.is_asked = false;
         if let Some(conn) = self.conn.take() {
+            self.model.forget_conn(place_of(conn.number));
             self.closed_in = step;
             if keeps_late {
                 // Half a command is lost with its connection.
@@ -186,14 +206,27 @@ impl Peer {
     /// The master carries out whatever has arrived.
     pub fn carry_out(&mut self, now: Instant) {
         if let Some(conn) = &mut self.conn {
-            self.model.handle(now, &mut conn.to_master, &mut conn.to_engine);
+            let place = place_of(conn.number);
+            self.model.handle_over(place, now, &mut conn.to_master, &mut conn.to_engine);
         }
-        self.model.log.clear();
+        self.take_pushes();
     }
 
+    /// The replies to what comes late are nobody's.
     pub fn carry_out_late(&mut self, now: Instant) {
-        self.model.handle(now, &mut self.late, &mut Vec::new());
+        self.model.handle_over(LATE_PLACE, now, &mut self.late, &mut Vec::new());
+        self.model.begin_conn(LATE_PLACE);
+        self.take_pushes();
+    }
+
+    /// The messages of the master are under way.
+    pub fn take_pushes(&mut self) {
         self.model.log.clear();
+        for (place, message) in std::mem::take(&mut self.model.pushes) {
+            if let Some(conn) = self.conn.as_mut().filter(|conn| place_of(conn.number) == place) {
+                conn.to_engine.extend_from_slice(&message);
+            }
+        }
     }
 
     /// Takes the first command that has arrived away from the master and answers in its place.
@@ -249,89 +282,97 @@ impl Conn {
         args: &[&[u8]],
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
-        if let [name @ (b"EVALSHA" | b"EVAL"), script, _, rest @ ..] = args
-            && let Some(script) = reader_script(script)
-        {
-            return self.note_reader(now, master, (*name == b"EVALSHA", script), rest, tokens);
+        if let Some(call) = Call::of(args) {
+            return self.note_call(now, master, &call, tokens);
         }
         if let Some([key, old, new]) = swap(args) {
-            let log = tokens.entry(new.to_vec()).or_insert_with(|| TokenLog::new(now, key));
-            assert_eq!(log.key, key);
-            log.asked |= 1 << master.index();
-            return Asked::Swap(new.to_vec(), old.to_vec());
+            return note_swap(now, master, [key, old, new], tokens);
         }
         match *args {
-            [b"DELIFEQ" | b"DELEX", key, ..] | [_, _, b"1", key, _] | [b"EVAL", _, b"1", key, _, _]
-                if key.starts_with(RESERVATION) =>
-            {
-                Asked::Other
-            }
-            _ if is_end_of_wait(args) => Asked::Other,
-            [name, _, b"2", key, _, token, _ttl, _, _, _, _]
-            | [name, _, b"3", key, _, _, token, _ttl, _, ..] => {
-                let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
-                assert_eq!(log.key, key);
-                // In full it is sent again, to a master that forgot the script or was away.
-                let is_first = log.asked >> master.index() & 1 == 0;
-                assert!(is_first || name == b"EVAL", "one token in two attempts");
-                log.asked |= 1 << master.index();
-                Asked::Acquire(token.to_vec())
-            }
-            [_, _, b"2", _, _, token, ..] => Asked::Release(token.to_vec()),
             [b"SET", key, token, b"NX", b"PX", _] => note_set(now, master, key, token, tokens),
-            [b"EVALSHA" | b"EVAL", _, b"1", _, token]
-            // With the channels of groups.
-            | [b"EVALSHA" | b"EVAL", _, b"1", _, token, _, _, _]
-            | [b"DELIFEQ", _, token]
-            | [b"DELEX", _, b"IFEQ", token]
-                if token.len() == TOKEN_SIZE =>
-            {
+            [b"DELIFEQ", key, token] | [b"DELEX", key, b"IFEQ", token] if token.len() == TOKEN_SIZE => {
+                note_end(now, master, key, token, tokens);
                 Asked::Release(token.to_vec())
             }
-            [name @ (b"EVALSHA" | b"EVAL" | b"SET"), .., token, _] | [name, .., token, b"PX", _]
-                if name != b"DELEX" && token.len() == TOKEN_SIZE =>
-            {
-                let mut round = tokens.get(token).map_or(0, |log| log.round);
-                if name == b"EVAL"
-                    && let Some(at) = self.again.iter().position(|(other, _)| other == token)
-                {
-                    round = self.again.remove(at).expect("found just now").1;
-                }
-                Asked::Extend { token: token.to_vec(), round, by_digest: name == b"EVALSHA" }
+            [b"SET", .., token, b"PX", _] if token.len() == TOKEN_SIZE => {
+                self.note_extension(token, (false, false), tokens)
             }
             [b"ECHO", nonce] => Asked::Echo(nonce.to_vec()),
             _ => Asked::Other,
         }
     }
 
-    /// What is sent of a reader: its commands look like others'.
-    fn note_reader(
+    /// Notes what a script is run for.
+    fn note_call(
         &mut self,
         now: Instant,
         master: MasterId,
-        (by_digest, script): (bool, &str),
-        args: &[&[u8]],
+        call: &Call<'_>,
         tokens: &mut HashMap<Token, TokenLog>,
     ) -> Asked {
-        match (script, args) {
-            ("shared_acquire", [key, _, token, _]) => {
-                let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
-                assert_eq!(log.key, *key);
-                let is_first = log.asked >> master.index() & 1 == 0;
-                assert!(is_first || !by_digest, "one token in two attempts");
-                log.asked |= 1 << master.index();
+        let Call { is_digest, name, key, args } = call;
+        match (*name, &args[..]) {
+            ("fenced_acquire" | "shared_acquire_queue", [token, ..]) => {
+                note_first(now, master, key, token, !is_digest || self.lacks_scripts, tokens);
                 Asked::Acquire(token.to_vec())
             }
-            ("shared_extend", [_, token, _]) => {
-                let mut round = tokens.get(*token).map_or(0, |log| log.round);
-                if !by_digest && let Some(at) = self.again.iter().position(|(other, _)| other == token) {
-                    round = self.again.remove(at).expect("found just now").1;
+            ("park", [_, _, _, _, _, old, _, _, _, _, _, _, vote, _, token]) => {
+                note_first(now, master, key, token, !is_digest || self.lacks_scripts, tokens);
+                if !old.is_empty() {
+                    note_end(now, master, key, old, tokens);
                 }
-                Asked::Extend { token: token.to_vec(), round, by_digest }
+                let vote = (*vote).try_into().expect("a vote has 8 bytes");
+                if *is_digest {
+                    let is_known = self.parked.iter().any(|(other, it)| *other == vote && it != token);
+                    assert!(!is_known, "one vote for two attempts");
+                    self.parked.push((vote, token.to_vec()));
+                }
+                Asked::Park(token.to_vec())
             }
-            ("shared_release", [_, token, _]) => Asked::Release(token.to_vec()),
-            _ => panic!("no script is called like this"),
+            ("release" | "release_serve" | "fenced_release_serve" | "shared_release_serve", [token, ..])
+            | ("unpark", [_, token, ..]) => {
+                note_end(now, master, key, token, tokens);
+                Asked::Release(token.to_vec())
+            }
+            ("extend" | "shared_extend", [token, _]) => {
+                self.note_extension(token, (true, *is_digest), tokens)
+            }
+            ("swap", [old, new, _]) | ("swap_parked", [_, old, new, _]) => {
+                note_swap(now, master, [key, old, new], tokens)
+            }
+            ("serve" | "force_unlock_serve", []) => Asked::Other,
+            _ => panic!("no script is called like this: {name}"),
         }
+    }
+
+    fn note_extension(
+        &mut self,
+        token: &[u8],
+        (is_script, by_digest): (bool, bool),
+        tokens: &HashMap<Token, TokenLog>,
+    ) -> Asked {
+        let mut round = tokens.get(token).map_or(0, |log| log.round);
+        if is_script
+            && !by_digest
+            && let Some(at) = self.again.iter().position(|(other, _)| other == token)
+        {
+            round = self.again.remove(at).expect("found just now").1;
+        }
+        Asked::Extend { token: token.to_vec(), round, by_digest }
+    }
+
+    /// Attempts that were parked over this connection.
+    pub fn parked_count(&self) -> usize {
+        self.parked.len()
+    }
+
+    pub fn parked_vote(&self, place: usize) -> [u8; 8] {
+        self.parked[place].0
+    }
+
+    /// The token of the attempt with this vote.
+    pub fn parked_token(&self, vote: &[u8]) -> Option<&Token> {
+        self.parked.iter().find(|(other, _)| other == vote).map(|(_, token)| token)
     }
 
     pub fn note_sent(&mut self, bytes: &[u8]) {
@@ -342,6 +383,7 @@ impl Conn {
 
     /// The engine was given these bytes.
     pub fn note_received(&mut self, bytes: &[u8]) {
+        self.lacks_scripts |= bytes.windows(8).any(|window| window == b"NOSCRIPT");
         self.received.extend_from_slice(bytes);
     }
 }
@@ -358,6 +400,15 @@ impl Peer {
         let Some(conn) = &mut self.conn else { return true };
         let (mut done, mut is_matched) = (0, true);
         while let Ok(Decoded::Complete { reply, size }) = resp::decode(&conn.received[done..]) {
+            if let Some(payload) = message(&reply) {
+                done += size;
+                if let Some(token) = payload.and_then(|vote| conn.parked_token(vote)) {
+                    let log = tokens.get_mut(token).expect("logged with its park");
+                    log.granted_on.insert(master.index(), conn.number);
+                    log.holders |= 1 << master.index();
+                }
+                continue;
+            }
             let Some(asked) = conn.owed.pop_front() else {
                 is_matched = false;
                 break;
@@ -393,6 +444,7 @@ impl TokenLog {
             granted_on: HashMap::new(),
             holders: 0,
             deleted: 0,
+            ended: 0,
             round: 0,
             extended: HashMap::new(),
         }
@@ -400,9 +452,6 @@ impl TokenLog {
 }
 
 const TOKEN_SIZE: usize = 20;
-
-/// The keys by which writers keep readers out.
-const RESERVATION: &[u8] = b"redlatch:writer:";
 
 fn note_answer(
     master: MasterId,
@@ -415,6 +464,11 @@ fn note_answer(
     match asked {
         Asked::Acquire(token) if is_grant(reply) => {
             let log = tokens.get_mut(token).expect("logged with its SET");
+            log.granted_on.insert(master.index(), number);
+            log.holders |= bit;
+        }
+        Asked::Park(token) if is_parked_grant(reply) => {
+            let log = tokens.get_mut(token).expect("logged with its park");
             log.granted_on.insert(master.index(), number);
             log.holders |= bit;
         }
@@ -439,11 +493,11 @@ fn note_answer(
                     log.holders |= bit;
                 }
                 // What ended the connection may have stood before it.
-                Reply::NullBulk | Reply::Integer(0) if is_open => log.holders &= !bit,
+                Reply::NullBulk | Reply::Null | Reply::Integer(0) if is_open => log.holders &= !bit,
                 _ => {}
             }
         }
-        Asked::Release(token) if *reply == Reply::Integer(1) => {
+        Asked::Release(token) if matches!(reply, Reply::Integer(1 | 2 | 5 | 6)) => {
             // Its SET may have gone with a connection before anybody looked.
             if let Some(log) = tokens.get_mut(token) {
                 log.deleted |= bit;
@@ -473,55 +527,104 @@ fn note_set(
     Asked::Again(token.to_vec())
 }
 
-/// Releases and extensions go where the `SET` went, and to its key.
-fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
-    // An attempt, or the end of a wait for a fair lock, which has no token, or a reservation, which has a
-    // value of its own.
-    let is_reservation =
-        [1, 3].iter().any(|&at| args.get(at).is_some_and(|key| key.starts_with(RESERVATION)));
-    if matches!(args, [b"SET", _, _, b"NX", ..] | [_, _, b"3", ..]) || is_reservation {
-        return;
-    }
-    if let [b"EVALSHA" | b"EVAL", script, _, key, rest @ ..] = args
-        && let Some(script) = reader_script(script)
-    {
-        let token = rest[usize::from(script == "shared_acquire")];
-        let log = tokens.get(token);
-        assert!(log.is_some() || script == "shared_acquire", "no release of a token that was never set");
-        return assert!(log.is_none_or(|log| log.key == *key), "not the key of the lock");
-    }
-    if let [_, _, b"2", key, _, token, rest @ ..] = args {
-        let log = tokens.get(*token);
-        assert!(log.is_some() || rest.len() == 5, "no release of a token that was never set");
-        return assert!(log.is_none_or(|log| log.key == *key), "not the key of the lock");
-    }
-    // The channels of groups are no token, however long they are.
-    let has_channels = matches!(args, [_, _, b"1", _, _, _, _, _]);
-    let args = if has_channels { &args[..5] } else { args };
-    for at in 1..args.len() {
-        let is_new = swap(args).is_some_and(|[_, old, _]| args[at] != old);
-        if args[at].len() != TOKEN_SIZE || is_new {
-            continue;
-        }
-        let log = tokens.get(args[at]).expect("no release or extension of a token that was never set");
-        assert!(log.key == args[at - 1] || args[at - 1] == b"IFEQ", "not the key of the SET");
-        // The SET that a held lock sends again may have gone with its connection before anybody looked.
-        let may_be_unseen = !log.granted_on.is_empty();
-        let is_asked = log.asked >> master.index() & 1 == 1;
-        assert!(is_asked || may_be_unseen, "a master that was not sent the SET is asked");
-    }
+/// The first command of a token for a master; sent again in full only.
+fn note_first(
+    now: Instant,
+    master: MasterId,
+    key: &[u8],
+    token: &[u8],
+    is_again: bool,
+    tokens: &mut HashMap<Token, TokenLog>,
+) {
+    let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+    assert_eq!(log.key, key);
+    // In full it is sent again, to a master that forgot the script or was away.
+    let is_first = log.asked >> master.index() & 1 == 0;
+    assert!(is_first || is_again, "one token in two attempts");
+    log.asked |= 1 << master.index();
 }
 
-/// Whether a waiter for a fair lock leaves its queue, or notifies the first one in it.
-fn is_end_of_wait(args: &[&[u8]]) -> bool {
-    let script = args.get(1).and_then(|word| script(word));
-    script.is_some_and(|script| ["fair_leave", "fair_notify"].contains(&script.name))
+/// What ends a token is queued for a master.
+fn note_end(now: Instant, master: MasterId, key: &[u8], token: &[u8], tokens: &mut HashMap<Token, TokenLog>) {
+    // Its first command may have gone with a connection before anybody looked.
+    let log = tokens.entry(token.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+    assert_eq!(log.key, key);
+    log.ended |= 1 << master.index();
+}
+
+fn note_swap(
+    now: Instant,
+    master: MasterId,
+    [key, old, new]: [&[u8]; 3],
+    tokens: &mut HashMap<Token, TokenLog>,
+) -> Asked {
+    note_end(now, master, key, old, tokens);
+    let log = tokens.entry(new.to_vec()).or_insert_with(|| TokenLog::new(now, key));
+    assert_eq!(log.key, key);
+    log.asked |= 1 << master.index();
+    Asked::Swap(new.to_vec(), old.to_vec())
+}
+
+/// Releases and extensions go where the first command of their token went, and to its key.
+fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>) {
+    let (key, token) = if let Some(call) = Call::of(args) {
+        match (call.name, &call.args[..]) {
+            ("park", [_, _, _, _, _, token, ..]) if !token.is_empty() => (call.key, *token),
+            ("unpark", [_, token, ..]) => (call.key, *token),
+            ("swap_parked", [_, token, ..]) => (call.key, *token),
+            (
+                "release"
+                | "release_serve"
+                | "fenced_release_serve"
+                | "shared_release_serve"
+                | "extend"
+                | "shared_extend"
+                | "swap",
+                [token, ..],
+            ) => (call.key, *token),
+            _ => return,
+        }
+    } else {
+        match *args {
+            [b"DELIFEQ", key, token] | [b"DELEX", key, b"IFEQ", token] => (key, token),
+            [b"SET", key, _, b"IFEQ", token, b"PX", _] => (key, token),
+            _ => return,
+        }
+    };
+    // The handshake tries some with its nonce.
+    if token.len() != TOKEN_SIZE {
+        return;
+    }
+    let log = tokens.get(token).expect("no release or extension of a token that was never set");
+    assert_eq!(log.key, key, "not the key of the lock");
+    // The SET that a held lock sends again may have gone with its connection before anybody looked.
+    let may_be_unseen = !log.granted_on.is_empty();
+    let is_asked = log.asked >> master.index() & 1 == 1;
+    assert!(is_asked || may_be_unseen, "a master that was not sent the token is asked");
+}
+
+/// A command that runs a script.
+struct Call<'a> {
+    is_digest: bool,
+    name: &'static str,
+    /// The lock's key.
+    key: &'a [u8],
+    /// What follows the keys.
+    args: Vec<&'a [u8]>,
+}
+
+impl<'a> Call<'a> {
+    fn of(args: &[&'a [u8]]) -> Option<Self> {
+        let [by @ (b"EVALSHA" | b"EVAL"), word, count, key, rest @ ..] = args else { return None };
+        let name = script(word).expect("no script of the client").name;
+        let more_keys = usize::from(count[0] - b'1');
+        Some(Self { is_digest: *by == b"EVALSHA", name, key, args: rest[more_keys..].to_vec() })
+    }
 }
 
 /// Key, old and new token of a command that hands a lock over.
 fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
     match *args {
-        [b"EVALSHA" | b"EVAL", _, b"1", key, old, new, _] => Some([key, old, new]),
         [b"SET", key, new, b"IFEQ", old, b"PX", _] if old != new && new.len() == TOKEN_SIZE => {
             Some([key, old, new])
         }
@@ -529,16 +632,29 @@ fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
     }
 }
 
-/// The grant of a `SET` and of a fenced lock, or of a fair one.
+/// The grant of a `SET` and of a fenced lock.
 fn is_grant(reply: &Reply<'_>) -> bool {
-    match reply {
-        Reply::Array(values) => values.iter().next() == Some(Reply::Integer(2)),
-        _ => *reply == Reply::Simple(b"OK"),
-    }
+    *reply == Reply::Simple(b"OK")
+}
+
+/// The grant of a parked attempt.
+fn is_parked_grant(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Array(values) if values.iter().next() == Some(Reply::Integer(1)))
 }
 
 fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
+}
+
+/// A message, which answers nothing, with its payload if it is one of a channel. The confirmation of a
+/// channel is a reply.
+fn message<'a>(reply: &Reply<'a>) -> Option<Option<&'a [u8]>> {
+    let Reply::Push(elements) = reply else { return None };
+    match &elements.iter().collect::<Vec<_>>()[..] {
+        [Reply::Bulk(b"subscribe"), Reply::Bulk(_), Reply::Integer(_)] => None,
+        [Reply::Bulk(b"message"), Reply::Bulk(_), Reply::Bulk(payload)] => Some(Some(payload)),
+        _ => Some(None),
+    }
 }
 
 fn bulk<'a>(reply: Reply<'a>) -> &'a [u8] {

@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callers::Lock;
-use extras::{Query, SubscriptionPeer};
+use extras::Query;
 use model::ModelMaster;
 use net::{ERRORS, Peer, REPLIES, Token, TokenLog};
-use redlatch::engine::{Engine, LinkId, LinkRequest, MasterId, OpId};
+use redlatch::engine::{Engine, LinkRequest, MasterId, OpId};
 use redlatch::status::MasterState;
 use redlatch::{Config, Quarantine, limits};
 
@@ -36,7 +36,7 @@ const MAX_TTL: Duration = Duration::from_secs(2);
 const MAX_HOLD: Duration = Duration::from_secs(3);
 
 /// The property: nothing panics, every invariant that is checked on the way holds, and a second run of the
-/// same input makes the same history. Returns how many attempts were brought forward by messages.
+/// same input makes the same history. Returns how many messages of masters counted.
 pub fn engine_keeps_its_promises(input: &[u8]) -> u64 {
     let start = Instant::now();
     let (first, woken_count) = Run::new(input, start).play();
@@ -71,9 +71,6 @@ struct Run<'a> {
     queries: Vec<Query>,
     /// Names whose lock was broken by force: exclusion is promised no more.
     broken_names: BTreeSet<&'static str>,
-    subscription: Vec<SubscriptionPeer>,
-    /// Whether connections for subscriptions are made.
-    has_subscription: bool,
     history: DefaultHasher,
     /// Whether masters said only what is true and lost keys only where that is allowed.
     is_honest: bool,
@@ -116,6 +113,7 @@ impl<'a> Run<'a> {
             .max_ttl(MAX_TTL)
             .max_hold(MAX_HOLD)
             .ask_holder(traits & 2 != 0)
+            .wake_waiters(ages & 32 != 0)
             .quarantine(if trusts { Quarantine::Trust } else { Quarantine::Uptime });
         match traits >> 2 & 3 {
             0 | 1 => {}
@@ -145,8 +143,6 @@ impl<'a> Run<'a> {
             tokens: HashMap::new(),
             queries: Vec::new(),
             broken_names: BTreeSet::new(),
-            subscription: (0..count).map(|_| SubscriptionPeer::default()).collect(),
-            has_subscription: ages & 32 != 0,
             history: DefaultHasher::new(),
             is_honest: true,
             is_prompt: traits & 32 == 0,
@@ -165,7 +161,7 @@ impl<'a> Run<'a> {
     }
 
     /// Plays the whole input and then to the end of all that it left; the result is a hash of all that was
-    /// seen, and how many attempts were brought forward by messages.
+    /// seen, and how many messages counted.
     fn play(mut self) -> (u64, u64) {
         for _ in 0..STEP_COUNT_MAX {
             if self.source.0.is_empty() {
@@ -202,7 +198,7 @@ impl<'a> Run<'a> {
             29 => self.peers[index].carry_out_late(self.now),
             30 if op >= 128 => self.run_query(),
             30 => self.nothing_is_no_message(index),
-            _ if op >= 128 => self.do_with_subscription(index),
+            _ if op >= 128 => self.do_with_messages(index),
             _ => self.call_connected_again(index),
         }
     }
@@ -264,14 +260,12 @@ impl<'a> Run<'a> {
         while let Some(request) = self.engine.poll_link() {
             match request {
                 LinkRequest::Credentials(_) => unreachable!("there is no provider"),
-                LinkRequest::Connect(LinkId::Subscription(master)) => self.ask_subscription(master),
-                LinkRequest::Close(LinkId::Subscription(master)) => self.close_subscription(master),
-                LinkRequest::Connect(LinkId::Commands(master)) => {
+                LinkRequest::Connect(master) => {
                     let peer = &mut self.peers[master.index()];
                     assert!(!peer.is_asked && peer.conn.is_none(), "asked to connect what is connected");
                     peer.is_asked = true;
                 }
-                LinkRequest::Close(LinkId::Commands(master)) => {
+                LinkRequest::Close(master) => {
                     let peer = &mut self.peers[master.index()];
                     // An attempt may be given up before anybody heard that it was wanted.
                     let is_there = peer.is_asked || peer.conn.is_some();
@@ -409,7 +403,6 @@ impl<'a> Run<'a> {
         self.send_piece(index, usize::MAX);
         self.peers[index].carry_out(self.now);
         self.deliver_piece(index, usize::MAX);
-        self.pump_subscription(index);
     }
 
     fn pump_all(&mut self) {
@@ -422,7 +415,6 @@ impl<'a> Run<'a> {
         if self.peers[index].conn.is_some() {
             self.engine.handle_connected(self.now, id(index));
         }
-        self.call_subscription_connected_again(index);
     }
 
     /// Nobody listens.
@@ -432,7 +424,6 @@ impl<'a> Run<'a> {
             if std::mem::take(&mut self.peers[index].is_asked) {
                 self.engine.handle_disconnected(self.now, id(index), "connection refused");
             }
-            self.break_subscription(index, "connection refused");
         }
     }
 
@@ -543,13 +534,13 @@ impl<'a> Run<'a> {
         if flow == Flow::Down || flow == Flow::Up && !self.is_honest {
             (0..self.peers.len()).for_each(|index| self.break_connection(index, false));
         }
-        self.end_subscription(flow);
         self.live_until(self.last_deadline(), flow);
         self.check_deadlines();
         self.cancel_queries();
         self.release_all(self.end & 128 != 0);
-        // The TTL, its drift, and each answer's limit once before and once after.
-        let end = self.now + MAX_TTL + MAX_TTL / 50 + self.limit_max() * 2;
+        // The stay of an entry and the TTL, their drift, and each answer's limit once before and once after.
+        let longest = limits::STAY + MAX_TTL;
+        let end = self.now + longest + longest / 50 + self.limit_max() * 2;
         self.live_until(end, flow);
         assert_eq!(self.engine.operation_count(), 0);
         assert_eq!(self.engine.claim_count(), 0, "tokens outlive their keys");
@@ -559,7 +550,6 @@ impl<'a> Run<'a> {
             for index in 0..self.peers.len() {
                 assert_eq!(self.engine.owed_count(id(index)), 0, "master {index} has answered all");
             }
-            self.check_no_subscription();
             self.a_lock_can_be_had();
         }
     }

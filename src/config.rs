@@ -342,10 +342,10 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the least delay between two attempts of a waiting acquisition, and the most random time that is
-    /// added to it: 1 ms and 100 ms by default, at most one day. The holder's end, a release notification
-    /// ([`ConfigBuilder::wake_waiters`]), the end of the wait, a fair queue and `keep_readers_out` shorten
-    /// it.
+    /// Sets the least delay between two attempts of a waiting acquisition that stands in no queue, and the
+    /// most random time that is added to it: 1 ms and 100 ms by default, at most one day. The end of the
+    /// holder's time and the end of the wait shorten it. A waiter in the masters' queues has no such delay
+    /// ([`ConfigBuilder::wake_waiters`]).
     ///
     /// A drawn delay is not shorter than the attempt was. The range of its random part doubles with each
     /// attempt, up to its bound.
@@ -364,9 +364,7 @@ impl ConfigBuilder {
     ///
     /// The delay is at least the result, the time that the attempt took, and 1 ms. A random time of up to
     /// the larger of the last two is added, so that clients that met once do not meet again and again. The
-    /// end of the holder's time shortens the delay, and so does a release notification
-    /// ([`ConfigBuilder::wake_waiters`]). So do the end of the wait, a fair queue (1 s) and
-    /// `keep_readers_out` (0.5 s).
+    /// end of the holder's time and the end of the wait shorten the delay.
     ///
     /// ```
     /// use std::time::Duration;
@@ -405,35 +403,27 @@ impl ConfigBuilder {
     /// Sets whether a refused attempt asks how long the holder's key still lives; on by default.
     ///
     /// A refused attempt for a plain lock that does not wait then costs one more round trip. A waiting one
-    /// retries when the holder's time ends. An attempt that a release notification brought about asks only if
-    /// it is the last one.
+    /// that stands in no queue retries when the holder's time ends. The masters' queues report it by
+    /// themselves.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
         self
     }
 
-    /// Sets whether clients that wait for a lock get a notification of its release; on by default.
+    /// Sets whether callers that wait for a lock stand in a queue on each master; on by default.
     ///
-    /// A release then publishes a message on the channel named like the lock's key, inside its script or
-    /// right behind its native command. A client that has waited lately has one master publish to the readers
-    /// and two groups of waiters only ([`limits::WAKE_GROUP_COUNT`]). A waiter subscribes to that channel and
-    /// the channel of its group, over a second connection to each master, which closes 5 s
-    /// ([`limits::SUBSCRIPTION_IDLE_MAX`]) after the last waiter. The login needs `+publish +subscribe
-    /// +unsubscribe` and the channels (`&lock:*` beside `~lock:*`). If a master refuses it, its warnings say
-    /// so.
+    /// A refused attempt is *parked* then: its master stores it, and carries it out when the lock is free, in
+    /// the order in which callers asked. The client that frees the lock has the master do so in the same
+    /// script, and a message reaches the waiter: a hand-over takes about one round trip. A lock with a TTL
+    /// above 10 s ([`limits::GRANTED_TTL_MAX`]) takes two.
     ///
-    /// A message is a hint and no promise. Without one a waiter retries at the end of the holder's time, and
-    /// after a random delay:
+    /// The connection speaks RESP3 for it (`HELLO 3`) and subscribes to a channel of its own. The login needs
+    /// the rights that `docs/operating.md` lists. A master that refuses them, or knows no RESP3, is asked
+    /// again and again instead, and its warnings say so. If fewer than a quorum can park, or if this is off,
+    /// waiters retry after random delays ([`ConfigBuilder::retry_delay`]), in no order.
     ///
-    /// - Once a quorum of masters has confirmed the subscription, the delay grows up to 20 times the longest
-    ///   `retry_delay` ([`limits::QUIET_PAUSE_FACTOR_MAX`]): 2 s by default.
-    /// - Once messages have come, it is up to 10 times the longest `retry_delay`
-    ///   ([`limits::UNWOKEN_PAUSE_FACTOR`]): 1 s by default; and in a crowd of waiters up to 5 times that
-    ///   ([`limits::UNWOKEN_CROWD_FACTOR_MAX`]).
-    ///
-    /// A lost message, or a holder that publishes none, costs a waiter at most that. If this is off, the
-    /// client neither publishes nor subscribes.
+    /// A waiter that dies loses its place within 3 s ([`limits::STAY`]), or when it would be its turn.
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {
         self.config.wakes_waiters = wake;

@@ -26,7 +26,7 @@ use rand::rngs::SysRng;
 
 use crate::clock;
 use crate::config::{Address, Config, Credentials};
-use crate::engine::{Engine, LinkId, LinkRequest, OpId, Request, SubmitError};
+use crate::engine::{Engine, LinkRequest, OpId, Request, SubmitError};
 use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
 use crate::lock::MasterId;
@@ -49,7 +49,7 @@ pub(crate) struct Driver {
     registry: Registry,
     /// Ends the poller's sleep.
     waker: Arc<Waker>,
-    /// By [`LinkId::index`]; `None` while there is no connection.
+    /// By [`MasterId::index`]; `None` while there is no connection.
     sockets: Vec<Option<Channel>>,
     channels: Channels,
     /// Whether a socket did not take all that was queued for it.
@@ -57,7 +57,7 @@ pub(crate) struct Driver {
     resolver: Resolver,
     /// Calls of the credentials provider.
     asked: Calls<(MasterId, Result<Credentials, CredentialsError>)>,
-    /// By [`LinkId::index`].
+    /// By [`MasterId::index`].
     addresses: Vec<Addresses>,
 }
 
@@ -113,7 +113,7 @@ pub enum ConnectError {
 const WAKER_TOKEN: Token = Token(usize::MAX);
 
 /// Events taken from the kernel at once: one for each socket and the waker's.
-const EVENT_COUNT_MAX: usize = LinkId::COUNT_MAX + 1;
+const EVENT_COUNT_MAX: usize = limits::MASTER_COUNT_MAX + 1;
 
 impl PollerWaker {
     pub(crate) fn wake(&self) {
@@ -132,8 +132,8 @@ impl Driver {
         let registry = poll.registry().try_clone()?;
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
         let (resolver, asked) = (Resolver::new(waker.clone()), Calls::new(waker.clone()));
-        let sockets = (0..LinkId::COUNT_MAX).map(|_| None).collect();
-        let addresses = (0..LinkId::COUNT_MAX).map(|_| Addresses::default()).collect();
+        let sockets = (0..limits::MASTER_COUNT_MAX).map(|_| None).collect();
+        let addresses = (0..limits::MASTER_COUNT_MAX).map(|_| Addresses::default()).collect();
         // With one core the servers' answers would have to wait until the looking ends.
         let has_cores_to_spare = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
@@ -243,17 +243,14 @@ impl Driver {
         }
         self.has_unsent = false;
         for master in self.engine.masters() {
-            self.send(master.into());
-        }
-        for link in self.engine.subscription_links() {
-            self.send(link);
+            self.send(master);
         }
     }
 
     #[inline]
-    fn send(&mut self, link: LinkId) {
-        let Some(socket) = &mut self.sockets[link.index()] else { return };
-        let bytes = self.engine.send_ready(link);
+    fn send(&mut self, master: MasterId) {
+        let Some(socket) = &mut self.sockets[master.index()] else { return };
+        let bytes = self.engine.send_ready(master);
         if bytes.is_empty() {
             return;
         }
@@ -263,12 +260,12 @@ impl Driver {
         let ready_size = bytes.len();
         match socket.send(bytes) {
             Ok(size) => {
-                self.engine.send_done(link, size);
+                self.engine.send_done(master, size);
                 if size < ready_size {
                     self.note_unsent();
                 }
             }
-            Err(error) => self.disconnect(link, &error.to_string()),
+            Err(error) => self.disconnect(master, &error.to_string()),
         }
     }
 
@@ -283,69 +280,69 @@ impl Driver {
     fn handle_events(&mut self, events: &Events) {
         for event in events {
             if event.token() == WAKER_TOKEN {
-                while let Some((link, found)) = self.resolver.poll_found() {
-                    self.open(link, found);
+                while let Some((master, found)) = self.resolver.poll_found() {
+                    self.open(master, found);
                 }
                 while let Some((master, answer)) = self.asked.poll() {
                     self.engine.handle_credentials(clock::now(), master, answer);
                 }
                 continue;
             }
-            let Some(link) = LinkId::from_index(event.token().0) else { continue };
-            let Some(socket) = &mut self.sockets[link.index()] else { continue };
+            let Some(master) = MasterId::new(event.token().0) else { continue };
+            let Some(socket) = &mut self.sockets[master.index()] else { continue };
             if event.is_writable() {
                 match socket.handle_writable() {
-                    Ok(true) => self.engine.handle_connected(clock::now(), link),
+                    Ok(true) => self.engine.handle_connected(clock::now(), master),
                     Ok(false) => {}
                     Err(error) => {
-                        self.fail(link, &error);
+                        self.fail(master, &error);
                         continue;
                     }
                 }
             }
             if event.is_readable() || event.is_read_closed() || event.is_error() {
-                self.receive(link, event.is_read_closed() || event.is_error());
+                self.receive(master, event.is_read_closed() || event.is_error());
             }
         }
     }
 
     /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it.
-    fn receive(&mut self, link: LinkId, to_the_end: bool) {
+    fn receive(&mut self, master: MasterId, to_the_end: bool) {
         loop {
-            let Some(socket) = &mut self.sockets[link.index()] else { return };
-            let space = self.engine.recv_space(link);
+            let Some(socket) = &mut self.sockets[master.index()] else { return };
+            let space = self.engine.recv_space(master);
             match socket.recv(space) {
                 Ok(Received::Bytes { size, has_more }) => {
-                    self.engine.recv_done(clock::now(), link, size);
+                    self.engine.recv_done(clock::now(), master, size);
                     if !(has_more || to_the_end) || mutant!(ReadStopsEarly) {
                         return;
                     }
                 }
-                Ok(Received::Connected) => self.engine.handle_connected(clock::now(), link),
+                Ok(Received::Connected) => self.engine.handle_connected(clock::now(), master),
                 Ok(Received::Nothing) => return,
-                Ok(Received::End) => return self.disconnect(link, "the server closed the connection"),
-                Err(error) => return self.fail(link, &error),
+                Ok(Received::End) => return self.disconnect(master, "the server closed the connection"),
+                Err(error) => return self.fail(master, &error),
             }
-            if self.engine_wants_close(link) {
+            if self.engine_wants_close(master) {
                 return;
             }
         }
     }
 
     /// Whether the engine gave this connection up while its bytes were being handled.
-    fn engine_wants_close(&mut self, link: LinkId) -> bool {
+    fn engine_wants_close(&mut self, master: MasterId) -> bool {
         self.follow_links();
-        self.sockets[link.index()].is_none()
+        self.sockets[master.index()].is_none()
     }
 
     /// Opens and closes connections as the engine asks for it.
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
-                LinkRequest::Close(link) => {
-                    self.resolver.forget(link);
-                    self.addresses[link.index()] = Addresses::default();
-                    self.sockets[link.index()] = None;
+                LinkRequest::Close(master) => {
+                    self.resolver.forget(master);
+                    self.addresses[master.index()] = Addresses::default();
+                    self.sockets[master.index()] = None;
                 }
                 LinkRequest::Credentials(master) => {
                     let config = self.engine.config().clone();
@@ -355,15 +352,15 @@ impl Driver {
                         self.engine.handle_credentials(clock::now(), master, answer);
                     }
                 }
-                LinkRequest::Connect(link) => {
+                LinkRequest::Connect(master) => {
                     let config = self.engine.config().clone();
-                    match &config.masters[link.master().index()].address {
+                    match &config.masters[master.index()].address {
                         Address::Unix { path } => {
-                            self.connect(link, |registry, token| Socket::unix(path, registry, token))
+                            self.connect(master, |registry, token| Socket::unix(path, registry, token))
                         }
                         Address::Tcp { host, port } | Address::Tls { host, port } => {
-                            if let Some(found) = self.resolver.resolve(link, host, *port) {
-                                self.open(link, found);
+                            if let Some(found) = self.resolver.resolve(master, host, *port) {
+                                self.open(master, found);
                             }
                         }
                     }
@@ -372,42 +369,42 @@ impl Driver {
         }
     }
 
-    fn open(&mut self, link: LinkId, found: io::Result<Vec<SocketAddr>>) {
+    fn open(&mut self, master: MasterId, found: io::Result<Vec<SocketAddr>>) {
         match found {
             Ok(mut addresses) => {
                 addresses.reverse();
-                self.addresses[link.index()] = Addresses { spare: addresses, trouble: None };
-                self.connect_next(link);
+                self.addresses[master.index()] = Addresses { spare: addresses, trouble: None };
+                self.connect_next(master);
             }
             Err(error) => {
-                self.disconnect(link, &format!("its name cannot be resolved ({error}); check the name"))
+                self.disconnect(master, &format!("its name cannot be resolved ({error}); check the name"))
             }
         }
     }
 
     /// Tries the next address of a master's name. Without one, says what became of those before.
-    fn connect_next(&mut self, link: LinkId) {
-        let addresses = &mut self.addresses[link.index()];
+    fn connect_next(&mut self, master: MasterId) {
+        let addresses = &mut self.addresses[master.index()];
         if let Some(address) = addresses.spare.pop() {
-            return self.connect(link, |registry, token| Socket::tcp(address, registry, token));
+            return self.connect(master, |registry, token| Socket::tcp(address, registry, token));
         }
         match addresses.trouble.take() {
-            Some((_, why)) => self.disconnect(link, &why),
-            None => self.disconnect(link, "its name has no address; check the name"),
+            Some((_, why)) => self.disconnect(master, &why),
+            None => self.disconnect(master, "its name has no address; check the name"),
         }
     }
 
-    fn connect(&mut self, link: LinkId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
-        let socket = open(&self.registry, Token(link.index()));
-        match socket.and_then(|socket| self.channels.open(link.master(), socket)) {
-            Ok(channel) => self.sockets[link.index()] = Some(channel),
-            Err(error) => self.try_next(link, Reach::Nowhere, &error),
+    fn connect(&mut self, master: MasterId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
+        let socket = open(&self.registry, Token(master.index()));
+        match socket.and_then(|socket| self.channels.open(master, socket)) {
+            Ok(channel) => self.sockets[master.index()] = Some(channel),
+            Err(error) => self.try_next(master, Reach::Nowhere, &error),
         }
     }
 
     /// An attempt to connect goes on with the next address; a connection that stood is lost.
-    fn fail(&mut self, link: LinkId, error: &io::Error) {
-        match self.sockets[link.index()].take() {
+    fn fail(&mut self, master: MasterId, error: &io::Error) {
+        match self.sockets[master.index()].take() {
             Some(channel) if !channel.is_connected() => {
                 let reach = if channel.is_accepted() {
                     Reach::Accepted
@@ -416,24 +413,24 @@ impl Driver {
                 } else {
                     Reach::Nowhere
                 };
-                self.try_next(link, reach, error);
+                self.try_next(master, reach, error);
             }
-            _ => self.disconnect(link, &error.to_string()),
+            _ => self.disconnect(master, &error.to_string()),
         }
     }
 
     /// An attempt to connect came so far: goes on with the next address.
-    fn try_next(&mut self, link: LinkId, reach: Reach, error: &io::Error) {
-        let trouble = &mut self.addresses[link.index()].trouble;
+    fn try_next(&mut self, master: MasterId, reach: Reach, error: &io::Error) {
+        let trouble = &mut self.addresses[master.index()].trouble;
         if trouble.as_ref().is_none_or(|(farthest, _)| *farthest <= reach) {
             *trouble = Some((reach, error.to_string()));
         }
-        self.connect_next(link);
+        self.connect_next(master);
     }
 
-    fn disconnect(&mut self, link: LinkId, why: &str) {
-        self.sockets[link.index()] = None;
-        self.engine.handle_disconnected(clock::now(), link, why);
+    fn disconnect(&mut self, master: MasterId, why: &str) {
+        self.sockets[master.index()] = None;
+        self.engine.handle_disconnected(clock::now(), master, why);
     }
 }
 

@@ -6,8 +6,7 @@
 //! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
 //! 2. Do what [`Engine::poll_link`] asks for: open or close a connection, or ask for credentials. Report the
 //!    result with [`Engine::handle_connected`], [`Engine::handle_disconnected`] or
-//!    [`Engine::handle_credentials`]. A driver that offers no second
-//!    connection reports [`LinkId::Subscription`] as lost.
+//!    [`Engine::handle_credentials`].
 //! 3. For each connection write [`Engine::send_ready`] and report how much went out with
 //!    [`Engine::send_done`].
 //! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
@@ -38,7 +37,6 @@ mod core;
 mod counting;
 mod defects;
 mod deny;
-mod fair;
 mod fence;
 mod fleet;
 mod ground;
@@ -59,20 +57,19 @@ mod masters;
 mod mode;
 mod op;
 mod owed;
+mod parking;
 mod queries;
 mod query;
 mod release;
 mod renewal;
 mod reports;
 pub(crate) mod request;
+mod rounds;
 mod script;
 mod sharing;
 mod slab;
 pub(crate) mod stats;
 pub(crate) mod status;
-mod subscription;
-mod subscription_link;
-mod subscriptions;
 mod terms;
 mod timers;
 pub(crate) mod trouble;
@@ -89,7 +86,6 @@ use crate::config::{Config, Credentials};
 use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
 use crate::mutants::mutant;
-pub use fair::Ticket;
 #[cfg(feature = "doctor")]
 pub(crate) use handshake::{error_without_login, info_field};
 #[cfg(feature = "metrics")]
@@ -97,9 +93,7 @@ pub(crate) use histogram::Histogram;
 pub(crate) use inspection::{ForceUnlocked, Inspection};
 #[cfg(feature = "doctor")]
 pub(crate) use mark::{key as mark_key, observed as observed_by_mark};
-pub use request::{
-    Grant, HeldLocks, LinkId, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity,
-};
+pub use request::{Grant, HeldLocks, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity};
 pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
 pub(crate) use status::{Health, MasterStatus};
@@ -235,33 +229,21 @@ impl Engine {
         if self.core.ground.config.has_provider() {
             self.core.masters.tend_logins();
         }
-        let Masters { fleet, subscriptions, logins } = &mut self.core.masters;
-        let request = fleet.wishes.poll(LinkId::Commands).or_else(|| subscriptions.poll_link());
-        request.or_else(|| logins.poll())
+        let Masters { fleet, logins } = &mut self.core.masters;
+        fleet.wishes.poll().or_else(|| logins.poll())
     }
 
     /// Takes a connection that was opened as asked; its handshake waits in [`Engine::send_ready`].
-    pub fn handle_connected(&mut self, now: Instant, link: impl Into<LinkId>) {
-        let Core { ground, masters: Masters { fleet, subscriptions, logins }, .. } = self.at(now);
-        match link.into() {
-            LinkId::Commands(master) => fleet.handle_connected(ground, master, logins.current(master)),
-            LinkId::Subscription(master) => {
-                subscriptions.handle_connected(ground, master, logins.current(master));
-            }
-        }
+    pub fn handle_connected(&mut self, now: Instant, master: MasterId) {
+        let Core { ground, masters: Masters { fleet, logins }, .. } = self.at(now);
+        fleet.handle_connected(ground, master, logins.current(master));
     }
 
     /// Takes the end of a connection, or the failure to open it; `why` is shown to people.
-    pub fn handle_disconnected(&mut self, now: Instant, link: impl Into<LinkId>, why: &str) {
-        let Core { ground, masters, .. } = self.at(now);
-        match link.into() {
-            LinkId::Commands(master) => {
-                if let Some(why) = masters.fleet.why_lost(master, why) {
-                    self.fail_link(master, &why);
-                    self.core.masters.fleet.wishes.forget_close(master);
-                }
-            }
-            LinkId::Subscription(master) => masters.subscriptions.handle_disconnected(ground, master),
+    pub fn handle_disconnected(&mut self, now: Instant, master: MasterId, why: &str) {
+        if let Some(why) = self.at(now).masters.fleet.why_lost(master, why) {
+            self.fail_link(master, &why);
+            self.core.masters.fleet.wishes.forget_close(master);
         }
     }
 
@@ -281,9 +263,6 @@ impl Engine {
         if masters.fleet.wishes.awaiting_login.contains(master) {
             self.handle_disconnected(now, master, &error.to_string());
         }
-        if self.core.masters.subscriptions.wishes.awaiting_login.contains(master) {
-            self.core.masters.subscriptions.handle_disconnected(&mut self.core.ground, master);
-        }
         self.core.masters.note_no_credentials(&mut self.core.ground, master, error);
     }
 
@@ -291,54 +270,30 @@ impl Engine {
     /// of a short write does not count.
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
-        // Connections for notifications are few, and open while callers wait and shortly after.
-        self.core.masters.fleet.take_queued() || !self.core.masters.subscriptions.open_links().is_empty()
+        self.core.masters.fleet.take_queued()
     }
 
     /// Returns the bytes to write.
     #[must_use]
-    pub fn send_ready(&mut self, link: impl Into<LinkId>) -> &[u8] {
-        match link.into() {
-            LinkId::Commands(master) => self.core.masters.fleet.send_ready(master),
-            LinkId::Subscription(master) => self.core.masters.subscriptions.send_ready(master),
-        }
+    pub fn send_ready(&mut self, master: MasterId) -> &[u8] {
+        self.core.masters.fleet.send_ready(master)
     }
 
     /// Drops `size` bytes of [`Engine::send_ready`], which were written.
-    pub fn send_done(&mut self, link: impl Into<LinkId>, size: usize) {
-        match link.into() {
-            LinkId::Commands(master) => {
-                self.core.masters.fleet.link_mut(master).connection.wire.send_done(size)
-            }
-            LinkId::Subscription(master) => self.core.masters.subscriptions.send_done(master, size),
-        }
+    pub fn send_done(&mut self, master: MasterId, size: usize) {
+        self.core.masters.fleet.link_mut(master).connection.wire.send_done(size);
     }
 
     /// Returns the space to read into; never empty.
-    pub fn recv_space(&mut self, link: impl Into<LinkId>) -> &mut [u8] {
-        match link.into() {
-            LinkId::Commands(master) => self.core.masters.fleet.link_mut(master).connection.wire.recv_space(),
-            LinkId::Subscription(master) => self.core.masters.subscriptions.recv_space(master),
-        }
+    pub fn recv_space(&mut self, master: MasterId) -> &mut [u8] {
+        self.core.masters.fleet.link_mut(master).connection.wire.recv_space()
     }
 
     /// Takes `size` bytes that were read into [`Engine::recv_space`]; `now` must have been read after them
     /// (I2).
-    pub fn recv_done(&mut self, now: Instant, link: impl Into<LinkId>, size: usize) {
+    pub fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) {
         self.at(now);
-        match link.into() {
-            LinkId::Commands(master) => self.recv_commands(master, size),
-            LinkId::Subscription(master) => self.recv_notification(master, size),
-        }
-    }
-
-    fn recv_notification(&mut self, master: MasterId, size: usize) {
-        let Core { ground, masters, .. } = &mut self.core;
-        masters.subscriptions.recv_done(ground, master, size);
-        masters.follow_subscription_login(ground, master);
-        while let Some(id) = self.core.masters.subscriptions.next_notified() {
-            waiting::follow_watch(&mut self.core, id);
-        }
+        self.recv_commands(master, size);
     }
 
     /// Returns when [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than
@@ -347,9 +302,7 @@ impl Engine {
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.core.ground.timers.next().map(|(at, id)| {
             let reason = match timer_of(id) {
-                Timer::Master(master) | Timer::Subscription(master) | Timer::Login(master) => {
-                    Reason::Link(master)
-                }
+                Timer::Master(master) | Timer::Login(master) => Reason::Link(master),
                 Timer::Op(_) => Reason::Operation,
                 Timer::Claim(_) => Reason::Claim,
             };
@@ -364,9 +317,6 @@ impl Engine {
             let Core { ground, masters, locks } = &mut self.core;
             match timer_of(timer) {
                 Timer::Master(master) => self.handle_link_timeout(master),
-                Timer::Subscription(master) => {
-                    masters.subscriptions.handle_timeout(ground, master, masters.fleet.ready);
-                }
                 Timer::Login(master) => masters.handle_login_timeout(ground, master),
                 Timer::Op(index) => {
                     if let Some(id) = locks.ops.occupant(index) {
@@ -390,9 +340,14 @@ impl Engine {
         } else {
             let step = match op.state() {
                 OpState::Acquiring { .. } => acquire::miss(core, id),
+                OpState::Parked => rounds::handle_timeout(core, id),
                 OpState::Asking { .. } => Step::Deny(id),
-                OpState::Waiting { .. } => turns::end_pause(&mut core.ground, &mut core.locks, id),
-                OpState::Queued { .. } => turns::end_queuing(&mut core.ground, &mut core.locks, id),
+                OpState::Waiting { .. } => {
+                    turns::end_pause(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
+                }
+                OpState::Queued { .. } => {
+                    turns::end_queuing(&mut core.ground, &core.masters.fleet, &mut core.locks, id)
+                }
                 OpState::Held(_) => {
                     hold::handle_timeout(core, id);
                     Step::Done
@@ -437,7 +392,6 @@ impl Engine {
         let Core { ground, masters, locks } = &mut self.core;
         let admission = masters.fleet.admit(ground, master);
         if admission.predecessor != Predecessor::Same {
-            locks.forget_tickets(master);
             release::void_grants(locks, master, admission.predecessor);
         }
         if let Some(why) = admission.refusal {
@@ -449,8 +403,8 @@ impl Engine {
         masters.report_connected(ground, master, admission.is_reconnect, admission.is_restart);
         release::release_orphans(&mut self.core, master);
         hold::repair(&mut self.core, master);
+        rounds::rejoin(&mut self.core, master);
         let Core { ground, masters, .. } = &mut self.core;
-        masters.subscriptions.open(ground, masters.fleet.ready);
         // It may have changed during the handshake.
         if !mutant!(LoginOfHandshakeKept) {
             masters.bring_login(ground, master);
@@ -466,6 +420,7 @@ impl Engine {
             ground.events.push(|| Event::Disconnected { master: name.clone(), why: why.into() });
         }
         if masters.fleet.fail(ground, master, why) {
+            rounds::note_lost(locks, master);
             for id in locks.claims.ids() {
                 self.lose_answers(master, id);
             }
@@ -478,7 +433,7 @@ impl Engine {
         let core = &mut self.core;
         let Some(id) = release::lose_answers(core, master, claim) else { return };
         match core.locks.ops.get(id).state() {
-            OpState::Acquiring { .. } => {
+            OpState::Acquiring { .. } | OpState::Parked => {
                 let step = acquire::lose_vote(core, master, id);
                 self.perform(step);
             }
@@ -516,6 +471,7 @@ impl Engine {
             step = match step {
                 Step::Done => return,
                 Step::Begin(id) => acquire::begin(core, id, None),
+                Step::Park(id) => rounds::begin(core, id),
                 Step::Decide(id) => acquire::decide(core, id),
                 Step::Fail(id, cause) => acquire::fail(core, id, cause),
                 Step::Release { id, awaited } => release::submit(core, id, awaited),

@@ -114,17 +114,6 @@ impl Denial {
     /// The obstacle to a contended lock, for how long it stays, and what to do.
     fn fmt_contended(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = self.lock();
-        let votes = || self.report.votes.iter().map(|(_, vote)| vote);
-        let ahead = votes().filter_map(|vote| match vote {
-            Vote::Failed(Failure::OthersFirst { ahead }) => usize::try_from(*ahead).ok(),
-            _ => None,
-        });
-        if let Some(ahead) = ahead.max()
-            && !votes().any(|vote| matches!(vote, Vote::Refused { .. }))
-        {
-            let waiters = Counted(ahead, "waiter");
-            return write!(f, "{waiters} ahead in the queue of {lock}; wait longer, or retry later");
-        }
         if self.holder == HolderTtl::Never {
             return write!(
                 f,

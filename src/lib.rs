@@ -205,7 +205,7 @@ pub mod internals {
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/cookbook.md")]
 #[doc = include_str!("../docs/errors.md")]
-#[doc = include_str!("../docs/fair.md")]
+#[doc = include_str!("../docs/waiting.md")]
 #[doc = include_str!("../docs/fencing.md")]
 #[doc = include_str!("../docs/guide.md")]
 #[doc = include_str!("../docs/migrating.md")]

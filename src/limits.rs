@@ -82,23 +82,47 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 /// master's vote is a failure.
 pub(crate) const OWED_COUNT_MAX: usize = 262_144;
 
-/// Bytes of one encoded request: a script, three keys of a resource name with its prefix, two labels, and
-/// some more. No check: names and labels are bounded.
+/// Bytes of one encoded request: a script, three keys of a resource name with its prefix, a channel with the
+/// prefix, two labels, and some more. No check: names and labels are bounded.
 pub(crate) const REQUEST_SIZE_MAX: usize =
-    3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + 2 * HOLDER_LABEL_SIZE_MAX + 2560;
+    3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + PREFIX_SIZE_MAX + 2 * HOLDER_LABEL_SIZE_MAX + 12_800;
 
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
 
-/// Time for which the place of a waiter for a fair lock is kept without a sign of life from it: 3 s. Waiters
-/// that die together delay the others by this, and up to a third of it more. Each waiter asks the masters at
-/// least every third of it, which is the cost of waiting. A waiter whose masters take longer than two thirds
-/// of it to answer may be overtaken.
-pub const FAIR_HEARTBEAT: Duration = Duration::from_secs(3);
+/// Largest number of waiters in the queue of one lock on a master, over all clients: 4,096. The masters
+/// refuse one more with an error that says so, which is a failure and not a refusal of the lock.
+pub const WAITER_COUNT_MAX: u64 = 4096;
 
-/// Largest number of waiters in the queue of one fair lock, over all clients: 4,096. The masters refuse one
-/// more with an error that says so, which is a failure and not a refusal of the lock.
-pub const FAIR_QUEUE_COUNT_MAX: u64 = 4096;
+/// Time for which a waiter's place in the masters' queues is kept without a sign of life from it: 3 s.
+pub const STAY: Duration = Duration::from_secs(3);
+
+/// Longest time between two signs of life of a waiter: 1 s; a quarter of the lock's TTL if that is less and
+/// the TTL is 2 s or longer.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// A lock with a shorter TTL than 2 s has no shorter time between two signs of life for it.
+pub(crate) const SHORT_TTL: Duration = Duration::from_secs(2);
+
+/// Longest TTL of a lock that a master grants to a waiter by itself: 10 s. A waiter for a longer one is rung,
+/// and asks again: one round trip more.
+pub const GRANTED_TTL_MAX: Duration = Duration::from_secs(10);
+
+/// A lock that was held for less than 10 ms is released by a native command where nobody is known to wait,
+/// and the first waiter looks for it by itself.
+pub(crate) const SERVED_HOLD_MIN: Duration = Duration::from_millis(10);
+
+/// Shortest pause after which a waiter gives back a part of a lock that it did not get: 20 ms.
+pub(crate) const PART_TIME_MIN: Duration = Duration::from_millis(20);
+
+/// Shortest pause after which the first waiter has the masters look whether the lock is free: 10 ms.
+pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_millis(10);
+
+/// Time within which waiters come back to a master that is connected again: 100 ms.
+pub(crate) const REJOIN_TIME: Duration = Duration::from_millis(100);
+
+/// Time for which an acquisition polls after too few masters could park it: 1 s.
+pub(crate) const PARK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Largest size of one line of a reply, without its CRLF: 16 KiB. A longer line ends the connection.
 pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;
@@ -226,48 +250,6 @@ pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Renewals that are due within this time go out together.
 pub(crate) const RENEWAL_TICK: Duration = Duration::from_millis(16);
 
-/// Longest time that new readers stay out of a lock for a writer that has gone, or that cannot renew its
-/// reservation: 1 s, and twice the answer limit. A writer that keeps them out retries within half of it after
-/// each refusal.
-pub const RESERVATION_TIME: Duration = Duration::from_secs(1);
-
-/// Largest number of waiters of one engine that receive release notifications: 4,096, each with at most two
-/// channels on every master. Further ones retry without them.
-pub(crate) const WATCH_COUNT_MAX: usize = 4096;
-
-/// Time for which a connection for subscriptions is kept without a waiter: 5 s.
-pub const SUBSCRIPTION_IDLE_MAX: Duration = Duration::from_secs(5);
-
-/// Time for which a master that refused a subscription is not asked for another one: 60 s.
-pub(crate) const SUBSCRIPTION_REFUSED_PAUSE: Duration = Duration::from_secs(60);
-
-/// Average number of the clients behind one message that try at once, if more are known to have got it: 3.
-/// With three, none of them tries after at most one release of twenty; the first client that retries anyway
-/// then gets the lock.
-pub(crate) const WOKEN_COUNT: u32 = 3;
-
-/// Number of groups of the clients that wait for one lock: 16. A client that has waited lately notifies two
-/// groups of its release, and the readers. Each waiting client is in a random group. On average three of 15
-/// waiting clients are notified; where a single one waits, the master looks through all groups.
-pub const WAKE_GROUP_COUNT: u32 = 16;
-
-/// Largest factor by which the pause of a waiter without a message so far exceeds the longest `retry_delay`:
-/// 20, so 2 s by default. The pause grows to it once a quorum of masters has confirmed that it publishes
-/// releases and while no message has come. A release without a message costs such a waiter at most this.
-pub const QUIET_PAUSE_FACTOR_MAX: u32 = 20;
-
-/// Factor by which the random pause of a waiter may exceed the longest `retry_delay`, once messages have
-/// come: 10, so 1 s by default. Each 20 waiting clients add as much again, up to 5 times
-/// ([`UNWOKEN_CROWD_FACTOR_MAX`]).
-pub const UNWOKEN_PAUSE_FACTOR: u32 = 10;
-
-/// Number of waiting clients that lengthen this pause once more: 20; see [`UNWOKEN_PAUSE_FACTOR`]. Without it
-/// half of the attempts of a hundred clients came from these pauses.
-pub(crate) const UNWOKEN_CROWD: u32 = 20;
-
-/// Largest number of times that a crowd lengthens this pause: 5; see [`UNWOKEN_PAUSE_FACTOR`].
-pub const UNWOKEN_CROWD_FACTOR_MAX: u32 = 5;
-
 /// Largest number of events that an engine keeps for the observer: 1,024. Further ones are dropped and
 /// counted ([`Stats::events_dropped`](crate::stats::Stats::events_dropped)).
 pub const EVENT_COUNT_MAX: usize = 1024;
@@ -281,6 +263,3 @@ pub const TIMED_SHARE: u32 = 64;
 
 /// Shortest time between two acquisitions whose round trip to the masters is measured: 10 ms.
 pub const ROUND_TRIP_PAUSE: Duration = Duration::from_millis(10);
-
-/// The shortest sleep of an event loop. Work that is due sooner is better done at once.
-pub(crate) const SLEEP_MIN: Duration = Duration::from_millis(1);

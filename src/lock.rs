@@ -20,16 +20,14 @@ use rand::Rng;
 use crate::limits;
 use crate::mutants::mutant;
 use crate::words::Rounded;
-use command::fair::FAIR_NAME;
+use command::park::{CHANNEL_NAME, WAIT_NAME};
 #[doc(hidden)]
 pub use command::scripts::{NamedScript, SCRIPTS};
-use command::shared::RESERVATION_NAME;
-use command::wake::WAKE_NAME;
 use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use label::HolderLabel;
-pub(crate) use label::{encode_label, label_part_size, split_value};
+pub(crate) use label::{encode_label, label_in, label_part_size, split_value};
 pub use name::LockName;
 pub use tally::{Tally, Verdict, quorum};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
@@ -42,13 +40,9 @@ pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 /// would be found there.
 pub(crate) const PROBE_NAME: &[u8] = b"redlatch:probe:";
 
-/// The beginning of the values by which scripts know a queue and a reservation from keys of other
-/// applications. Its number changes with their meaning.
-pub(crate) const TOKEN_MARK: &[u8] = b"redlatch:1:";
-
 /// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` is
-/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:fair:`, `redlatch:writer:`,
-/// `redlatch:wake:` or `redlatch:probe:`.
+/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`, `redlatch:c:` or
+/// `redlatch:probe:`.
 ///
 /// ```
 /// use redlatch::engine::Resource;
@@ -85,9 +79,7 @@ fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
         && (name == MARK_NAME
-            || [FENCE_NAME, FAIR_NAME, RESERVATION_NAME, WAKE_NAME, PROBE_NAME]
-                .iter()
-                .any(|own| name.starts_with(own)))
+            || [FENCE_NAME, WAIT_NAME, CHANNEL_NAME, PROBE_NAME].iter().any(|own| name.starts_with(own)))
 }
 
 impl fmt::Debug for Resource<'_> {
@@ -121,14 +113,6 @@ impl Token {
         bytes[8..16].copy_from_slice(&rng.next_u64().to_le_bytes());
         bytes[16..].copy_from_slice(&rng.next_u32().to_le_bytes());
         Self(bytes)
-    }
-
-    /// Draws one that starts with [`TOKEN_MARK`]: nine bytes distinguish it from others.
-    pub(crate) fn marked(rng: &mut impl Rng) -> Self {
-        let mut token = Self::random(rng);
-        let (mark, _) = token.0.split_at_mut(TOKEN_MARK.len());
-        mark.copy_from_slice(TOKEN_MARK);
-        token
     }
 
     /// Returns the bytes as the masters store them.
@@ -261,8 +245,8 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:fair:, redlatch:writer:, \
-         redlatch:wake: or redlatch:probe:; choose another"
+        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:wait:, redlatch:c: \
+         or redlatch:probe:; choose another"
     )]
     ResourceReserved,
     /// A holder label of no bytes.
@@ -513,10 +497,9 @@ mod tests {
         );
         assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:fence:a"), Err(InputError::ResourceReserved));
-        assert_eq!(Resource::new("redlatch:fair:t:a"), Err(InputError::ResourceReserved));
-        assert!(Resource::new("redlatch:fair").is_ok());
-        assert_eq!(Resource::new("redlatch:writer:a"), Err(InputError::ResourceReserved));
-        assert_eq!(Resource::new("redlatch:wake:a"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:wait:a"), Err(InputError::ResourceReserved));
+        assert!(Resource::new("redlatch:wait").is_ok());
+        assert_eq!(Resource::new("redlatch:c:a"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:probe:doctor"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());

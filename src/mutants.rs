@@ -135,30 +135,18 @@ pub enum Mutant {
     SwapBehindRelease,
     /// A lock is handed over within one client without end.
     HandoverWithoutEnd,
-    /// A waiter that subscribes does not try once more when that is confirmed.
-    TryBeforeSubscribe,
-    /// A notified waiter tries when notified and at no other time.
-    NoTimerBehindWake,
-    /// A waiter asks as often as ever though it is subscribed.
-    SubscribedPolls,
-    /// The master that is to publish a release alone is trusted to have done so.
-    PublisherTrusted,
-    /// A master that confirms a subscription behind the quorum causes no attempt.
-    LateConfirmationIgnored,
-    /// A waiting reader is notified of some releases only.
-    ReaderLeftAsleep,
-    /// Each refused attempt asks for the holder's time, however lately the lock was released.
-    HolderAskedAlways,
-    /// All who wait for a lock come when it is released, however many they are.
-    AllWoken,
     /// A fair lock is had by whoever asks first when it is free.
     HeadUnchecked,
-    /// Each attempt for a fair lock stands at the end of the queue.
+    /// Each round of a waiter has a new ticket.
     TicketForgotten,
-    /// A ticket has the smallest number that masters proposed.
-    TicketSmallest,
-    /// A new ticket is numbered by how many wait, not after the last one.
-    TicketFromLength,
+    /// A waiter that is rung waits for its next heartbeat.
+    RingIgnored,
+    /// A waiter gives no sign of life.
+    HeartbeatForgotten,
+    /// A waiter keeps the part of a lock that it got until it has all of it.
+    PartKept,
+    /// The first waiter never has the masters look whether the lock is free.
+    NobodyLooks,
     /// A master that asks for the script of an attempt which the others have decided does not get it.
     LateScriptForgotten,
     /// A waiter that gives up stays in the queue until its heartbeat is over.
@@ -167,8 +155,68 @@ pub enum Mutant {
     DeadWaitersStay,
     /// A queue whose waiters all died stays.
     DeadQueuesStay,
-    /// A partly granted fair attempt notifies nobody.
-    FailedUnreported,
+    /// A round does not end the token of the one before.
+    OldTokenKept,
+    /// A waiter that has the lock leaves the tokens of its earlier rounds.
+    EarlierTokensKept,
+    /// The next round goes to a master that has not answered the one before.
+    ParkedTwice,
+    /// A held lock is put back on a master where its entry may wait.
+    RepairWhileParked,
+    /// A grant counts that came over another connection than the one that carried the park.
+    LostGrantHeard,
+    /// No master grants a lock to a waiter by itself.
+    OnlyRings,
+    /// A grant that nobody received leaves its key.
+    UndoneGrantLeavesKey,
+    /// An entry stays when its attempt has been granted.
+    EntryStaysGranted,
+    /// A vote is published before its key is written.
+    PublishedUnwritten,
+    /// A release serves nobody.
+    ReleaseServesNobody,
+    /// A forced unlock serves nobody.
+    ForcedServesNobody,
+    /// The release of a fenced lock serves nobody.
+    FencedServesNobody,
+    /// The last reader that goes serves nobody.
+    ReaderServesNobody,
+    /// A waiter that gives up its key serves nobody.
+    UnparkServesNobody,
+    /// Only the first of several readers at the head gets the lock.
+    ReadersStopAfterFirst,
+    /// A reader comes though somebody waits.
+    ReaderPassesQueue,
+    /// A reader that was granted by message ends the others with its own TTL.
+    GrantedReaderCutsShort,
+    /// A grant by message leaves the fence as it is.
+    GrantLeavesFence,
+    /// A grant by message does not compare the token with the fence.
+    GrantBelowFence,
+    /// The entry of a lock that is handed over within one client stays.
+    SwapLeavesEntry,
+    /// A park that comes late takes the place of a later one.
+    LateParkReplaces,
+    /// A park leaves the value of the round before.
+    OldValueLeft,
+    /// A rung entry keeps its stay.
+    RungKeepsStay,
+    /// A ring prolongs a stay that is nearly over.
+    RingProlongs,
+    /// A ticket may be as far from the master's clock as it likes.
+    TicketUnlimited,
+    /// A ticket is limited by the time of each round, not by that of the first.
+    TicketMoved,
+    /// The entry of an attempt that does not wait stays.
+    BriefEntryStays,
+    /// A master that stopped at its limit is not asked to go on.
+    MoreIgnored,
+    /// A master that answers a park with a grant leaves others aside.
+    GrantLeavesAside,
+    /// A writer is served beside readers.
+    WriterServedBesideReaders,
+    /// A release takes the key whoever has it, and serves the next.
+    ServedOverHolder,
 
     // ---- I10 ----
     /// Release deletes whatever the key holds.
@@ -228,20 +276,12 @@ pub enum Mutant {
     SharedExtensionJoins,
     /// A reader joins any sorted set at the lock's key, whoever made it.
     ForeignSetTaken,
-    /// A reservation takes the place of any key, whoever made it.
-    ForeignReservationTaken,
     /// A waiter joins any sorted set where its queue belongs.
     ForeignQueueTaken,
     /// A text that Lua reads as a number is taken for a fence.
     ForeignFenceTaken,
     /// Readers stand in line behind each other.
     ReadersQueue,
-    /// Readers do not look whether a writer wants them to stay out.
-    ReservationIgnored,
-    /// A writer that gives up leaves its reservation.
-    ReservationKept,
-    /// A writer says once that it wants readers to stay out, and not again.
-    ReservationNotRenewed,
     /// The guard of a lock that is proven lost reads the validity as before.
     LossUnpublished,
 
@@ -362,8 +402,6 @@ pub enum Mutant {
     DrainedStaysValid,
     /// The next occupant of its slot ends the validity of a guard whose lock a drain released.
     DrainedValidityReused,
-    /// A drain ends before what it has queued is answered.
-    DrainEndsUnanswered,
     /// A waiter goes on though the quarantine outlasts the wait.
     WaitsInQuarantine,
 
@@ -390,8 +428,6 @@ pub enum Mutant {
     NoJitter,
     /// A refusal of new credentials ends the connection.
     RefusedLoginEnds,
-    /// New credentials reach a connection in the midst of its subscriptions.
-    LoginBesideSubscriptions,
     /// Credentials that change during a handshake do not reach its connection.
     LoginOfHandshakeKept,
     /// A readable socket is read once.
@@ -445,64 +481,147 @@ const fn defect(
 #[cfg(redlatch_mutants)]
 pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
     use Mutant::*;
-    const FENCED_RELEASE: &[&str] = &["fenced_release", "fenced_release_notify"];
-    const FAIR: &[&str] = &["fair_try", "fair_join", "fair_wait", "fair_leave", "fair_notify"];
-    const FAIR_ATTEMPT: &[&str] = &["fair_try", "fair_join", "fair_wait"];
-    const FAIR_WAITER: &[&str] = &["fair_join", "fair_wait"];
+    const FENCED_RELEASE: &[&str] = &["fenced_release_serve"];
+    const SERVING: &[&str] = &["park", "unpark", "serve"];
+    const GRANTING: &[&str] = &[
+        "park",
+        "unpark",
+        "serve",
+        "release_serve",
+        "fenced_release_serve",
+        "shared_release_serve",
+        "force_unlock_serve",
+    ];
     const FENCE: &str = "local largest = ";
-    const NO_FENCE: &str = "redis.call('del', fence) do return deleted end local largest = ";
+    const NO_FENCE: &str = "redis.call('del', fence) do return end local largest = ";
     &[
         defect(BareDel, &["release"], "redis.call('get', key) == token", "true"),
-        defect(BareDel, &["release_notify", "release_wake"], "redis.call('get', key) ~= token", "false"),
-        defect(BareDel, FENCED_RELEASE, "if holder == value then", "if true then"),
+        defect(BareDel, &["release_serve"], "redis.call('get', lock) ~= token", "false"),
+        defect(BareDel, FENCED_RELEASE, "held == 'value' and holder == value if", "true if"),
         defect(BareExtension, &["extend"], "redis.call('get', key) == token", "true"),
         defect(SwapWithoutCompare, &["swap"], "redis.call('get', key) ~= old_token", "false"),
-        defect(FenceLowered, FENCED_RELEASE, "if largest and token > largest then", "if largest then"),
+        defect(FenceLowered, FENCED_RELEASE, "largest and number > largest", "largest"),
         defect(FenceNotStrict, &["fenced_acquire"], "token <= largest", "token < largest"),
         defect(FenceDeleted, FENCED_RELEASE, FENCE, NO_FENCE),
-        defect(HeadUnchecked, FAIR_ATTEMPT, "if ahead > 0 then", "if ahead < 0 then"),
-        defect(DeadQueuesStay, FAIR_WAITER, "redis.call('pexpire', heartbeats, 2 * heartbeat_ms)", ""),
-        defect(DeadWaitersStay, FAIR, "{'-inf', now_ms}", "{'-inf', 0}"),
         defect(
-            TicketFromLength,
-            &["fair_join"],
-            "(redis.call('zrevrange', tickets, 0, 0, 'withscores')[2] or 0)",
-            "redis.call('zcard', tickets)",
+            HeadUnchecked,
+            &["park"],
+            "local found = redis.pcall('zrange', call.queue, 0, 0, 'withscores')",
+            "local found = call.own and {call.own, 0} or redis.pcall('zrange', call.queue, 0, 0, 'withscores')",
+        ),
+        defect(UndoneGrantLeavesKey, GRANTING, "return true end undo(call, entry) if", "return true end if"),
+        defect(
+            EntryStaysGranted,
+            GRANTING,
+            "if redis.pcall('zrem', call.queue, member) ~= 1 then undo(call, entry) return nil end if is_own",
+            "if is_own",
         ),
         defect(
+            PublishedUnwritten,
+            GRANTING,
+            "local refused = write(",
+            "if not is_own then redis.pcall('publish', entry.channel, entry.vote) end local refused = write(",
+        ),
+        defect(
+            ReleaseServesNobody,
+            &["release_serve"],
+            "serve_behind(lock, queue, fence, 'none', nil, token)",
+            "{}",
+        ),
+        defect(ForcedServesNobody, &["force_unlock_serve"], "serve_behind(lock, queue, fence, 'none')", "{}"),
+        defect(
+            FencedServesNobody,
+            FENCED_RELEASE,
+            "serve_behind(lock, queue, fence, 'none', nil, value)",
+            "{}",
+        ),
+        defect(
+            ReaderServesNobody,
+            &["shared_release_serve"],
+            "serve_behind(lock, queue, fence, held, nil, held == 'none' and value or nil)",
+            "{}",
+        ),
+        defect(
+            UnparkServesNobody,
+            &["unpark"],
+            "serve_behind(lock, queue, fence, held, holder, is_deleted and held == 'none' and value or nil)",
+            "{}",
+        ),
+        defect(
+            ReadersStopAfterFirst,
+            GRANTING,
+            "if is_granted == nil or is_granted and entry.mode ~= 'r' then",
+            "if is_granted ~= false then",
+        ),
+        defect(
+            ReaderPassesQueue,
+            &["shared_acquire_queue"],
+            "if first and old_end_ms",
+            "if false and old_end_ms",
+        ),
+        defect(GrantedReaderCutsShort, GRANTING, "math.max(end_ms, tonumber(last[2]) or 0)", "end_ms"),
+        defect(GrantLeavesFence, GRANTING, "if entry.mode == 'f' then local set", "if false then local set"),
+        defect(GrantBelowFence, GRANTING, "if token <= largest then return 1, largest end", ""),
+        defect(SwapLeavesEntry, &["swap_parked"], "redis.pcall('zrem', queue, member)", ""),
+        defect(
+            LateParkReplaces,
+            &["park"],
+            "(tonumber(string.sub(member, 25, 32)) or 0) > tonumber(round)",
+            "false",
+        ),
+        defect(OldValueLeft, &["park"], "had_old, held = take_out(lock, held, holder, old, now_ms)", ""),
+        defect(RungKeepsStay, GRANTING, "if entry.stay_end > call.now_ms + RUNG_MS then", "if false then"),
+        defect(RingProlongs, GRANTING, "if entry.stay_end > call.now_ms + RUNG_MS then", "do"),
+        defect(
+            TicketUnlimited,
+            &["park"],
+            "math.max(asked_us - SHIFT_MAX_US, math.min(tonumber(ticket), asked_us + SHIFT_MAX_US))",
+            "tonumber(ticket)",
+        ),
+        defect(TicketMoved, &["park"], "now_us - waited_us", "now_us"),
+        defect(
+            BriefEntryStays,
+            &["park"],
+            "if call.own and (refused or call.is_brief) then",
+            "if call.own and refused then",
+        ),
+        defect(WriterServedBesideReaders, GRANTING, "held == 'readers' and mode == 'r'", "held == 'readers'"),
+        defect(
+            ServedOverHolder,
+            GRANTING,
+            "if not is_free(call.held, entry.mode) then return 'stop' end",
+            "",
+        ),
+        defect(DeadQueuesStay, &["park"], "redis.pcall('pexpire', queue, 2 * STAY_MAX_MS)", "1"),
+        defect(DeadWaitersStay, SERVING, "if not is_own and is_over(member, now_ms) then", "if false then"),
+        defect(
             ForeignQueueTaken,
-            FAIR,
-            "if first and string.sub(first, 1, 11) ~= 'redlatch:1:' then",
+            &["park"],
+            "if first[1] and string.sub(first[1], 1, 11) ~= MARK then",
             "if false then",
         ),
         defect(
             ReaderBesideWriter,
-            &["shared_acquire"],
+            &["shared_acquire_queue"],
             "marker)) then return left_ms",
             "marker)) then return {ok='OK'}",
         ),
         defect(
             ReadersCutShort,
-            &["shared_acquire"],
+            &["shared_acquire_queue"],
             "math.max(end_ms, last_end_ms or 0)",
             "now_ms + 1 + ttl_ms",
         ),
-        defect(ReadersPurgedEarly, &["shared_acquire"], "0, now_ms)", "0, now_ms + ttl_ms - 1)"),
-        defect(
-            ReservationIgnored,
-            &["shared_acquire"],
-            "if left_ms ~= -2 and old_end_ms <= now_ms then return left_ms end",
-            "",
-        ),
+        defect(ReadersPurgedEarly, &["shared_acquire_queue"], "0, now_ms)", "0, now_ms + ttl_ms - 1)"),
         defect(
             ForeignSetTaken,
-            &["shared_acquire"],
+            &["shared_acquire_queue"],
             "(kind ~= 'zset' or not redis.call('zscore', lock, marker))",
             "kind ~= 'zset'",
         ),
         defect(
             LateReaderCutsShort,
-            &["shared_acquire"],
+            &["shared_acquire_queue"],
             "math.max(old_end_ms, now_ms + 1 + ttl_ms)",
             "now_ms + 1 + ttl_ms",
         ),
@@ -520,17 +639,21 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
         ),
         defect(
             ReaderEndsAll,
-            &["shared_release"],
-            "redis.call('zremrangebyscore'",
-            "redis.call('del', lock) redis.call('zremrangebyscore'",
+            &["shared_release_serve"],
+            "local held = settle_readers(lock, now_ms)",
+            "redis.call('del', lock) local held = 'none'",
         ),
-        defect(ReleasedReaderKeepsKey, &["shared_release"], "redis.call('pexpireat', lock, last_end_ms)", ""),
-        defect(ForeignReservationTaken, &["writer_reserve"], "if old_value and", "if false and"),
+        defect(
+            ReleasedReaderKeepsKey,
+            &["shared_release_serve"],
+            "redis.pcall('pexpireat', lock, last[2])",
+            "",
+        ),
         defect(
             ForceDeletesAnyType,
-            &["force_unlock"],
-            "local holder =",
-            "do return redis.call('del', lock) end local holder =",
+            &["force_unlock_serve"],
+            "then holder = redis.pcall('zscore'",
+            "then do return redis.call('del', lock) end holder = redis.pcall('zscore'",
         ),
         defect(
             ForeignFenceTaken,

@@ -57,17 +57,6 @@ macro_rules! option_methods {
             self.$($field.)*set_mode($crate::options::Mode::Shared);
             self
         }
-
-        /// Keeps new readers out while this request waits for a lock that others read, from its first refusal
-        /// on. It then waits for the present readers, at most until the end of their TTL unless they extend
-        /// it, and for other writers. Without this option, readers that come and go can keep it waiting until
-        /// its wait is over. If its client dies, readers get in again at most about 1 s and twice the answer
-        /// limit later. The option has no effect on readers and on requests that do not wait. Among several
-        /// waiting callers of one client it takes effect for the first.
-        pub fn keep_readers_out(mut self) -> Self {
-            self.$($field.)*keeps_readers_out = true;
-            self
-        }
     };
 }
 
@@ -106,22 +95,18 @@ macro_rules! request_methods {
 /// The builder method for a fair lock, of a type that asks for one lock.
 macro_rules! fair_method {
     ($($field:ident).*) => {
-        /// Asks for a fair lock: waiters get it in the order in which they asked, whichever client they
-        /// belong to. Each waiter has a ticket in a queue on the masters, and the masters grant the lock to
-        /// the smallest ticket. Tickets are numbered as in Skeen's total order multicast; the doorway is that
-        /// of Lamport's bakery algorithm (1974).
+        /// Lets this caller stand in the masters' queues by itself, from its first attempt on. Other requests
+        /// ask once before they stand there, and callers of one client stand behind each other: a lock passes
+        /// up to 16 times in a row among them.
         ///
-        /// Once a ticket is allotted, as a rule one or two round trips after its waiter asked, no later
-        /// caller gets the lock before it. This holds while the waiter lives and its masters keep their data.
-        /// Callers that asked at the same time can overtake it. So can callers that ask while masters have
-        /// forgotten its ticket, or have not heard of it for 3 s. Waiters that die together delay the others
-        /// for up to about 4 s. Exclusion never depends on the queue.
+        /// Callers that are all fair get the lock in the order in which they asked, whichever client they
+        /// belong to. One is overtaken only by callers that asked less than a round trip later, plus the
+        /// error of the estimate of the masters' clocks. That holds while its client lives and a quorum of
+        /// masters parks ([`ConfigBuilder::wake_waiters`](crate::ConfigBuilder::wake_waiters)); otherwise a
+        /// fair caller retries after random delays. Exclusion never depends on the queue.
         ///
-        /// A fair lock excludes locks of the same name that are not fair. Those ignore the queue: **let all
-        /// callers of a resource be fair.** Callers of one client each have a ticket, and do not pass the
-        /// lock on among themselves. Without a wait the lock is granted only if it is free and nobody has a
-        /// ticket, and no ticket is left. Each sign of life of a waiter, about one a second or more, is an
-        /// attempt. A fair lock can be neither fenced nor shared: that is an error.
+        /// Without a wait the lock is granted only if it is free and nobody stands in the queue, and no place
+        /// in the queue is left. A fair lock can be neither fenced nor shared: that is an error.
         pub fn fair(mut self) -> Self {
             self.$($field.)*policy = $crate::options::WaitPolicy::Fair;
             self
@@ -215,11 +200,11 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WaitPolicy {
-    /// Until a release notification arrives, the holder's time ends or a random delay is over. No order
-    /// between clients is promised.
+    /// The first caller of each client stands in the masters' queues, the others behind it. A lock passes up
+    /// to 16 times in a row from caller to caller of one client.
     #[default]
-    Notified,
-    /// In a queue on each master, in the order that [`Options::fair`] describes.
+    Cohort,
+    /// Each caller stands in the masters' queues, as [`Options::fair`] describes.
     Fair,
 }
 
@@ -257,8 +242,6 @@ pub struct Options {
     pub min_validity: Duration,
     /// Longest time for which the lock is extended automatically; `None` leaves extensions to the caller.
     pub auto_extend: Option<Duration>,
-    /// Whether new readers are kept out while this request waits.
-    pub keeps_readers_out: bool,
     /// Whether two modes were asked for.
     pub(crate) has_two_modes: bool,
 }
@@ -268,13 +251,12 @@ impl Options {
     pub const fn new() -> Self {
         Self {
             mode: Mode::Plain,
-            policy: WaitPolicy::Notified,
+            policy: WaitPolicy::Cohort,
             ttl: None,
             wait: None,
             max_attempts: None,
             min_validity: Duration::ZERO,
             auto_extend: None,
-            keeps_readers_out: false,
             has_two_modes: false,
         }
     }
@@ -287,10 +269,9 @@ impl Options {
     /// Whether a lock needs nothing but its name, its times, and the commands of a plain lock.
     #[inline]
     pub(crate) const fn is_ordinary(&self) -> bool {
-        matches!((self.mode, self.policy), (Mode::Plain, WaitPolicy::Notified))
+        matches!((self.mode, self.policy), (Mode::Plain, WaitPolicy::Cohort))
             && self.max_attempts.is_none()
             && self.auto_extend.is_none()
-            && !self.keeps_readers_out
     }
 
     /// The wait in effect with this `max_ttl`.

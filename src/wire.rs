@@ -157,14 +157,6 @@ impl<T: Copy> Wire<T> {
         self.owed.consume(1);
         Ok(Some((Some(tag), reply)))
     }
-
-    /// The next whole reply with the tag of its request.
-    pub(crate) fn next_reply(&mut self) -> Result<Option<(T, Reply<'_>)>, WireError> {
-        let Some(reply) = self.inbox.next_reply()? else { return Ok(None) };
-        let tag = *self.owed.waiting().first().ok_or(WireError::Unsolicited)?;
-        self.owed.consume(1);
-        Ok(Some((tag, reply)))
-    }
 }
 
 /// Bytes that were read from one master and not yet decoded: replies are decoded from them in place.
@@ -348,6 +340,14 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl<T: Copy> Wire<T> {
+        /// The next whole reply with the tag of its request.
+        fn next_reply(&mut self) -> Result<Option<(T, Reply<'_>)>, WireError> {
+            let next = self.next_reply_or_push(|_| false)?;
+            Ok(next.map(|(tag, reply)| (tag.expect("it is no push"), reply)))
+        }
+    }
 
     fn receive(wire: &mut Wire<u8>, bytes: &[u8]) {
         let mut rest = bytes;

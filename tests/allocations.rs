@@ -69,8 +69,7 @@ impl Kind {
     }
 
     /// Allocations and reallocations of a pair at the most. Zero is the aim: each acquisition of a fair lock
-    /// has a `Queuing` in a box, with three vectors that grow, and a copy of the key with which it leaves its
-    /// queues.
+    /// has a `Parking` and a `Parked` in boxes, and a copy of the key.
     const fn allocation_count_max(self) -> usize {
         match self {
             Self::Plain | Self::Fenced | Self::Shared | Self::Labelled => 0,
@@ -105,12 +104,13 @@ fn main() {
 
 fn assert_frugal(region: &Region<'_, System>, what: &str, kind: Kind, is_awaited: bool) {
     let change = region.change();
+    let what = format!("{what}, {kind:?}, awaited: {is_awaited}");
+    assert_at_most(&change, &what, PAIR_COUNT * kind.allocation_count_max());
+}
+
+fn assert_at_most(change: &stats_alloc::Stats, what: &str, count_max: usize) {
     let count = change.allocations + change.reallocations;
-    let count_max = PAIR_COUNT * kind.allocation_count_max();
-    assert!(
-        count <= count_max,
-        "{what}, {kind:?}, awaited: {is_awaited}, at the most {count_max}: {change:?}"
-    );
+    assert!(count <= count_max, "{what}, at the most {count_max}: {change:?}");
 }
 
 /// Each kind of lock, with releases that are waited for and with drops.
@@ -145,7 +145,9 @@ fn redlock_allocates_nothing() {
     let mut held = pass_on(&mut redlock, first, 100);
     let region = Region::new(COUNTED);
     held = pass_on(&mut redlock, held, PAIR_COUNT);
-    assert_frugal(&region, "Redlock, handed over", Kind::Plain, false);
+    // After so many hand-overs the lock is free for a moment, and the next caller parks.
+    let park_count = PAIR_COUNT / redlatch::limits::HANDOVER_COUNT_MAX as usize + 1;
+    assert_at_most(&region.change(), "Redlock, handed over", park_count * Kind::Fair.allocation_count_max());
     redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
     assert_counted(&redlock.stats());
 }
@@ -320,8 +322,9 @@ fn warm_name(index: u32) -> String {
 /// Each is extended, as they are: its place keeps memory for that, too.
 fn raise_high_water_mark(redlock: &mut Redlock) {
     let names: Vec<String> = (0..5000).map(warm_name).collect();
-    for kind in KINDS {
-        for name in &names {
+    // The first one alone: its scripts are sent in full.
+    for (kind, names) in KINDS.into_iter().flat_map(|kind| [(kind, &names[..1]), (kind, &names[..])]) {
+        for name in names {
             let options = Options::new().ttl(TTL).wait(PATIENCE);
             let options = match kind {
                 Kind::Plain => options,

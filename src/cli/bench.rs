@@ -250,7 +250,7 @@ impl Load {
         let submitted = Instant::now();
         let options = Options::new().ttl(self.ttl);
         let options = if self.fair {
-            // Nobody else wants it; who does not wait would have no ticket.
+            // Nobody else wants it. A caller that does not wait would have no place in a queue.
             options.fair()
         } else {
             options.wait(Duration::ZERO)

@@ -30,7 +30,7 @@ use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_
 /// It asks each master for the keys that begin with the prefix, and then for each lock. It takes no part in
 /// any lock. A lock that comes or goes meanwhile may be missing, or be listed though it is gone. Keys that
 /// cannot be locks are not listed; those with a lock's name are counted. The login needs the right +scan, and
-/// for waiters +zcard and +pubsub|numsub.
+/// for waiters +zcard.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -52,8 +52,8 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Columns: state; masters that hold it; time left by the masters' clocks; kind; waiters; name and holder.
-  A fair lock without a queue is shown as plain, and a lock is fenced if its name has a fence.
-  Waiters are those in the queue of a fair lock and the clients that receive notifications; ? if unknown.
+  A lock is fenced if its name has a fence.
+  Waiters are those in the masters' queues; ? if unknown. Callers that wait behind others of their client count as one.
 
 Exit codes:
   0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the names or for a lock of the list,
@@ -94,8 +94,6 @@ struct Extras {
     is_fenced: bool,
     /// Entries of its queue; `None` if too few masters report it.
     queued: Option<i64>,
-    /// Clients that receive its notifications; likewise.
-    subscribed: Option<i64>,
 }
 
 /// Runs `ls`; the result is the program's exit code.
@@ -265,7 +263,6 @@ fn find_extras(
         Extras {
             is_fenced: answers.iter().any(|all| all.get(index).is_some_and(|extras| extras.is_fenced)),
             queued: of(|extras| extras.queued),
-            subscribed: of(|extras| extras.subscribed),
         }
     };
     Ok((0..names.len()).map(combine).collect())
@@ -273,23 +270,15 @@ fn find_extras(
 
 fn ask_extras(probe: &mut Probe, prefix: &[u8], names: &[Vec<u8>]) -> Result<Vec<Extras>, ProbeError> {
     let key = |kind: &[u8], name: &[u8]| [prefix, kind, name].concat();
-    let mut commands: Vec<Vec<Vec<u8>>> = Vec::with_capacity(2 * names.len() + 1);
+    let mut commands: Vec<Vec<Vec<u8>>> = Vec::with_capacity(2 * names.len());
     for name in names {
         commands.push(vec![b"PTTL".to_vec(), key(b"redlatch:fence:", name)]);
-        commands.push(vec![b"ZCARD".to_vec(), key(b"redlatch:fair:t:", name)]);
+        commands.push(vec![b"ZCARD".to_vec(), key(b"redlatch:wait:", name)]);
     }
-    let channels = names.iter().map(|name| key(b"", name));
-    commands.push([b"PUBSUB".to_vec(), b"NUMSUB".to_vec()].into_iter().chain(channels).collect());
     let answers = probe.exchange(&commands)?;
-    // A channel and a number for each name, if the login may ask.
-    let subscribed = match answers.last() {
-        Some(Answer::List(pairs)) => pairs.iter().skip(1).step_by(2).map(Answer::integer).collect(),
-        _ => Vec::new(),
-    };
     let extras = (0..names.len()).map(|index| Extras {
         is_fenced: answers[2 * index].integer().is_some_and(|left| left != -2),
         queued: answers[2 * index + 1].integer(),
-        subscribed: subscribed.get(index).copied().flatten(),
     });
     Ok(extras.collect())
 }
@@ -355,7 +344,6 @@ impl Listed {
         let is_shared = |(_, state): &(Arc<str>, KeyState)| matches!(state, KeyState::Shared { .. });
         match self.extras {
             _ if self.inspection.masters.iter().any(is_shared) => "readers",
-            Extras { queued: Some(1..), .. } => "fair",
             Extras { is_fenced: true, .. } => "fenced",
             _ => "plain",
         }
@@ -365,10 +353,6 @@ impl Listed {
     fn holding(&self) -> usize {
         let holds = |state: &KeyState| matches!(state, KeyState::Holds { .. } | KeyState::Shared { .. });
         self.inspection.masters.iter().filter(|(_, state)| holds(state)).count()
-    }
-
-    fn waiters(&self) -> Option<i64> {
-        Some(self.extras.queued?.saturating_add(self.extras.subscribed?))
     }
 
     /// The holder, as `redlatch inspect` shows it.
@@ -385,7 +369,7 @@ impl Listed {
             HolderTtl::Never => "ever".to_owned(),
             _ => "-".to_owned(),
         };
-        let waiters = self.waiters().map_or_else(|| "?".to_owned(), |count| count.to_string());
+        let waiters = self.extras.queued.map_or_else(|| "?".to_owned(), |count| count.to_string());
         // A blank in a name must not look like the end of its column.
         let name = self.name.escape_ascii().to_string().replace(' ', "\\x20");
         let holder = match (self.inspection.holder_label(), self.holder()) {
@@ -415,7 +399,6 @@ impl Listed {
             "name": self.name.escape_ascii().to_string(), "status": status_word(self.inspection.status()), "kind": self.kind(),
             "holder": self.holder(), "holder_label": self.inspection.holder_label(), "remaining_ms": left, "holding": self.holding(),
             "masters": self.inspection.masters.len(), "queued": self.extras.queued,
-            "subscribed_clients": self.extras.subscribed,
         })
     }
 }

@@ -103,7 +103,8 @@ pub(crate) struct Args {
     /// Wait in a queue with all other --fair callers of the lock: first come, first served.
     ///
     /// Callers without --fair ignore the queue. Without --wait the first attempt succeeds only if no caller
-    /// waits for the lock. Not together with --fenced, --shared or --also.
+    /// waits for the lock. The masters need HELLO 3 (Redis 6), or there is no order. Not together with
+    /// --fenced, --shared or --also.
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
@@ -111,11 +112,6 @@ pub(crate) struct Args {
     /// that holds it alone keeps them out.
     #[arg(short, long)]
     shared: bool,
-
-    /// While waiting to hold the lock alone, keep new --shared holders out. Otherwise holders that come and
-    /// go may keep it waiting. Give a --wait with it.
-    #[arg(long, conflicts_with = "shared")]
-    keep_readers_out: bool,
 
     /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
     /// HOST:PID:PROGRAM].
@@ -212,7 +208,6 @@ Examples:
   redlatch run --fair --wait 10min printer -- lp report.ps          first come, first served
   redlatch run --fenced backup -- ./backup.sh                       with REDLATCH_FENCING_TOKEN
   redlatch run --shared prices -- ./report.sh                       together with other readers
-  redlatch run --keep-readers-out --wait 1min prices -- ./import.sh alone, also under constant readers
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
   redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
@@ -277,7 +272,7 @@ fn lock_options(args: &Args) -> redlatch::Options {
     options = if args.fenced { options.fenced() } else { options };
     options = if args.fair { options.fair() } else { options };
     options = if args.shared { options.shared() } else { options };
-    if args.keep_readers_out { options.keep_readers_out() } else { options }
+    options
 }
 
 /// The names in their order, each once.

@@ -72,7 +72,7 @@ impl Client {
     /// Returns the lock of this name, for many readers or one writer; see [`LockName`]. A borrowed name is
     /// copied once; the requests and guards of the lock share it.
     pub fn rw_lock<'n>(&self, name: impl Into<LockName<'n>>) -> RwLock {
-        RwLock { client: self.clone(), resource: name.into().into_shared(), prefers_writers: false }
+        RwLock { client: self.clone(), resource: name.into().into_shared() }
     }
 }
 
@@ -249,7 +249,7 @@ impl LockRequest<'_> {
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
-/// let prices = client.rw_lock("prices").prefer_writers();
+/// let prices = client.rw_lock("prices");
 ///
 /// let guard = prices.read().acquire()?; // beside other readers
 /// println!("{:?}", guard.remaining());
@@ -264,25 +264,16 @@ impl LockRequest<'_> {
 /// for itself and for every other reader; two such readers would wait for each other. Release, acquire, then
 /// look again at the data. A dropped guard's release is on its way before the request that follows.
 ///
-/// **Order.** By default a writer has no preference. It gets the lock if one of its attempts finds a quorum
-/// free of readers. So a stream of readers can keep it waiting until its wait is over. With
-/// [`RwLock::prefer_writers`], a stream of writers can keep readers waiting.
+/// **Order.** Readers and writers that wait stand in one queue, in the order in which they asked. A reader
+/// waits behind a writer that asked before it, so a stream of readers keeps no writer waiting. Readers at the
+/// head of the queue get the lock together.
 #[derive(Debug, Clone)]
 pub struct RwLock {
     client: Client,
     resource: Bytes,
-    prefers_writers: bool,
 }
 
 impl RwLock {
-    /// Lets [`RwLock::write`] keep new readers out while it waits; see [`LockRequest::keep_readers_out`]. It
-    /// concerns the requests of this value: each writer chooses for itself.
-    #[must_use = "it is the returned lock that prefers writers"]
-    pub const fn prefer_writers(mut self) -> Self {
-        self.prefers_writers = true;
-        self
-    }
-
     /// Returns a request to hold the lock together with other readers.
     pub fn read(&self) -> LockRequest<'static> {
         self.client.lock_owned(self.resource.clone()).shared()
@@ -290,8 +281,7 @@ impl RwLock {
 
     /// Returns a request to hold the lock alone.
     pub fn write(&self) -> LockRequest<'static> {
-        let request = self.client.lock_owned(self.resource.clone());
-        if self.prefers_writers { request.keep_readers_out() } else { request }
+        self.client.lock_owned(self.resource.clone())
     }
 }
 

@@ -288,11 +288,11 @@ texts! {
         "list its master instead, or end the replication (REPLICAOF NO ONE)";
     Problem::OldVersion { version } => "old-version",
         format!("the server is version {version}"),
-        "fenced, fair and shared locks need Redis 5 or later",
+        "waiters' queues, fenced and shared locks need Redis 5 or later",
         "upgrade the server";
     Problem::ClusterWithoutHashTag { prefix } => "cluster-without-hash-tag",
         "the server is a cluster node, and the prefix has no hash tag",
-        "fenced, fair and shared locks use several keys, which fail with CROSSSLOT",
+        "waiters' queues, fenced and shared locks use several keys, which fail with CROSSSLOT",
         format!("take independent masters; else let all clients use the prefix \"{prefix}\"");
     Problem::ClusterNode => "cluster-node",
         "the server is a cluster node",

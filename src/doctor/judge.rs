@@ -189,8 +189,8 @@ impl Findings {
         for feature in Feature::ALL {
             let severity = match feature {
                 Feature::Locks => Severity::Error,
-                Feature::Quarantine | Feature::Notifications | Feature::Inspections => Severity::Warning,
-                Feature::Comfort | Feature::Fenced | Feature::Fair | Feature::Shared => Severity::Note,
+                Feature::Quarantine | Feature::Waiting | Feature::Inspections => Severity::Warning,
+                Feature::Comfort | Feature::Fenced | Feature::Shared => Severity::Note,
             };
             let of_feature = |rights: &[&'static str]| -> Vec<&'static str> {
                 rights.iter().filter(|right| feature.rights().contains(right)).copied().collect()
@@ -200,7 +200,7 @@ impl Findings {
             if feature == Feature::Locks && rights.lacks_keys {
                 missing.insert(0, format!("~{pattern}*"));
             }
-            if feature == Feature::Notifications && rights.lacks_channels && config.wakes_waiters {
+            if feature == Feature::Waiting && rights.lacks_channels && config.wakes_waiters {
                 missing.insert(0, format!("&{pattern}*"));
             }
             if !missing.is_empty() {

@@ -13,27 +13,25 @@ pub(super) enum Feature {
     Locks,
     /// Quarantine of restarted masters, and strict mode.
     Quarantine,
-    /// Release notifications.
-    Notifications,
+    /// Queues of waiters, and messages to them.
+    Waiting,
     Inspections,
     /// Names of connections, and scripts that are loaded ahead.
     Comfort,
     Fenced,
-    Fair,
     /// Readers and writers.
     Shared,
 }
 
 impl Feature {
     /// All features, the most important first.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Locks,
         Self::Quarantine,
-        Self::Notifications,
+        Self::Waiting,
         Self::Inspections,
         Self::Comfort,
         Self::Fenced,
-        Self::Fair,
         Self::Shared,
     ];
 
@@ -42,11 +40,10 @@ impl Feature {
         match self {
             Self::Locks => "all locks",
             Self::Quarantine => "quarantine and strict mode",
-            Self::Notifications => "release notifications",
+            Self::Waiting => "waiters' queues",
             Self::Inspections => "inspections",
             Self::Comfort => "names of connections and loaded scripts",
             Self::Fenced => "fenced locks",
-            Self::Fair => "fair locks",
             Self::Shared => "readers and writers",
         }
     }
@@ -58,13 +55,10 @@ impl Feature {
             Self::Quarantine => {
                 "each reconnect counts as a restart; strict mode refuses the master; less can be examined"
             }
-            Self::Notifications => {
-                "waiters may retry at random times instead of receiving release notifications"
-            }
+            Self::Waiting => "waiters retry at random times there instead of standing in a queue",
             Self::Inspections => "inspect fails there, or shows less",
             Self::Comfort => "connections have no name, or a script's first use costs a round trip",
-            Self::Fenced => "fenced, fair and shared locks cannot be taken there",
-            Self::Fair => "fair locks cannot be taken there",
+            Self::Fenced => "fenced and shared locks cannot be taken there",
             Self::Shared => "locks of readers do not work there",
         }
     }
@@ -74,22 +68,20 @@ impl Feature {
         match self {
             Self::Locks => &["set", "get", "del", "pexpire", "pttl", "evalsha", "eval", "echo"],
             Self::Quarantine => &["info"],
-            Self::Notifications => &["publish", "subscribe", "unsubscribe"],
-            Self::Inspections => &["getrange", "zrevrank"],
-            Self::Comfort => &["client|setname", "script|load"],
-            Self::Fenced => &["time"],
-            Self::Fair => &[
+            Self::Waiting => &[
+                "publish",
+                "subscribe",
                 "time",
                 "exists",
                 "zadd",
                 "zrem",
                 "zcard",
-                "zscore",
-                "zrank",
                 "zrange",
-                "zrevrange",
                 "zrangebyscore",
             ],
+            Self::Inspections => &["getrange", "zrevrank"],
+            Self::Comfort => &["client|setname", "script|load"],
+            Self::Fenced => &["time"],
             Self::Shared => {
                 &["time", "type", "pexpireat", "zadd", "zrem", "zrange", "zscore", "zremrangebyscore"]
             }
@@ -108,13 +100,13 @@ pub(super) fn trial_key(config: &Config) -> Vec<u8> {
     [&config.prefix, PROBE_NAME, b"doctor"].concat()
 }
 
-/// The commands in the order in which they are sent. Nothing follows the last two: a connection with a
+/// The commands in the order in which they are sent. Nothing follows the last one: a connection with a
 /// subscription takes no other commands.
 pub(super) fn trials(config: &Config) -> Vec<Trial> {
     let key = trial_key(config);
     let key = key.as_slice();
     let unknown_script = [b'0'; 40];
-    let rows: [(&'static str, &[&[u8]]); 27] = [
+    let rows: [(&'static str, &[&[u8]]); 25] = [
         ("set", &[b"SET", key, b"", b"XX", b"PX", b"1"]),
         ("get", &[b"GET", key]),
         ("del", &[b"DEL", key]),
@@ -138,9 +130,7 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
         ("zrem", &[b"ZREM", key, b""]),
         ("zcard", &[b"ZCARD", key]),
         ("zscore", &[b"ZSCORE", key, b""]),
-        ("zrank", &[b"ZRANK", key, b""]),
         ("zrange", &[b"ZRANGE", key, b"0", b"0"]),
-        ("zrevrange", &[b"ZREVRANGE", key, b"0", b"0"]),
         ("zrangebyscore", &[b"ZRANGEBYSCORE", key, b"0", b"0"]),
         ("zremrangebyscore", &[b"ZREMRANGEBYSCORE", key, b"0", b"0"]),
         ("subscribe", &[b"SUBSCRIBE", key]),
@@ -149,9 +139,7 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
         right,
         command: words.iter().map(|word| word.to_vec()).collect(),
     };
-    let mut trials: Vec<_> = rows.into_iter().map(trial).collect();
-    trials.push(trial(("unsubscribe", &[b"UNSUBSCRIBE", key])));
-    trials
+    rows.into_iter().map(trial).collect()
 }
 
 impl Rights {

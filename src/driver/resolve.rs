@@ -12,7 +12,8 @@ use std::thread;
 
 use mio::Waker;
 
-use crate::engine::LinkId;
+use crate::limits;
+use crate::lock::MasterId;
 
 /// Calls on threads of their own, and their results.
 #[derive(Debug)]
@@ -45,13 +46,13 @@ impl<T: Send + 'static> Calls<T> {
     }
 }
 
-type Resolved = (LinkId, io::Result<Vec<SocketAddr>>);
+type Resolved = (MasterId, io::Result<Vec<SocketAddr>>);
 
 #[derive(Debug)]
 pub(super) struct Resolver {
     calls: Calls<Resolved>,
-    /// By [`LinkId::index`].
-    lookups: [Lookup; LinkId::COUNT_MAX],
+    /// By [`MasterId::index`].
+    lookups: [Lookup; limits::MASTER_COUNT_MAX],
 }
 
 /// The lookups of one connection.
@@ -68,7 +69,7 @@ struct Lookup {
 impl Resolver {
     /// The waker ends the poller's sleep when a lookup is done.
     pub(super) fn new(waker: Arc<Waker>) -> Self {
-        let lookups = [Lookup { is_busy: false, is_wanted: false, count: 0 }; LinkId::COUNT_MAX];
+        let lookups = [Lookup { is_busy: false, is_wanted: false, count: 0 }; limits::MASTER_COUNT_MAX];
         Self { calls: Calls::new(waker), lookups }
     }
 
@@ -76,14 +77,14 @@ impl Resolver {
     /// waker's event.
     pub(super) fn resolve(
         &mut self,
-        link: LinkId,
+        master: MasterId,
         host: &str,
         port: u16,
     ) -> Option<io::Result<Vec<SocketAddr>>> {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Some(Ok(vec![SocketAddr::new(ip, port)]));
         }
-        let own = &mut self.lookups[link.index()];
+        let own = &mut self.lookups[master.index()];
         own.is_wanted = true;
         if own.is_busy {
             return None;
@@ -91,7 +92,7 @@ impl Resolver {
         own.is_busy = true;
         let (turn, host) = (own.count, host.to_owned());
         own.count = own.count.wrapping_add(1);
-        let lookup = move || (link, look_up(&host, port, turn));
+        let lookup = move || (master, look_up(&host, port, turn));
         match self.calls.start("redlatch-resolve", lookup) {
             Ok(()) => None,
             Err(error) => {
@@ -102,17 +103,17 @@ impl Resolver {
     }
 
     /// The attempt that wanted the address is over.
-    pub(super) fn forget(&mut self, link: LinkId) {
-        self.lookups[link.index()].is_wanted = false;
+    pub(super) fn forget(&mut self, master: MasterId) {
+        self.lookups[master.index()].is_wanted = false;
     }
 
     /// The next finished lookup that is still wanted.
     pub(super) fn poll_found(&mut self) -> Option<Resolved> {
-        while let Some((link, found)) = self.calls.poll() {
-            let own = &mut self.lookups[link.index()];
+        while let Some((master, found)) = self.calls.poll() {
+            let own = &mut self.lookups[master.index()];
             own.is_busy = false;
             if std::mem::take(&mut own.is_wanted) {
-                return Some((link, found));
+                return Some((master, found));
             }
         }
         None

@@ -6,7 +6,6 @@ use rand::RngExt;
 
 use super::claim::{Claim, Course, Votes};
 use super::core::{Core, Step};
-use super::fair::{Policy, Queuing};
 use super::fleet::Fleet;
 use super::ground::Ground;
 use super::kind::{AttemptAnswer, Tag};
@@ -18,7 +17,7 @@ use super::queries::DRAINED;
 use super::request::{Grant, Outcome, SubmitError};
 use super::slab::Id;
 use super::timers::op_timer;
-use super::{counting, hold, release, reports, turns, waiting};
+use super::{counting, hold, release, reports, rounds, turns, waiting};
 use crate::error::Round;
 use crate::limits;
 use crate::lock::command;
@@ -39,7 +38,7 @@ pub(super) fn submit(
     options: &Options,
     label: Option<HolderLabel<'_>>,
 ) -> Result<(Id, Step), SubmitError> {
-    let Core { ground, locks, .. } = core;
+    let Core { ground, masters, locks } = core;
     if locks.is_drained && !mutant!(DrainedAcquires) {
         return Err(SubmitError::Stopped(DRAINED.into()));
     }
@@ -73,7 +72,7 @@ pub(super) fn submit(
     if is_ordinary || prepare(ground, locks, id, options, label) {
         if waits {
             locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
-            if !turns::enqueue(ground, locks, id, resource)? {
+            if !turns::enqueue(ground, &masters.fleet, locks, id, resource)? {
                 return Ok((id, Step::Done));
             }
         }
@@ -109,24 +108,15 @@ fn prepare(
     if let Some(label) = label.map(|label| label.as_str()).or(ground.config.holder_label.as_deref()) {
         op.label.extend_from_slice(label.as_bytes());
     }
-    let is_plain = matches!((options.mode, options.policy), (Mode::Plain, WaitPolicy::Notified));
+    let is_plain = matches!((options.mode, options.policy), (Mode::Plain, WaitPolicy::Cohort));
     op.is_special |= !is_plain || !op.label.is_empty();
     let waits = op.asked.wait_until.is_some();
     op.mode = ModeState::new(options.mode);
-    if options.keeps_readers_out && waits && op.mode.is_queued() {
-        op.reservation = Some(Box::default());
-    }
     match options.policy {
-        WaitPolicy::Notified if mutant!(ReadersQueue) => true,
-        WaitPolicy::Notified => op.mode.is_queued() || !waits,
+        WaitPolicy::Cohort if mutant!(ReadersQueue) => true,
+        WaitPolicy::Cohort => op.mode.is_queued() || !waits,
         WaitPolicy::Fair => {
-            let queuing = Queuing::new(Token::marked(&mut ground.rng), waits, &ground.config);
-            op.policy = Policy::Queue(Box::new(queuing));
-            if waits {
-                // A queue of its own: it is never behind another of this engine.
-                let hash = locks.queues.hash(op.channel());
-                locks.queues.found(id.index, hash);
-            }
+            (op.is_fair, op.parks) = (true, true);
             false
         }
     }
@@ -142,6 +132,9 @@ pub(super) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
         kept = locks.kept_votes(id);
     }
     let op = locks.ops.get_mut(id);
+    if op.parks && rounds::parks(ground, &masters.fleet, op) {
+        return Step::Park(id);
+    }
     let Some((claim_id, claim)) = locks.claims.take(|| Claim::blank(now)) else {
         return make_room(ground, locks, id, resource);
     };
@@ -168,9 +161,6 @@ pub(super) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     }
     let deadline = op.await_votes(claim_id, now + ground.terms.answer_limit);
     op.tries.streak.count = 0;
-    if op.tries.is_subscribed {
-        masters.subscriptions.begin_attempt(id);
-    }
     let is_asked_everywhere = claim.asked == fleet.all;
     if !is_asked_everywhere && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {
         // The queues of too many masters are full: to wait for room would be one more queue.
@@ -220,13 +210,13 @@ pub(super) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
 /// The answer to an attempt that has a script: a vote, and more than one.
 #[inline(never)]
 pub(super) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
-    let Core { masters, locks, .. } = core;
+    let locks = &mut core.locks;
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
     let op = match claim.course {
         Course::Attempt(attempter) => locks.ops.find_mut(attempter).map(Op::learner),
         Course::HandedOver(_) | Course::Left(_) => None,
     };
-    match mode::vote(answer, master, claim, op, masters.fleet.quorum) {
+    match mode::vote(answer, master, claim, op) {
         Some(vote) => handle_vote(core, master, id, vote),
         None => Step::Done,
     }
@@ -237,10 +227,11 @@ pub(super) fn decide(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
     let op = locks.ops.get_mut(id);
-    let OpState::Acquiring { .. } = op.state() else { return Step::Done };
+    let (OpState::Acquiring { .. } | OpState::Parked) = op.state() else { return Step::Done };
     let quarantined = masters.fleet.quarantined(now).union(op.mode.excluded());
     let claim = locks.claims.get_mut(op.claim);
     match claim.tally.verdict(masters.fleet.count(), quarantined) {
+        Verdict::Open if op.parking.is_some() => return rounds::follow_votes(core, id),
         Verdict::Open => return Step::Done,
         Verdict::Contended => return follow_refusals(core, id, quarantined),
         Verdict::NoQuorum => return Step::Fail(id, Cause::NoQuorum),
@@ -255,12 +246,12 @@ pub(super) fn decide(core: &mut Core, id: Id) -> Step {
         valid_until = now + op.asked.ttl.validity();
     }
     if now + op.asked.min_validity >= valid_until && !mutant!(DeadlineUnchecked) {
+        if op.parking.is_some() && rounds::may_repeat(core, id) {
+            return Step::Park(id);
+        }
         return Step::Fail(id, Cause::Expired);
     }
     claim.votes = Votes::AddToMargin;
-    claim.notifies = ground.config.wakes_waiters;
-    // A client that has waited lately is one of many, and so its locks are wanted, too.
-    claim.publishers = masters.subscriptions.ready();
     op.enter(OpState::Held(Held::new(claim.started, valid_until, op.asked.ttl)));
     let grant = Grant {
         token: claim.token,
@@ -273,29 +264,22 @@ pub(super) fn decide(core: &mut Core, id: Id) -> Step {
     let since = claim.started;
     ground.stats.acquired += 1;
     ground.report_outcome(id, Outcome::Acquire(Ok(grant)));
-    let is_queued = op.mode.is_queued();
+    let is_queued = op.mode.is_queued() && !op.is_fair;
     let (may_found, max_hold) = (op.asked.wait_until.is_none(), op.asked.max_hold);
     if op.is_noted {
         counting::note_acquired(ground, locks, id);
     }
+    if core.locks.ops.get(id).parking.is_some() {
+        rounds::hold(core, id);
+    }
+    let Core { ground, locks, .. } = core;
     if let Some(max_hold) = max_hold {
         hold::begin_renewal(ground, locks, id, since, max_hold);
     }
-    if !is_queued {
-        waiting::unwatch(core, id);
-    } else if !may_found || !locks.queues.found_first(id.index, hash) {
-        lead_queue(core, id);
+    if is_queued && (!may_found || !locks.queues.found_first(id.index, hash)) {
+        turns::note_held(core, id);
     }
     Step::Done
-}
-
-/// An operation has the lock that others of this engine may wait for. Not inlined, as its caller has enough
-/// to do.
-#[inline(never)]
-fn lead_queue(core: &mut Core, id: Id) {
-    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, true);
-    waiting::unwatch(core, id);
-    turns::note_held(&mut core.ground, &mut core.locks, id);
 }
 
 /// So many masters refused an attempt that no quorum is left. If it was for its token, another attempt with
@@ -309,6 +293,7 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
     let half_us = ground.config.window().half_us;
     let op = locks.ops.get_mut(id);
     let claim = locks.claims.get_mut(op.claim);
+    let is_parked = matches!(op.state(), OpState::Parked);
     let Some(busy) = op.mode.judge(ground.now, &mut ground.wall_clock, &claim.tally, half_us) else {
         return Step::Fail(id, Cause::Contended);
     };
@@ -320,46 +305,60 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
     if ground.now >= last || !op.mode.may_repeat() {
         return Step::Fail(id, Cause::NoQuorum);
     }
+    ground.stats.retries += 1;
+    if is_parked {
+        // It keeps its place, and the next round ends the token of this one.
+        return Step::Park(id);
+    }
     op.take_key(claim);
     op.is_noted = true;
-    ground.stats.retries += 1;
     let claim_id = op.claim;
     release::release_attempt(core, claim_id);
     Step::Begin(id)
 }
 
-/// Releases what the attempt may have left, then plans the next one, asks for the holder, or ends the
-/// operation.
+/// Parks behind an attempt that others refused; else releases what it may have left, then plans the next one,
+/// asks for the holder, or ends the operation.
 pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
+    if cause == Cause::Contended && rounds::follows(core, id) {
+        return Step::Park(id);
+    }
+    rounds::note_holders(core, id);
     let op = core.locks.ops.get(id);
+    let is_parked = op.parking.is_some();
     let claim = core.locks.claims.get(op.claim);
     let (now, claim_id, started, limit) = (core.ground.now, op.claim, claim.started, claim.answer_limit);
-    let (refused, set_on) = (claim.tally.refused, claim.holders());
+    let refused = claim.tally.refused;
     let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
     // An attempt that had to end with the wait says nothing of its masters: the one before it does.
-    let is_cut_short = now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
-    let retry_at = waiting::plan_attempt(core, id, cause, now - started);
+    let is_cut_short =
+        !is_parked && now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
+    // A round lasts as long as its masters let it wait.
+    let took = if is_parked { limit.min(now - started) } else { now - started };
+    let retry_at = waiting::plan_attempt(core, id, cause, took);
+    release::leave_rounds(core, id);
     let op = core.locks.ops.get_mut(id);
     op.take_key(core.locks.claims.get(claim_id));
     release::release_attempt(core, claim_id);
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
-    if let Some(queuing) = op.policy.queuing() {
-        queuing.notify_first(&mut masters.fleet, set_on, &op.key);
-    }
     if is_cut_short && op.tries.denied.is_some() {
         return Step::Deny(id);
     }
     if is_cut_short && op.tries.has_queued && cause != Cause::Contended {
         return Step::DenyQueued(id);
     }
-    let known = op.gather_holders();
+    let mut known = HoldersKnown::All;
+    if is_parked {
+        op.tries.polls_until = Some(now + limits::PARK_PAUSE);
+    } else {
+        known = op.gather_holders();
+    }
     op.is_noted |= retry_at.is_some();
     if retry_at.is_none() {
-        turns::leave_queue(ground, locks, id, Duration::ZERO);
+        turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
     }
-    let is_asked = retry_at.is_none() || !masters.subscriptions.follows_release(id);
-    if known == HoldersKnown::None && ground.config.ask_holder && cause == Cause::Contended && is_asked {
+    if known == HoldersKnown::None && ground.config.ask_holder && cause == Cause::Contended {
         denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
     }
     let op = locks.ops.get_mut(id);
@@ -379,22 +378,22 @@ pub(super) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         retry_after_holder(ground, op);
     }
     locks.arm(ground, id);
-    if cause == Cause::Contended {
-        waiting::watch(core, id, now - started);
-    }
     Step::Done
 }
 
 /// How the attempt of an operation failed.
-fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: Instant) -> Denied {
+pub(super) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: Instant) -> Denied {
     let op = locks.ops.get(id);
     let claim = locks.claims.get(op.claim);
     // Had every other master granted, this many of those that refused would still have been needed.
-    let free_count = fleet.count() - claim.tally.refused.count() - claim.tally.failed.count();
+    let tally = rounds::tally(op, claim);
+    let free_count = fleet.count() - tally.refused.count() - tally.failed.count();
     let missing_count = fleet.quorum.saturating_sub(free_count);
-    let report = reports::report(fleet, now, Round::Acquire, claim, &claim.tally);
+    let report = reports::report(fleet, now, Round::Acquire, claim, &tally);
     // The label known before is kept until an answer says otherwise: a wait may end before the last one.
-    let holder_label = op.tries.denied.as_ref().and_then(|denied| denied.holder_label.clone());
+    let seen = op.parking.as_ref().and_then(|parking| parking.holder_label.clone());
+    let holder_label =
+        seen.or_else(|| op.tries.denied.as_ref().and_then(|denied| denied.holder_label.clone()));
     Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label }
 }
 
@@ -455,7 +454,9 @@ fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
 pub(super) fn note_missed_set(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     // Its last attempt may have failed, and the claim be gone.
-    let Some(claim) = locks.claims.find(locks.ops.get(id).claim) else { return };
+    let claim = locks.claims.find(locks.ops.get(id).claim);
+    // Where a round waits, the master has answered.
+    let Some(claim) = claim.filter(|claim| claim.parked.is_none()) else { return };
     let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
     if ground.now - claim.started >= limit {
         missing.iter().for_each(|master| masters.fleet.note_missed(ground, master, limit));
@@ -465,20 +466,8 @@ pub(super) fn note_missed_set(core: &mut Core, id: Id) {
 /// The attempt's time is over: masters that have not answered have failed.
 pub(super) fn miss(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters, locks } = core;
-    let now = ground.now;
     let claim = locks.claims.get_mut(locks.ops.get(id).claim);
-    let (started, limit) = (claim.started, claim.answer_limit);
-    let missing = claim.asked.without(claim.tally.heard());
-    for master in missing.iter() {
-        claim.record(master, Vote::Failed(Failure::NoAnswer { limit: now - started }));
-        masters.fleet.link_mut(master).stats.unanswered += 1;
-    }
-    if now - started >= limit {
-        missing.iter().for_each(|master| masters.fleet.note_missed(ground, master, limit));
-    }
-    if mutant!(TimeoutPopsOwed) {
-        missing.iter().for_each(|master| masters.fleet.link_mut(master).connection.wire.forget_owed());
-    }
+    masters.fleet.note_unanswered(ground, claim, MasterSet::EMPTY);
     Step::Decide(id)
 }
 

@@ -3,9 +3,10 @@
 use super::claim::Counted;
 use super::kind::Tag;
 use super::locks::Locks;
-use super::owed::{Answer, Owed, Shape, Verb};
+use super::owed::{Answer, Owed, Verb};
+use super::rounds::Heard;
 use super::slab::Id;
-use super::{Engine, acquire, handover, hold, queries, release, script};
+use super::{Engine, acquire, handover, hold, queries, release, rounds, script};
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
@@ -14,6 +15,7 @@ impl Engine {
     pub(super) fn recv_commands(&mut self, master: MasterId, size: usize) {
         if self.core.masters.fleet.recv_done(self.core.ground.now, master, size) {
             hold::repair(&mut self.core, master);
+            rounds::rejoin(&mut self.core, master);
         }
         loop {
             self.count_usual(master);
@@ -49,7 +51,6 @@ impl Engine {
                     let rest = command::answer::split_deleted(received)?;
                     (rest, claims.find_mut(*id).map(|claim| claim.count_deleted(master, quorum)))
                 }
-                Owed::Ignored(Shape::Count) => return command::answer::split_unheard(received),
                 _ => return None,
             };
             match counted {
@@ -112,6 +113,16 @@ impl Engine {
         let step = match answer {
             Answer::Acquire(id, vote) => acquire::handle_vote(core, master, id, vote),
             Answer::Attempt(id, answer) => acquire::handle_answer(core, master, id, answer),
+            Answer::Park(id, answer) => match rounds::handle_answer(core, master, id, answer) {
+                Heard::Vote(vote) => acquire::handle_vote(core, master, id, vote),
+                Heard::Then(step) => step,
+            },
+            Answer::Granted(id) if rounds::handle_grant(core, master, id) => {
+                acquire::handle_vote(core, master, id, Vote::Granted)
+            }
+            Answer::Granted(_) => return,
+            Answer::Ring(id) => rounds::handle_ring(core, master, id),
+            Answer::NoChannel(why) => return core.masters.fleet.stop_parking(master, why),
             Answer::Holder(id, ttl) => acquire::handle_holder(core, master, id, ttl),
             Answer::Swap(id, from, vote) => {
                 self.handle_swap(master, id, from, vote);
@@ -131,7 +142,12 @@ impl Engine {
                 let claim = core.locks.claim_in_slot(id);
                 acquire::handle_vote(core, master, claim, Vote::Granted)
             }
-            Answer::Release(id, answer) => return release::handle_answer(core, master, id, answer),
+            Answer::Release(id, answer, has_more) => {
+                if has_more {
+                    release::serve_on(core, master, id);
+                }
+                return release::handle_answer(core, master, id, answer);
+            }
             Answer::Rest(id, vote) => return release::handle_rest_answer(core, master, id, vote),
             Answer::RestOver(id) => return release::handle_rest_over(core, master, id),
             Answer::Extend(id, round, vote) => return hold::handle_vote(core, master, id, round, vote),

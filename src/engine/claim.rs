@@ -7,9 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::groups::Notify;
 use super::kind::Kind;
 use super::leaving::Leaving;
+use super::parking::Parked;
 use super::slab::Id;
 use crate::config::Config;
 use crate::limits;
@@ -41,12 +41,11 @@ pub(super) struct Claim {
     /// Why masters failed in the round under way.
     pub(super) failures: Vec<(MasterId, Failure)>,
     pub(super) release: Option<Release>,
-    /// Whether its release notifies waiters: that of a lock that was held does.
-    pub(super) notifies: bool,
-    /// Masters one of which is to publish the release alone, as this client hears of releases there; once the
-    /// release has begun, that one. Empty if nobody else wants the lock, as far as this client knows.
-    pub(super) publishers: MasterSet,
+    /// Whether its release serves waiters: then it is a script also where there is a native command.
+    pub(super) serves: bool,
     pub(super) doubts: Doubts,
+    /// Present in a round that is parked.
+    pub(super) parked: Option<Box<Parked>>,
 }
 
 /// Effect of the votes of an attempt.
@@ -161,14 +160,15 @@ impl Claim {
             votes: Votes::Decide,
             failures: Vec::new(),
             release: None,
-            notifies: false,
-            publishers: MasterSet::EMPTY,
+            serves: false,
             doubts: Doubts::NONE,
+            parked: None,
         }
     }
 
     /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by
     /// who asks it.
+    #[inline(always)]
     pub(super) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
         let Self {
@@ -185,15 +185,16 @@ impl Claim {
             votes,
             failures,
             release,
-            notifies,
-            publishers,
+            serves,
             doubts,
+            parked,
         } = self;
         (*owner, *token, *kind, *started, *answer_limit) = (Some(op), new_token, Kind::Plain, now, limit);
         *sent = SentTtls { last_at: now, longest_ms: whole_ms(ttl), shortest_ms: u32::MAX };
         (*asked, *tally, *votes) = (MasterSet::EMPTY, Tally::default(), Votes::Decide);
         *doubts = Doubts::NONE;
-        (*release, *notifies, *publishers) = (None, false, MasterSet::EMPTY);
+        forget_box(parked);
+        (*release, *serves) = (None, false);
         // An attempt that has a script sets its operation.
         if !matches!(course, Course::Attempt(_)) {
             *course = Course::Attempt(Id::NOBODY);
@@ -210,8 +211,8 @@ impl Claim {
         self.answer_limit = answer_limit;
     }
 
-    /// Records that a swap to this claim's token is being sent once more.
-    pub(super) const fn note_swap(&mut self, now: Instant) {
+    /// Records that a master is being sent this claim's token now: by a swap once more, or by a late park.
+    pub(super) const fn note_sent(&mut self, now: Instant) {
         self.sent.last_at = now;
     }
 
@@ -229,16 +230,17 @@ impl Claim {
             owed = owed.without(swapped);
         }
         self.course = Course::HandedOver(successor);
-        // The lock is not free.
-        self.notifies = false;
         self.begin_release(now, owed, sent);
     }
 
-    /// No key of this claim lives after this time, if clocks drift as allowed and no command was stuck on its
-    /// way.
+    /// No key or entry of this claim lives after this time, if clocks drift as allowed and no command was
+    /// stuck on its way.
     pub(super) fn gone_at(&self, drift: Drift) -> Instant {
         let longest_ttl = self.longest_ttl();
-        let gone_at = self.sent.last_at + longest_ttl + drift.of(longest_ttl);
+        // An entry may have its key as late as its stay ends.
+        let stay = if self.parked.is_some() { limits::STAY } else { Duration::ZERO };
+        let longest = stay + longest_ttl;
+        let gone_at = self.sent.last_at + longest + drift.of(longest);
         self.leaving().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
     }
 
@@ -251,7 +253,11 @@ impl Claim {
         };
         let lifetime = |ttl: Duration| ttl + drift.of(ttl);
         let rest = leaving.rest.map_or(Duration::ZERO, |ttl| lifetime(ttl.as_duration()));
-        let answered_end = now + rest;
+        let mut answered_end = now + rest;
+        if self.parked.is_some() {
+            // A master may serve an entry that waits there, and knows nothing of the rest.
+            answered_end = answered_end.max(self.gone_at(drift));
+        }
         if release.owed.is_empty() {
             return answered_end;
         }
@@ -337,6 +343,9 @@ impl Claim {
             self.doubts.connection_lost.insert(master);
         }
         self.doubts.owes_repair.remove(master);
+        if let Some(parked) = &mut self.parked {
+            parked.owing.remove(master);
+        }
         if self.doubts.owes_extension.contains(master) {
             self.doubts.owes_extension.remove(master);
             self.doubts.lost_extension.insert(master);
@@ -359,6 +368,9 @@ impl Claim {
         self.tally.granted.remove(master);
         self.doubts.gone.remove(master);
         if has_ended {
+            if let Some(parked) = &mut self.parked {
+                parked.masters.remove(master);
+            }
             self.doubts.connection_lost.remove(master);
             self.doubts.lost_extension.remove(master);
         }
@@ -398,22 +410,17 @@ impl Claim {
         }
     }
 
+    /// Records that a master wrote the key for an entry that had waited there.
+    pub(super) fn note_served(&mut self, master: MasterId) {
+        self.doubts.gone.remove(master);
+    }
+
     /// Masters that cannot have the key: never asked, or they said so and were sent no other `SET` since.
     pub(super) fn absent(&self, all: MasterSet) -> MasterSet {
         if mutant!(AbsenceIsSilence) {
             return self.refused();
         }
         all.without(self.asked).union(self.refused()).union(self.doubts.gone)
-    }
-
-    /// Which waiters its release notifies.
-    #[inline]
-    pub(super) fn notify(&self) -> Notify {
-        if !self.notifies {
-            return Notify::Nobody;
-        }
-        let publisher = self.publishers.iter().next();
-        publisher.map_or(Notify::Waiters, |publisher| Notify::Group { publisher })
     }
 
     /// Records that a master met its own `SET`; returns its vote.
@@ -492,7 +499,26 @@ impl Claim {
         if mutant!(OwnKeyIsBusy) {
             return self.tally.refused;
         }
-        self.tally.refused.without(self.doubts.sent_again)
+        let refused = self.tally.refused.without(self.doubts.sent_again);
+        if refused.is_empty() {
+            return refused;
+        }
+        // Where its entry may stand it is refused so far.
+        self.parked.as_ref().map_or(refused, |parked| refused.without(parked.masters))
+    }
+
+    /// The round that is parked.
+    pub(super) fn parked_mut(&mut self) -> &mut Parked {
+        self.parked.as_mut().expect("it is parked")
+    }
+
+    /// The place of its entry in the queue of a master, if it is known: `ticket_us` for an attempt that had
+    /// none.
+    pub(super) fn entry_at(&self, master: MasterId, ticket_us: u64) -> Option<u64> {
+        match &self.parked {
+            Some(parked) if parked.masters.contains(master) => parked.at(master),
+            _ => Some(ticket_us),
+        }
     }
 
     /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
@@ -532,6 +558,14 @@ impl Claim {
 fn forget(failures: &mut Vec<(MasterId, Failure)>) {
     if !failures.is_empty() {
         failures.clear();
+    }
+}
+
+/// Forgets what nearly no claim has: to ask costs less than to drop nothing.
+#[inline(always)]
+pub(super) fn forget_box<T>(it: &mut Option<Box<T>>) {
+    if it.is_some() {
+        *it = None;
     }
 }
 

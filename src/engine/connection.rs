@@ -1,5 +1,4 @@
-//! One connection to a master: its state, its bytes, and when it is tried again. Each master has one for
-//! commands (`link.rs`) and, while callers wait, one for notifications (`subscriptions.rs`).
+//! One connection to a master: its state, its bytes, and when it is tried again.
 //!
 //! ```text
 //!        Connect              handle_connected            nonce echoed
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, RngExt};
 
 use super::handshake::{self, Handshake, HandshakeStep, Learnt};
-use super::request::{LinkId, LinkRequest};
+use super::request::LinkRequest;
 use super::trouble::Trouble;
 use crate::config::Login;
 use crate::limits;
@@ -55,7 +54,7 @@ pub(super) enum State {
     /// The driver was asked to connect.
     Connecting { deadline: Instant },
     /// Connected; the first replies are owed.
-    Handshake { deadline: Instant, handshake: Handshake },
+    Handshake { deadline: Instant, handshake: Box<Handshake> },
     /// The nonce came back.
     Ready { since: Instant },
 }
@@ -110,7 +109,7 @@ impl<T: Copy> Connection<T> {
     ) {
         self.wire.clear();
         self.login = LoginState { version: login_version, answer: LoginAnswer::Pending(None) };
-        self.state = State::Handshake { deadline, handshake };
+        self.state = State::Handshake { deadline, handshake: Box::new(handshake) };
         for (step, bytes) in commands {
             // The handshake's few hundred bytes always fit an empty queue.
             let queued = self.wire.request(bytes, &[owed(*step)]);
@@ -252,14 +251,14 @@ impl Wishes {
     }
 
     /// The next thing to do.
-    pub(super) fn poll(&mut self, id: impl Fn(MasterId) -> LinkId) -> Option<LinkRequest> {
+    pub(super) fn poll(&mut self) -> Option<LinkRequest> {
         if let Some(master) = self.close.iter().next() {
             self.close.remove(master);
-            return Some(LinkRequest::Close(id(master)));
+            return Some(LinkRequest::Close(master));
         }
         let master = self.connect.iter().next()?;
         self.connect.remove(master);
-        Some(LinkRequest::Connect(id(master)))
+        Some(LinkRequest::Connect(master))
     }
 }
 

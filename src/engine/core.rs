@@ -24,6 +24,8 @@ pub(super) enum Step {
     Done,
     /// Its next attempt begins.
     Begin(Id),
+    /// Its next round in the masters' queues begins.
+    Park(Id),
     /// Votes may decide its attempt.
     Decide(Id),
     /// Its attempt failed.

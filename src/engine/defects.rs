@@ -9,7 +9,7 @@ use super::op::{Op, OpState};
 use super::owed::{Owed, Question};
 use super::request::Outcome;
 use super::slab::Id;
-use crate::lock::command::query::encode_forced_delete;
+use crate::lock::command::park::encode_force_unlock_serve;
 use crate::lock::{MasterId, MasterSet};
 
 impl Locks {
@@ -76,11 +76,14 @@ impl Core {
     #[cold]
     pub(super) fn repeat_forced_deletions(&mut self, master: MasterId) {
         let Self { masters, locks, .. } = self;
+        let prefix_size = masters.fleet.config.prefix.len();
         for id in locks.ops.ids() {
             if locks.query_at(master, id).is_some() {
                 let (owed, key) =
                     (Owed::Query { question: Question::ForcedDelete, id }, &locks.ops.get(id).key);
-                masters.fleet.queue(MasterSet::only(master), owed, |out| encode_forced_delete(out, key));
+                masters.fleet.queue(MasterSet::only(master), owed, |out| {
+                    encode_force_unlock_serve(out, key, prefix_size);
+                });
             }
         }
     }

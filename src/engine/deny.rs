@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::core::Core;
-use super::fair::{self, Leaving};
 use super::request::Outcome;
 use super::slab::Id;
-use super::{turns, waiting};
+use super::turns;
 use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
 use crate::event::Event;
 use crate::lock::{Failure, HolderTtl, Vote};
@@ -80,14 +79,8 @@ fn end_denied(core: &mut Core, id: Id, error: AcquireError) {
 
 /// Frees an operation that is over.
 pub(super) fn end_op(core: &mut Core, id: Id) {
-    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, false);
-    waiting::unwatch(core, id);
-    turns::leave_queue(&mut core.ground, &mut core.locks, id, Duration::ZERO);
+    turns::leave_queue(&mut core.ground, &core.masters.fleet, &mut core.locks, id, Duration::ZERO);
     let op = core.locks.ops.get_mut(id);
-    if let Some(queuing) = op.policy.take_queuing() {
-        let leaving = Leaving { queuing, key: std::mem::take(&mut op.key), was_held: false };
-        fair::leave(&mut core.masters.fleet, &leaving);
-    }
     op.query = None;
     core.locks.ops.free(id);
 }

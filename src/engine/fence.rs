@@ -102,6 +102,12 @@ impl Fencing {
         holders.extend(self.busy().map(|(master, state)| (master, state.holder)));
     }
 
+    /// Masters that refuse the token.
+    pub(super) fn refusing(&self) -> MasterSet {
+        let refusing = self.refusals.iter().filter(|(_, state)| state.refusal != Refusal::Busy);
+        refusing.map(|(master, _)| *master).collect()
+    }
+
     fn busy(&self) -> impl Iterator<Item = (MasterId, FenceState)> {
         self.refusals.iter().filter(|(_, state)| state.refusal == Refusal::Busy).copied()
     }

@@ -13,19 +13,18 @@ use std::time::{Duration, Instant};
 use super::claim::Claim;
 use super::connection::{State, Wishes};
 use super::ground::Ground;
-use super::groups::{Groups, Notify};
-use super::link::{Link, Predecessor, limit_of_quorum};
+use super::groups::Groups;
+use super::link::{Link, Predecessor, limit_of_quorum, quorum_th};
 use super::logins::CurrentLogin;
 use super::mark::{self, MarkAnswer};
-use super::owed::{Gathered, MarkStep, Owed, Shape};
+use super::owed::{Gathered, MarkStep, Owed};
 use super::timers::master_timer;
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
 use crate::limits;
 use crate::lock::command::entry::Entry;
-use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy};
-use crate::lock::{Failure, MasterId, MasterSet, Token, Ttl, Vote, quorum};
+use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
 use crate::mutants::mutant;
 use crate::resp;
 
@@ -49,6 +48,8 @@ pub(super) struct Fleet {
     pub(super) ready: MasterSet,
     /// Masters that are sent acquisitions: ready and not silent.
     pub(super) usable: MasterSet,
+    /// Ready masters that can park attempts: their connection carries messages, and they said their time.
+    pub(super) parkers: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
     /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
@@ -97,6 +98,7 @@ impl Fleet {
             links,
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
+            parkers: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
             round_trip_limit: Duration::ZERO,
             has_queued: false,
@@ -155,55 +157,14 @@ impl Fleet {
 
     /// Queues a compare-and-delete on those of `to` that are ready; returns those that had room for it.
     #[inline]
-    pub(super) fn send_release(
-        &mut self,
-        to: MasterSet,
-        owed: Owed,
-        entry: &Entry,
-        notify: Notify,
-    ) -> MasterSet {
-        if let Notify::Group { publisher } = notify {
-            return self.send_release_to_group(to, owed, entry, publisher);
-        }
-        let notifies = notify == Notify::Waiters;
+    pub(super) fn send_release(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
         for index in 0..self.groups.release.len() {
             let (by, group) = self.groups.release[index];
             let group = group.intersection(to);
-            let group = self.queue(group, owed, |out| command::encode_release(out, by, entry, notifies));
-            if notifies && !by.is_script() {
-                self.send_notification(group, entry);
-            }
-            sent = sent.union(group);
+            sent = sent.union(self.queue(group, owed, |out| command::encode_release(out, by, entry)));
         }
         sent
-    }
-
-    /// The same where others wait for the lock: one master notifies two groups of them.
-    #[cold]
-    fn send_release_to_group(
-        &mut self,
-        to: MasterSet,
-        owed: Owed,
-        entry: &Entry,
-        publisher: MasterId,
-    ) -> MasterSet {
-        let by_script = to.intersection(self.ready).intersection(MasterSet::only(publisher));
-        let prefix_size = self.config.prefix.len();
-        let woken = self.queue(by_script, owed, |out| {
-            command::wake::encode_release_wake(out, Script::Sha, entry, prefix_size);
-        });
-        woken.union(self.send_release(to.without(by_script), owed, entry, Notify::Nobody))
-    }
-
-    /// The master that is to publish a release alone, if one of these can.
-    pub(super) fn publisher(&self, among: MasterSet, token: &Token) -> MasterSet {
-        self.groups.publisher(among.intersection(self.usable).without(self.mute()), token)
-    }
-
-    /// Queues the notification of all waiters for a lock that was released.
-    pub(super) fn send_notification(&mut self, to: MasterSet, entry: &Entry) {
-        self.queue(to, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, entry.key()));
     }
 
     /// Queues a request that compares the token and sets, an extension or a swap, on those of `to` that are
@@ -341,6 +302,14 @@ impl Fleet {
             self.usable.insert(master);
             self.ready.insert(master);
             self.groups.join(master, link.by);
+            if !link.learnt.channel.is_empty() && link.clock.is_some() {
+                let channel = link.learnt.channel.clone();
+                self.parkers.insert(master);
+                self.queue(MasterSet::only(master), Owed::Subscription, |out| {
+                    command::park::encode_subscribe(out, &channel);
+                });
+            }
+            let link = &mut self.links[master.index()];
             if link.quarantined_until.is_some() {
                 self.quarantined.insert(master);
             } else {
@@ -377,6 +346,7 @@ impl Fleet {
         link.fail(ground.now, why, &mut ground.rng);
         self.ready.remove(master);
         self.usable.remove(master);
+        self.parkers.remove(master);
         self.follow_round_trips();
         self.wishes.close(master, was_open);
         self.arm(ground, master);
@@ -437,6 +407,11 @@ impl Fleet {
         if !self.round_trip_limit.is_zero() || link.round_trip.limit() > limits::ANSWER_LIMIT_MIN {
             self.follow_round_trips();
         }
+    }
+
+    /// How long a quorum takes to answer as a rule.
+    pub(super) fn round_trip(&self) -> Duration {
+        quorum_th(self.usable.iter().map(|master| self.links[master.index()].round_trip.mean()), self.quorum)
     }
 
     /// Masters that do not vote do not count.
@@ -513,9 +488,31 @@ impl Fleet {
     #[cold]
     #[inline(never)]
     pub(super) fn fail_unasked(&mut self, claim: &mut Claim) {
-        for master in self.all.without(claim.asked).iter() {
+        self.fail_unasked_but(claim, MasterSet::EMPTY);
+    }
+
+    /// The same but for masters that are `left` out on purpose.
+    pub(super) fn fail_unasked_but(&mut self, claim: &mut Claim, left: MasterSet) {
+        for master in self.all.without(claim.asked).without(left).iter() {
             claim.record(master, Vote::Failed(self.why_unasked(master)));
             self.link_mut(master).stats.unanswered += 1;
+        }
+    }
+
+    /// The time for answers to an attempt is over: masters that have not answered have failed, but for those
+    /// where it waits.
+    pub(super) fn note_unanswered(&mut self, ground: &mut Ground, claim: &mut Claim, waiting: MasterSet) {
+        let (took, limit) = (ground.now - claim.started, claim.answer_limit);
+        let missing = claim.asked.without(claim.tally.heard()).without(waiting);
+        for master in missing.iter() {
+            claim.record(master, Vote::Failed(Failure::NoAnswer { limit: took }));
+            self.link_mut(master).stats.unanswered += 1;
+        }
+        if took >= limit {
+            missing.iter().for_each(|master| self.note_missed(ground, master, limit));
+        }
+        if mutant!(TimeoutPopsOwed) {
+            missing.iter().for_each(|master| self.link_mut(master).connection.wire.forget_owed());
         }
     }
 
@@ -534,11 +531,6 @@ impl Fleet {
         let until = self.link(master).quarantined_until;
         let is_quarantined = self.quarantined(now).contains(master);
         is_quarantined.then(|| until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
-    }
-
-    /// Masters that refuse this login's messages, and so, it seems, those of the holder.
-    pub(super) fn mute(&self) -> MasterSet {
-        self.links.iter().filter(|link| link.publish_refusal().is_some()).map(|link| link.master).collect()
     }
 
     // ---- the mark of strict mode ----
@@ -578,5 +570,6 @@ impl Fleet {
     }
 }
 
+mod parkers;
 #[cfg(test)]
 mod tests;

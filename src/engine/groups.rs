@@ -1,7 +1,7 @@
 //! The ready masters by the commands with which each of them releases and extends.
 
 use crate::lock::command::{ExtendBy, ReleaseBy};
-use crate::lock::{MasterId, MasterSet, Token};
+use crate::lock::{MasterId, MasterSet};
 
 #[derive(Debug)]
 pub(super) struct Groups {
@@ -9,8 +9,6 @@ pub(super) struct Groups {
     pub(super) release: Vec<(ReleaseBy, MasterSet)>,
     /// The same for extending.
     pub(super) extend: Vec<(ExtendBy, MasterSet)>,
-    /// Those that run the script which releases and notifies groups.
-    pub(super) notifiers: MasterSet,
 }
 
 /// How one master releases and extends.
@@ -18,50 +16,25 @@ pub(super) struct Groups {
 pub(super) struct Commands {
     pub(super) release: ReleaseBy,
     pub(super) extend: ExtendBy,
-    /// Whether it runs the script that releases and notifies groups.
-    pub(super) has_notifications: bool,
-}
-
-/// Which waiters a release notifies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Notify {
-    Nobody,
-    Waiters,
-    /// One group of them, by one master: a message to all waiters costs more than the release. It takes a
-    /// script, which costs the master more.
-    Group {
-        publisher: MasterId,
-    },
+    /// Whether a release may be the script that serves waiters.
+    pub(super) serves: bool,
 }
 
 impl Groups {
     pub(super) const fn new() -> Self {
-        Self { release: Vec::new(), extend: Vec::new(), notifiers: MasterSet::EMPTY }
+        Self { release: Vec::new(), extend: Vec::new() }
     }
 
     /// A master is ready.
     pub(super) fn join(&mut self, master: MasterId, by: Commands) {
         join(&mut self.release, by.release, master);
         join(&mut self.extend, by.extend, master);
-        if by.has_notifications || by.release.is_script() {
-            self.notifiers.insert(master);
-        }
-    }
-
-    /// The master that publishes a release alone: one of those that are `able`, at random by the lock's
-    /// token. So all bear the cost, and none of them can silence a lock for long.
-    pub(super) fn publisher(&self, able: MasterSet, token: &Token) -> MasterSet {
-        let able = able.intersection(self.notifiers);
-        let [.., draw, _] = token.as_bytes();
-        let place = usize::from(*draw) % able.count().max(1);
-        able.iter().nth(place).map_or(MasterSet::EMPTY, MasterSet::only)
     }
 
     /// It is no longer.
     pub(super) fn leave(&mut self, master: MasterId) {
         leave(&mut self.release, master);
         leave(&mut self.extend, master);
-        self.notifiers.remove(master);
     }
 }
 

@@ -46,11 +46,12 @@ use super::op::{HandoverStreak, Held, OpState};
 use super::owed::{Owed, Verb};
 use super::slab::Id;
 use super::timers::{claim_timer, op_timer};
-use super::{counting, release, turns};
+use super::{counting, mode, release, turns};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
-use crate::lock::{Token, Vote};
+use crate::lock::command::scripts::Script;
+use crate::lock::{MasterSet, Token, Vote};
 use crate::mutants::mutant;
 
 /// A lock is given up for which others of this engine wait: hands it over to the next one. If that cannot be,
@@ -59,7 +60,8 @@ use crate::mutants::mutant;
 pub(super) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     let Core { ground, masters, locks } = core;
     let Some((successor, streak)) = successor_of(&masters.fleet, locks, ground.now, id) else {
-        turns::leave_queue(ground, locks, id, turn_time(ground, locks, id));
+        let took = turn_time(ground, locks, id);
+        turns::leave_queue(ground, &masters.fleet, locks, id, took);
         return Step::Release { id, awaited };
     };
     if !mutant!(HandoverUncounted) {
@@ -135,15 +137,19 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));
     let (holders, usable) = (old.holders(), fleet.usable);
     let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
-    let swapped = fleet.send_compared(holders.intersection(usable), owed, |out, by| {
+    let to = holders.intersection(usable);
+    // Where the old token was parked its entry goes, too: it would be served behind this lock.
+    let parked = old.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.masters).intersection(to);
+    let swapped = fleet.send_compared(to.without(parked), owed, |out, by| {
         command::encode_swap(out, by, &old.entry, &new.entry, ttl);
     });
+    let owed = Owed::round(Verb::Swap, Tag::Parked, from.index, claim_id);
+    let swapped = swapped.union(mode::send_parked_swap(fleet, parked, owed, old, new, ttl, Script::Sha));
     let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
     let asked = fleet.queue(usable.without(holders), owed, |out| {
         command::encode_acquire(out, &new.entry, &ground.terms.tail);
     });
-    let owed = Owed::round(Verb::Release, Tag::Plain, 0, from);
-    let released = fleet.send_release(holders.without(usable), owed, &old.entry, old.notify());
+    let released = mode::send_release(fleet, holders.without(usable), from, old);
     let old = locks.claims.get_mut(from);
     old.begin_handover(now, claim_id, swapped, released);
     ground.timers.arm(claim_timer(from), now + old.answer_limit);

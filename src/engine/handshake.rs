@@ -4,6 +4,7 @@
 //! earlier reply has met its request. Login and database must succeed; all else is optional, and what a
 //! server refused is kept to be shown.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use memchr::memmem;
@@ -13,7 +14,6 @@ use super::groups;
 use super::mark;
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
-use crate::lock::command::scripts::RELEASE_WAKE;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, PROBE_NAME};
 use crate::mutants::mutant;
@@ -23,6 +23,8 @@ use crate::resp::{self, Reply};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandshakeStep {
     Auth,
+    /// Where waiting is on: from here on the connection may carry messages beside replies.
+    Hello,
     Select,
     SetName,
     LoadScript,
@@ -34,9 +36,9 @@ pub(super) enum HandshakeStep {
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
+    /// On this connection's own channel, to which nobody has subscribed.
     TryPublish,
-    /// On a lock that is not held, so that nobody is notified.
-    TryNotifying,
+    Time,
     Echo,
 }
 
@@ -45,6 +47,7 @@ impl HandshakeStep {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Auth => "AUTH",
+            Self::Hello => HELLO,
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
             Self::LoadScript => "SCRIPT LOAD",
@@ -56,11 +59,14 @@ impl HandshakeStep {
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
             Self::TryPublish => "PUBLISH",
-            Self::TryNotifying => "EVALSHA",
+            Self::Time => "TIME",
             Self::Echo => "ECHO",
         }
     }
 }
+
+/// Name of the command by which a connection takes messages.
+pub(super) const HELLO: &str = "HELLO 3";
 
 const NONCE_SIZE: usize = 16;
 
@@ -68,6 +74,8 @@ const NONCE_SIZE: usize = 16;
 #[derive(Debug)]
 pub(super) struct Handshake {
     nonce: [u8; NONCE_SIZE],
+    /// The channel of this connection, if it is to have one.
+    channel: Arc<[u8]>,
     /// To keep it out of messages.
     login: Option<Login>,
     pub(super) learnt: Learnt,
@@ -87,8 +95,10 @@ pub(super) struct Learnt {
     pub(super) has_del_if_eq: bool,
     pub(super) has_del_ex: bool,
     pub(super) has_set_if_eq: bool,
-    /// Whether it runs the script that releases and notifies waiters.
-    pub(super) has_notifications: bool,
+    /// The channel by which it reaches this connection; empty if it sends no messages.
+    pub(super) channel: Arc<[u8]>,
+    /// Its clock, in microseconds since 1970.
+    pub(super) clock_us: Option<u64>,
     /// Optional commands that were refused, with the server's words.
     pub(super) refused: Vec<(&'static str, Box<str>)>,
 }
@@ -151,14 +161,14 @@ impl Learnt {
     }
 
     /// By which commands it releases and extends.
-    pub(super) const fn commands(&self) -> groups::Commands {
+    pub(super) const fn commands(&self, config: &Config) -> groups::Commands {
         let release = match (self.has_del_if_eq, self.has_del_ex) {
             (true, _) => ReleaseBy::DelIfEq,
             (false, true) => ReleaseBy::DelEx,
             (false, false) => ReleaseBy::EvalSha,
         };
         let extend = if self.has_set_if_eq { ExtendBy::SetIfEq } else { ExtendBy::EvalSha };
-        groups::Commands { release, extend, has_notifications: self.has_notifications }
+        groups::Commands { release, extend, serves: config.wakes_waiters }
     }
 }
 
@@ -194,15 +204,11 @@ pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str
     command::answer::error_text(without_password(without_arguments(text), login))
 }
 
-fn draw_nonce(rng: &mut impl Rng) -> [u8; NONCE_SIZE] {
-    let mut random = [0_u8; NONCE_SIZE / 2];
-    rng.fill_bytes(&mut random);
-    let mut nonce = [0; NONCE_SIZE];
-    for (pair, byte) in nonce.chunks_exact_mut(2).zip(random) {
-        let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
-        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
-    nonce
+/// Random hexadecimal digits.
+fn draw_digits<const N: usize>(rng: &mut impl Rng) -> [u8; N] {
+    let mut digits = [0; N];
+    rng.fill_bytes(&mut digits);
+    digits.map(|random| b"0123456789abcdef"[usize::from(random & 15)])
 }
 
 impl Handshake {
@@ -213,7 +219,7 @@ impl Handshake {
         login: Option<&Login>,
         rng: &mut impl Rng,
     ) -> (Self, Vec<(HandshakeStep, Vec<u8>)>) {
-        let nonce = draw_nonce(rng);
+        let nonce = draw_digits(rng);
         // No lock has this key, and the conditions name a value that it never has: the trials write nothing
         // anywhere.
         let key = [&config.prefix, PROBE_NAME, &nonce].concat();
@@ -221,6 +227,9 @@ impl Handshake {
         let db = url.db.to_string();
         let mut commands = Opening(Vec::new());
         commands.push_login(login);
+        if config.wakes_waiters {
+            commands.push(HandshakeStep::Hello, &[b"HELLO", b"3"]);
+        }
         if url.db != 0 {
             commands.push(HandshakeStep::Select, &[b"SELECT", db.as_bytes()]);
         }
@@ -237,28 +246,19 @@ impl Handshake {
         commands.push(HandshakeStep::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
         commands.push(HandshakeStep::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
         commands.push(HandshakeStep::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
+        let mut channel = Vec::new();
         if config.wakes_waiters {
-            commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &key, b""]);
-            let sha = RELEASE_WAKE.sha.as_bytes();
-            commands
-                .push(HandshakeStep::TryNotifying, &[b"EVALSHA", sha, b"1", &key, &nonce, &key, b"0", b"0"]);
+            let mut random = [0; 16];
+            rng.fill_bytes(&mut random);
+            command::park::encode_channel(&mut channel, &config.prefix, &random);
+            commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &channel, b""]);
+            commands.push(HandshakeStep::Time, &[b"TIME"]);
         }
         commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
-    }
-
-    /// The same for a connection that is for subscriptions only. Channels are the same in all databases.
-    pub(super) fn for_subscription(
-        config: &Config,
-        login: Option<&Login>,
-        rng: &mut impl Rng,
-    ) -> (Self, Vec<(HandshakeStep, Vec<u8>)>) {
-        let nonce = draw_nonce(rng);
-        let mut commands = Opening(Vec::new());
-        commands.push_login(login);
-        commands.push(HandshakeStep::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
-        commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
-        (Self { nonce, login: login.cloned(), learnt: Learnt::default() }, commands.0)
+        (
+            Self { nonce, channel: channel.into(), login: login.cloned(), learnt: Learnt::default() },
+            commands.0,
+        )
     }
 
     /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
@@ -275,10 +275,7 @@ impl Handshake {
                 // A server without a native command is the usual case, not worth a word.
                 if !matches!(
                     step,
-                    HandshakeStep::TrySetIfEq
-                        | HandshakeStep::TryDelIfEq
-                        | HandshakeStep::TryDelEx
-                        | HandshakeStep::TryNotifying
+                    HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx
                 ) || text.starts_with(b"NOPERM")
                 {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
@@ -288,28 +285,30 @@ impl Handshake {
                 return Ok(true);
             }
             (HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::SetName, Reply::Simple(b"OK")) => {}
+            // Whatever else a map says of the server, only one that speaks RESP3 has maps.
+            (HandshakeStep::Hello, Reply::Map(_)) => learnt.channel = std::mem::take(&mut self.channel),
+            (HandshakeStep::Time, Reply::Array(time)) => learnt.clock_us = command::answer::clock_us(time),
             (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
             (HandshakeStep::TryPublish, Reply::Integer(_)) => {}
-            (HandshakeStep::TryNotifying, Reply::Integer(0)) => learnt.has_notifications = true,
-            (HandshakeStep::InfoServer, Reply::Bulk(info)) => {
+            (HandshakeStep::InfoServer, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
                 learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
                 let version =
                     info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
                 learnt.version = version.map(command::answer::error_text);
             }
-            (HandshakeStep::InfoReplication, Reply::Bulk(info)) => {
+            (HandshakeStep::InfoReplication, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
                 learnt.role = info_field(info, "role").map(command::answer::error_text);
             }
-            (HandshakeStep::InfoMemory, Reply::Bulk(info)) => {
+            (HandshakeStep::InfoMemory, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
                 learnt.maxmemory_policy =
                     info_field(info, "maxmemory_policy").map(command::answer::error_text);
             }
-            (HandshakeStep::ReadMark, Reply::NullBulk) => {}
+            (HandshakeStep::ReadMark, Reply::NullBulk | Reply::Null) => {}
             (HandshakeStep::ReadMark, Reply::Bulk(mark)) => {
                 learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
             }
-            (HandshakeStep::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
+            (HandshakeStep::TrySetIfEq, Reply::NullBulk | Reply::Null) => learnt.has_set_if_eq = true,
             (HandshakeStep::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
             (HandshakeStep::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
             _ => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
@@ -371,11 +370,11 @@ mod tests {
     fn login_and_database_come_first_and_the_nonce_last() {
         let steps = |url| handshake(url).1.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
         let plain = steps("redis://h");
+        assert_eq!((plain.first(), plain.last()), (Some(&HandshakeStep::Hello), Some(&HandshakeStep::Echo)));
         assert_eq!(
-            (plain.first(), plain.last()),
-            (Some(&HandshakeStep::SetName), Some(&HandshakeStep::Echo))
+            steps("redis://me:pw@h/3")[..3],
+            [HandshakeStep::Auth, HandshakeStep::Hello, HandshakeStep::Select]
         );
-        assert_eq!(steps("redis://me:pw@h/3")[..2], [HandshakeStep::Auth, HandshakeStep::Select]);
         let (_, commands) = handshake("redis://me:pw@h");
         assert_eq!(commands[0].1, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n");
         let (_, commands) = handshake("redis://:pw@h");

@@ -19,6 +19,7 @@ use super::locks::Locks;
 use super::mode;
 use super::op::{Extension, Held, Op};
 use super::owed::{Owed, Verb};
+use super::parking::Parked;
 use super::renewal::{Extended, Renewal};
 use super::request::Outcome;
 use super::slab::Id;
@@ -39,7 +40,7 @@ pub(super) fn submit_extend(core: &mut Core, id: Id, ttl: Duration) {
         core.locks.arm(&mut core.ground, id);
     }
     // The validity may end sooner now than the next waiter in the queue expects.
-    turns::tend_queue_of(&mut core.ground, &mut core.locks, id);
+    turns::tend_queue_of(&mut core.ground, &core.masters.fleet, &mut core.locks, id);
 }
 
 /// Queues the extension on every usable master that may hold the key and will not cut it short
@@ -214,7 +215,7 @@ fn decide_extend(core: &mut Core, id: Id) {
         Err(error) => {
             core.ground.stats.extensions_failed += 1;
             if let ExtendError::Lost(_) = error {
-                end_validity(&mut core.ground, &mut core.locks, id);
+                end_validity(core, id);
             }
         }
     }
@@ -237,13 +238,14 @@ fn check_loss(core: &mut Core, id: Id) {
             let report = reports::report(&masters.fleet, ground.now, Round::Extend, claim, &tally);
             report_renewal(ground, locks, id, &Err(ExtendError::Lost(report)));
         }
-        end_validity(ground, locks, id);
-        follow_extension(ground, locks, id, false);
+        end_validity(core, id);
+        follow_extension(&mut core.ground, &mut core.locks, id, false);
     }
 }
 
 /// The lock is lost.
-fn end_validity(ground: &mut Ground, locks: &mut Locks, id: Id) {
+fn end_validity(core: &mut Core, id: Id) {
+    let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
     let held = op.held_mut().expect("only a held lock has a validity");
     if !mutant!(ProvenLossStaysValid) {
@@ -256,7 +258,7 @@ fn end_validity(ground: &mut Ground, locks: &mut Locks, id: Id) {
     }
     counting::note_lost(ground, locks, id);
     report_loss(ground, locks, id);
-    turns::tend_queue_of(ground, locks, id);
+    turns::tend_queue_of(ground, &masters.fleet, locks, id);
 }
 
 /// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
@@ -369,9 +371,17 @@ fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
     let claim = locks.claims.get_mut(op.claim);
     let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
+    // Its entry may still be served there, or its park come late.
+    let may_stand = |parked: &Parked| parked.may_stand(ground.now, master, ground.config.drift);
+    let is_parked = claim.parked.as_deref().is_some_and(may_stand) && !mutant!(RepairWhileParked);
     // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
     let is_proven = claim.tally.granted.has(masters.fleet.quorum) || mutant!(RepairUnproven);
-    if ground.now >= valid_until || is_known || !is_proven || !masters.fleet.usable.contains(master) {
+    if ground.now >= valid_until
+        || is_known
+        || is_parked
+        || !is_proven
+        || !masters.fleet.usable.contains(master)
+    {
         return;
     }
     // An extension under way may succeed or fail: the grant is to be true in either case.

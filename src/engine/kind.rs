@@ -2,12 +2,11 @@
 
 use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
-use crate::lock::command::fair::FairAnswer;
 use crate::lock::command::fenced::FencedAnswer;
 use crate::lock::{FencingToken, NamedScript, Vote};
 use crate::resp::Reply;
 
-/// Kind of the lock of a claim on the masters, where a fair lock is a plain one.
+/// Kind of the lock of a claim on the masters.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Plain,
@@ -35,31 +34,32 @@ impl Kind {
     }
 }
 
-/// By whose commands a request is made. Claims of fair locks are plain: only their attempts have a script.
+/// By whose commands a request is made. A claim of any kind may be parked: then its attempts and their
+/// release are parks and their ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     Plain,
     Fenced,
-    Fair,
     Shared,
+    Parked,
 }
 
 impl Tag {
-    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Fenced, Self::Fair, Self::Shared];
+    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Fenced, Self::Shared, Self::Parked];
 
     /// The scripts that are loaded behind an attempt.
     pub(super) const fn scripts(self) -> &'static [NamedScript] {
         match self {
             Self::Plain => &[],
             Self::Fenced => &command::scripts::FENCED,
-            Self::Fair => &command::scripts::FAIR,
             Self::Shared => &command::scripts::SHARED,
+            Self::Parked => &command::scripts::PARKED,
         }
     }
 
     /// Whether the release is a script of its own, also where the server has a native command.
     pub(super) const fn releases_by_script(self) -> bool {
-        matches!(self, Self::Fenced | Self::Shared)
+        matches!(self, Self::Fenced | Self::Shared | Self::Parked)
     }
 
     /// Whether the extension is a script of its own.
@@ -70,7 +70,7 @@ impl Tag {
     /// The vote in the answer to a held lock that was put back.
     pub(super) fn repair_vote(self, reply: &Reply<'_>) -> Result<Vote, WrongShape> {
         match self {
-            Self::Plain | Self::Fair => command::answer::acquire_vote(reply),
+            Self::Plain | Self::Parked => command::answer::acquire_vote(reply),
             Self::Fenced => command::fenced::fenced_answer(reply).map(fenced_repair_vote),
             Self::Shared => command::shared::shared_vote(reply),
         }
@@ -81,7 +81,6 @@ impl Tag {
 #[derive(Debug)]
 pub(super) enum AttemptAnswer {
     Fenced(FencedAnswer),
-    Fair(FairAnswer),
     Shared(Vote),
 }
 

@@ -12,8 +12,6 @@
 use std::time::{Duration, Instant};
 
 use super::core::Core;
-use super::fair::{self, Queuing};
-use super::ground::Ground;
 use super::leaving::Leaving;
 use super::locks::Locks;
 use super::op::{Op, OpState};
@@ -28,12 +26,14 @@ pub(super) fn leave(core: &mut Core, id: Id) -> Result<Instant, LeaveError> {
     let Core { ground, locks, .. } = core;
     let (since, valid_until) = check_valid(locks, ground.now, id)?;
     counting::note_left(ground, locks, id, ground.now.saturating_duration_since(since), false);
-    drop(give_up(ground, locks, id));
+    give_up(core, id);
+    let Core { locks, .. } = core;
     let claim_id = locks.ops.get(id).claim;
     locks.ops.free(id);
     if mutant!(LeftReleased) {
         release::release_attempt(core, claim_id);
     } else {
+        release::forget_replaced(locks, claim_id);
         locks.claims.free(claim_id);
     }
     Ok(valid_until)
@@ -48,18 +48,13 @@ pub(super) fn leave_for(core: &mut Core, id: Id, rest: Duration) -> Result<(), L
     if rest.is_zero() {
         counting::note_ended(ground, locks, id);
     }
-    let queuing = give_up(ground, locks, id);
+    give_up(core, id);
+    let Core { locks, .. } = core;
     let op = locks.ops.get_mut(id);
     op.enter(OpState::Releasing);
     let claim_id = op.claim;
-    let left_queue = queuing.map(|queuing| fair::Leaving { queuing, key: op.key.clone(), was_held: true });
-    // The queue of a fair lock says which waiter is to be notified.
-    locks.claims.get_mut(claim_id).notifies &= left_queue.is_none();
     if !release::leave_claim(core, claim_id, leaving) {
         release::settle(core, claim_id);
-    }
-    if let Some(left_queue) = left_queue {
-        fair::leave(&mut core.masters.fleet, &left_queue);
     }
     Ok(())
 }
@@ -73,13 +68,12 @@ fn check_valid(locks: &Locks, now: Instant, id: Id) -> Result<(Instant, Instant)
     Ok((held.since, held.valid_until))
 }
 
-/// A lock has no holder any more. An extension under way has no caller. Returns the place of a fair lock
-/// in its queues, which ends with its heartbeat if nobody ends it.
-fn give_up(ground: &mut Ground, locks: &mut Locks, id: Id) -> Option<Box<Queuing>> {
+/// A lock has no holder any more. An extension under way has no caller.
+fn give_up(core: &mut Core, id: Id) {
+    let Core { ground, masters, locks } = core;
     let held = locks.ops.get_mut(id).held_mut().expect("only a held lock is left");
     if held.extension.take().is_some_and(|extension| !extension.is_renewal) {
         ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
     }
-    turns::leave_queue(ground, locks, id, Duration::ZERO);
-    locks.ops.get_mut(id).policy.take_queuing()
+    turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
 }

@@ -11,7 +11,7 @@ use rand::Rng;
 
 use super::connection::{Connection, State};
 use super::groups::Commands;
-use super::handshake::{Handshake, HandshakeStep, Learnt};
+use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt};
 use super::kind::Tag;
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
@@ -20,11 +20,15 @@ use super::stats::MasterStats;
 use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
 use crate::limits;
-use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
+use crate::lock::command::park::{self, Message};
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
+
+/// Name of the parking of attempts among what a master refused.
+pub(super) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE)";
 
 /// The process that answered the last handshake, and since when this client has watched that process.
 #[derive(Debug)]
@@ -65,6 +69,8 @@ pub(super) struct Link {
     pub(super) silent_since: Option<Instant>,
     pub(super) by: Commands,
     pub(super) learnt: Learnt,
+    /// Its clock, in microseconds since 1970, and when it said so.
+    pub(super) clock: Option<(Instant, u64)>,
     /// When its votes start to count; `None` once they do.
     pub(super) quarantined_until: Option<Instant>,
     /// When the quarantine began that ends then.
@@ -92,8 +98,9 @@ impl Link {
             master,
             connection: Connection::new(now),
             silent_since: None,
-            by: Learnt::default().commands(),
+            by: Commands { release: ReleaseBy::EvalSha, extend: ExtendBy::EvalSha, serves: false },
             learnt: Learnt::default(),
+            clock: None,
             quarantined_until: None,
             quarantined_since: now,
             mark_due_at: None,
@@ -131,6 +138,10 @@ impl Link {
         }
         if let Some(refusal) = self.publish_refusal() {
             warnings.push(Warning::NotPublishing { refusal: refusal.into() });
+        }
+        let parks_not = self.learnt.refused.iter().find(|(name, _)| [HELLO, PARKING].contains(name));
+        if let Some((_, refusal)) = parks_not {
+            warnings.push(Warning::NotParking { refusal: refusal.clone() });
         }
         if self.learnt.run_id.is_none() && self.connection.is_ready() {
             warnings.push(Warning::NoRunId);
@@ -188,7 +199,8 @@ impl Link {
             self.round_trip.note(config.connect_timeout.saturating_sub(left));
         }
         self.learnt = self.connection.finish_handshake(now);
-        self.by = self.learnt.commands();
+        self.by = self.learnt.commands(config);
+        self.clock = self.learnt.clock_us.map(|clock_us| (now, clock_us));
         let is_known = |identity: &Identity| {
             Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
         };
@@ -286,8 +298,20 @@ impl Link {
     pub(super) fn next_answer(&mut self) -> Result<Option<(Answer, Option<Id>)>, String> {
         let Self { connection, by, learnt, scripts_loading, .. } = self;
         let Connection { wire, state, login, .. } = connection;
-        match wire.next_reply() {
-            Ok(Some((owed, reply))) => {
+        let has_messages = !learnt.channel.is_empty() && matches!(state, State::Ready { .. });
+        let is_push = |reply: &Reply<'_>| {
+            has_messages && park::message(reply).is_some_and(|it| it != Message::Subscribed)
+        };
+        match wire.next_reply_or_push(is_push) {
+            Ok(Some((None, push))) => {
+                let answer = match park::message(&push) {
+                    Some(Message::Ring(vote)) => Answer::Ring(Id::from_bytes(vote)),
+                    Some(Message::Vote(vote)) => Answer::Granted(Id::from_bytes(vote)),
+                    _ => Answer::Ignored,
+                };
+                Ok(Some((answer, None)))
+            }
+            Ok(Some((Some(owed), reply))) => {
                 if let Owed::Scripts(tag) = owed {
                     scripts_loading[tag as usize] = false;
                 }
@@ -346,6 +370,11 @@ impl RoundTrip {
         self.mean = self.mean / 8 * 7 + sample / 8;
     }
 
+    /// Time in which it answers as a rule.
+    pub(super) const fn mean(self) -> Duration {
+        self.mean
+    }
+
     /// Time within which it answers, if nothing is wrong.
     pub(super) fn limit(self) -> Duration {
         self.mean + self.deviation * 4
@@ -355,15 +384,20 @@ impl RoundTrip {
 /// A quorum answers within the limit of the slowest of its masters. Zero for a time that is shorter than any
 /// answer limit.
 pub(super) fn limit_of_quorum(limits: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
+    let limit = quorum_th(limits, quorum);
+    if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO }
+}
+
+/// The time of the slowest master of the fastest quorum, or of all if there are fewer.
+pub(super) fn quorum_th(times: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
     let mut by_master = [Duration::ZERO; limits::MASTER_COUNT_MAX];
     let mut count = 0;
-    for (place, limit) in by_master.iter_mut().zip(limits) {
-        *place = limit;
+    for (place, time) in by_master.iter_mut().zip(times) {
+        *place = time;
         count += 1;
     }
     by_master[..count].sort_unstable();
-    let limit = by_master[..count.min(quorum)].last().copied().unwrap_or_default();
-    if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO }
+    by_master[..count.min(quorum)].last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

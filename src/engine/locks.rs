@@ -59,17 +59,9 @@ impl Locks {
         self.queues.find(self.queues.hash(key), |place| self.key_of(place) == key)
     }
 
-    /// The lock's key as an encoded bulk string; of a fair lock the waiter's channel, so that each has a
-    /// queue of its own.
-    #[inline]
-    pub(super) fn key_of(&self, place: u32) -> &[u8] {
-        let op = self.ops.at(place);
-        if op.policy.queuing().is_some() { op.channel() } else { self.lock_key_of(place) }
-    }
-
     /// The lock's key as an encoded bulk string.
     #[inline]
-    fn lock_key_of(&self, place: u32) -> &[u8] {
+    pub(super) fn key_of(&self, place: u32) -> &[u8] {
         let op = self.ops.at(place);
         match self.claims.find(op.claim) {
             Some(claim) if op.key.is_empty() => claim.entry.key(),
@@ -79,7 +71,7 @@ impl Locks {
 
     /// The name of the lock of an operation.
     pub(super) fn name_of(&self, config: &Config, id: Id) -> Bytes {
-        Bytes::copy_from_slice(command::entry::name_in(self.lock_key_of(id.index), config.prefix.len()))
+        Bytes::copy_from_slice(command::entry::name_in(self.key_of(id.index), config.prefix.len()))
     }
 
     /// When the validity of an operation that holds a lock ends or ended.
@@ -96,21 +88,12 @@ impl Locks {
     #[cold]
     fn is_held_here(&self, now: Instant, id: Id) -> bool {
         let is_holder = |place: u32| place != id.index && self.held_until(place) > Some(now);
-        if self.ops.get(id).policy.queuing().is_some() {
+        if self.ops.get(id).is_fair {
             // Fair locks are in no queue of this engine.
-            let key = self.lock_key_of(id.index);
-            return self.ops.ids().any(|it| is_holder(it.index) && self.lock_key_of(it.index) == key);
+            let key = self.key_of(id.index);
+            return self.ops.ids().any(|it| is_holder(it.index) && self.key_of(it.index) == key);
         }
         self.head_for(id).is_some_and(is_holder)
-    }
-
-    /// A master turned out to be another process: it has forgotten the tickets that it gave.
-    pub(super) fn forget_tickets(&mut self, master: MasterId) {
-        for id in self.ops.ids() {
-            if let Some(queuing) = self.ops.get_mut(id).policy.queuing_mut() {
-                queuing.forget(master);
-            }
-        }
     }
 
     /// The query of an operation, if this master's answer to it is still wanted.

@@ -1,4 +1,4 @@
-//! The masters of an engine: connections for commands and for subscriptions, and the logins of both.
+//! The masters of an engine: their connections, and the logins of these.
 //!
 //! Credentials change: attempts to connect wait for them, and open connections get them in place. A refused
 //! `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the server
@@ -6,11 +6,9 @@
 
 use std::sync::Arc;
 
-use super::connection::LoginState;
 use super::fleet::Fleet;
 use super::ground::Ground;
 use super::logins::Logins;
-use super::subscriptions::Subscriptions;
 use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;
@@ -21,8 +19,6 @@ use crate::lock::MasterId;
 pub(super) struct Masters {
     /// The connections for commands, and what is on its way over them.
     pub(super) fleet: Fleet,
-    /// The connections by which waiters are notified of releases.
-    pub(super) subscriptions: Subscriptions,
     pub(super) logins: Logins,
 }
 
@@ -30,11 +26,7 @@ impl Masters {
     /// Masters that are all to be connected.
     pub(super) fn new(ground: &mut Ground) -> Self {
         let config = &ground.config;
-        Self {
-            subscriptions: Subscriptions::new(Arc::clone(config), ground.now),
-            logins: Logins::new(Arc::clone(config)),
-            fleet: Fleet::new(ground),
-        }
+        Self { logins: Logins::new(Arc::clone(config)), fleet: Fleet::new(ground) }
     }
 
     /// Takes the credentials of a master. Open connections get them by `AUTH` in place. Returns the reason if
@@ -50,9 +42,10 @@ impl Masters {
             Ok(credentials) => {
                 let is_unused = self.fleet.link(master).connection.is_down();
                 let version = self.logins.current(master).version;
-                let is_refused = self.open_logins(master).any(|login| login.is_refused(version));
+                let connection = &self.fleet.link(master).connection;
+                let is_refused = connection.is_ready() && connection.login.is_refused(version);
                 self.logins.take(ground, master, credentials, is_unused, is_refused);
-                self.note_login(master);
+                self.fleet.wishes.note_login(master);
                 self.bring_login(ground, master);
                 None
             }
@@ -62,11 +55,11 @@ impl Masters {
 
     /// Whether there is a connection to a master, or an attempt at one.
     fn has_connection(&self, master: MasterId) -> bool {
-        !self.fleet.link(master).connection.is_down() || self.subscriptions.open_links().contains(master)
+        !self.fleet.link(master).connection.is_down()
     }
 
     fn has_open_connection(&self, master: MasterId) -> bool {
-        self.fleet.link(master).connection.is_ready() || self.subscriptions.ready().contains(master)
+        self.fleet.link(master).connection.is_ready()
     }
 
     /// Counts a failure, reports a new reason, and has the provider asked again for a connection.
@@ -90,22 +83,15 @@ impl Masters {
 
     /// Lets connections that wait for credentials go on, or has the provider asked.
     pub(super) fn tend_logins(&mut self) {
-        let awaiting = self.fleet.wishes.awaiting_login;
-        for master in awaiting.union(self.subscriptions.wishes.awaiting_login).iter() {
+        for master in self.fleet.wishes.awaiting_login.iter() {
             if self.logins.is_there(master) {
-                self.note_login(master);
+                self.fleet.wishes.note_login(master);
             }
         }
     }
 
-    /// Attempts to connect that wait for credentials go on.
-    fn note_login(&mut self, master: MasterId) {
-        self.fleet.wishes.note_login(master);
-        self.subscriptions.wishes.note_login(master);
-    }
-
-    /// Sends `AUTH` on those connections of a master that stand with another login. One whose `AUTH` is not
-    /// answered yet gets the next one behind the answer.
+    /// Sends `AUTH` on a connection that stands with another login. One whose `AUTH` is not answered yet gets
+    /// the next one behind the answer.
     pub(super) fn bring_login(&mut self, ground: &mut Ground, master: MasterId) {
         let current = self.logins.current(master);
         let connection = &self.fleet.link(master).connection;
@@ -116,22 +102,14 @@ impl Masters {
         {
             self.logins.retry(ground, master, ground.now + limits::CREDENTIALS_PAUSE_MIN);
         }
-        let current = self.logins.current(master);
-        self.subscriptions.bring_login(ground, master, current);
         self.check_login(master);
     }
 
-    /// The logins of the open connections of a master.
-    fn open_logins(&self, master: MasterId) -> impl Iterator<Item = &LoginState> {
-        let connection = &self.fleet.link(master).connection;
-        let login = connection.is_ready().then_some(&connection.login);
-        login.into_iter().chain(self.subscriptions.open_login(master))
-    }
-
-    /// An earlier error is over once all open connections have the login.
+    /// An earlier error is over once the open connection has the login.
     fn check_login(&mut self, master: MasterId) {
         let version = self.logins.current(master).version;
-        let is_accepted = self.open_logins(master).all(|login| login.is_accepted(version));
+        let connection = &self.fleet.link(master).connection;
+        let is_accepted = !connection.is_ready() || connection.login.is_accepted(version);
         if self.logins.error(master).is_some() && is_accepted {
             self.logins.note_accepted(master);
         }
@@ -152,16 +130,6 @@ impl Masters {
         self.follow_login_answer(ground, master, refusal);
         // Another one may have come meanwhile.
         self.bring_login(ground, master);
-    }
-
-    /// A connection for subscriptions may have answered to `AUTH`, or may have just become ready.
-    pub(super) fn follow_subscription_login(&mut self, ground: &mut Ground, master: MasterId) {
-        if let Some(refusal) = self.subscriptions.take_login_answer(master) {
-            self.follow_login_answer(ground, master, refusal);
-        }
-        if self.subscriptions.wants_login(master, self.logins.current(master).version) {
-            self.bring_login(ground, master);
-        }
     }
 
     fn follow_login_answer(&mut self, ground: &mut Ground, master: MasterId, refusal: Option<Box<str>>) {

@@ -11,24 +11,22 @@
 use std::time::Instant;
 
 use super::claim::Claim;
-use super::fair::{self, Policy};
 use super::fence::{self, Fencing};
 use super::fleet::Fleet;
-use super::groups::Notify;
-use super::kind::{AttemptAnswer, Kind};
-use super::owed::{Owed, Shape, Verb};
+use super::kind::{AttemptAnswer, Kind, Tag};
+use super::owed::{Owed, Verb};
 use super::sharing;
 use super::slab::Id;
-use super::subscription::Waiter;
 use super::wall_clock::WallClock;
 use crate::lock::command::entry::AcquireTail;
-use crate::lock::command::fenced::{encode_fenced_acquire, encode_fenced_release, encode_fenced_repair};
-use crate::lock::command::scripts::Script;
-use crate::lock::command::shared::{encode_shared_acquire, encode_shared_extend, encode_shared_release};
-use crate::lock::command::wake::encode_release_wake;
-use crate::lock::command::{
-    ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_notification, encode_release,
+use crate::lock::command::fenced::{FenceState, encode_fenced_acquire, encode_fenced_repair};
+use crate::lock::command::park::{
+    encode_fenced_release_serve, encode_release_serve, encode_shared_acquire_queue,
+    encode_shared_release_serve, encode_swap_parked, encode_unpark,
 };
+use crate::lock::command::scripts::Script;
+use crate::lock::command::shared::encode_shared_extend;
+use crate::lock::command::{ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release};
 use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
@@ -38,8 +36,6 @@ use crate::options::{Mode, Options, WaitPolicy};
 pub(super) enum HoldersKnown {
     /// All that masters report of it.
     All,
-    /// Their reports of it beside the queue, which says when to come again.
-    InQueue,
     /// Nothing: they are to be asked.
     None,
 }
@@ -154,12 +150,40 @@ impl ModeState {
         }
     }
 
-    /// How it stands to the other waiters on its channel.
-    pub(super) const fn waiter(&self) -> Waiter {
-        match self {
-            Self::Plain | Self::Fenced(_) => Waiter::Rival,
-            Self::Shared => Waiter::Reader,
+    /// A master that is in quarantine now is sent the attempt under way.
+    pub(super) fn note_quarantined(&mut self, master: MasterId) {
+        if let Self::Fenced(fencing) = self {
+            fencing.quarantined.insert(master);
         }
+    }
+
+    /// A master refused the token of a parked attempt.
+    pub(super) fn note_refusal(&mut self, master: MasterId, state: FenceState) {
+        if let Self::Fenced(fencing) = self {
+            fencing.note_refusal(master, state);
+        }
+    }
+
+    /// Whether a parked attempt needs another token at once: masters refuse this one, which would be a quorum
+    /// with those that granted it.
+    pub(super) fn wants_new_token(
+        &mut self,
+        now: Instant,
+        wall_clock: &mut WallClock,
+        tally: &Tally,
+        quorum: usize,
+        half_us: u64,
+    ) -> bool {
+        let Self::Fenced(fencing) = self else { return false };
+        let refusing = fencing.refusing();
+        if refusing.is_empty() {
+            fencing.end_row(&mut Vec::new());
+        }
+        let wants = !refusing.is_empty() && refusing.union(tally.granted).has(quorum);
+        if wants {
+            fencing.judge(now, wall_clock, tally, half_us);
+        }
+        wants && fencing.may_renumber()
     }
 }
 
@@ -167,7 +191,7 @@ impl ModeState {
 pub(super) const fn check(options: &Options) -> Result<(), InputError> {
     match (options.policy, options.mode) {
         _ if options.has_two_modes => Err(InputError::SharedFenced),
-        (WaitPolicy::Notified, _) | (WaitPolicy::Fair, Mode::Plain) => Ok(()),
+        (WaitPolicy::Cohort, _) | (WaitPolicy::Fair, Mode::Plain) => Ok(()),
         (WaitPolicy::Fair, Mode::Fenced) => Err(InputError::FairAndFenced),
         (WaitPolicy::Fair, Mode::Shared) => Err(InputError::SharedFair),
     }
@@ -176,7 +200,6 @@ pub(super) const fn check(options: &Options) -> Result<(), InputError> {
 /// State of an operation that answers to its attempts update.
 pub(super) struct Learner<'a> {
     pub(super) mode: &'a mut ModeState,
-    pub(super) policy: &'a mut Policy,
     pub(super) holders: &'a mut Vec<(MasterId, HolderTtl)>,
 }
 
@@ -187,7 +210,6 @@ pub(super) fn vote(
     master: MasterId,
     claim: &mut Claim,
     op: Option<Learner<'_>>,
-    quorum: usize,
 ) -> Option<Vote> {
     match answer {
         AttemptAnswer::Fenced(answer) => {
@@ -196,10 +218,6 @@ pub(super) fn vote(
                 ModeState::Plain | ModeState::Shared => None,
             });
             fence::vote(answer, master, claim, fencing)
-        }
-        AttemptAnswer::Fair(answer) => {
-            let queuing = op.and_then(|op| op.policy.queuing_mut());
-            Some(fair::vote(answer, master, claim, queuing, quorum))
         }
         AttemptAnswer::Shared(vote) => sharing::vote(vote, master, claim, op.map(|op| op.holders)),
     }
@@ -222,7 +240,7 @@ pub(super) fn send_attempt(
             fleet.queue(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence))
         }
         Kind::Shared => {
-            fleet.queue(to, owed, |out| encode_shared_acquire(out, script, entry, ttl_ms, prefix_size))
+            fleet.queue(to, owed, |out| encode_shared_acquire_queue(out, script, entry, ttl_ms, prefix_size))
         }
     }
 }
@@ -230,10 +248,83 @@ pub(super) fn send_attempt(
 /// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
 #[inline(always)]
 pub(super) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.parked.is_some() {
+        return send_parked_release(fleet, to, id, claim);
+    }
+    send_usual_release(fleet, to, id, claim)
+}
+
+/// The same for a claim that masters may have parked: there its entry goes, or its key.
+#[cold]
+#[inline(never)]
+fn send_parked_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    let parked = claim.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.masters);
+    let owed = Owed::round(Verb::Release, Tag::Parked, 0, id);
+    let sent = send_unpark(fleet, to.intersection(parked), owed, claim, Script::Sha);
+    sent.union(send_usual_release(fleet, to.without(parked), id, claim))
+}
+
+/// Queues the end of a parked round on those of `to` that are ready; returns those that had room for it.
+pub(super) fn send_unpark(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    script: Script,
+) -> MasterSet {
+    let prefix_size = fleet.config.prefix.len();
+    // The fence of a lock that was held is raised.
+    let fence = match (claim.kind, &claim.parked) {
+        (Kind::Fenced(token), Some(parked)) if parked.was_held => Some(fence::fence(&fleet.config, token)),
+        _ => None,
+    };
+    let mut left = to.intersection(fleet.ready);
+    let mut sent = MasterSet::EMPTY;
+    // Nearly always its place is the same on all.
+    while let Some(first) = left.iter().next() {
+        let at_us = claim.entry_at(first, 0);
+        let same: MasterSet = left.iter().filter(|master| claim.entry_at(*master, 0) == at_us).collect();
+        sent = sent.union(fleet.queue(same, owed, |out| {
+            encode_unpark(out, script, &claim.entry, at_us, fence.as_ref(), prefix_size);
+        }));
+        left = left.without(same);
+    }
+    sent
+}
+
+/// Queues the swap of a token that was parked on these masters; returns those that had room for it.
+pub(super) fn send_parked_swap(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    old: &Claim,
+    new: &Claim,
+    ttl: Ttl,
+    script: Script,
+) -> MasterSet {
+    let prefix_size = fleet.config.prefix.len();
+    let sent = to.iter().map(|master| {
+        fleet.queue(MasterSet::only(master), owed, |out| {
+            encode_swap_parked(
+                out,
+                script,
+                &old.entry,
+                &new.entry,
+                old.entry_at(master, 0),
+                ttl,
+                prefix_size,
+            );
+        })
+    });
+    sent.fold(MasterSet::EMPTY, MasterSet::union)
+}
+
+#[inline(always)]
+fn send_usual_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
     let owed = Owed::round(Verb::Release, claim.kind.tag(), 0, id);
     match claim.kind {
-        Kind::Plain => fleet.send_release(to, owed, &claim.entry, claim.notify()),
-        Kind::Fenced(_) | Kind::Shared => send_scripted_release(fleet, to, owed, claim, Script::Sha),
+        Kind::Plain if !claim.serves => fleet.send_release(to, owed, &claim.entry),
+        _ => send_scripted_release(fleet, to, owed, claim, Script::Sha),
     }
 }
 
@@ -248,29 +339,19 @@ pub(super) fn send_scripted_release(
     claim: &Claim,
     script: Script,
 ) -> MasterSet {
-    let (to, entry, notify) = (to.intersection(fleet.ready), &claim.entry, claim.notify());
+    let (to, entry) = (to.intersection(fleet.ready), &claim.entry);
     let prefix_size = fleet.config.prefix.len();
     match claim.kind {
-        Kind::Plain => fleet.queue(to, owed, |out| match notify {
-            Notify::Group { publisher } if to == MasterSet::only(publisher) => {
-                encode_release_wake(out, script, entry, prefix_size);
-            }
-            notify => encode_release(out, ReleaseBy::Eval, entry, notify == Notify::Waiters),
-        }),
+        Kind::Plain if claim.serves => {
+            fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, prefix_size))
+        }
+        Kind::Plain => fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry)),
         Kind::Fenced(token) => {
             let fence = fence::fence(&fleet.config, token);
-            // This script publishes the release, with the number of waiters.
-            let notifies = matches!(notify, Notify::Group { .. });
-            let sent =
-                fleet.queue(to, owed, |out| encode_fenced_release(out, script, entry, &fence, notifies));
-            if script == Script::Sha && notify == Notify::Waiters {
-                let owed = Owed::Ignored(Shape::Count);
-                fleet.queue(sent, owed, |out| encode_notification(out, entry.key()));
-            }
-            sent
+            fleet.queue(to, owed, |out| encode_fenced_release_serve(out, script, entry, &fence))
         }
         Kind::Shared => {
-            fleet.queue(to, owed, |out| encode_shared_release(out, script, entry, claim.notifies))
+            fleet.queue(to, owed, |out| encode_shared_release_serve(out, script, entry, prefix_size))
         }
     }
 }
@@ -335,8 +416,8 @@ pub(super) fn send_repair(
             let fence = fence::fence(&fleet.config, token);
             fleet.queue(to, owed, |out| encode_fenced_repair(out, entry, ttl_ms, &fence))
         }
-        Kind::Shared => {
-            fleet.queue(to, owed, |out| encode_shared_acquire(out, Script::Text, entry, ttl_ms, prefix_size))
-        }
+        Kind::Shared => fleet.queue(to, owed, |out| {
+            encode_shared_acquire_queue(out, Script::Text, entry, ttl_ms, prefix_size)
+        }),
     }
 }

@@ -3,18 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
-use super::fair::Policy;
+use super::claim::{Claim, forget_box};
 use super::fleet::Fleet;
 use super::kind::Tag;
 use super::mode::{self, HoldersKnown, Learner, ModeState};
 use super::owed::{Owed, Verb};
+use super::parking::Parking;
 use super::query::Query;
 use super::renewal::{Renewal, loss_lead};
 use super::request::Validity;
-use super::sharing::Reservation;
 use super::slab::Id;
-use super::subscription::Waiter;
 use super::wall_clock::WallClock;
 use crate::error::{AcquireError, Denial, HeldBy, Report};
 use crate::lock::command;
@@ -33,10 +31,12 @@ pub(super) struct Op {
     pub(super) tries: Tries,
     /// Mode of the lock.
     pub(super) mode: ModeState,
-    /// How it waits.
-    pub(super) policy: Policy,
-    /// The reservation of a writer that keeps new readers out while it waits.
-    pub(super) reservation: Option<Box<Reservation>>,
+    /// Whether it stands in no wait queue of this engine, but asks the masters from the beginning.
+    pub(super) is_fair: bool,
+    /// Whether its next attempt waits in the masters' queues, if enough masters can park it.
+    pub(super) parks: bool,
+    /// Its place in the masters' queues.
+    pub(super) parking: Option<Box<Parking>>,
     /// The latest attempt's claim.
     pub(super) claim: Id,
     state: OpState,
@@ -54,6 +54,8 @@ pub(super) struct Op {
     /// Whether its attempts are more than a `SET NX` of a token: a script, with a label, or measured.
     pub(super) is_special: bool,
 }
+
+const NOT_PARKED: &str = "it is parked";
 
 /// Times and limits asked for an acquisition.
 #[derive(Debug, Clone, Copy)]
@@ -89,12 +91,10 @@ impl Asked {
 pub(super) struct Tries {
     /// Attempts started.
     pub(super) count: u32,
-    /// Attempts that the caller's limit does not count.
-    pub(super) extra_count: u32,
     /// Whether it ever waited in a queue behind another.
     pub(super) has_queued: bool,
-    /// Whether it waits, was refused, and is notified of releases.
-    pub(super) is_subscribed: bool,
+    /// Until then it polls, as too few masters could park it.
+    pub(super) polls_until: Option<Instant>,
     /// How the latest attempt failed that did.
     pub(super) denied: Option<Box<Denied>>,
     /// The turns in a row that led to this one, if it was handed over; see [`Op::streak`].
@@ -116,6 +116,8 @@ pub(super) enum OpState {
     Waiting { retry_at: Instant },
     /// An attempt waits for votes.
     Acquiring { deadline: Instant },
+    /// A round waits in the masters' queues; when it ends, its [`Parking`] says.
+    Parked,
     /// The only or last attempt was refused; the masters that did are being asked for the holder's time.
     Asking { deadline: Instant },
     /// The lock is held, or was and is not yet released.
@@ -136,11 +138,19 @@ impl OpState {
                 before,
                 Self::New | Self::Queued { .. } | Self::Waiting { .. } | Self::Acquiring { .. }
             ),
+            Self::Parked => matches!(
+                before,
+                Self::New
+                    | Self::Queued { .. }
+                    | Self::Waiting { .. }
+                    | Self::Acquiring { .. }
+                    | Self::Parked
+            ),
             Self::Queued { .. } => matches!(before, Self::New | Self::Queued { .. } | Self::Waiting { .. }),
             Self::Waiting { .. } | Self::Asking { .. } | Self::Held(_) => {
-                matches!(before, Self::Acquiring { .. })
+                matches!(before, Self::Acquiring { .. } | Self::Parked)
             }
-            Self::Releasing => matches!(before, Self::Acquiring { .. } | Self::Held(_)),
+            Self::Releasing => matches!(before, Self::Acquiring { .. } | Self::Parked | Self::Held(_)),
             Self::Query => matches!(before, Self::New),
         }
     }
@@ -231,26 +241,16 @@ impl Op {
         tail: &AcquireTail,
     ) -> MasterSet {
         self.add_label(claim);
-        if self.policy.queuing().is_none() && matches!(self.mode, ModeState::Plain) {
+        if matches!(self.mode, ModeState::Plain) {
             let owed = self.owed(Tag::Plain, claim_id);
             return fleet.queue(fleet.usable, owed, |out| {
                 command::encode_acquire(out, &claim.entry, tail);
             });
         }
-        let tag = match self.policy.queuing_mut() {
-            Some(queuing) => {
-                queuing.begin_attempt(claim.token);
-                Tag::Fair
-            }
-            None => {
-                let is_retry = self.tries.count > 0;
-                claim.kind =
-                    self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.tries.holders);
-                claim.kind.tag()
-            }
-        };
-        let owed = self.owed(tag, claim_id);
-        self.send_attempt(fleet, fleet.usable, owed, claim, Script::Sha)
+        let is_retry = self.tries.count > 0;
+        claim.kind = self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.tries.holders);
+        let owed = self.owed(claim.kind.tag(), claim_id);
+        mode::send_attempt(fleet, fleet.usable, owed, claim, self.asked.ttl, Script::Sha)
     }
 
     /// Puts the label into the value of a new claim.
@@ -260,44 +260,14 @@ impl Op {
         }
     }
 
-    /// Queues the request of an attempt that has a script; returns the masters that had room for it.
-    pub(super) fn send_attempt(
-        &mut self,
-        fleet: &mut Fleet,
-        to: MasterSet,
-        owed: Owed,
-        claim: &Claim,
-        script: Script,
-    ) -> MasterSet {
-        match self.policy.queuing_mut() {
-            Some(queuing) => queuing.send_attempt(fleet, to, owed, claim, self.asked.ttl, script),
-            None => mode::send_attempt(fleet, to, owed, claim, self.asked.ttl, script),
-        }
-    }
-
     /// The state that answers to its attempts update.
     pub(super) const fn learner(&mut self) -> Learner<'_> {
-        Learner { mode: &mut self.mode, policy: &mut self.policy, holders: &mut self.tries.holders }
+        Learner { mode: &mut self.mode, holders: &mut self.tries.holders }
     }
 
     /// An attempt failed: gathers what masters reported of the key in the way.
     pub(super) fn gather_holders(&mut self) -> HoldersKnown {
-        match self.policy.queuing() {
-            Some(queuing) => {
-                self.tries.holders.clear();
-                self.tries.holders.extend(queuing.holders());
-                HoldersKnown::InQueue
-            }
-            None => self.mode.gather_holders(&mut self.tries.holders),
-        }
-    }
-
-    /// How it stands to the other waiters on its channel.
-    pub(super) const fn waiter(&self) -> Waiter {
-        match self.policy.queuing() {
-            Some(_) => Waiter::Queued,
-            None => self.mode.waiter(),
-        }
+        self.mode.gather_holders(&mut self.tries.holders)
     }
 
     /// Placeholder in a slot before its first operation.
@@ -308,17 +278,17 @@ impl Op {
             asked: Asked::of_query(now, ttl),
             tries: Tries {
                 count: 0,
-                extra_count: 0,
                 has_queued: false,
-                is_subscribed: false,
+                polls_until: None,
                 denied: None,
                 streak: HandoverStreak { count: 0, since: now },
                 holders: Vec::new(),
                 reader_count: 0,
             },
             mode: ModeState::Plain,
-            policy: Policy::Notified,
-            reservation: None,
+            is_fair: false,
+            parks: false,
+            parking: None,
             claim: Id::NOBODY,
             state: OpState::New,
             query: None,
@@ -338,12 +308,13 @@ impl Op {
         self.asked = asked;
         self.state = OpState::New;
         // Taken apart, so that a new field cannot be forgotten here.
-        let Tries { count, extra_count, has_queued, is_subscribed, denied, streak: _, holders, reader_count } =
+        let Tries { count, has_queued, polls_until, denied, streak: _, holders, reader_count } =
             &mut self.tries;
-        (*count, *extra_count, *has_queued, *is_subscribed) = (0, 0, false, false);
-        (*denied, *reader_count) = (None, 0);
+        (*count, *has_queued) = (0, false);
+        (*polls_until, *denied, *reader_count) = (None, None, 0);
         holders.clear();
-        (self.mode, self.policy, self.reservation) = (ModeState::Plain, Policy::Notified, None);
+        (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
+        forget_box(&mut self.parking);
         self.validity.reset();
         (self.is_noted, self.is_timed) = (false, false);
         (self.is_sampled, self.is_special) = (false, false);
@@ -367,14 +338,18 @@ impl Op {
     /// Whether its caller allows no more attempts.
     pub(super) const fn has_tried_enough(&self) -> bool {
         match self.asked.attempts_max {
-            Some(count_max) => self.tries.count >= count_max.saturating_add(self.tries.extra_count),
+            Some(count_max) => self.tries.count >= count_max,
             None => false,
         }
     }
 
-    /// The channel on which it is notified of releases.
-    pub(super) fn channel(&self) -> &[u8] {
-        self.policy.queuing().map_or(&self.key, |queuing| &queuing.channel)
+    /// The place in the masters' queues of one that is parked.
+    pub(super) fn parking(&self) -> &Parking {
+        self.parking.as_ref().expect(NOT_PARKED)
+    }
+
+    pub(super) fn parking_mut(&mut self) -> &mut Parking {
+        self.parking.as_mut().expect(NOT_PARKED)
     }
 
     /// When something is to be done for this operation whatever else happens.
@@ -385,6 +360,10 @@ impl Op {
             OpState::Queued { turn: Turn::Later } => self.asked.wait_until,
             OpState::Queued { turn: Turn::AfterHolder(at) | Turn::At(at) } => {
                 Some(self.asked.wait_until.map_or(*at, |until| until.min(*at)))
+            }
+            OpState::Parked => {
+                let due = self.parking().deadline();
+                Some(self.asked.wait_until.map_or(due, |until| until.min(due)))
             }
             OpState::Held(held) => held.deadline(),
             OpState::New | OpState::Releasing => None,
@@ -422,14 +401,6 @@ impl Op {
             *retry_at = at.min(*retry_at);
         } else {
             self.enter(OpState::Waiting { retry_at: at });
-        }
-    }
-
-    /// When the next attempt is planned, between two attempts.
-    pub(super) const fn retry_at(&self) -> Option<Instant> {
-        match self.state {
-            OpState::Waiting { retry_at } => Some(retry_at),
-            _ => None,
         }
     }
 
@@ -497,12 +468,9 @@ impl Op {
     }
 
     /// Readers that hold the lock, if some are known, else another client.
-    pub(super) const fn readers(&self) -> HeldBy {
-        if self.tries.reader_count > 0 {
-            HeldBy::Readers(self.tries.reader_count)
-        } else {
-            HeldBy::AnotherClient
-        }
+    pub(super) fn readers(&self) -> HeldBy {
+        let count = self.parking.as_ref().map_or(self.tries.reader_count, |parking| parking.reader_count);
+        if count > 0 { HeldBy::Readers(count) } else { HeldBy::AnotherClient }
     }
 
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one

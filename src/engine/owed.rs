@@ -12,6 +12,7 @@ use super::kind::{AttemptAnswer, Tag};
 use super::mark::{self, MarkAnswer};
 use super::slab::Id;
 use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
+use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
 use crate::mutants::mutant;
@@ -33,8 +34,10 @@ pub(super) enum Owed {
     Login,
     /// The mark of strict mode.
     Mark(MarkStep),
-    /// The end of a wait for a fair lock, or a message by its queue.
-    EndOfWait,
+    /// A look whether the first waiter can have a lock.
+    Look,
+    /// The subscription to the connection's own channel, which a message confirms.
+    Subscription,
     /// The last script for locks of this tag that is loaded.
     Scripts(Tag),
     /// A request by the way, whose reply changes nothing.
@@ -108,7 +111,8 @@ pub(super) enum Answer {
     /// To an attempt that has a script.
     Attempt(Id, AttemptAnswer),
     Extend(Id, u32, Vote),
-    Release(Id, ReleaseAnswer),
+    /// Whether the master stopped at its limit, and is to serve on.
+    Release(Id, ReleaseAnswer, bool),
     Rest(Id, Vote),
     /// `script.rs` sends no rest again: its time is over.
     RestOver(Id),
@@ -125,6 +129,14 @@ pub(super) enum Answer {
     Login(Option<Box<str>>),
     Mark(MarkAnswer),
     MarkRefused(Box<str>),
+    /// To the park of this claim.
+    Park(Id, ParkAnswer),
+    /// A message: this claim has the lock that it waited for.
+    Granted(Id),
+    /// A message: the lock that this claim waits for is free.
+    Ring(Id),
+    /// The connection's own channel was refused.
+    NoChannel(Box<str>),
     Ignored,
     /// The script was unknown, or the master is too full for the native command; the request is to be sent
     /// again with the script in full.
@@ -174,16 +186,17 @@ impl Owed {
 
     /// Whether a script was named by its digest, which a master may have forgotten.
     pub(super) fn is_by_digest(self, by: Commands) -> bool {
-        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return self == Self::EndOfWait };
+        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return self == Self::Look };
         match (verb, tag) {
             (Verb::Acquire, tag) => tag != Tag::Plain,
             // Always in full.
             (Verb::Repair, _) => false,
             (Verb::Extend | Verb::Rest, tag) if tag.extends_by_script() => true,
             (Verb::Release, tag) if tag.releases_by_script() => true,
+            (Verb::Swap, Tag::Parked) => true,
             (Verb::Extend | Verb::Rest | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
-            // Where there is a native command it may be the script that notifies waiters all the same.
-            (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.has_notifications,
+            // Where there is a native command it may be the script that serves waiters all the same.
+            (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.serves,
         }
     }
 
@@ -204,11 +217,16 @@ impl Owed {
             Self::Mark(MarkStep::Read) => mark::answer(reply, run_id).map(Answer::Mark),
             Self::Mark(MarkStep::Write) => match reply {
                 // Without `OK` another client was faster.
-                Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::Ignored),
+                Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
                 Reply::Error(text) => Ok(Answer::MarkRefused(command::answer::error_text(text))),
                 _ => Err(WrongShape),
             },
-            Self::EndOfWait => ignored(Shape::Count, reply),
+            Self::Look => ignored(Shape::Count, reply),
+            Self::Subscription => match reply {
+                Reply::Push(_) => Ok(Answer::Ignored),
+                Reply::Error(text) => Ok(Answer::NoChannel(command::answer::error_text(text))),
+                _ => Err(WrongShape),
+            },
             Self::Scripts(_) => ignored(Shape::Any, reply),
             Self::Ignored(shape) => ignored(shape, reply),
             Self::Handshake(_) | Self::Login => unreachable!("a connection takes its own replies"),
@@ -222,16 +240,17 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         (Verb::Acquire, Tag::Fenced) => {
             Answer::Attempt(id, AttemptAnswer::Fenced(command::fenced::fenced_answer(reply)?))
         }
-        (Verb::Acquire, Tag::Fair) => {
-            Answer::Attempt(id, AttemptAnswer::Fair(command::fair::fair_answer(reply)?))
-        }
+        (Verb::Acquire, Tag::Parked) => Answer::Park(id, command::park::park_answer(reply)?),
         (Verb::Acquire, Tag::Shared) => {
             Answer::Attempt(id, AttemptAnswer::Shared(command::shared::shared_vote(reply)?))
         }
         (Verb::Repair, _) => Answer::Repair(id, number, tag.repair_vote(reply)?),
         (Verb::Extend, _) => Answer::Extend(id, number, command::answer::compare_vote(reply)?),
         (Verb::Swap, _) => Answer::Swap(id, number, command::answer::compare_vote(reply)?),
-        (Verb::Release, _) => Answer::Release(id, command::answer::release_answer(reply)?),
+        (Verb::Release, _) => {
+            let (answer, served) = command::park::served_release_answer(reply)?;
+            Answer::Release(id, answer, served.has_more)
+        }
         (Verb::Rest, _) => Answer::Rest(id, command::answer::compare_vote(reply)?),
     })
 }
@@ -251,7 +270,7 @@ fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer,
         Question::Value => Answer::Value(id, command::query::value(reply)?),
         Question::ReaderCount => Answer::ReaderCount(id, command::query::reader_count(reply)?),
         Question::TimeLeft => Answer::TimeLeft(id, command::query::time_left(reply)?),
-        Question::ForcedDelete => Answer::ForcedDelete(id, command::query::forced_answer(reply)?),
+        Question::ForcedDelete => Answer::ForcedDelete(id, command::park::served_forced_answer(reply)?.0),
     })
 }
 

@@ -57,7 +57,10 @@ fn send_forced_deletion(core: &mut Core, to: MasterSet, id: Id) -> MasterSet {
     let Core { masters, locks, .. } = core;
     let owed = Owed::Query { question: Question::ForcedDelete, id };
     let key = &locks.ops.get(id).key;
-    masters.fleet.queue(to, owed, |out| command::query::encode_forced_delete(out, key))
+    let prefix_size = masters.fleet.config.prefix.len();
+    masters.fleet.queue(to, owed, |out| {
+        command::park::encode_force_unlock_serve(out, key, prefix_size);
+    })
 }
 
 pub(super) fn submit_pause(
@@ -164,7 +167,7 @@ pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
 fn check_query(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let claim_count = locks.claims.count();
-    let is_drained = claim_count == 0 && (masters.fleet.is_answered() || mutant!(DrainEndsUnanswered));
+    let is_drained = claim_count == 0 && masters.fleet.is_answered();
     let op = locks.ops.get_mut(id);
     let query = op.query.as_mut().expect("it is a query");
     if !query.is_over(ground.now) {

@@ -10,24 +10,24 @@
 
 use std::time::Instant;
 
-use super::claim::{Counted, Course, NO_RELEASE};
+use super::claim::{Counted, Course, NO_RELEASE, Votes};
 use super::core::{Core, Step};
-use super::fair::{self, Leaving as LeavingQueues};
-use super::fleet::Fleet;
 use super::ground::Ground;
-use super::groups::Notify;
 use super::leaving::Leaving;
 use super::link::Predecessor;
 use super::locks::Locks;
 use super::masters::Masters;
 use super::mode::{send_release, send_rest};
 use super::op::OpState;
+use super::owed::Owed;
 use super::request::{Left, Outcome, Released};
 use super::slab::Id;
 use super::timers::claim_timer;
-use super::{counting, deny, reports, waiting};
+use super::{counting, deny, reports};
 use crate::error::{ExtendError, LeaveError, ReleaseError};
+use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::park;
 use crate::lock::command::scripts::Script;
 use crate::lock::{MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
@@ -49,7 +49,6 @@ pub(super) fn submit(core: &mut Core, id: Id, awaited: bool) -> Step {
     match op.state() {
         OpState::Releasing => Step::Done,
         OpState::Held(held) if mutant!(ExpiredKeptForever) && ground.now >= held.valid_until => Step::Done,
-        _ if op.policy.queuing().is_some() => release_fair(core, id, awaited),
         _ => end(core, id, awaited),
     }
 }
@@ -61,30 +60,6 @@ fn report_nothing_left(ground: &mut Ground, id: Id, awaited: bool) {
         let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
         ground.report_outcome(id, Outcome::Release(Ok(nothing)));
     }
-}
-
-/// The release of a fair lock is as ever, and so is the end of its acquisition; behind it the operation
-/// leaves the queues.
-#[cold]
-#[inline(never)]
-fn release_fair(core: &mut Core, id: Id, awaited: bool) -> Step {
-    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, false);
-    waiting::unwatch(core, id);
-    let op = core.locks.ops.get_mut(id);
-    let queuing = op.policy.take_queuing().expect("the lock is fair");
-    // One that does not wait leaves no ticket, but may have been in somebody's way.
-    let is_in_the_way = matches!(op.state(), OpState::Acquiring { .. }) && !queuing.waits();
-    let was_held = is_in_the_way || op.held().is_some();
-    let leaving = LeavingQueues { queuing, key: op.key.clone(), was_held };
-    // Between two attempts the claim may be gone.
-    if let Some(claim) = core.locks.claims.find_mut(op.claim) {
-        // The queue says which waiter is to be notified.
-        claim.notifies = false;
-    }
-    let step = end(core, id, awaited);
-    assert!(step == Step::Done, "a fair lock is alone in its queue, and is released at once");
-    fair::leave(&mut core.masters.fleet, &leaving);
-    Step::Done
 }
 
 /// Ends an operation that goes on, whatever its state.
@@ -101,7 +76,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
             ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
         }
         is_usual = !is_noted && ground.now < held.valid_until;
-    } else if op.tries.is_subscribed || op.reservation.is_some() {
+    } else if op.parking.is_some() {
         return stop_waiting(core, id, awaited);
     }
     let claim_id = op.claim;
@@ -137,8 +112,7 @@ fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
 #[cold]
 #[inline(never)]
 fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
-    waiting::withdraw_reservation(&mut core.masters.fleet, &mut core.locks, id, false);
-    waiting::unwatch(core, id);
+    leave_rounds(core, id);
     let op = core.locks.ops.get(id);
     if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner == Some(id)) {
         return Step::Release { id, awaited };
@@ -159,6 +133,47 @@ pub(super) fn release_attempt(core: &mut Core, id: Id) {
     release_claim(core, due, id);
 }
 
+/// The wait is over, or the lock is held: ends the tokens of earlier rounds that no later one replaced.
+#[cold]
+#[inline(never)]
+pub(super) fn leave_rounds(core: &mut Core, id: Id) {
+    let op = core.locks.ops.get(id);
+    let Some(parking) = &op.parking else { return };
+    let (claim, running) = (op.claim, core.locks.claims.find(op.claim));
+    let is_held = running.and_then(|it| it.parked.as_ref()).is_none_or(|it| it.was_held);
+    let earlier: Vec<_> = parking.all_last().filter(|(_, last)| *last != claim).collect();
+    for (master, _) in earlier {
+        if !mutant!(EarlierTokensKept) {
+            end_round(core, master, id);
+        }
+    }
+    if mutant!(LeaveForgotten) && !is_held {
+        core.locks.claims.get_mut(claim).asked = MasterSet::EMPTY;
+    }
+    core.locks.ops.get_mut(id).parking = None;
+}
+
+/// Sends what ends the token that was last sent to a master, if that is one of an earlier round.
+pub(super) fn end_round(core: &mut Core, master: MasterId, id: Id) {
+    let op = core.locks.ops.get(id);
+    let last = op.parking().last(master);
+    let release = core.locks.claims.find(last).filter(|_| last != op.claim).and_then(|claim| claim.release);
+    if release.is_some_and(|release| release.owed.contains(master) && !release.sent.contains(master)) {
+        send_end(core, last, MasterSet::only(master));
+    }
+}
+
+/// A claim is forgotten before masters have answered its park: what that was to replace there is released by
+/// itself.
+pub(super) fn forget_replaced(locks: &mut Locks, id: Id) {
+    let replaced = locks.claims.get(id).parked.iter().flat_map(|parked| parked.all_replaced());
+    for (master, old) in replaced.collect::<Vec<_>>() {
+        if let Some(release) = locks.claims.find_mut(old).and_then(|claim| claim.release.as_mut()) {
+            release.sent.remove(master);
+        }
+    }
+}
+
 /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a
 /// silent one will come to it in order. Answers are `due` at that time; before it nothing has to be done
 /// for this claim. False if none will come.
@@ -174,10 +189,8 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
         let key = claim.entry.key().to_vec();
         claim.entry.set_key(&key, &claim.token);
     }
-    if !claim.publishers.is_empty() {
-        let among = claim.publishers.intersection(claim.tally.granted);
-        claim.publishers = core.masters.fleet.publisher(among, &claim.token);
-    }
+    claim.serves = core.ground.config.wakes_waiters
+        && (core.ground.now >= claim.started + limits::SERVED_HOLD_MIN || claim.votes == Votes::Decide);
     let sent = send_release(&mut core.masters.fleet, owed, id, claim);
     claim.begin_release(core.ground.now, owed, sent);
     core.ground.timers.arm(claim_timer(id), due);
@@ -206,8 +219,7 @@ pub(super) fn leave_claim(core: &mut Core, id: Id, leaving: Leaving) -> bool {
 pub(super) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
     let Core { ground, masters, locks } = core;
     let claim = locks.claims.get_mut(id);
-    // Whatever became of the script, a message to all waiters is as good.
-    claim.publishers = MasterSet::EMPTY;
+    claim.serves = ground.config.wakes_waiters;
     let under_way = claim.release_mut().sent;
     let mut to = owing.without(under_way);
     if mutant!(RestSentOnce) && claim.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()) {
@@ -230,17 +242,20 @@ pub(super) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
     release.sent = under_way.union(sent);
 }
 
-/// Any answer to a release.
-pub(super) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
-    // A master that has lost the key has published nothing either.
-    if let ReleaseAnswer::Failed(_) | ReleaseAnswer::Absent = answer {
-        publish_without(&mut core.masters.fleet, &mut core.locks, master, id);
-    }
-    take_answer(core, master, id, answer);
+/// A master stopped at its limit while it served waiters behind a command of this claim: it is to go on.
+#[cold]
+#[inline(never)]
+pub(super) fn serve_on(core: &mut Core, master: MasterId, id: Id) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let Some(claim) = locks.claims.find(id).filter(|_| !mutant!(MoreIgnored)) else { return };
+    let prefix_size = ground.config.prefix.len();
+    fleet.queue(MasterSet::only(master), Owed::Look, |out| {
+        park::encode_serve(out, Script::Sha, claim.entry.key(), prefix_size);
+    });
 }
 
 /// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
-fn take_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
+pub(super) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
     let Some(claim) = core.locks.claims.find_mut(id) else { return };
     let fleet = &core.masters.fleet;
     let needed = claim.needed_answers(fleet.count(), fleet.quorum);
@@ -284,7 +299,6 @@ pub(super) fn handle_timeout(core: &mut Core, id: Id) {
     }
     for master in release.sent.iter() {
         core.masters.fleet.note_missed(&mut core.ground, master, limit);
-        publish_without(&mut core.masters.fleet, &mut core.locks, master, id);
     }
     // Nor does the caller wait any longer.
     if owner.is_some() {
@@ -354,7 +368,7 @@ pub(super) fn handle_rest_answer(core: &mut Core, master: MasterId, id: Id, vote
         Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
         Vote::Pending => unreachable!("it is the vote of a reply"),
     };
-    take_answer(core, master, id, answer);
+    handle_answer(core, master, id, answer);
     follow_rest(core, master, id);
 }
 
@@ -417,25 +431,12 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
 
 /// A connection broke: what it owed to this claim will not come. Returns the operation that owns the claim.
 pub(super) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<Id> {
-    let Core { masters, locks, .. } = core;
-    publish_without(&mut masters.fleet, locks, master, id);
+    let locks = &mut core.locks;
     let is_successor = |other| locks.claims.find(other).is_some_and(|claim| claim.has_successor(id));
     let is_forgotten = mutant!(LateSwapForgotten) && locks.claims.ids().any(is_successor);
     let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
     claim.note_stray(master, is_forgotten);
     claim.owner
-}
-
-/// A master has not carried out a release, for all that is known. If it was to publish that alone, the
-/// others publish it, to all waiters.
-fn publish_without(fleet: &mut Fleet, locks: &mut Locks, master: MasterId, id: Id) {
-    let Some(claim) = locks.claims.find_mut(id) else { return };
-    let is_awaited = claim.release.is_some_and(|release| release.sent.contains(master));
-    if is_awaited && claim.notify() == (Notify::Group { publisher: master }) && !mutant!(PublisherTrusted) {
-        claim.publishers = MasterSet::EMPTY;
-        let others = fleet.usable.without(MasterSet::only(master));
-        fleet.send_notification(others, &claim.entry);
-    }
 }
 
 /// A link is ready: sends what claims still owe there, before anything else.
@@ -462,6 +463,7 @@ pub(super) fn forget_orphans(ground: &mut Ground, locks: &mut Locks) {
 /// A claim ends before each master has confirmed the release.
 fn forget_claim(ground: &mut Ground, locks: &mut Locks, id: Id) {
     ground.stats.orphans += 1;
+    forget_replaced(locks, id);
     locks.claims.free(id);
 }
 
@@ -476,7 +478,7 @@ pub(super) fn void_grants(locks: &mut Locks, master: MasterId, before: Predecess
     }
 }
 
-fn free_if_done(locks: &mut Locks, id: Id) {
+pub(super) fn free_if_done(locks: &mut Locks, id: Id) {
     if locks.claims.get(id).is_done() {
         locks.claims.free(id);
     }

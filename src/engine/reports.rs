@@ -16,9 +16,7 @@ pub(super) fn report(fleet: &Fleet, now: Instant, round: Round, claim: &Claim, t
         let master = link.master;
         let mut vote = if tally.refused.contains(master) {
             match claim.failure(master) {
-                Some(why @ (Failure::TokenRefused(_) | Failure::OthersFirst { .. } | Failure::NotHeld)) => {
-                    Vote::Failed(why.clone())
-                }
+                Some(why @ (Failure::TokenRefused(_) | Failure::NotHeld)) => Vote::Failed(why.clone()),
                 _ => Vote::Refused { holder: HolderTtl::Unknown },
             }
         } else if tally.granted.contains(master) {

@@ -13,19 +13,23 @@ use super::locks::Locks;
 use super::masters::Masters;
 use super::mode;
 use super::owed::{Answer, Owed, Shape, Verb};
+use super::rounds;
 use super::slab::Id;
 use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
+const OF_A_ROUND: &str = "only requests of a round name their script";
+
 /// The master needs the script: sends it with the command, which also makes it known again. Returns
 /// [`Answer::Ignored`] if the request is on its way or void, else the answer that takes its place.
 pub(super) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
     let Owed::Round { verb, tag, number, id, .. } = owed else {
-        // The waiter has gone, and its ticket ends with its heartbeat. The next one is to leave in time.
-        load_scripts(&mut core.masters.fleet, master, Tag::Fair);
+        // The next look finds the script.
+        load_scripts(&mut core.masters.fleet, master, Tag::Parked);
         return Answer::Ignored;
     };
     let Some(sent) = send_again(core, master, owed) else {
@@ -40,9 +44,10 @@ pub(super) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
     let failure = Failure::QueueFull;
     match verb {
         Verb::Extend => Answer::Extend(id, number, Vote::Failed(failure)),
-        Verb::Release => Answer::Release(id, ReleaseAnswer::Failed(failure)),
+        Verb::Release => Answer::Release(id, ReleaseAnswer::Failed(failure), false),
         Verb::Rest => Answer::Rest(id, Vote::Failed(failure)),
         Verb::Swap => Answer::SwapUnsent(id, number),
+        Verb::Acquire if tag == Tag::Parked => Answer::Park(id, ParkAnswer::Failed(failure)),
         Verb::Acquire | Verb::Repair => Answer::Acquire(id, Vote::Failed(failure)),
     }
 }
@@ -51,11 +56,14 @@ pub(super) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
 /// request is void by now.
 fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet> {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let Owed::Round { verb, number, id, .. } = owed else { unreachable!("it is of a round") };
+    let Owed::Round { verb, tag, number, id, .. } = owed else { unreachable!("{OF_A_ROUND}") };
     let only = MasterSet::only(master);
     Some(match verb {
-        Verb::Acquire => send_whole_attempt(fleet, locks, only, owed, id),
-        Verb::Swap => send_whole_swap(ground, fleet, locks, only, id, number),
+        Verb::Acquire => send_whole_attempt(ground, fleet, locks, master, owed, id),
+        Verb::Swap => send_whole_swap(ground, fleet, locks, only, id, (tag, number)),
+        Verb::Release if tag == Tag::Parked => {
+            mode::send_unpark(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
+        }
         Verb::Release => {
             mode::send_scripted_release(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
         }
@@ -93,13 +101,28 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
     fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
 }
 
-/// An attempt once more, unless its release is on its way already, which it would come behind.
-fn send_whole_attempt(fleet: &mut Fleet, locks: &mut Locks, to: MasterSet, owed: Owed, id: Id) -> MasterSet {
+/// An attempt once more, unless its release is on its way already, which it would come behind. The digest is
+/// enough behind the first one, which brings the script.
+fn send_whole_attempt(
+    ground: &Ground,
+    fleet: &mut Fleet,
+    locks: &Locks,
+    master: MasterId,
+    owed: Owed,
+    id: Id,
+) -> MasterSet {
     let claim = locks.claims.find(id).filter(|claim| claim.release.is_none());
     let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
         return MasterSet::EMPTY;
     };
-    locks.ops.get_mut(owner).send_attempt(fleet, to, owed.whole(), claim, Script::Text)
+    let Owed::Round { tag, .. } = owed else { unreachable!("{OF_A_ROUND}") };
+    let is_coming = fleet.link(master).scripts_loading[tag as usize];
+    let (owed, script) = if is_coming { (owed, Script::Sha) } else { (owed.whole(), Script::Text) };
+    if tag == Tag::Parked {
+        return rounds::send_again(ground, fleet, locks, master, owed, id, script);
+    }
+    let ttl = locks.ops.get(owner).asked.ttl;
+    mode::send_attempt(fleet, MasterSet::only(master), owed, claim, ttl, script)
 }
 
 /// Not if the one that it is handed to is being released by now: that release is on its way, and would be
@@ -110,7 +133,7 @@ fn send_whole_swap(
     locks: &mut Locks,
     to: MasterSet,
     id: Id,
-    from: u32,
+    (tag, from): (Tag, u32),
 ) -> MasterSet {
     let old = locks.claims.occupant(from).and_then(|from| locks.claims.find(from));
     let (Some(old), Some(new)) = (old.filter(|old| old.has_successor(id)), locks.claims.find(id)) else {
@@ -121,9 +144,14 @@ fn send_whole_swap(
     }
     let Some(owner) = new.owner else { return MasterSet::EMPTY };
     let ttl = locks.ops.get(owner).asked.ttl;
-    let sent = fleet.queue(to, Owed::round(Verb::Swap, Tag::Plain, from, id).whole(), |out| {
-        command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
-    });
-    locks.claims.get_mut(id).note_swap(ground.now);
+    let sent = if tag == Tag::Parked {
+        let owed = Owed::round(Verb::Swap, tag, from, id).whole();
+        mode::send_parked_swap(fleet, to, owed, old, new, ttl, Script::Text)
+    } else {
+        fleet.queue(to, Owed::round(Verb::Swap, tag, from, id).whole(), |out| {
+            command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
+        })
+    };
+    locks.claims.get_mut(id).note_sent(ground.now);
     sent
 }

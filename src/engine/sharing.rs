@@ -1,4 +1,4 @@
-//! Shared locks: readers, who have a lock together, and writers that keep new readers out while they wait.
+//! Shared locks: readers, who have a lock together.
 //!
 //! A writer is whoever has the lock alone, by any other request: nothing about it is different. A reader's
 //! attempt, extension and release are a writer's but for the commands (`lock/command/shared.rs`), and for
@@ -18,41 +18,11 @@
 //!
 //! # Whose turn it is
 //!
-//! By itself a writer waits until no reader is there at some moment, which may be never. One that keeps
-//! readers out leaves its reservation on all masters with each refusal: while that lives new readers are
-//! refused, so that the writer waits for those who have the lock at the longest. The reservation is withdrawn
-//! when the writer has the lock or gives up; that of a writer that dies ends after
-//! [`limits::RESERVATION_TIME`]. Several writers share the key of the reservation: the last one to be refused
-//! has it, and only that one withdraws it. The others set it again with their next refusal, which comes in
-//! half of that time.
-//!
-//! ```text
-//!  writer   SET NX ─ refused ─► SET reservation ─ half of its time ─► SET NX ─ granted ─► reservation gone
-//!  readers    │ in              │ refused from here on                  │ refused by the lock
-//! ```
-
-use std::time::{Duration, Instant};
-
-use rand::Rng;
+//! Readers and writers that wait stand in one queue on each master (`parking.rs`). A reader that does not
+//! wait is refused while somebody stands there, so that readers which come and go keep no writer waiting.
 
 use super::claim::{Claim, Votes};
-use super::fleet::Fleet;
-use super::groups::Notify;
-use super::owed::{Owed, Shape};
-use crate::limits;
-use crate::lock::command;
-use crate::lock::command::entry::Entry;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Token, Vote};
-use crate::mutants::mutant;
-
-/// The reservation of a writer that waits.
-#[derive(Debug, Default)]
-pub(super) struct Reservation {
-    /// Key and value as commands have them; empty before the first refusal.
-    entry: Entry,
-    /// Masters that were sent it.
-    sent: MasterSet,
-}
+use crate::lock::{Failure, HolderTtl, MasterId, Vote};
 
 /// The vote in the answer to a reader's attempt. A refusal reports how long the key in the way still lives.
 pub(super) fn vote(
@@ -71,54 +41,4 @@ pub(super) fn vote(
         holders.push((master, *holder));
     }
     Some(vote)
-}
-
-impl Reservation {
-    /// An attempt was refused: leaves the reservation on all masters beside this key, for as long as
-    /// `answers` may take and longer. Returns by when it is to be renewed.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn send(
-        &mut self,
-        fleet: &mut Fleet,
-        now: Instant,
-        key: &[u8],
-        answers: Duration,
-        rng: &mut impl Rng,
-    ) -> Instant {
-        let renewal = now + limits::RESERVATION_TIME / 2;
-        if self.sent.is_empty() {
-            command::shared::set_reservation(
-                &mut self.entry,
-                key,
-                fleet.config.prefix.len(),
-                &Token::marked(rng),
-            );
-        } else if mutant!(ReservationNotRenewed) {
-            return renewal;
-        }
-        let time = limits::RESERVATION_TIME + 2 * answers;
-        // A day and a second at the most.
-        let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let sent = fleet.queue(fleet.usable, Owed::Ignored(Shape::Any), |out| {
-            command::shared::encode_reservation(out, &self.entry, time_ms);
-        });
-        self.sent = self.sent.union(sent);
-        renewal
-    }
-
-    /// The writer has the lock, or has given up: readers need not stay out for its sake any more. Waiters are
-    /// notified unless it has the lock.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn withdraw(&self, fleet: &mut Fleet, key: &[u8], has_lock: bool) {
-        if self.sent.is_empty() || mutant!(ReservationKept) {
-            return;
-        }
-        fleet.send_release(self.sent, Owed::Ignored(Shape::Any), &self.entry, Notify::Nobody);
-        if !has_lock && fleet.config.wakes_waiters {
-            let ready = self.sent.intersection(fleet.ready);
-            fleet.queue(ready, Owed::Ignored(Shape::Count), |out| command::encode_notification(out, key));
-        }
-    }
 }

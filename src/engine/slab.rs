@@ -12,6 +12,18 @@ pub(super) struct Id {
 impl Id {
     /// An id that nobody ever has: an even generation is a free slot's.
     pub(super) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
+
+    /// Its bytes, for somebody who returns them.
+    pub(super) fn to_bytes(self) -> [u8; 8] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.index.to_le_bytes(), self.generation.to_le_bytes());
+        [a, b, c, d, e, f, g, h]
+    }
+
+    /// The id with these bytes, which may be anybody's.
+    pub(super) fn from_bytes([a, b, c, d, e, f, g, h]: [u8; 8]) -> Self {
+        let (index, generation) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        Self { index, generation }
+    }
 }
 
 #[derive(Debug)]

@@ -56,7 +56,7 @@ pub struct Stats {
     pub retries: u64,
     /// Swaps that were sent to pass a lock on to the next waiter of the same client.
     pub hand_overs: u64,
-    /// Release notifications that brought an attempt forward.
+    /// Messages of masters to waiters: grants, and calls to ask again.
     pub notified: u64,
     /// Keys put back on masters that had missed or lost them while their lock was held.
     pub repairs: u64,
@@ -276,9 +276,7 @@ impl MasterStats {
     pub(super) const fn count_vote(&mut self, vote: &Vote) {
         match vote {
             Vote::Granted => self.granted += 1,
-            Vote::Refused { .. } | Vote::Failed(Failure::TokenRefused(_) | Failure::OthersFirst { .. }) => {
-                self.refused += 1;
-            }
+            Vote::Refused { .. } | Vote::Failed(Failure::TokenRefused(_)) => self.refused += 1,
             Vote::Failed(_) => self.errors += 1,
             Vote::Pending => {}
         }
@@ -324,7 +322,7 @@ listed! { Stats, counters counters_mut: [u64; 18] {
     extensions_failed "redlatch_extensions_failed_total" "Extensions that too few masters confirmed, or too late, renewals included.",
     retries "redlatch_retries_total" "Attempts of an acquisition after its first one, without hand-overs.",
     hand_overs "redlatch_hand_overs_total" "Swaps sent to pass a lock on to the next waiter of the same client.",
-    notified "redlatch_notified_total" "Release notifications that brought an attempt forward.",
+    notified "redlatch_notified_total" "Messages of masters to waiters: grants, and calls to ask again.",
     repairs "redlatch_repairs_total" "Keys put back on masters that had missed or lost them.",
     orphans "redlatch_orphans_total" "Keys whose release was never confirmed, so that they ended by their TTL.",
     events_dropped "redlatch_events_dropped_total" "Events dropped because the observer did not keep up.",

@@ -1,4 +1,4 @@
-//! Deadlines: one for each connection of a master and its login, each operation and each claim, the earliest
+//! Deadlines: one for the connection of a master and its login, each operation and each claim, the earliest
 //! on top; and their ids.
 
 use std::time::Instant;
@@ -110,29 +110,23 @@ impl Timers {
 /// Whose deadline a timer id is.
 pub(super) enum Timer {
     Master(MasterId),
-    Subscription(MasterId),
     Login(MasterId),
     Op(u32),
     Claim(u32),
 }
 
-/// Timer ids: the masters first, then their connections for subscriptions, then their logins, then operations
-/// and claims in turns.
+/// Timer ids: the masters first, then their logins, then operations and claims in turns.
 const MASTER_TIMERS: u32 = 32;
 const _: () = assert!(MASTER_TIMERS as usize == limits::MASTER_COUNT_MAX);
-const LINK_TIMERS: u32 = 3 * MASTER_TIMERS;
+const LINK_TIMERS: u32 = 2 * MASTER_TIMERS;
 
 #[expect(clippy::cast_possible_truncation, reason = "a master's index is below 32")]
 pub(super) const fn master_timer(master: MasterId) -> u32 {
     master.index() as u32
 }
 
-pub(super) const fn subscription_timer(master: MasterId) -> u32 {
-    MASTER_TIMERS + master_timer(master)
-}
-
 pub(super) const fn login_timer(master: MasterId) -> u32 {
-    2 * MASTER_TIMERS + master_timer(master)
+    MASTER_TIMERS + master_timer(master)
 }
 
 pub(super) const fn op_timer(id: Id) -> u32 {
@@ -147,8 +141,7 @@ pub(super) fn timer_of(id: u32) -> Timer {
     let master = |index: u32| MasterId::new(index as usize).expect("below the number of master timers");
     match id.checked_sub(LINK_TIMERS) {
         None if id < MASTER_TIMERS => Timer::Master(master(id)),
-        None if id < 2 * MASTER_TIMERS => Timer::Subscription(master(id - MASTER_TIMERS)),
-        None => Timer::Login(master(id - 2 * MASTER_TIMERS)),
+        None => Timer::Login(master(id - MASTER_TIMERS)),
         Some(index) if index % 2 == 0 => Timer::Op(index / 2),
         Some(index) => Timer::Claim(index / 2),
     }

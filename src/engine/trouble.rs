@@ -28,15 +28,15 @@ pub enum Warning {
         /// Its `maxmemory-policy`.
         policy: Box<str>,
     },
-    /// It does not publish releases, so waiters of other clients may retry at random times.
-    #[error("its releases notify nobody, so waiters may retry at random: {}", with_advice(.refusal))]
+    /// It sends no messages for this login, so waiters may learn late that a lock is theirs.
+    #[error("it sends no messages for this login, so waiters may learn late of a lock: {}", with_advice(.refusal))]
     NotPublishing {
         /// Its error reply.
         refusal: Box<str>,
     },
-    /// It refused the subscription to releases, so waiters of this client may retry at random times.
-    #[error("it sends no release notifications, so waiters may retry at random: {}", with_advice(.refusal))]
-    NotSubscribed {
+    /// It parks no waiters, so those of this client may retry at random times there.
+    #[error("it parks no waiters, so they may retry at random: {}", with_advice(.refusal))]
+    NotParking {
         /// Its error reply.
         refusal: Box<str>,
     },
@@ -91,8 +91,6 @@ pub(crate) enum Trouble<'a> {
     WrongShape,
     #[error("{why}, after \"{}\"", with_advice(.refusal))]
     ClosedAfter { why: &'a str, refusal: &'a str },
-    #[error("it refused to subscribe")]
-    NoSubscription,
     #[error("it is the same server as {other} (run_id {run_id}); list each server once")]
     ListedTwice { other: &'a str, run_id: &'a str },
     #[error("it is a replica, which strict mode refuses; list its master instead")]

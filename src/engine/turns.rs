@@ -20,9 +20,11 @@
 
 use std::time::Duration;
 
-use super::core::Step;
+use super::core::{Core, Step};
+use super::fleet::Fleet;
 use super::ground::Ground;
 use super::locks::Locks;
+use super::masters::Masters;
 use super::op::{OpState, Turn};
 use super::request::SubmitError;
 use super::slab::Id;
@@ -35,6 +37,7 @@ use crate::mutants::mutant;
 /// waits behind those waiters.
 pub(super) fn enqueue(
     ground: &mut Ground,
+    fleet: &Fleet,
     locks: &mut Locks,
     id: Id,
     resource: Resource<'_>,
@@ -47,8 +50,8 @@ pub(super) fn enqueue(
     locks.queues.join(id.index, head);
     let op = locks.ops.get_mut(id);
     op.enter(OpState::Queued { turn: Turn::Later });
-    (op.tries.has_queued, op.is_noted) = (true, true);
-    tend_queue(ground, locks, head, Duration::ZERO);
+    (op.tries.has_queued, op.is_noted, op.parks) = (true, true, true);
+    tend_queue(ground, fleet, locks, head, Duration::ZERO);
     locks.arm(ground, id);
     Ok(false)
 }
@@ -66,7 +69,9 @@ fn head_or_found(locks: &mut Locks, id: Id) -> Option<u32> {
 }
 
 /// An operation has the lock: the others stand behind it.
-pub(super) fn note_held(ground: &mut Ground, locks: &mut Locks, id: Id) {
+#[inline(never)]
+pub(super) fn note_held(core: &mut Core, id: Id) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let place = id.index;
     let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { head_or_found(locks, id) };
     if let Some(head) = head {
@@ -76,31 +81,32 @@ pub(super) fn note_held(ground: &mut Ground, locks: &mut Locks, id: Id) {
             locks.queues.leave(head);
         }
     }
-    tend_queue(ground, locks, place, Duration::ZERO);
+    tend_queue(ground, fleet, locks, place, Duration::ZERO);
 }
 
 /// Leaves its queue, if it is in one. `took` is as in [`tend_queue`].
-pub(super) fn leave_queue(ground: &mut Ground, locks: &mut Locks, id: Id, took: Duration) {
+pub(super) fn leave_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id, took: Duration) {
     let place = id.index;
     let (ahead, behind) = (locks.queues.ahead(place), locks.queues.behind(place));
     locks.queues.leave(place);
     // The new head gets a turn.
     let head = ahead.or(behind).filter(|place| locks.queues.is_head(*place));
     if let Some(head) = head {
-        tend_queue(ground, locks, head, took);
+        tend_queue(ground, fleet, locks, head, took);
     }
 }
 
 /// Gives the head its turn, if this operation is at the head of its queue.
-pub(super) fn tend_queue_of(ground: &mut Ground, locks: &mut Locks, id: Id) {
+pub(super) fn tend_queue_of(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) {
     if locks.ops.find(id).is_some() && locks.queues.is_head(id.index) {
-        tend_queue(ground, locks, id.index, Duration::ZERO);
+        tend_queue(ground, fleet, locks, id.index, Duration::ZERO);
     }
 }
 
-/// Sees to it that the first who waits in a queue has a turn: when the holder's validity ends, or after a
-/// pause like that after a failed attempt that took so long, as others want the lock too.
-fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took: Duration) {
+/// Gives the first waiter of a queue its turn: when the holder's validity ends. Without a holder it parks at
+/// once; where it cannot, it asks after a pause like that after a failed attempt that took so long, as others
+/// want the lock too.
+fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, took: Duration) {
     let now = ground.now;
     let held_until = locks.held_until(head);
     let first = if held_until.is_some() { locks.queues.behind(head) } else { Some(head) };
@@ -113,6 +119,8 @@ fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took: Duration)
         (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
         (Some(at), _) => Turn::AfterHolder(at),
         (None, Turn::At(at)) => Turn::At(at),
+        // The masters' queue lets others go before it that asked earlier.
+        (None, _) if fleet.can_park() => Turn::At(now),
         (None, _) => Turn::At(now + waiting::draw_pause(ground, took, 1).min(left / 2)),
     };
     locks.ops.get_mut(first).enter(OpState::Queued { turn });
@@ -121,37 +129,37 @@ fn tend_queue(ground: &mut Ground, locks: &mut Locks, head: u32, took: Duration)
 
 /// The pause between two attempts is over: makes the next one, unless the whole wait has passed
 /// meanwhile, as it may when this process was stopped.
-pub(super) fn end_pause(ground: &mut Ground, locks: &mut Locks, id: Id) -> Step {
+pub(super) fn end_pause(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
     if locks.ops.get(id).asked.wait_until.is_some_and(|until| until <= ground.now) {
         Step::Deny(id)
     } else {
-        take_turn(ground, locks, id)
+        take_turn(ground, fleet, locks, id)
     }
 }
 
 /// Something is due for an operation in the queue: its turn, or the end of its wait.
-pub(super) fn end_queuing(ground: &mut Ground, locks: &mut Locks, id: Id) -> Step {
+pub(super) fn end_queuing(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
     let op = locks.ops.get(id);
     let OpState::Queued { turn } = *op.state() else { unreachable!("it waits in a queue") };
     if op.asked.wait_until.is_some_and(|until| until <= ground.now) {
         return Step::DenyQueued(id);
     }
     match turn {
-        Turn::At(at) if at <= ground.now => take_turn(ground, locks, id),
+        Turn::At(at) if at <= ground.now => take_turn(ground, fleet, locks, id),
         _ => {
             let head = locks.queues.ahead(id.index).unwrap_or(id.index);
-            tend_queue(ground, locks, head, Duration::ZERO);
+            tend_queue(ground, fleet, locks, head, Duration::ZERO);
             Step::Done
         }
     }
 }
 
 /// The first in the queue asks the masters, unless one that did not wait has the lock by now.
-fn take_turn(ground: &mut Ground, locks: &mut Locks, id: Id) -> Step {
+fn take_turn(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
     let holder = locks.queues.ahead(id.index).filter(|place| locks.held_until(*place) > Some(ground.now));
     if let Some(holder) = holder {
         locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
-        tend_queue(ground, locks, holder, Duration::ZERO);
+        tend_queue(ground, fleet, locks, holder, Duration::ZERO);
         return Step::Done;
     }
     ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);

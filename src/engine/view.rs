@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Engine;
 use super::connection::State;
-use super::fair::Ticket;
+use super::core::Core;
 use super::link::Link;
-use super::op::Op;
+use super::op::{Cause, Op};
 use super::renewal::loss_lead;
-use super::request::{LinkId, OpId, Validity};
+use super::request::{OpId, Validity};
 use super::stats::Stats;
 use super::status::{Health, MasterState, MasterStatus};
 use super::trouble::Warning;
+use super::{Engine, acquire};
 use crate::config::Config;
 use crate::error::AcquireError;
 use crate::lock::command::ReleaseBy;
@@ -75,7 +75,6 @@ impl Engine {
     pub fn stats(&self, now: Instant) -> Stats {
         let snapshot = |link: &Link| link.snapshot(now, self.master_state(now, link.master).counts());
         Stats {
-            notified: self.core.masters.subscriptions.woken_count(),
             events_dropped: self.core.ground.events.dropped_count,
             holder_label: self.core.ground.config.holder_label.clone(),
             operations: self.core.locks.ops.count(),
@@ -115,9 +114,6 @@ impl Engine {
     pub fn master_status(&self, now: Instant, master: MasterId) -> MasterStatus {
         let link = self.core.masters.fleet.link(master);
         let mut warnings = link.warnings(now);
-        if let Some(refusal) = self.core.masters.subscriptions.refusal(master) {
-            warnings.push(Warning::NotSubscribed { refusal: refusal.into() });
-        }
         if let Some(error) = self.core.masters.login_error(master) {
             warnings.push(Warning::CredentialsFailed { error: error.clone() });
         }
@@ -140,7 +136,14 @@ impl Engine {
     /// end now. `None` before its first attempt has failed, and while masters are asked for the holder.
     #[must_use]
     pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
-        let op = self.core.locks.ops.find(lock.0).filter(|op| op.is_denied())?;
+        let op = self.core.locks.ops.find(lock.0)?;
+        if let Some(parking) = op.parking.as_deref().filter(|parking| parking.has_heard()) {
+            let Core { masters, locks, .. } = &self.core;
+            let denied = acquire::denied(&masters.fleet, locks, lock.0, Cause::Contended, now);
+            let holders: Vec<_> = parking.holders(now).collect();
+            return Some(op.denial(now, denied, &holders, locks.held_by(now, lock.0)));
+        }
+        let op = Some(op).filter(|op| op.is_denied())?;
         let denied = op.tries.denied.as_deref().filter(|denied| denied.asked.is_empty())?.clone();
         Some(op.denial(now, denied, &op.tries.holders, self.core.locks.held_by(now, lock.0)))
     }
@@ -158,24 +161,16 @@ impl Engine {
         self.core.locks.claims.count()
     }
 
-    /// Returns the connections for subscriptions that are open or being opened.
-    pub fn subscription_links(&self) -> impl Iterator<Item = LinkId> + use<> {
-        self.core.masters.subscriptions.open_links().iter().map(LinkId::Subscription)
-    }
-
-    /// Returns how often a release notification has brought the next attempt of an acquisition forward.
+    /// Returns how many messages of masters to waiters have come: grants, and calls to ask again.
     #[must_use]
     pub const fn woken_count(&self) -> u64 {
-        self.core.masters.subscriptions.woken_count()
+        self.core.ground.stats.notified
     }
 
-    /// Returns the number of replies that are owed over a connection.
+    /// Returns the number of replies that a master owes.
     #[must_use]
-    pub fn owed_count(&self, link: impl Into<LinkId>) -> usize {
-        match link.into() {
-            LinkId::Commands(master) => self.core.masters.fleet.owed_count(master),
-            LinkId::Subscription(master) => self.core.masters.subscriptions.owed_count(master),
-        }
+    pub fn owed_count(&self, master: MasterId) -> usize {
+        self.core.masters.fleet.owed_count(master)
     }
 
     /// Returns whether each usable master has answered all its commands.
@@ -202,13 +197,5 @@ impl Engine {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.core.masters.fleet.links().all(|link| link.connection.is_ready() || link.connection.has_failed())
-    }
-
-    /// Returns the ticket of a fair lock that is waited for or held, once a quorum of masters has reported
-    /// it, until the release. A caller that asks after that does not get the lock before it, within the
-    /// bounds that [`Options::fair`](crate::Options::fair) names.
-    #[must_use]
-    pub fn ticket(&self, lock: OpId) -> Option<Ticket> {
-        self.core.locks.ops.find(lock.0)?.policy.queuing()?.ticket(self.core.masters.fleet.quorum)
     }
 }

@@ -77,7 +77,6 @@ impl Report {
         for (_, vote) in &self.votes {
             match vote {
                 Vote::Failed(failure) if failure.is_queue_of_lock_full() => full_count += 1,
-                Vote::Failed(Failure::OthersFirst { .. }) => well_count += 1,
                 Vote::Failed(_) => {}
                 Vote::Granted | Vote::Pending | Vote::Refused { .. } => well_count += 1,
             }
@@ -197,8 +196,6 @@ impl fmt::Display for Failure {
                 )
             }
             Self::Queued => f.write_str("not asked: other callers of this client came first"),
-            Self::OthersFirst { ahead: 1 } => f.write_str("refused: 1 waiter is ahead in the queue"),
-            Self::OthersFirst { ahead } => write!(f, "refused: {ahead} waiters are ahead in the queue"),
             Self::QueueFull => {
                 f.write_str("not asked: its queue of requests is full; reduce the load, or check the master")
             }

@@ -102,11 +102,10 @@ fn samples_of_calls() -> Vec<Sample> {
             Contended(_) => contended(Ttl::Left(LONG), HeldBy::Readers(2)), "lock \"orders:42\" is shared by 2 readers, for at most 4.4s unless extended; wait longer, or keep new readers out";
             Contended(_) => contended(Ttl::Unknown, HeldBy::Readers(1)), "is shared by 1 reader;";
             Contended(_) => contended(Ttl::Never, other), "lock \"orders:42\" is held by a key without a TTL, which is no lock; inspect it, then delete it (redlatch unlock --force)";
-            Contended(_) => AcquireError::Contended(denial(Ttl::Unknown, other, Vote::Failed(Failure::OthersFirst { ahead: 3 }))), "3 waiters ahead in the queue of lock \"orders:42\"; wait longer";
             NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG }), "no quorum of masters for lock \"orders:42\" for another 4.4s: 5 masters may have restarted and forgotten a lock. Safe: wait 4.4s. Unsafe, unless masters sync each write to disk: Quarantine::Trust (--trust)";
             NoQuorum(_) => no_quorum(Failure::ConnectionLost), "no quorum of masters for lock \"orders:42\"; repair what the masters report, then retry";
             NoQuorum(_) => no_quorum(Failure::NotConnected { why: "Connection refused (os error 111)".into() }), "all 5 masters: not connected: Connection refused";
-            NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which fenced, fair and shared locks need)";
+            NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which waiters' queues, fenced and shared locks need)";
             NoQuorum(_) => no_quorum(replied(QUEUE_FULL)), "the wait queue of lock \"orders:42\" is full; retry later";
             Expired(_) => AcquireError::Expired(denial(Ttl::Unknown, other, Vote::Granted)), "lock \"orders:42\" expired while it was acquired; ask for a longer TTL";
             Overloaded => AcquireError::Overloaded, "release some, or retry later";
@@ -239,8 +238,6 @@ fn samples_of_masters() -> Vec<Sample> {
             QueueFull => Failure::QueueFull, "its queue of requests is full; reduce the load";
             NotHeld => Failure::NotHeld, "was never sent this lock";
             SameServer => Failure::SameServer, "list each server once";
-            OthersFirst { .. } => Failure::OthersFirst { ahead: 1 }, "refused: 1 waiter is ahead in the queue";
-            OthersFirst { .. } => Failure::OthersFirst { ahead: 3 }, "refused: 3 waiters are ahead in the queue";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Stale), "it has seen one that is as large";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Past { by: LONG }), "its clock is 4.4s ahead; synchronize";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Future { by: LONG }), "its clock is 4.4s behind; synchronize";
@@ -259,8 +256,8 @@ fn samples_of_masters() -> Vec<Sample> {
             Changed { .. } => Warning::Changed { count: 2, ago: LONG }, "it restarted or was replaced 2 times, last 4.4s ago; find out why";
             Replica => Warning::Replica, "list its master instead";
             Evicting { .. } => Warning::Evicting { policy: "allkeys-lru".into() }, "its maxmemory-policy is allkeys-lru, which may evict locks; set noeviction";
-            NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which release notifications need";
-            NotSubscribed { .. } => Warning::NotSubscribed { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which release notifications need";
+            NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which waiters' queues need";
+            NotParking { .. } => Warning::NotParking { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
             NoRunId => Warning::NoRunId, "grant +info";
             CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
         }
@@ -297,7 +294,6 @@ fn samples_of_trouble() -> Vec<Sample> {
             WrongStep { .. } => Trouble::WrongStep { step: "ECHO" }, "is it a Redis or Valkey server?";
             WrongShape => Trouble::WrongShape, "is it a Redis or Valkey server?";
             ClosedAfter { .. } => Trouble::ClosedAfter { why: "the server closed the connection", refusal: "ERR max number of clients reached" }, "after \"ERR max";
-            NoSubscription => Trouble::NoSubscription, "refused to subscribe";
             ListedTwice { .. } => Trouble::ListedTwice { other: "redis://h:6379", run_id: "1a8c" }, "it is the same server as redis://h:6379 (run_id 1a8c); list each server once";
             StrictReplica => Trouble::StrictReplica, "list its master instead";
             StrictEvicting { .. } => Trouble::StrictEvicting { policy: "allkeys-lru" }, "set noeviction";
@@ -490,14 +486,14 @@ fn each_class_says_what_to_do() {
 fn full_queues_are_named_where_masters_are_well() {
     let down = || Vote::Failed(Failure::ConnectionLost);
     let full = || Vote::Failed(replied(QUEUE_FULL));
-    let ahead = || Vote::Failed(Failure::OthersFirst { ahead: 9 });
+    let refused = || Vote::Refused { holder: HolderTtl::Gone };
     for (votes, expected) in [
         (vec![full(), full(), full()], true),
         (vec![full(), full(), down()], true),
-        (vec![full(), ahead(), down()], true),
+        (vec![full(), refused(), down()], true),
         (vec![full(), Vote::Granted, Vote::Pending], true),
         (vec![full(), down(), down()], false),
-        (vec![ahead(), ahead(), down()], false),
+        (vec![refused(), refused(), down()], false),
         (vec![down(), down(), down()], false),
         (vec![], false),
     ] {

@@ -21,7 +21,7 @@ pub enum AcquireError {
     Contended(Box<Denial>),
     /// Too few masters can grant. They cannot be reached, are silent, answer with errors or are in
     /// quarantine; or they refused the fencing token; or the queue of a fair lock is full, at 4,096 waiters
-    /// ([`crate::limits::FAIR_QUEUE_COUNT_MAX`]), which is [`ErrorClass::Overloaded`]. The report says which.
+    /// ([`crate::limits::WAITER_COUNT_MAX`]), which is [`ErrorClass::Overloaded`]. The report says which.
     /// A wait ends at once if the quarantine of too many masters outlasts it.
     NoQuorum(Box<Denial>),
     /// A quorum granted, and by then less validity was left than asked for. As a rule this process was late:

@@ -7,16 +7,15 @@
 
 pub(crate) mod answer;
 pub(crate) mod entry;
-pub(crate) mod fair;
 pub(crate) mod fenced;
+pub(crate) mod park;
 pub(crate) mod query;
 pub(crate) mod scripts;
 pub(crate) mod shared;
-pub(crate) mod wake;
 
 use super::Ttl;
 use entry::{AcquireTail, Entry, encode_decimal_bulk};
-use scripts::{NamedScript, Script};
+use scripts::Script;
 
 const SET_HEAD: &[u8] = b"*6\r\n$3\r\nSET\r\n";
 
@@ -35,13 +34,6 @@ pub(crate) enum ReleaseBy {
     EvalSha,
     /// The script in full, after the master said `NOSCRIPT`.
     Eval,
-}
-
-impl ReleaseBy {
-    /// Whether it is a script, which can notify waiters by itself.
-    pub(crate) const fn is_script(self) -> bool {
-        matches!(self, Self::EvalSha | Self::Eval)
-    }
 }
 
 /// How one master compares and sets: the TTL of an extension, or another token.
@@ -63,11 +55,11 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
     out.extend_from_slice(&tail.0);
 }
 
-/// Compare and delete; a script also notifies waiters, if it is to.
+/// Compare and delete.
 #[inline]
-pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, notifies: bool) {
+pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
     match by {
-        ReleaseBy::EvalSha => release_script(notifies).encode_head(out, Script::Sha),
+        ReleaseBy::EvalSha => scripts::RELEASE.encode_head(out, Script::Sha),
         ReleaseBy::DelIfEq => out.extend_from_slice(RELEASE_DELIFEQ),
         ReleaseBy::DelEx => {
             let (key, token) = entry.parts();
@@ -76,22 +68,9 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry, no
             out.extend_from_slice(IFEQ);
             return out.extend_from_slice(token);
         }
-        ReleaseBy::Eval => release_script(notifies).encode_head(out, Script::Text),
+        ReleaseBy::Eval => scripts::RELEASE.encode_head(out, Script::Text),
     }
     out.extend_from_slice(&entry.bytes);
-}
-
-/// The script that compares and deletes, and notifies waiters if it is to.
-#[inline]
-const fn release_script(notifies: bool) -> &'static NamedScript {
-    if notifies { &scripts::RELEASE_NOTIFY } else { &scripts::RELEASE }
-}
-
-/// `PUBLISH key ""`, with a key from [`Entry::key`]: notifies waiters for the lock of its release.
-pub(crate) fn encode_notification(out: &mut Vec<u8>, key: &[u8]) {
-    out.extend_from_slice(b"*3\r\n$7\r\nPUBLISH\r\n");
-    out.extend_from_slice(key);
-    out.extend_from_slice(b"$0\r\n\r\n");
 }
 
 /// Compare and set the TTL.
@@ -142,7 +121,6 @@ mod tests {
     use crate::lock::{Drift, Token};
     use crate::resp;
     use query::{encode_pttl, encode_value};
-    use wake::{encode_subscribe, encode_unsubscribe};
 
     fn token() -> Token {
         Token(*b"0123456789abcdefghij")
@@ -194,24 +172,13 @@ mod tests {
                 encode_swap(out, ExtendBy::SetIfEq, &entry, &next, ttl(ms));
             });
         }
-        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry, false));
+        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry));
         release(&[b"EVALSHA", scripts::RELEASE.sha.as_bytes(), b"1", key, value], ReleaseBy::EvalSha);
         release(&[b"EVAL", scripts::RELEASE.text.as_bytes(), b"1", key, value], ReleaseBy::Eval);
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
-        for (by, name, code) in [
-            (ReleaseBy::EvalSha, "EVALSHA", scripts::RELEASE_NOTIFY.sha),
-            (ReleaseBy::Eval, "EVAL", scripts::RELEASE_NOTIFY.text),
-        ] {
-            let args = [name.as_bytes(), code.as_bytes(), b"1", key, value];
-            check(&args, &|out| encode_release(out, by, &entry, true));
-        }
         check(&[b"PTTL", key], &|out| encode_pttl(out, entry.key()));
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
-        check(&[b"PUBLISH", key, b""], &|out| encode_notification(out, entry.key()));
-        check(&[b"SUBSCRIBE", key], &|out| encode_subscribe(out, &[entry.key()]));
-        check(&[b"SUBSCRIBE", key, value], &|out| encode_subscribe(out, &[entry.key(), entry.parts().1]));
-        check(&[b"UNSUBSCRIBE", key], &|out| encode_unsubscribe(out, &[entry.key()]));
     }
 
     #[test]
@@ -239,7 +206,7 @@ mod tests {
         check(&[b"SET", key, next_value, b"IFEQ", value, b"PX", b"700"], &|out| {
             encode_swap(out, ExtendBy::SetIfEq, &entry, &next, ttl(700));
         });
-        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry, false));
+        let release = |args: &[&[u8]], by| check(args, &|out| encode_release(out, by, &entry));
         release(&[b"DELIFEQ", key, value], ReleaseBy::DelIfEq);
         release(&[b"DELEX", key, b"IFEQ", value], ReleaseBy::DelEx);
         release(&[b"EVALSHA", scripts::RELEASE.sha.as_bytes(), b"1", key, value], ReleaseBy::EvalSha);

@@ -62,11 +62,14 @@ pub(crate) const fn label_part_size(label: &[u8]) -> usize {
 /// token.
 pub(crate) fn split_value(value: &[u8]) -> (&[u8], Option<HolderLabel<'_>>) {
     let parts = value.split_at_checked(Token::SIZE);
-    let labelled = parts.and_then(|(token, rest)| {
-        let label = std::str::from_utf8(rest.strip_prefix(&[SEPARATOR])?).ok()?;
-        Some((token, HolderLabel::new(label).ok()?))
-    });
+    let labelled = parts.and_then(|(token, rest)| label_in(rest).map(|label| (token, label)));
     labelled.map_or((value, None), |(token, label)| (token, Some(label)))
+}
+
+/// The label in the part of a value behind the token, if it is the separator and a label.
+pub(crate) fn label_in(part: &[u8]) -> Option<HolderLabel<'_>> {
+    let label = std::str::from_utf8(part.strip_prefix(&[SEPARATOR])?).ok()?;
+    HolderLabel::new(label).ok()
 }
 
 #[cfg(test)]

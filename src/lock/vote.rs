@@ -73,11 +73,6 @@ pub enum Failure {
     /// The master's first answer showed this very request as carried out before, as another address of the
     /// same server does.
     SameServer,
-    /// Nobody holds the fair lock there, and waiters that asked before are ahead.
-    OthersFirst {
-        /// Number of waiters ahead of this one.
-        ahead: u64,
-    },
     /// The master refused the fencing token, and wrote nothing.
     TokenRefused(TokenRefusal),
     /// An error reply, cut off at 160 bytes ([`crate::limits::ERROR_TEXT_SIZE_MAX`]).
@@ -85,7 +80,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether this master's wait queue of a fair lock is full, as `fair_join.lua` replies.
+    /// Returns whether this master's wait queue of a lock is full, as `park.lua` replies.
     pub(crate) fn is_queue_of_lock_full(&self) -> bool {
         matches!(self, Self::Replied(text) if text.starts_with("ERR too many wait for this lock"))
     }

@@ -244,7 +244,7 @@ fn a_login_without_rights_gets_the_acl_line() {
         ("resetchannels", 1, "ACL SETUSER locker &lock:*"),
         ("resetkeys ~other:*", 2, "ACL SETUSER locker ~lock:*"),
         ("-info", 1, "ACL SETUSER locker +info"),
-        ("-zrevrange", 0, "ACL SETUSER locker +zrevrange"),
+        ("-zrangebyscore", 1, "ACL SETUSER locker +zrangebyscore"),
     ] {
         all(&mut fleet, &format!("ACL SETUSER locker {rights}"));
         expect_found(&urls, &args, exit, &["missing-rights"]);

@@ -3,6 +3,8 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use redlatch::limits;
+
 use crate::fleet::{Fleet, Raw, eventually};
 use crate::harness::{
     FOREVER, PATIENCE, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, trusting,
@@ -159,6 +161,14 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     expect(&holder.finish(), 0, &[]);
 }
 
+/// Until each master has the key of the holder: one that lacks it grants a waiter its part at once, and has
+/// no entry of it.
+fn await_held(fleet: &mut Fleet) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it is held", || master.ask("EXISTS r").text() == "1");
+    }
+}
+
 #[test]
 fn fair_commands_run_in_order_of_start() {
     let mut fleet = Fleet::start(3);
@@ -171,6 +181,7 @@ fn fair_commands_run_in_order_of_start() {
         "echo ready; read line",
     ]));
     holder.line();
+    await_held(&mut fleet);
     // Each of them writes beside the lock when it has it.
     let log = std::env::temp_dir().join(format!("redlatch-fair-{}", std::process::id()));
     let script = format!("echo $0 >>{}", log.display());
@@ -181,14 +192,17 @@ fn fair_commands_run_in_order_of_start() {
             let run = Running::start(command.stdin(Stdio::null()));
             eventually(PATIENCE, "it stands in the queue", || {
                 let count = (number + 1).to_string();
-                fleet.masters().all(|master| master.ask("ZCARD redlatch:fair:t:r").text() == count)
+                fleet.masters().all(|master| master.ask("ZCARD redlatch:wait:r").text() == count)
             });
             run
         })
         .collect();
     expect(&finish(trusting(&fleet, "run").args(["--fair", "r", "--", "true"])), 75, &["held by another"]);
-    // Each of them keeps its place for the whole wait.
-    let places = |fleet: &mut Fleet| fleet.master(0).ask("ZRANGE redlatch:fair:t:r 0 -1").text();
+    // Each of them keeps its place for the whole wait. Behind a mark, an entry has the waiter's id.
+    let places = |fleet: &mut Fleet| {
+        let Raw::List(entries) = fleet.master(0).ask("ZRANGE redlatch:wait:r 0 -1") else { panic!("a list") };
+        entries.iter().map(|entry| entry.bytes().expect("an entry")[11..23].to_vec()).collect::<Vec<_>>()
+    };
     let (before, until) = (places(&mut fleet), Instant::now() + Duration::from_millis(1500));
     while Instant::now() < until {
         assert_eq!(places(&mut fleet), before);
@@ -202,6 +216,32 @@ fn fair_commands_run_in_order_of_start() {
     assert_eq!(order, "0\n1\n2\n3\n");
     let both = finish(trusting(&fleet, "run").args(["--fair", "--fenced", "r", "--", "true"]));
     expect(&both, 64, &["--fenced"]);
+}
+
+/// Nobody hears its notification, so it leaves the queue at once.
+#[test]
+fn a_killed_waiter_costs_nothing() {
+    let mut fleet = Fleet::start(3);
+    let holder = ["--fair", "r", "--", "sh", "-c", "echo ready; read line"];
+    let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args(holder));
+    holder.line();
+    await_held(&mut fleet);
+    let mut wait = |count: &str| {
+        let mut command = trusting(&fleet, "run");
+        let run = Running::start(command.args(["--fair", "--wait", "60s", "r", "--", "true"]));
+        eventually(PATIENCE, "it stands in the queue", || {
+            fleet.masters().all(|master| master.ask("ZCARD redlatch:wait:r").text() == count)
+        });
+        run
+    };
+    let (killed, next) = (wait("1"), wait("2"));
+    killed.signal("KILL");
+    assert_eq!(killed.finish().code, None);
+    holder.send("\n");
+    let released = Instant::now();
+    expect(&holder.finish(), 0, &[]);
+    expect(&next.finish(), 0, &[]);
+    assert!(released.elapsed() < limits::STAY, "its place was kept: {:?}", released.elapsed());
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn several_locks_in_opposite_orders_do_not_deadlock() {
 #[test]
 fn a_wait_beyond_any_clock_is_one_without_end() {
     let fleet = Fleet::start(3);
-    for flag in ["--fair", "--keep-readers-out"] {
+    for flag in ["--fair", "--fenced"] {
         let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
             "r",
             "--",

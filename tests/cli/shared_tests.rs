@@ -1,4 +1,4 @@
-//! `redlatch run --shared` and `--keep-readers-out`, and what `inspect` shows of them.
+//! `redlatch run --shared`, and what `inspect` shows of them.
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
@@ -47,38 +47,26 @@ fn sharing_commands_run_together_and_exclude_others() {
 }
 
 #[test]
-fn a_waiting_command_can_keep_readers_out() {
+fn a_waiting_command_keeps_readers_out() {
     let mut fleet = Fleet::start(3);
     let shared = hold(&fleet, &["--shared"]);
-    let mut waiting = Running::start(trusting(&fleet, "run").args([
-        "--keep-readers-out",
-        "--wait",
-        "60s",
-        "r",
-        "--",
-        "echo",
-        "alone",
-    ]));
+    let mut waiting =
+        Running::start(trusting(&fleet, "run").args(["--wait", "60s", "r", "--", "echo", "alone"]));
     for master in fleet.masters() {
-        let says_so = || master.ask("EXISTS redlatch:writer:r").text() == "1";
-        eventually(PATIENCE, "it says that it waits", says_so);
+        let is_waiting = || master.ask("ZCARD redlatch:wait:r").text() == "1";
+        eventually(PATIENCE, "it stands in the queue", is_waiting);
     }
     expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 75, &["held by another"]);
     shared.signal("TERM");
     shared.finish();
     assert_eq!(waiting.line(), "alone");
     expect(&waiting.finish(), 0, &[]);
-    assert_eq!(holder_count(&mut fleet, "redlatch:writer:r"), 0, "its reservation is left");
+    assert_eq!(holder_count(&mut fleet, "redlatch:wait:r"), 0, "its entry is left");
 }
 
 #[test]
-fn shared_fenced_and_keep_readers_out_exclude_each_other() {
+fn shared_and_fenced_exclude_each_other() {
     let fleet = Fleet::start(1);
-    for flags in [["--shared", "--fenced"], ["--shared", "--keep-readers-out"]] {
-        expect(
-            &finish(trusting(&fleet, "run").args(flags).args(["r", "--", "true"])),
-            64,
-            &["cannot be used with"],
-        );
-    }
+    let both = finish(trusting(&fleet, "run").args(["--shared", "--fenced", "r", "--", "true"]));
+    expect(&both, 64, &["cannot be used with"]);
 }

@@ -30,10 +30,10 @@ fn far_from_looking(what: &str, mut round: impl FnMut() -> Duration) {
 }
 
 /// Until somebody waits for a lock that another client has.
-fn await_subscriber(fleet: &mut Fleet, name: &str) {
+fn await_waiter(fleet: &mut Fleet, name: &str) {
     for master in fleet.masters() {
         eventually(PATIENCE, "somebody waits", || {
-            master.ask(&format!("PUBSUB NUMSUB {name}")).text().contains(" 1]")
+            master.ask(&format!("ZCARD redlatch:wait:{name}")).text() == "1"
         });
     }
 }
@@ -58,36 +58,32 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
 
 /// A thread waits, and another thread or task beside it. The first has what it wants; the other one gets its
 /// own all the same.
-fn notified_after_the_leader_left(
-    fleet: &mut Fleet,
-    [holder, client]: [&Client; 2],
-    other: Other,
-) -> Duration {
+fn served_after_the_leader_left(fleet: &mut Fleet, [holder, client]: [&Client; 2], other: Other) -> Duration {
     let [first, second] = ["a", "b"].map(|name| holder.lock(name).ttl(TTL).try_acquire().expect("free"));
     thread::scope(|scope| {
         let wait_for_first = || client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("released");
         let (leader, other) = match other {
             Other::Thread | Other::Task => {
                 let leader = scope.spawn(wait_for_first);
-                await_subscriber(fleet, "a");
+                await_waiter(fleet, "a");
                 let is_task = matches!(other, Other::Task);
                 (leader, scope.spawn(move || wait_for(client, "b", is_task)))
             }
             Other::EarlierTask => {
                 let other = scope.spawn(|| wait_for(client, "b", true));
-                await_subscriber(fleet, "b");
+                await_waiter(fleet, "b");
                 (scope.spawn(wait_for_first), other)
             }
         };
-        ["a", "b"].into_iter().for_each(|name| await_subscriber(fleet, name));
+        ["a", "b"].into_iter().for_each(|name| await_waiter(fleet, name));
         first.release().expect("confirmed");
         // Kept, so that no call of its drop does the other one's work.
         let kept = leader.join().expect("no panic");
         second.release().expect("confirmed");
         let released = Instant::now();
-        let notified = other.join().expect("no panic");
+        let served = other.join().expect("no panic");
         drop(kept);
-        notified.saturating_duration_since(released)
+        served.saturating_duration_since(released)
     })
 }
 
@@ -96,7 +92,7 @@ fn a_follower_notices_that_the_leader_left() {
     for other in [Other::Thread, Other::Task, Other::EarlierTask] {
         within("the other one is told", move || {
             let mut fleet = Fleet::start(3);
-            // Nothing is due that would make anybody lead.
+            // Little is due that would make anybody lead: each waiter looks for the lock ever more seldom.
             let never = Duration::from_secs(600);
             let [holder, client] = [(); 2].map(|()| {
                 let builder = config(&fleet.urls(), LONG).ask_holder(false).retry_delay(never..=never);
@@ -104,7 +100,7 @@ fn a_follower_notices_that_the_leader_left() {
                 Client::open(builder.build().expect("valid settings")).expect("an event loop")
             });
             far_from_looking(&format!("{other:?}"), || {
-                let took = notified_after_the_leader_left(&mut fleet, [&holder, &client], other);
+                let took = served_after_the_leader_left(&mut fleet, [&holder, &client], other);
                 assert_eq!((settle(&holder, PATIENCE), settle(&client, PATIENCE)), (0, 0));
                 took
             });

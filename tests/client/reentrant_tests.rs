@@ -188,7 +188,6 @@ fn a_cancelled_request_ends_all_its_callers() {
     for (thread_count, task_count) in [(1, 0), (0, 1), (4, 0), (0, 4), (3, 3)] {
         let cancel = Cancel::new();
         let lock = client.lock("a").ttl(TTL).wait(wait).cancel_with(&cancel).reentrant();
-        let before = client.stats().retries;
         let callers: Vec<_> = (0..thread_count + task_count)
             .map(|index| {
                 let lock = lock.clone();
@@ -198,7 +197,10 @@ fn a_cancelled_request_ends_all_its_callers() {
                 })
             })
             .collect();
-        eventually(PATIENCE, "they wait", || client.stats().retries > before);
+        for master in fleet.masters() {
+            let is_waiting = || master.ask("ZCARD redlatch:wait:a").text() == "1";
+            eventually(PATIENCE, "they wait", is_waiting);
+        }
         cancel.cancel();
         let cancelled = Err(LockReentrantError::Acquire(AcquireError::Cancelled));
         for caller in callers {

@@ -1,6 +1,5 @@
 //! Readers who have a lock together, and writers who have it alone.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -9,17 +8,17 @@ use std::time::{Duration, Instant};
 use redlatch::error::{HeldBy, HolderTtl, InputError};
 use redlatch::inspection::{KeyState, LockStatus};
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, RwLock, limits};
+use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once, within,
 };
 
-/// Longer than any test: a waiter that gets the lock in time was notified.
+/// Longer than any test: a waiter that gets the lock in time was served.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// A client that does not try again by itself for very long.
+/// A client that does not poll for very long.
 fn patient(urls: &[String]) -> ConfigBuilder {
     config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
 }
@@ -38,11 +37,11 @@ fn settled(guard: Guard) -> Guard {
     guard
 }
 
-/// Until so many connections have subscribed to the lock on each of these masters.
-fn await_subscribers(fleet: &mut Fleet, masters: Range<usize>, count: usize) {
-    for index in masters {
-        eventually(PATIENCE, "they subscribe", || {
-            fleet.master(index).ask("PUBSUB NUMSUB a").text().contains(&format!(" {count}]"))
+/// Until so many waiters stand in the lock's queue on each master.
+fn await_waiters(fleet: &mut Fleet, count: usize) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "they stand in the queue", || {
+            master.ask("ZCARD redlatch:wait:a").text() == count.to_string()
         });
     }
 }
@@ -88,7 +87,7 @@ fn clients_read_together_and_write_alone() {
         for (index, client) in clients.iter().cycle().take(8).enumerate() {
             let witness = &witness;
             scope.spawn(move || {
-                let lock = client.rw_lock("a").prefer_writers();
+                let lock = client.rw_lock("a");
                 for round in 0..ROUNDS {
                     let is_writer = (index + round) % 4 == 0;
                     let request = if is_writer { lock.write() } else { lock.read() }.ttl(TTL).wait(PATIENCE);
@@ -193,7 +192,7 @@ fn an_inspection_counts_readers_and_force_ends_them() {
 
 #[test]
 fn all_readers_follow_a_writer_and_vice_versa() {
-    within("they are told", || {
+    within("each has its turn", || {
         let mut fleet = Fleet::start(3);
         let clients = [(); 3].map(|()| build(patient(&fleet.urls())));
         let alone = clients[0].lock("a").ttl(TTL).try_acquire().expect("free");
@@ -201,16 +200,16 @@ fn all_readers_follow_a_writer_and_vice_versa() {
             .map(|index| clients[index].clone())
             .map(|client| {
                 thread::spawn(move || {
-                    client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire().expect("told")
+                    client.lock("a").shared().ttl(TTL).wait(PATIENCE).acquire().expect("served")
                 })
             })
             .into();
-        await_subscribers(&mut fleet, 0..3, 3);
+        await_waiters(&mut fleet, 4);
         alone.release().expect("confirmed");
         let readers: Vec<_> = readers.into_iter().map(|it| it.join().expect("no panic")).collect();
         let writer = clients[0].clone();
         let writer = thread::spawn(move || writer.lock("a").ttl(TTL).wait(PATIENCE).acquire());
-        await_subscribers(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 1);
         for (index, reader) in readers.into_iter().enumerate() {
             if index % 2 == 0 {
                 drop(reader);
@@ -218,7 +217,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
                 reader.release().expect("confirmed");
             }
         }
-        drop(writer.join().expect("no panic").expect("told"));
+        drop(writer.join().expect("no panic").expect("served"));
         clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
         await_no_keys(&mut fleet);
     });
@@ -226,7 +225,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
 
 /// Readers that come and go so that there is always one, until a writer has had its turn.
 #[test]
-fn a_preferred_writer_gets_its_turn() {
+fn a_writer_gets_its_turn_among_readers() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let (witness, is_over) = (Arc::new(Witness::default()), Arc::new(AtomicUsize::new(0)));
@@ -242,7 +241,7 @@ fn a_preferred_writer_gets_its_turn() {
             })
         })
         .collect();
-    let lock = clients[2].rw_lock("a").prefer_writers();
+    let lock = clients[2].rw_lock("a");
     for _ in 0..5 {
         let before = witness.read_count.load(Ordering::SeqCst);
         eventually(PATIENCE, "they read", || witness.read_count.load(Ordering::SeqCst) > before + 10);
@@ -257,21 +256,16 @@ fn a_preferred_writer_gets_its_turn() {
 }
 
 #[test]
-fn a_preferred_writer_keeps_new_readers_out() {
+fn a_waiting_writer_keeps_new_readers_out() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
-    let lock: RwLock = clients[1].rw_lock("a").prefer_writers();
-    let mut waiting = lock.write().ttl(TTL).wait(PATIENCE).acquire_async();
+    let mut waiting = clients[1].rw_lock("a").write().ttl(TTL).wait(PATIENCE).acquire_async();
     assert!(poll_once(&mut waiting).is_pending());
-    fleet.masters().for_each(|master| {
-        eventually(PATIENCE, "it says that it waits", || {
-            master.ask("EXISTS redlatch:writer:a").text() == "1"
-        });
-    });
-    // It says so again and again, for longer than it does once.
+    await_waiters(&mut fleet, 1);
+    // Its place outlasts what its entry alone would stay.
     let begun = Instant::now();
-    while begun.elapsed() < limits::RESERVATION_TIME * 2 {
+    while begun.elapsed() < limits::STAY * 3 / 2 {
         assert!(is_contended(&clients[2].lock("a").shared().ttl(TTL).try_acquire()), "a reader came in");
         thread::sleep(Duration::from_millis(20));
     }
@@ -342,32 +336,4 @@ fn an_abandoned_reader_leaves_nothing() {
     }
     drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("nobody reads"));
     assert_nothing_left(&client, &mut fleet);
-}
-
-#[test]
-fn a_fair_waiter_unsubscribes_beside_a_reader() {
-    within("it unsubscribes", || {
-        let mut fleet = Fleet::start(3);
-        let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
-        let guard = holder.lock("a").ttl(TTL).try_acquire().expect("free");
-        let mut reader = client.lock("a").shared().ttl(TTL).wait(NEVER).acquire_async();
-        let mut fair = client.lock("a").fair().ttl(TTL).wait(NEVER).acquire_async();
-        assert!(poll_once(&mut reader).is_pending() && poll_once(&mut fair).is_pending());
-        await_subscribers(&mut fleet, 0..3, 1);
-        let mut has_channel = |is_wanted: bool| {
-            for index in 0..3 {
-                eventually(PATIENCE, "the fair waiter's channel", || {
-                    let channels = fleet.master(index).ask("PUBSUB CHANNELS redlatch:fair:c:*").text();
-                    (channels != "[]") == is_wanted
-                });
-            }
-        };
-        has_channel(true);
-        drop(fair);
-        has_channel(false);
-        await_subscribers(&mut fleet, 0..3, 1);
-        drop(reader);
-        guard.release().expect("the masters answer");
-        assert_eq!(settle(&client, PATIENCE), 0);
-    });
 }

@@ -128,7 +128,10 @@ fn nothing_is_held_while_a_set_waits() {
 #[test]
 fn the_rounds_of_a_set_do_not_bound_the_attempts_for_the_lock_in_its_way() {
     let mut fleet = Fleet::start(3);
-    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    let other = open(&fleet.urls(), LONG);
+    // A parked attempt would not try on.
+    let settings = config(&fleet.urls(), LONG).wake_waiters(false).build().expect("valid settings");
+    let client = Client::open(settings).expect("an event loop");
     let held = other.lock("b").ttl(TTL).acquire().expect("free");
     let request = client.lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).max_attempts(2);
     let waiting = thread::spawn(move || request.acquire());

@@ -41,7 +41,7 @@ const REPLIES: [&[u8]; 29] = [
     b"*1\r\n+OK\r\n",
     b"*-1\r\n",
     b"*2\r\n$-1\r\n:1\r\n",
-    // RESP3 is never asked for, so none of its types fits, whatever it says.
+    // RESP3: only a nil means something to a request.
     b"_\r\n",
     b"#t\r\n",
     b",1\r\n",
@@ -154,9 +154,9 @@ fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
 /// Its commands in order, the right reply to each, and whether an error ends it.
 const STEPS: [(&str, &[u8], bool); 17] = [
     ("AUTH", b"+OK\r\n", true),
+    ("HELLO 3", b"%1\r\n+OK\r\n:1\r\n", false),
     ("SELECT", b"+OK\r\n", true),
     ("CLIENT SETNAME", b"+OK\r\n", false),
-    ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
     ("SCRIPT LOAD", b"$2\r\nOK\r\n", false),
@@ -168,7 +168,7 @@ const STEPS: [(&str, &[u8], bool); 17] = [
     ("DELIFEQ", b":0\r\n", false),
     ("DELEX IFEQ", b":0\r\n", false),
     ("PUBLISH", b":0\r\n", false),
-    ("EVALSHA", b":0\r\n", false),
+    ("TIME", b"*0\r\n", false),
     ("ECHO", b"-", true),
 ];
 
@@ -193,7 +193,12 @@ fn each_reply_in_the_handshake_fits_or_ends_it() {
             rig.receive(0, reply);
             let is_bulk = reply.starts_with(b"$") && reply != b"$-1\r\n";
             let is_count = *name == "PUBLISH" && reply.starts_with(b":");
-            let fits = reply == *right || right.starts_with(b"$2") && is_bulk || is_count;
+            let is_list = *name == "TIME" && reply.starts_with(b"*") && reply != b"*-1\r\n";
+            // In RESP3, whether it was asked for or not.
+            let is_text = name.starts_with("INFO") && reply.starts_with(b"=");
+            let is_nil = *right == b"$-1\r\n" && reply == b"_\r\n";
+            let is_bulk = is_bulk && right.starts_with(b"$2");
+            let fits = reply == *right || is_bulk || is_count || is_list || is_text || is_nil;
             let (fate, why) = match (is_error(reply), needed) {
                 (true, true) => (
                     Fate::Ends,
@@ -254,7 +259,7 @@ fn incomplete_info_keeps_votes_from_counting() {
         let quarantine = config.quarantine_time();
         let mut engine = Engine::new(Arc::new(config), [7; 32], now);
         engine.handle_timeout(now);
-        assert_eq!(engine.poll_link(), Some(LinkRequest::Connect(id(0).into())));
+        assert_eq!(engine.poll_link(), Some(LinkRequest::Connect(id(0))));
         engine.handle_connected(now, id(0));
         answer_handshake(&mut engine, now, info);
         let status = engine.master_status(now, id(0));
@@ -290,13 +295,13 @@ fn answer_handshake(engine: &mut Engine, now: Instant, info: &[u8]) {
 fn each_reply_to_an_acquisition_votes_or_ends() {
     let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
-        let mut rig = Rig::new(1, |builder| builder.ask_holder(false));
+        let mut rig = Rig::new(1, |builder| builder.ask_holder(false).wake_waiters(false));
         rig.stop(0);
         let lock = rig.acquire("a", TTL_MS, 0);
         rig.receive(0, &reply);
         let fate = match reply.as_slice() {
             b"+OK\r\n" => Fate::Answer(Seen::Yes),
-            b"$-1\r\n" => Fate::Answer(Seen::No),
+            b"$-1\r\n" | b"_\r\n" => Fate::Answer(Seen::No),
             error if is_error(error) => Fate::Answer(Seen::Replied),
             _ => Fate::Ends,
         };
@@ -379,7 +384,7 @@ fn each_reply_to_an_extension_votes_or_ends() {
             rig.receive(0, &reply);
             let fate = match reply.as_slice() {
                 b"+OK\r\n" | b":1\r\n" => Fate::Answer(Seen::Yes),
-                b"$-1\r\n" | b":0\r\n" => Fate::Answer(Seen::No),
+                b"$-1\r\n" | b"_\r\n" | b":0\r\n" => Fate::Answer(Seen::No),
                 b"-NOSCRIPT x\r\n" if by == By::Script => Fate::Answer(Seen::Again),
                 error if is_error(error) => Fate::Answer(Seen::Replied),
                 _ => Fate::Ends,
@@ -452,7 +457,7 @@ fn each_reply_to_a_release_answers_or_ends() {
 fn each_reply_about_the_holder_shows_or_ends() {
     let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
-        let mut rig = Rig::new(1, defaults);
+        let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
         let until = rig.now + ms(1500);
         rig.masters[0].put(b"a", b"other", Some(until));
         rig.stop(0);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::model::ModelMaster;
 use crate::rig::{Rig, id};
 use redlatch::engine::Outcome;
 use redlatch::{ExtendError, Options, Quarantine, ReleaseError};
@@ -31,7 +30,7 @@ fn an_unanswered_set_is_released_after_the_reconnect() {
     // In the same instant in which the connection has proved itself.
     let log = rig.masters[0].take_log();
     let echo = log.iter().position(|name| name == "ECHO").expect("a handshake");
-    assert_eq!(log[echo + 1..], ["EVALSHA"], "{log:?}");
+    assert_eq!(log[echo + 1..], ["SUBSCRIBE", "EVALSHA"], "{log:?}");
     assert_eq!(rig.holder_count("a"), 0);
 }
 
@@ -208,8 +207,7 @@ fn each_master_is_released_by_what_it_knows() {
     rig.extend(lock, 20_000);
     rig.release(lock, true);
     let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
-    let expected =
-        [vec!["EVALSHA", "EVALSHA"], vec!["SET", "DELIFEQ", "PUBLISH"], vec!["SET", "DELEX", "PUBLISH"]];
+    let expected = [vec!["EVALSHA", "EVALSHA"], vec!["SET", "DELIFEQ"], vec!["SET", "DELEX"]];
     assert_eq!(logs, expected);
     assert_eq!(rig.holder_count("a"), 0);
 }
@@ -436,28 +434,4 @@ fn a_silent_master_gets_one_release() {
     rig.resume(2);
     assert_eq!(rig.masters[2].take_log(), ["EVALSHA"]);
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
-}
-
-/// A release notifies one group of the waiters by a script. A master with native commands may refuse it.
-#[test]
-fn a_master_without_scripts_publishes_no_release_alone() {
-    let mut rig = Rig::unconnected(3, defaults);
-    rig.masters.iter_mut().for_each(|master| master.is_native = true);
-    rig.masters[0].errors.insert("EVALSHA".into(), "NOPERM x".into());
-    rig.pump();
-    rig.masters.iter_mut().for_each(|master| master.put(b"held", b"other", None));
-    // A client that waits notifies groups of its releases.
-    rig.acquire("held", 10_000, 60_000);
-    rig.advance(ms(100));
-    for index in 0..20 {
-        let name = format!("a{index}");
-        let lock = rig.acquire(&name, 10_000, 0);
-        granted(&mut rig);
-        rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
-        rig.release(lock, false);
-        let is_script = |master: &mut ModelMaster| master.take_log().contains(&"EVALSHA".to_owned());
-        let scripts: Vec<bool> = rig.masters.iter_mut().map(is_script).collect();
-        assert!(!scripts[0] && scripts[1] != scripts[2], "{scripts:?}");
-        assert_eq!(rig.holder_count(&name), 0);
-    }
 }

@@ -13,6 +13,7 @@ mod loss;
 mod masters;
 #[path = "../sim/model.rs"]
 mod model;
+mod parked;
 mod query;
 mod regressions;
 #[path = "../sim/rig.rs"]

@@ -233,7 +233,7 @@ fn an_impossible_reply_to_a_query_ends_the_connection() {
         (b"$1\r\nx\r\n:-3\r\n", false),
         (b"*0\r\n", false),
         (b"+OK\r\n", true),
-        (b":2\r\n", true),
+        (b":3\r\n", true),
         (b"$1\r\nx\r\n", true),
     ] {
         let mut rig = Rig::new(1, defaults);

@@ -12,7 +12,15 @@ use crate::{defaults, denied, granted, ms, no_quorum};
 
 /// Masters with nothing in their logs, and a lock that is held.
 fn rig_with_holder(count: usize) -> (Rig, OpId) {
-    let mut rig = Rig::new(count, defaults);
+    with_holder(Rig::new(count, defaults))
+}
+
+/// The same for a client that does not park.
+fn polling_rig_with_holder(count: usize) -> (Rig, OpId) {
+    with_holder(Rig::new(count, |builder| builder.wake_waiters(false)))
+}
+
+fn with_holder(mut rig: Rig) -> (Rig, OpId) {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     forget_logs(&mut rig);
@@ -223,7 +231,7 @@ fn the_line_is_bounded_and_says_so_at_once() {
 
 #[test]
 fn a_run_of_hand_overs_ends_released() {
-    let (mut rig, mut held) = rig_with_holder(1);
+    let (mut rig, mut held) = polling_rig_with_holder(1);
     for _ in 0..limits::HANDOVER_COUNT_MAX {
         let next = rig.acquire("a", 10_000, 60_000);
         rig.release(held, false);
@@ -245,8 +253,29 @@ fn a_run_of_hand_overs_ends_released() {
 }
 
 #[test]
+fn behind_a_run_of_hand_overs_the_next_parks_behind_others() {
+    let (mut rig, mut held) = rig_with_holder(3);
+    // It waits in the masters' queues by itself, as a caller of another client does.
+    let other = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair());
+    rig.advance(ms(1));
+    for _ in 0..limits::HANDOVER_COUNT_MAX {
+        let next = rig.acquire("a", 10_000, 60_000);
+        rig.release(held, false);
+        assert_eq!(next_holder(&mut rig), next);
+        held = next;
+    }
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.release(held, false);
+    rig.pump();
+    assert_eq!(next_holder(&mut rig), other);
+    assert_eq!(rig.masters[0].parked(rig.now, b"a").len(), 1, "the next of the run parks at once");
+    rig.release(other, false);
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
 fn a_run_of_hand_overs_ends_in_time() {
-    let (mut rig, mut held) = rig_with_holder(1);
+    let (mut rig, mut held) = polling_rig_with_holder(1);
     let turn = limits::HANDOVER_TIME_MAX / 10;
     for _ in 0..9 {
         let next = rig.acquire("a", 10_000, 60_000);
@@ -266,7 +295,7 @@ fn a_run_of_hand_overs_ends_in_time() {
 
 #[test]
 fn a_yielding_pause_does_not_outlast_the_wait() {
-    let (mut rig, held) = rig_with_holder(1);
+    let (mut rig, held) = polling_rig_with_holder(1);
     // A long turn, so the pause would be a tenth of a second at the least.
     rig.advance(limits::HANDOVER_TIME_MAX);
     let next = rig.acquire("a", 10_000, 40);

@@ -67,7 +67,7 @@ fn harm(mut fleet: Fleet, is_over: &AtomicBool) -> Fleet {
                 thread::sleep(pause);
                 harmed.iter().for_each(|index| fleet.master(*index).restart());
             }
-            2 => ask(&mut fleet, &harmed, "CLIENT KILL TYPE normal"),
+            2 => ask(&mut fleet, &harmed, "CLIENT KILL SKIPME yes"),
             3 => ask(&mut fleet, &harmed, "CLIENT KILL TYPE pubsub"),
             4 => ask(&mut fleet, &harmed, "SCRIPT FLUSH"),
             _ => ask(&mut fleet, &harmed, &format!("CLIENT PAUSE {} WRITE", pause.as_millis())),

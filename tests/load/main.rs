@@ -217,7 +217,7 @@ fn assert_none_inside_twice(witness: &Witness) {
 /// reservations do not count.
 fn key_count(master: &mut fleet::Master, has_queues: bool) -> usize {
     let fleet::Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
-    let is_queue = |key: &str| key.starts_with("redlatch:fair:");
+    let is_queue = |key: &str| key.starts_with("redlatch:wait:");
     let is_counted = |key: &str| !key.starts_with("redlatch:") || (has_queues && is_queue(key));
     keys.iter().filter(|key| is_counted(&key.text())).count()
 }

@@ -36,19 +36,17 @@ enum Kind {
     Fenced,
     Fair,
     Reader,
-    Writer,
     Kept,
     Set,
     Reentrant,
     Abandoned,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 8] = [
     Kind::Plain,
     Kind::Fenced,
     Kind::Fair,
     Kind::Reader,
-    Kind::Writer,
     Kind::Kept,
     Kind::Set,
     Kind::Reentrant,
@@ -285,7 +283,6 @@ impl Caller {
             Kind::Fenced => request.fenced(),
             Kind::Fair => request.fair(),
             Kind::Reader => request.shared(),
-            Kind::Writer => request.keep_readers_out(),
             Kind::Kept => request.auto_extend(TTL * 4),
             _ => request,
         };

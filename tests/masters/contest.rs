@@ -51,7 +51,7 @@ pub(crate) struct Rules {
     /// By default all.
     pub(crate) ready_count: Option<usize>,
     pub(crate) way: Way,
-    /// Half of the locks are readers', and who has one alone may keep new readers out.
+    /// Half of the locks are readers'.
     pub(crate) has_readers: bool,
 }
 
@@ -220,10 +220,8 @@ impl Contest {
     fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
         for (index, master) in fleet.masters().enumerate() {
             let keys = master.ask("KEYS *").text();
-            // A ticket whose connection was cut is left to its heartbeat, and the reservation of a writer to
-            // its end.
-            let passes =
-                |name: &str| ["redlatch:fair:", "redlatch:writer:"].iter().any(|own| name.starts_with(own));
+            // The entry of a waiter whose connection was cut is left to its stay.
+            let passes = |name: &str| name.starts_with("redlatch:wait:");
             let mut names = keys.trim_matches(['[', ']']).split(", ").filter(|name| !name.is_empty());
             assert!(
                 names.all(passes) || closing_time > TTL / 2,
@@ -343,12 +341,8 @@ impl Client {
     fn contend(&mut self) {
         let resource = self.rng.random_range(0..RESOURCES.len());
         let wait = Duration::from_millis(self.rng.random_range(0..400_u64).saturating_sub(100));
-        let mode = match self.rng.random_range(0..4) {
-            _ if !self.has_readers => Mode::Alone,
-            0 => Mode::Alone,
-            1 => Mode::KeepingReadersOut,
-            _ => Mode::Shared,
-        };
+        let is_reader = self.has_readers && self.rng.random();
+        let mode = if is_reader { Mode::Shared } else { Mode::Alone };
         let asked = Instant::now();
         let result = self.locker.acquire(RESOURCES[resource], TTL, wait, mode);
         let entered = Instant::now();

@@ -107,7 +107,7 @@ fn a_locked_master_is_named_and_no_obstacle() {
             login: NO_LOGIN,
             begin: |it| {
                 ok(it, "CONFIG SET requirepass secret");
-                it.ask("CLIENT KILL TYPE normal SKIPME yes");
+                it.ask("CLIENT KILL SKIPME yes");
             },
             end: |it| assert_eq!(it.command(&[b"CONFIG", b"SET", b"requirepass", b""]).text(), "OK"),
         },
@@ -131,7 +131,7 @@ fn a_locked_master_is_named_and_no_obstacle() {
             login: NO_LOGIN,
             begin: |it| {
                 ok(it, "CONFIG SET maxclients 1");
-                it.ask("CLIENT KILL TYPE normal SKIPME yes");
+                it.ask("CLIENT KILL SKIPME yes");
             },
             end: |it| ok(it, "CONFIG SET maxclients 100"),
         },

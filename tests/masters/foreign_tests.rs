@@ -38,22 +38,18 @@ const WAIT: Duration = Duration::from_secs(4);
 /// What stands before a lock's name in each key that a lock touches.
 const OWN: &str = "";
 const FENCE: &str = "redlatch:fence:";
-const TICKETS: &str = "redlatch:fair:t:";
-const HEARTBEATS: &str = "redlatch:fair:h:";
-const RESERVATION: &str = "redlatch:writer:";
-const PLACES: [&str; 5] = [OWN, FENCE, TICKETS, HEARTBEATS, RESERVATION];
+const QUEUE: &str = "redlatch:wait:";
+const PLACES: [&str; 3] = [OWN, FENCE, QUEUE];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
-    /// Plain, and keeps readers out while it waits.
-    Insisting,
     Fenced,
     Fair,
     Shared,
 }
 
-const KINDS: [Kind; 5] = [Kind::Plain, Kind::Insisting, Kind::Fenced, Kind::Fair, Kind::Shared];
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
 
 /// A key of somebody else's as it was put on a master.
 struct Foreign {
@@ -101,7 +97,6 @@ impl Kind {
         let options = Options::new();
         match self {
             Self::Plain => options,
-            Self::Insisting => options.keep_readers_out(),
             Self::Fenced => options.fenced(),
             Self::Fair => options.fair(),
             Self::Shared => options.shared(),
@@ -191,8 +186,7 @@ fn no_acquisition_changes_a_foreign_key() {
         let mut worker = Worker::open(&fleet);
         for kind in KINDS {
             let (mut foreign, mut locks) = (Vec::new(), Vec::new());
-            // Somebody has the lock in half of the cases, so that there is a queue, and a writer that
-            // insists.
+            // Somebody has the lock in half of the cases, so that there is a queue.
             let ways = [false, true].into_iter().flat_map(|is_held| waits.map(|wait| (is_held, wait)));
             for ((is_held, wait), (place, value, has_ttl)) in
                 ways.flat_map(|way| cases(&PLACES).map(move |case| (way, case)))
@@ -299,9 +293,9 @@ fn no_renewal_changes_a_foreign_key() {
 fn no_waiter_changes_a_foreign_key() {
     for mut fleet in servers() {
         let mut worker = Worker::open(&fleet);
-        let rows: Vec<_> = [(Kind::Fair, &[TICKETS, HEARTBEATS][..]), (Kind::Insisting, &[RESERVATION])]
+        let rows: Vec<_> = KINDS
             .into_iter()
-            .flat_map(|(kind, places)| cases(places).map(move |case| (kind, case)))
+            .flat_map(|kind| cases(&[QUEUE]).map(move |case| (kind, case)))
             .enumerate()
             .map(|(index, (kind, case))| (kind, case, format!("{kind:?}-{index}")))
             .collect();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{AcquireError, HeldLocks, Lease, Options, Redlock};
+use redlatch::{AcquireError, Client, HeldLocks, Lease, Options, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
@@ -121,21 +121,21 @@ fn drive_outcomes(redlock: &mut Redlock, mut is_it: impl FnMut(redlatch::engine:
 }
 
 #[test]
-fn a_full_server_publishes_releases_and_unlocks_by_force() {
+fn a_full_server_serves_waiters_and_unlocks_by_force() {
     for mut fleet in fleets() {
         let [mut redlock, mut operator] = [(); 2].map(|()| open(settings(&fleet.urls())));
         let lease = acquire(&mut redlock, Kind::Plain, PATIENCE).expect("free");
         drive(&mut redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
-        fill(&mut fleet, true);
-        fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
-        redlock.release(lease).expect("confirmed");
+        let config = settings(&fleet.urls()).build().expect("valid settings");
+        let waiter = Client::open(config).expect("an event loop");
+        let waiting = std::thread::spawn(move || waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire());
         for master in fleet.masters() {
-            eventually(PATIENCE, "the release is published", || {
-                let stats = master.ask("INFO commandstats").text();
-                let line = stats.lines().find(|line| line.starts_with("cmdstat_publish:calls=1,"));
-                line.is_some_and(|line| line.contains("rejected_calls=0,failed_calls=0"))
-            });
+            eventually(PATIENCE, "it waits", || master.ask("ZCARD redlatch:wait:a") == Raw::Integer(1));
         }
+        fill(&mut fleet, true);
+        redlock.release(lease).expect("confirmed");
+        let next = waiting.join().expect("no panic").expect("it is served");
+        next.release().expect("confirmed");
         fill(&mut fleet, false);
         let lease = acquire(&mut redlock, Kind::Plain, PATIENCE).expect("free");
         drive(&mut redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);

@@ -24,7 +24,6 @@ pub(crate) enum Way {
 pub(crate) enum Mode {
     Alone,
     /// With a `Client` only; otherwise alone.
-    KeepingReadersOut,
     Shared,
 }
 
@@ -109,7 +108,6 @@ impl Locker {
 fn request<'a>(client: &'a Client, name: &'a str, mode: Mode) -> LockRequest<'a> {
     match mode {
         Mode::Alone => client.rw_lock(name).write(),
-        Mode::KeepingReadersOut => client.rw_lock(name).prefer_writers().write(),
         Mode::Shared => client.rw_lock(name).read(),
     }
 }

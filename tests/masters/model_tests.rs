@@ -12,11 +12,12 @@
 //! ```
 
 mod commands;
-mod fair;
 mod messages;
 #[path = "../sim/model.rs"]
 mod model;
+mod parked;
 mod readers;
+mod versions;
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

@@ -110,7 +110,7 @@ fn killed_connections_lose_no_outcome() {
         let names: Vec<String> = (0..COUNT).map(|index| format!("{round}:{index}")).collect();
         submit_all(&mut redlock, &names, ttl);
         redlock.flush();
-        assert_eq!(fleet.master(round % 3).ask("CLIENT KILL TYPE normal SKIPME yes").text(), "1");
+        assert_eq!(fleet.master(round % 3).ask("CLIENT KILL SKIPME yes").text(), "1");
         let mut granted = Vec::new();
         for _ in 0..COUNT {
             match next_outcome(&mut redlock) {

@@ -174,7 +174,7 @@ fn a_loading_master_refuses_each_operation_by_name() {
 }
 
 /// The rights of docs/operating.md for all kinds of locks, and what it adds to them.
-pub(crate) const RIGHTS: [&str; 33] = [
+pub(crate) const RIGHTS: [&str; 30] = [
     "set",
     "get",
     "del",
@@ -190,7 +190,6 @@ pub(crate) const RIGHTS: [&str; 33] = [
     "client|setname",
     "publish",
     "subscribe",
-    "unsubscribe",
     "time",
     "type",
     "pexpireat",
@@ -200,8 +199,6 @@ pub(crate) const RIGHTS: [&str; 33] = [
     "zscore",
     "zremrangebyscore",
     "exists",
-    "zrank",
-    "zrevrange",
     "zrangebyscore",
     "delifeq",
     "&",
@@ -216,7 +213,8 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
         Operation::Acquire(Kind::Plain) => vec!["set"],
         // Their scripts are not loaded before: they are sent in full once a master does not know them.
         Operation::Acquire(Kind::Fenced) => vec!["evalsha", "eval", "time", "get", "set"],
-        Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "exists", "set"],
+        // Without TIME it has no queue, and asks as for a plain lock.
+        Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "get", "zrange", "exists", "set"],
         Operation::Acquire(Kind::Shared) => {
             vec![
                 "evalsha",
@@ -234,10 +232,9 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
         Operation::Extend(Kind::Shared) => {
             vec!["evalsha", "time", "zscore", "zremrangebyscore", "zadd", "zrange", "pexpireat"]
         }
-        Operation::Release(Kind::Shared) => {
-            vec!["evalsha", "zrem", "time", "zremrangebyscore", "zrange", "del"]
-        }
+        Operation::Release(Kind::Shared) => vec!["evalsha", "zrem", "time"],
         Operation::Release(Kind::Fenced) => vec!["evalsha", "get", "del"],
+        Operation::Release(Kind::Fair) if native.del_if_eq => vec!["get", "del"],
         // A server with the native command has the script beside it.
         Operation::Extend(_) if native.set_if_eq => vec![],
         Operation::Extend(_) => vec!["evalsha", "get", "pexpire"],

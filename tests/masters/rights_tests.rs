@@ -15,13 +15,7 @@ use crate::refusal_tests::{KINDS, Kind, RIGHTS, TTL, acquire, inspect, open};
 const PAGE: &str = include_str!("../../docs/operating.md");
 
 /// The feature sets of the page, in its order.
-const FEATURES: [&[Kind]; 5] = [
-    &[Kind::Plain],
-    &[Kind::Plain, Kind::Fenced],
-    &[Kind::Plain, Kind::Fair],
-    &[Kind::Plain, Kind::Fenced, Kind::Shared],
-    &KINDS,
-];
+const FEATURES: [&[Kind]; 2] = [&[Kind::Plain, Kind::Fenced, Kind::Fair], &KINDS];
 
 /// The rules of the page's lines for `redis-cli`, each with its locks.
 fn rules() -> Vec<(&'static str, &'static [Kind])> {
@@ -42,7 +36,7 @@ fn use_all(master: &Master, kinds: &[Kind]) {
         let mut guard = acquire(&client, kind);
         guard.extend(TTL).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
         inspect(&other, kind.name()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
-        let waiter = kind.request(&other, kind.name()).keep_readers_out().wait(PATIENCE).acquire_async();
+        let waiter = kind.request(&other, kind.name()).wait(PATIENCE).acquire_async();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.wait());
             guard.release().unwrap_or_else(|error| panic!("{kind:?}: {error}"));

@@ -123,7 +123,7 @@ fn a_new_replica_is_refused_after_reconnecting() {
     wait_for_all(&mut redlock);
     let primary = fleet.master(0).port();
     assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
-    fleet.master(1).ask("CLIENT KILL TYPE normal SKIPME yes");
+    fleet.master(1).ask("CLIENT KILL SKIPME yes");
     drive(
         &mut redlock,
         "it is refused",

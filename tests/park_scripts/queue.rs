@@ -174,18 +174,58 @@ fn a_ticket_is_limited_to_the_time_asked() {
 }
 
 #[test]
-fn the_first_waiter_learns_of_the_holder() {
+fn each_waiter_learns_of_the_holder() {
     let mut rig = Rig::new();
     rig.hold("20-bytes-of-a-token.\tworker 7");
     let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    let Answer::Waiting { left_ms, label, .. } = first.park() else { panic!("it is held") };
-    assert!((1..=HOUR_MS).contains(&left_ms), "{left_ms}");
-    assert_eq!(label, "\\tworker 7");
-    let Answer::Waiting { left_ms, label, .. } = second.park() else { panic!("it is held") };
-    assert_eq!((left_ms, label.as_str()), (-3, ""));
+    for (answer, is_first) in [(first.waits(), true), (second.waits(), false), (first.waits(), true)] {
+        assert!((1..=HOUR_MS).contains(&answer.left_ms), "{answer:?}");
+        assert_eq!((answer.is_first, answer.readers, answer.label.as_str()), (is_first, 0, "\\tworker 7"));
+    }
+    rig.call(&["PERSIST", LOCK]);
+    assert_eq!(second.waits().left_ms, -1, "no end");
     rig.hold("a longer token of another library");
-    let Answer::Waiting { label, .. } = first.park() else { panic!("it is held") };
-    assert_eq!(label, "", "no part of a token");
+    assert_eq!(first.waits().label, "", "no part of a token");
+    let value = format!("20-bytes-of-a-token.\t{}", "x".repeat(1000));
+    rig.hold(&value);
+    assert_eq!(first.waits().label.len(), "\\t".len() + 65, "one byte more than a label may have");
+}
+
+#[test]
+fn a_waiter_behind_a_free_key_learns_so() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.fresh_ms = 0;
+    first.waits();
+    rig.call(&["DEL", LOCK]);
+    let answer = second.waits();
+    assert_eq!((answer.is_first, answer.left_ms, answer.label.as_str()), (false, -2, ""));
+    assert_eq!(first.messages(), [first.ring()]);
+}
+
+#[test]
+fn a_late_park_is_never_first() {
+    let mut rig = Rig::new();
+    rig.hold("20-bytes-of-a-token.\tworker 7");
+    let (mut first, mut late) = (rig.waiter(1), rig.waiter(1));
+    first.next_round();
+    assert!(first.waits().is_first);
+    let answer = late.waits();
+    assert_eq!((answer.is_first, answer.label.as_str()), (false, "\\tworker 7"));
+}
+
+#[test]
+fn a_park_that_reads_nothing_still_waits() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    rig.call(&["ACL", "SETUSER", "default", "-pttl"]);
+    let answer = first.park();
+    rig.call(&["ACL", "SETUSER", "default", "+@all"]);
+    let Answer::Waiting(answer) = answer else { panic!("its entry is there: {answer:?}") };
+    assert_eq!((answer.is_first, answer.left_ms), (true, -3));
+    assert_eq!(rig.waiting(), [first.name()]);
 }
 
 #[test]

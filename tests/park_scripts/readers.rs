@@ -1,6 +1,7 @@
 //! Readers and writers of one lock in one queue.
 
-use crate::rig::{FORCE_UNLOCK, HOUR_MS, LOCK, QUEUE, Rig, SHARED_RELEASE, Waiter};
+use crate::rig::{FORCE_UNLOCK, HOUR_MS, LOCK, QUEUE, Rig, SHARED_ACQUIRE, SHARED_RELEASE, Waiter};
+use crate::wire::Value;
 
 fn release(rig: &mut Rig, reader: &Waiter) -> i64 {
     rig.run(SHARED_RELEASE, &[&reader.value]).int()
@@ -49,7 +50,9 @@ fn a_writer_waits_for_all_readers() {
     let mut rig = Rig::new();
     let (mut reader, mut writer) = (rig.waiter(1).reader(), rig.waiter(2));
     assert!(reader.park().is_granted());
-    writer.waits();
+    let answer = writer.waits();
+    assert_eq!((answer.readers, answer.label.as_str()), (1, ""));
+    assert!((1..=HOUR_MS + 1).contains(&answer.left_ms), "{answer:?}");
     assert_eq!(rig.serve(), 0);
     assert_eq!(rig.readers(), [reader.value.clone()]);
     assert_eq!(rig.run(FORCE_UNLOCK, &[]).int(), 2);
@@ -164,4 +167,74 @@ fn the_last_reader_may_only_ring() {
     assert_eq!(release(&mut rig, &reader), 2);
     assert_eq!(rig.call(&["EXISTS", LOCK]).int(), 0);
     assert_eq!(writer.messages(), [writer.ring()]);
+}
+
+/// A reader's first attempt.
+fn acquire(rig: &mut Rig, value: &str) -> Value {
+    rig.run(SHARED_ACQUIRE, &[value, &HOUR_MS.to_string()])
+}
+
+#[test]
+fn a_live_first_entry_refuses_a_reader() {
+    let mut rig = Rig::new();
+    assert_eq!(acquire(&mut rig, "a"), Value::Text("OK".into()));
+    let mut writer = rig.waiter(1);
+    writer.waits();
+    let left_ms = acquire(&mut rig, "b").int();
+    assert!((1..=HOUR_MS).contains(&left_ms), "{left_ms}");
+    assert_eq!(acquire(&mut rig, "a"), Value::Text("OWN".into()), "it is there already");
+    assert_eq!(rig.readers(), ["a"]);
+    assert_eq!(writer.unpark(&mut rig), 0);
+    assert_eq!(acquire(&mut rig, "b"), Value::Text("OK".into()));
+    rig.call(&["DEL", LOCK]);
+    rig.hold("other");
+    writer.next_round();
+    writer.fresh_ms = 0;
+    writer.waits();
+    rig.call(&["DEL", LOCK]);
+    let left_ms = acquire(&mut rig, "c").int();
+    assert!((1..=HOUR_MS).contains(&left_ms), "also where the lock is free: {left_ms}");
+    assert_eq!(rig.call(&["EXISTS", LOCK]).int(), 0);
+    assert_eq!(writer.messages(), [""; 0], "nobody is served");
+}
+
+#[test]
+fn a_dead_first_entry_refuses_no_reader() {
+    let mut rig = Rig::new();
+    for stay_ms in [1, 11 * HOUR_MS] {
+        rig.call(&["FLUSHALL"]);
+        rig.hold("other");
+        let mut writer = rig.waiter(1);
+        writer.stay_ms = stay_ms;
+        writer.waits();
+        rig.call(&["DEL", LOCK]);
+        let end_ms = rig.now_ms() + 1;
+        rig.pass(end_ms);
+        assert_eq!(acquire(&mut rig, "a"), Value::Text("OK".into()), "{stay_ms}");
+        assert_eq!(rig.waiting(), [writer.name()], "it stays for the next that serves");
+    }
+}
+
+#[test]
+fn a_foreign_queue_refuses_no_reader() {
+    let mut rig = Rig::new();
+    let end_ms = rig.now_ms() + HOUR_MS;
+    let lookalike = format!("{:32}{end_ms:013}", "redlatch:2:");
+    for words in [&["SET", QUEUE, "x"][..], &["ZADD", QUEUE, "1", &lookalike], &["HSET", QUEUE, "x", "y"]] {
+        rig.call(&["FLUSHALL"]);
+        rig.call(words);
+        assert_eq!(acquire(&mut rig, "a"), Value::Text("OK".into()), "{words:?}");
+        assert_eq!(rig.call(&["EXISTS", QUEUE]).int(), 1, "it stays");
+    }
+}
+
+#[test]
+fn a_value_or_another_s_set_refuses_a_reader() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let left_ms = acquire(&mut rig, "a").int();
+    assert!((1..=HOUR_MS).contains(&left_ms), "{left_ms}");
+    rig.call(&["DEL", LOCK]);
+    rig.call(&["ZADD", LOCK, "1", "x"]);
+    assert_eq!(acquire(&mut rig, "a").int(), -1);
 }

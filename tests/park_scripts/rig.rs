@@ -1,5 +1,6 @@
 //! A server, the scripts, and waiters that park there.
 
+use redlatch::internals::SCRIPTS;
 use redlatch::testing::Fleet;
 
 use crate::wire::{Value, Wire};
@@ -13,28 +14,22 @@ pub const HOUR_MS: i64 = 3_600_000;
 pub const HALF_US: i64 = 3_600_000_000;
 pub const FENCE_TTL_MS: i64 = 4 * HOUR_MS;
 
-macro_rules! scripts {
-    ($($name:ident: [$($file:literal),+];)+) => {
-        $(pub const $name: &str =
-            concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+);)+
-        pub const SCRIPTS: &[&str] = &[$($name),+];
-    };
-}
+/// The names of the scripts.
+pub const PARK: &str = "park";
+pub const UNPARK: &str = "unpark";
+pub const SERVE: &str = "serve";
+pub const RELEASE: &str = "release_serve";
+pub const FENCED_RELEASE: &str = "fenced_release_serve";
+pub const SHARED_ACQUIRE: &str = "shared_acquire_queue";
+pub const SHARED_RELEASE: &str = "shared_release_serve";
+pub const FORCE_UNLOCK: &str = "force_unlock_serve";
+pub const SWAP: &str = "swap_parked";
 
-scripts! {
-    PARK: ["queue", "key", "serve", "park"];
-    UNPARK: ["queue", "key", "fence", "serve", "unpark"];
-    SERVE: ["queue", "key", "serve", "serve_bare"];
-    RELEASE: ["queue", "key", "serve", "release"];
-    FENCED_RELEASE: ["queue", "key", "fence", "serve", "fenced_release"];
-    SHARED_RELEASE: ["queue", "key", "serve", "shared_release"];
-    FORCE_UNLOCK: ["queue", "key", "serve", "force_unlock"];
-    SWAP: ["queue", "swap"];
-}
-
-/// Hours instead of seconds: no pause of the machine ends a stay or shifts a ticket.
-fn patient(script: &str) -> String {
-    let long = script.replace("'redlatch:1:', 3000, 200", "'redlatch:1:', 36000000, 200");
+/// The text of a script with hours instead of seconds, so that no pause of the machine ends a stay or shifts
+/// a ticket.
+fn patient(name: &str) -> String {
+    let script = SCRIPTS.iter().find(|it| it.name == name).expect("a script of this name");
+    let long = script.text.replace("'redlatch:1:', 3000, 200", "'redlatch:1:', 36000000, 200");
     let long = long.replace("4096, 3000000", "4096, 3600000000");
     assert!(long.contains("36000000, 200") && long.contains("4096, 3600000000"), "constants of queue.lua");
     long
@@ -70,10 +65,11 @@ impl Rig {
         self.admin.call(words)
     }
 
-    /// Runs a script with the keys of the lock.
-    pub fn run(&mut self, script: &str, args: &[&str]) -> Value {
-        let text = patient(script);
-        let keys: &[&str] = if script == SWAP { &[LOCK, QUEUE] } else { &[LOCK, QUEUE, FENCE] };
+    /// Runs the script of this name with the keys of the lock.
+    pub fn run(&mut self, name: &str, args: &[&str]) -> Value {
+        let text = patient(name);
+        let has_fence = ![SWAP, SHARED_ACQUIRE].contains(&name);
+        let keys: &[&str] = if has_fence { &[LOCK, QUEUE, FENCE] } else { &[LOCK, QUEUE] };
         let key_count = keys.len().to_string();
         self.admin.call(&[&["EVAL", &text, &key_count], keys, args].concat())
     }
@@ -154,8 +150,21 @@ pub fn clock_us(wire: &mut Wire) -> i64 {
 pub enum Answer {
     Granted { ticket: i64, more: bool },
     Own,
-    Waiting { ticket: i64, more: bool, left_ms: i64, label: String, reason: i64, fence: i64 },
+    Waiting(Waiting),
     Error(String),
+}
+
+/// An answer to a waiter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    pub ticket: i64,
+    pub more: bool,
+    pub is_first: bool,
+    pub left_ms: i64,
+    pub readers: i64,
+    pub label: String,
+    pub reason: i64,
+    pub fence: i64,
 }
 
 impl Answer {
@@ -170,10 +179,12 @@ impl Answer {
         match (items[0].int(), items.len()) {
             (1, 4) => Answer::Granted { ticket, more },
             (2, 4) => Answer::Own,
-            (0, 8) => {
-                let label = items[5].text().to_owned();
-                let [left_ms, reason, fence] = [4, 6, 7].map(|place: usize| items[place].int());
-                Answer::Waiting { ticket, more, left_ms, label, reason, fence }
+            (0, 10) => {
+                let label = items[7].text().to_owned();
+                let [first, left_ms, readers] = [4, 5, 6].map(|place: usize| items[place].int());
+                let [reason, fence] = [8, 9].map(|place: usize| items[place].int());
+                let is_first = first == 1;
+                Answer::Waiting(Waiting { ticket, more, is_first, left_ms, readers, label, reason, fence })
             }
             _ => panic!("no answer of a park: {value:?}"),
         }
@@ -183,13 +194,9 @@ impl Answer {
         matches!(self, Answer::Granted { .. })
     }
 
-    pub fn is_waiting(&self) -> bool {
-        matches!(self, Answer::Waiting { .. })
-    }
-
     pub fn ticket(&self) -> i64 {
         match self {
-            Answer::Granted { ticket, .. } | Answer::Waiting { ticket, .. } => *ticket,
+            Answer::Granted { ticket, .. } | Answer::Waiting(Waiting { ticket, .. }) => *ticket,
             other => panic!("no ticket: {other:?}"),
         }
     }
@@ -298,16 +305,18 @@ impl Waiter {
             self.value.clone(),
         ];
         let answer = Answer::new(&self.wire.call(&words));
-        if matches!(answer, Answer::Granted { .. } | Answer::Waiting { .. }) {
+        if matches!(answer, Answer::Granted { .. } | Answer::Waiting(_)) {
             self.at = answer.ticket().to_string();
         }
         answer
     }
 
-    /// Parks behind a holder.
-    pub fn waits(&mut self) {
-        let answer = self.park();
-        assert!(answer.is_waiting(), "{answer:?}");
+    /// Parks and is not granted. Returns the answer.
+    pub fn waits(&mut self) -> Waiting {
+        match self.park() {
+            Answer::Waiting(waiting) => waiting,
+            other => panic!("it does not wait: {other:?}"),
+        }
     }
 
     pub fn unpark(&mut self, rig: &mut Rig) -> i64 {

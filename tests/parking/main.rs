@@ -1,6 +1,6 @@
-//! An exhaustive model of parked attempts: how clients will wait for a lock that another client holds.
+//! An exhaustive model of parked attempts: how clients wait for a lock that another client holds.
 //!
-//! It models the *specification of a coming change*, not today's code: nothing of the crate is called. Its
+//! It models the *rules*, not the code: nothing of the crate is called. Its
 //! results are true of the rules. The simulator (`tests/sim`) shows what is true of the code.
 //!
 //! | it has | it does not have |

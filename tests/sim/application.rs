@@ -33,15 +33,13 @@ impl World {
         let is_fenced = self.habits.fenced_ppm > 0 && chance(&mut self.rng, self.habits.fenced_ppm);
         let is_fair = self.habits.fair_ppm > 0 && chance(&mut self.rng, self.habits.fair_ppm);
         let is_shared = self.habits.shared_ppm > 0 && chance(&mut self.rng, self.habits.shared_ppm);
-        let keeps_out = self.habits.reservation_ppm > 0 && chance(&mut self.rng, self.habits.reservation_ppm);
         let options = Options::new().ttl(ttl).wait(wait);
-        let options = match (is_shared, is_fair, is_fenced) {
+        match (is_shared, is_fair, is_fenced) {
             (true, ..) => options.shared(),
             (false, true, _) => options.fair(),
             (false, false, true) => options.fenced(),
             (false, false, false) => options,
-        };
-        if keeps_out { options.keep_readers_out() } else { options }
+        }
     }
 
     pub fn submit_fenced(

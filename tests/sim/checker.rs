@@ -9,11 +9,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Instant;
 
 use redlatch::engine::{MasterId, MasterSet, OpId, quorum};
-use redlatch::limits;
 
 use crate::clock::Time;
-use crate::model::{Keys, ModelMaster, Wall, fence_in, lease_end, leases, token_of};
+use crate::model::{Keys, Wall, fence_in, lease_end, leases, token_of};
 use crate::network::Conn;
+use crate::parked::Parking;
 
 /// The truth about one token.
 pub struct Facts {
@@ -71,29 +71,18 @@ pub struct Guard {
     pub is_void: bool,
 }
 
-/// Waiters for a fair lock.
+/// A waiter for a fair lock.
 pub struct Waiter {
     pub client: usize,
     pub lock: OpId,
     key: Vec<u8>,
     /// When it asked.
     asked_at: Time,
-    /// Its id, and when it had its ticket.
-    allotted: Option<(Vec<u8>, Time)>,
-    /// Masters that have had its ticket since.
-    holders: MasterSet,
-    /// By master, the end of the last heartbeat that it was seen to have there.
-    heartbeats: Vec<Option<i64>>,
 }
 
 impl Waiter {
     pub fn new(client: usize, lock: OpId, key: &[u8], asked_at: Time) -> Self {
-        let (holders, heartbeats) = (MasterSet::EMPTY, vec![None; limits::MASTER_COUNT_MAX]);
-        Self { client, lock, key: key.to_vec(), asked_at, allotted: None, holders, heartbeats }
-    }
-
-    pub fn has_ticket(&self) -> bool {
-        self.allotted.is_some()
+        Self { client, lock, key: key.to_vec(), asked_at }
     }
 }
 
@@ -121,6 +110,8 @@ pub struct Checker {
     master_count: usize,
     pub server_count: usize,
     pub facts: HashMap<Vec<u8>, Facts, BuildHasherDefault<TokenHasher>>,
+    /// By token and master, the attempts that were ever parked.
+    pub parkings: HashMap<Vec<u8>, BTreeMap<usize, Parking>, BuildHasherDefault<TokenHasher>>,
     pub guards: Vec<Guard>,
     /// By client and key, the masters that ever refused it.
     refused: Vec<(usize, Vec<u8>, MasterSet)>,
@@ -135,6 +126,8 @@ pub struct Checker {
     pub forced: BTreeMap<(usize, usize, Vec<u8>), u32>,
     /// In the order in which they asked.
     pub waiters: Vec<Waiter>,
+    /// Their order is promised to those who asked later.
+    disturbed_until: Time,
     pub guard_count: u64,
     pub void_count: u64,
 }
@@ -145,6 +138,7 @@ impl Checker {
             master_count,
             server_count: master_count,
             facts: HashMap::default(),
+            parkings: HashMap::default(),
             guards: Vec::new(),
             refused: Vec::new(),
             violation: None,
@@ -153,6 +147,7 @@ impl Checker {
             issued: Vec::new(),
             forced: BTreeMap::new(),
             waiters: Vec::new(),
+            disturbed_until: Time::MAX,
             guard_count: 0,
             void_count: 0,
         }
@@ -254,55 +249,33 @@ impl Checker {
         self.issued.push(issued);
     }
 
-    /// A waiter without one has its ticket, which these masters have.
-    pub fn note_ticket(&mut self, client: usize, lock: OpId, id: &[u8], now: Time, holders: MasterSet) {
-        let waiter = self.waiters.iter_mut().find(|it| it.client == client && it.lock == lock);
-        if let Some(waiter) = waiter.filter(|it| it.allotted.is_none()) {
-            (waiter.allotted, waiter.holders) = (Some((id.to_vec(), now)), holders);
-        }
-    }
-
-    /// Looks at the tickets that a master has. One that is gone is lost there by a fault, or where its waiter
-    /// was not heard of for a heartbeat. Nothing else may remove it: it goes on counting.
-    pub fn follow_queue(&mut self, master: usize, model: &ModelMaster, now: Instant, is_fault: bool) {
-        let now_ms = model.wall.ms(now);
-        let longest = i64::try_from(limits::FAIR_HEARTBEAT.as_millis()).expect("small");
-        let is_over = |end: i64| end <= now_ms || end > now_ms + longest;
-        for waiter in &mut self.waiters {
-            let Some((ticket, _)) = &waiter.allotted else { continue };
-            let seen = &mut waiter.heartbeats[master];
-            let end = model.heartbeat(now, &waiter.key, ticket);
-            // One command may remove it and the next one put it back before anybody looks.
-            if seen.is_some_and(is_over) || end.is_none() && (is_fault || seen.is_none()) {
-                waiter.holders.remove(id(master));
-            }
-            *seen = end.or(*seen);
-        }
-    }
-
     /// A waiter is not waiting any more.
     pub fn end_waiting(&mut self, client: usize, lock: OpId) {
         self.waiters.retain(|it| it.client != client || it.lock != lock);
     }
 
-    /// A waiter has the lock: nobody has waited longer who had its ticket before this one asked, as long as a
-    /// quorum of masters has had that ticket since.
-    pub fn note_turn(&mut self, client: usize, lock: OpId) -> bool {
-        let quorum = self.quorum();
-        let Some(place) = self.waiters.iter().position(|it| it.client == client && it.lock == lock) else {
-            return false;
-        };
+    /// Nothing goes wrong: the order of the fair waiters who ask from now on is promised.
+    pub const fn judge_order(&mut self, from: Time) {
+        self.disturbed_until = from;
+    }
+
+    /// A waiter has the lock: since nothing went wrong, nobody waits for it who asked before this one by more
+    /// than this time. Returns how long it waited, if it was fair.
+    pub fn note_turn(&mut self, client: usize, lock: OpId, slack: Time, now: Time) -> Option<Time> {
+        let place = self.waiters.iter().position(|it| it.client == client && it.lock == lock)?;
         let it = self.waiters.remove(place);
         let is_passed = |other: &&Waiter| {
             other.key == it.key
-                && other.holders.has(quorum)
-                && other.allotted.as_ref().is_some_and(|(_, at)| *at < it.asked_at)
+                && other.asked_at > self.disturbed_until
+                && other.asked_at + slack < it.asked_at
         };
         if let Some(other) = self.waiters.iter().find(is_passed) {
-            let text = format!("FAIR: c{client} {lock:?} came before c{} {:?}", other.client, other.lock);
+            let by = it.asked_at - other.asked_at;
+            let text =
+                format!("FAIR: c{client} {lock:?} passes c{} {:?}, {by} ns older", other.client, other.lock);
             self.violate(text);
         }
-        it.allotted.is_some()
+        Some(now - it.asked_at)
     }
 
     /// A master refused a key to a client.

@@ -74,7 +74,6 @@ impl World {
             self.checker.note_fences_lost(master, now, &before, &after);
         }
         self.checker.note_return(master, wall, [&before, &after]);
-        self.note_queues_lost(master);
         self.void_guards();
     }
 
@@ -114,7 +113,7 @@ impl World {
         let life = it.life;
         for conn in self.conns.iter_mut().filter(|conn| conn.master == master && conn.master_life + 1 == life)
         {
-            conn.master_life = life;
+            (conn.master_life, conn.is_replaced) = (life, true);
         }
     }
 
@@ -169,7 +168,6 @@ impl World {
         let now = self.masters[master].clock.at(self.now);
         self.checker.note_fences_lost(master, now, &before, &after);
         self.checker.note_return(master, wall, [&before, &after]);
-        self.note_queues_lost(master);
         self.void_guards();
     }
 
@@ -185,7 +183,6 @@ impl World {
         self.deceive(master);
         let it = &self.masters[master];
         self.checker.note_loss(master, it.model.wall, [it.model.keys(), &Keys::new()], false);
-        self.note_queues_lost(master);
         self.void_guards();
     }
 
@@ -245,7 +242,7 @@ impl World {
         if self.clients[client].is_down {
             return;
         }
-        (0..2 * self.config.master_count()).for_each(|place| self.leave_conn(client, place));
+        (0..self.config.master_count()).for_each(|place| self.leave_conn(client, place));
         let it = &mut self.clients[client];
         it.is_down = true;
         it.wake_at = Time::MAX;

@@ -114,7 +114,7 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     if is_traced {
         world.trace = Some(Vec::new());
     }
-    let is_lively = chaos(&mut world);
+    let is_lively = chaos(&mut world, seed);
     if world.checker.violation.is_none() {
         finish(&mut world, is_lively);
     }
@@ -147,6 +147,10 @@ fn begin(seed: u64) -> World {
     if rng.random() {
         builder = builder.answer_timeout(Duration::from_millis(rng.random_range(5..=200)));
     }
+    if is_orderly(seed) {
+        let answer_timeout = Duration::from_millis(200);
+        builder = builder.quarantine(Quarantine::Trust).answer_timeout(answer_timeout).wake_waiters(true);
+    }
     let mut world = World::new(seed, builder.build().expect("valid settings"));
     // Not drawn, so that the histories of one way are what they were without the other.
     world.has_desks = seed % 2 == 1;
@@ -174,7 +178,6 @@ fn begin(seed: u64) -> World {
     // Not drawn either.
     world.habits.fair_ppm = [0, 0, 1_000_000, 500_000][usize::try_from(seed % 4).expect("small")];
     world.habits.shared_ppm = [0, 0, 300_000, 700_000][rng.random_range(0..4)];
-    world.habits.reservation_ppm = [0, 300_000][rng.random_range(0..2)];
     world.habits.label_ppm = [0, 500_000][usize::try_from(seed / 4 % 2).expect("small")];
     // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
     let is_beyond = rng.random_range(0..20) == 0;
@@ -191,7 +194,18 @@ fn begin(seed: u64) -> World {
         world.clients[client].wall_us = wall_of(&mut rng, max_ttl_us);
     }
     begin_families(seed, &mut world);
+    if is_orderly(seed) {
+        world.pause_ppm = 0;
+        world.weather.slow_ppm = 0;
+        world.habits.shared_ppm = 0;
+        world.checker.judge_order(SECOND);
+    }
     world
+}
+
+/// Whether nothing goes wrong in this history, so that the order of fair locks is judged.
+const fn is_orderly(seed: u64) -> bool {
+    seed % 32 == 14
 }
 
 /// The masters' clocks, their uptimes, and what they already have.
@@ -254,9 +268,12 @@ fn clocks_agree(world: &World) -> bool {
 }
 
 /// Lets things go wrong for a while. True if all can be well again afterwards.
-fn chaos(world: &mut World) -> bool {
+fn chaos(world: &mut World, seed: u64) -> bool {
     // A few kinds in each history, so that some go far without meeting the others.
-    let kinds: Vec<_> = FAULTS.iter().filter(|_| world.rng.random_range(0..4) == 0).collect();
+    let mut kinds: Vec<_> = FAULTS.iter().filter(|_| world.rng.random_range(0..4) == 0).collect();
+    if is_orderly(seed) {
+        kinds.clear();
+    }
     let interval = world.rng.random_range(30 * MS..=800 * MS);
     let end = world.rng.random_range(SECOND..=6 * SECOND);
     let mut is_lively = true;
@@ -278,8 +295,8 @@ fn chaos(world: &mut World) -> bool {
 fn inject(world: &mut World, fault: Fault) {
     let master = world.rng.random_range(0..world.masters.len());
     let client = world.rng.random_range(0..world.clients.len());
-    // Which of a client's connections; the second half of them is for news.
-    let place = world.rng.random_range(0..2 * world.masters.len());
+    // Which of a client's connections.
+    let place = world.rng.random_range(0..world.masters.len());
     let scale = [10 * MS, 200 * MS, 2 * SECOND, 8 * SECOND][world.rng.random_range(0..4)];
     let time = world.rng.random_range(MS..=scale);
     match fault {
@@ -288,7 +305,7 @@ fn inject(world: &mut World, fault: Fault) {
         Fault::StallBoth => world.stall(client, place, true, true, time),
         Fault::Reset => world.reset_conn(client, place),
         Fault::ResetAll => {
-            (0..2 * world.masters.len()).for_each(|place| world.reset_conn(client, place));
+            (0..world.masters.len()).for_each(|place| world.reset_conn(client, place));
         }
         Fault::Stray => {
             world.stall(client, place, true, false, time);
@@ -362,7 +379,7 @@ fn finish(world: &mut World, is_lively: bool) {
         ns(redlatch::limits::SILENCE_MAX + redlatch::limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
     // And the heartbeat of those who died.
     let heartbeats = if world.habits.fair_ppm > 0 { 2 } else { 0 };
-    let settled = settled + ns(redlatch::limits::FAIR_HEARTBEAT) * heartbeats;
+    let settled = settled + ns(redlatch::limits::STAY) * heartbeats;
     let keys = world.habits.keys.clone();
     let ttl = world.habits.ttls[0];
     let first = &mut world.clients[0];
@@ -413,11 +430,6 @@ fn check_leftovers(world: &mut World) {
             .filter(|&master| world.is_connected(client, master))
             .map(|master| it.engine.owed_count(id(master)))
             .sum();
-        if it.engine.subscription_links().count() > 0 {
-            let why = format!("c{client} still subscribes though nobody waits");
-            world.checker.violate(why);
-            return;
-        }
         if client != 0 && (held > 0 || claims > 0) || owed > 0 {
             world.checker.violate(format!(
                 "I9: c{client} ends with {held} locks, {claims} claims, {owed} replies owed"

@@ -1,8 +1,8 @@
 //! The scripts themselves, run by a real Lua 5.1 on a model master's data, with the conversions that Redis
 //! makes between its replies and Lua's values.
 //!
-//! Which scripts run so is a matter of the thread: [`with_lua`] for all that a schedule does, [`with_broken`]
-//! for the same with one script broken. Else model masters run their own.
+//! Scripts that have no likeness in Rust always run so. For the others it is a matter of the thread:
+//! [`with_lua`] for all that a schedule does, [`with_broken`] for the same with one script broken.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,8 @@ use std::time::Instant;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
 use redlatch::internals::NamedScript;
 
-use crate::model::{Answer, Interpreter, ModelMaster, Refusal};
+use super::answer::shown;
+use super::{Answer, Interpreter, ModelMaster, Refusal};
 
 /// A script with a text that is not the engine's.
 #[derive(Debug, Clone)]
@@ -80,7 +81,8 @@ fn is_refused(name: &str) -> bool {
     })
 }
 
-fn run(
+/// Runs a script, or the broken one in its place. The interpreter is the thread's own.
+pub fn run(
     model: &mut ModelMaster,
     now: Instant,
     script: &'static NamedScript,
@@ -89,9 +91,19 @@ fn run(
 ) -> Result<Answer, Refusal> {
     BREAKS.with_borrow(|breaks| {
         let broken = breaks.iter().find(|it| it.script == script.name);
-        let text = broken.map_or(script.text, |it| &it.text);
-        RUNNER.with(|runner| runner.run(model, now, text, [keys, args]))
+        let code = match broken {
+            Some(it) => Code { id: &it.text, text: &it.text },
+            None => Code { id: script.sha, text: script.text },
+        };
+        RUNNER.with(|runner| runner.run(model, now, code, [keys, args]))
     })
+}
+
+/// A script as it runs, and what it is known by once it is compiled.
+#[derive(Clone, Copy)]
+struct Code<'a> {
+    id: &'a str,
+    text: &'a str,
 }
 
 /// One Lua state, and the scripts that it has compiled.
@@ -133,7 +145,7 @@ impl Runner {
         &self,
         model: &mut ModelMaster,
         now: Instant,
-        text: &str,
+        code: Code<'_>,
         [keys, args]: [&[&[u8]]; 2],
     ) -> Result<Answer, Refusal> {
         let lua = &self.lua;
@@ -147,7 +159,7 @@ impl Runner {
                 globals.raw_set(name, words.collect::<mlua::Result<Vec<_>>>()?)?;
             }
             let run: Function = globals.raw_get("run")?;
-            let (value, raised): (LuaValue, Option<LuaString>) = run.call(self.chunk(text)?)?;
+            let (value, raised): (LuaValue, Option<LuaString>) = run.call(self.chunk(code)?)?;
             match raised {
                 None => answer(&value).map(Ok),
                 Some(text) => Ok(Err(Refusal::Says(text.as_bytes().to_vec()))),
@@ -156,12 +168,12 @@ impl Runner {
         returned.expect("Lua itself works")
     }
 
-    fn chunk(&self, text: &str) -> mlua::Result<Function> {
-        if let Some(chunk) = self.chunks.borrow().get(text) {
+    fn chunk(&self, Code { id, text }: Code<'_>) -> mlua::Result<Function> {
+        if let Some(chunk) = self.chunks.borrow().get(id) {
             return Ok(chunk.clone());
         }
         let chunk = self.lua.load(text).set_name("@user_script").into_function()?;
-        self.chunks.borrow_mut().insert(text.to_owned(), chunk.clone());
+        self.chunks.borrow_mut().insert(id.to_owned(), chunk.clone());
         Ok(chunk)
     }
 }
@@ -216,12 +228,21 @@ fn lua_value(lua: &Lua, answer: &Answer) -> mlua::Result<LuaValue> {
         #[allow(clippy::cast_precision_loss, reason = "as Lua 5.1 has it")]
         Answer::Integer(number) => Ok(LuaValue::Number(*number as f64)),
         Answer::Bulk(bytes) => Ok(LuaValue::String(lua.create_string(bytes)?)),
+        // Scripts speak RESP2.
+        Answer::Double(score) => Ok(LuaValue::String(lua.create_string(shown(*score))?)),
+        Answer::Scored(members) => {
+            let both = |(member, score): &(Vec<u8>, f64)| [member.clone(), shown(*score)];
+            let texts = members.iter().flat_map(both).map(|text| lua.create_string(text));
+            let texts = texts.collect::<mlua::Result<Vec<_>>>()?;
+            lua.create_sequence_from(texts).map(LuaValue::Table)
+        }
         Answer::Status(text) => with_field("ok", text),
         Answer::Error(text) => with_field("err", text),
         Answer::Array(elements) => {
             let elements = elements.iter().map(|element| lua_value(lua, element));
             lua.create_sequence_from(elements.collect::<mlua::Result<Vec<_>>>()?).map(LuaValue::Table)
         }
+        Answer::Verbatim(_) | Answer::Map(_) | Answer::Pushes(_) => panic!("no script asks for {answer:?}"),
     }
 }
 

@@ -1,10 +1,10 @@
 //! The simulator: whole clients against model masters on a virtual clock, with everything that can go wrong.
 //!
-//! One seed is one history. A plain run takes the first few hundred; `scripts/test` takes 20,000 and
+//! One seed is one history. A plain run takes the first few hundred; `scripts/test` takes 5,000 and
 //! `scripts/soak` as many as fit into the time that it is given. By hand:
 //!
 //! ```text
-//! REDLATCH_SEEDS=0..20000 cargo test --profile sim --test sim histories -- --nocapture
+//! REDLATCH_SEEDS=0..5000 cargo test --profile sim --test sim histories -- --nocapture
 //! REDLATCH_SEED=4711      cargo test --profile sim --test sim replay -- --nocapture      one, with a trace
 //! REDLATCH_LUA_SEEDS=0..1000    and a sample whose masters run the scripts; REDLATCH_SCRIPTS=lua to replay
 //! ```
@@ -43,12 +43,13 @@ mod directed;
 mod faults;
 mod history;
 mod judge;
-mod lua;
 mod model;
 #[cfg(redlatch_mutants)]
 mod mutants;
 mod network;
 mod owners;
+mod parked;
+mod parked_tests;
 mod queries;
 mod scripts;
 mod server;
@@ -186,7 +187,7 @@ impl Scripts {
         if self == Self::Models {
             return history::run(seed, is_traced);
         }
-        let mut report = lua::with_lua(|| history::run(seed, is_traced));
+        let mut report = model::lua::with_lua(|| history::run(seed, is_traced));
         if report.digest != history::run(seed, false).digest {
             let why = "the scripts give another history than their models";
             report.violation.get_or_insert_with(|| why.to_owned());

@@ -6,10 +6,14 @@
 //! never shorter.
 //!
 //! ```text
-//! model             connections, messages, what a server says of itself
+//! model             a server, and the way of a command through it
+//! model_conns       connections, messages, what a server says of itself
+//! model_answer      replies in RESP2 and RESP3
 //! model_commands    commands on keys ──┐
 //! model_scripts     scripts, in Rust ──┴── model_data    keys, types, ends, memory
-//!    model_queue, model_shared             of fair locks, of readers
+//!    model_shared                          of readers
+//! lua               scripts themselves: those of parked attempts, and all others where a test wants it
+//! model_park        what parked attempts leave
 //! ```
 
 #![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
@@ -20,19 +24,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use redlatch::internals::{NamedScript, SCRIPTS};
-use redlatch::resp::{self, Reply};
 
-pub use commands::Answer;
+pub use answer::{Answer, Protocol};
+use commands::integer;
+use conns::Conns;
 pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases, token_of};
-pub use queue::{heartbeats_key, tickets_key};
-pub use scripts::{Interpreter, digest, reader_script, script};
+pub use park::{Parked, parking_script, queue_key};
+pub use scripts::{Interpreter, WITHOUT_LIKENESS, digest, reader_script, script};
 
+#[path = "model_answer.rs"]
+mod answer;
 #[path = "model_commands.rs"]
 mod commands;
+#[path = "model_conns.rs"]
+mod conns;
 #[path = "model_data.rs"]
 mod data;
-#[path = "model_queue.rs"]
-mod queue;
+#[path = "lua.rs"]
+pub mod lua;
+#[path = "model_park.rs"]
+mod park;
 #[path = "model_scripts.rs"]
 mod scripts;
 #[path = "model_shared.rs"]
@@ -60,21 +71,18 @@ pub struct ModelMaster {
     pub log: Vec<Vec<Vec<u8>>>,
     /// Messages for other connections than the one that is served, with their numbers.
     pub pushes: Vec<(usize, Vec<u8>)>,
-    /// The subscribers of each channel.
-    subscribers: BTreeMap<Vec<u8>, BTreeSet<usize>>,
-    /// The connection that is served.
-    conn: usize,
+    conns: Conns,
     pub data: Data,
     /// Places in [`SCRIPTS`] of the scripts that it knows.
     scripts: BTreeSet<usize>,
     /// Scripts that it was asked to run.
     pub script_count: u64,
-    /// Runs scripts in place of the model's own.
+    /// Runs scripts in place of their likenesses in Rust.
     pub interpreter: Option<Interpreter>,
 }
 
 /// All commands that it has without `is_native`.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "AUTH",
     "CLIENT",
     "DEL",
@@ -84,6 +92,7 @@ const NAMES: [&str; 32] = [
     "EXISTS",
     "GET",
     "GETRANGE",
+    "HELLO",
     "INFO",
     "PEXPIRE",
     "PEXPIREAT",
@@ -109,10 +118,8 @@ const NAMES: [&str; 32] = [
     "ZSCORE",
 ];
 
-const OK: Reply<'static> = Reply::Simple(b"OK");
 const BESIDE_SUBSCRIPTIONS: &str =
     ": only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context";
-const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 
 impl ModelMaster {
     pub fn new(run_id: &str, started: Instant) -> Self {
@@ -129,8 +136,7 @@ impl ModelMaster {
             errors: BTreeMap::new(),
             log: Vec::new(),
             pushes: Vec::new(),
-            subscribers: BTreeMap::new(),
-            conn: 0,
+            conns: Conns::default(),
             data: Data::default(),
             scripts: BTreeSet::new(),
             script_count: 0,
@@ -152,7 +158,7 @@ impl ModelMaster {
         self.wall.epoch_us += i128::try_from(self.wall.step.as_micros()).expect("small");
         self.wall.step = Duration::ZERO;
         self.scripts.clear();
-        self.subscribers.clear();
+        self.conns.clear();
     }
 
     /// Its data, as a snapshot would have it.
@@ -227,72 +233,14 @@ impl ModelMaster {
         self.log.drain(..).map(name).collect()
     }
 
-    /// The same for one of several connections; what it publishes is left in `pushes`.
-    pub fn handle_over(&mut self, conn: usize, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
-        self.conn = conn;
-        self.handle(now, input, replies);
-    }
-
-    /// Carries out one command of one of several connections; what it publishes is left in `pushes`, and
-    /// nothing in `log`.
-    pub fn carry_out_over(&mut self, conn: usize, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
-        self.conn = conn;
-        self.carry_out(now, words, replies);
-    }
-
-    /// A connection has ended.
-    pub fn forget_conn(&mut self, conn: usize) {
-        self.subscribers.retain(|_, conns| {
-            conns.remove(&conn);
-            !conns.is_empty()
-        });
-    }
-
-    /// Sends a message to who has subscribed; returns how many that are.
-    pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
-        if self.errors.contains_key("PUBLISH") {
-            return 0;
-        }
-        let conns = self.subscribers.get(channel).cloned().unwrap_or_default();
-        for conn in &conns {
-            let mut message = Vec::new();
-            resp::encode_command(&mut message, &[b"message", channel, payload]);
-            self.pushes.push((*conn, message));
-        }
-        conns.len()
-    }
-
-    /// Whether a connection has subscribed to a channel.
-    pub fn has_subscribers(&self, channel: &[u8]) -> bool {
-        self.subscribers.get(channel).is_some_and(|conns| !conns.is_empty())
-    }
-
-    /// Reports that a lock was released, as the script does it. Returns how many subscribers that reached.
-    fn publish_release(&mut self, key: &[u8]) -> usize {
-        let count = self.publish(key, b"");
-        if count > 3 {
-            self.publish(key, count.to_string().as_bytes());
-        }
-        count
-    }
-
-    /// Reports it to group 0, and to the first of the others that has members.
-    fn publish_to_group(&mut self, channels: &[u8], first: u64, group_count: u64) {
-        let channel = |group: u64| [channels, group.to_string().as_bytes()].concat();
-        self.publish(&channel(0), b"");
-        let mut notified_count = 0;
-        for turn in 1..=group_count {
-            if self.publish_release(&channel((first + turn) % group_count + 1)) > 0 {
-                notified_count += 1;
-                if notified_count == 2 {
-                    return;
-                }
-            }
-        }
-    }
-
     /// Carries out the whole commands at the front of `input`, takes them out, and appends the replies.
     pub fn handle(&mut self, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
+        self.handle_over(0, now, input, replies);
+    }
+
+    /// The same for one of several connections; what it publishes is left in `pushes`.
+    pub fn handle_over(&mut self, conn: usize, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
+        self.conns.serve(conn);
         let (mut done, mut words) = (0, Vec::new());
         while let Some(size) = command(&input[done..], &mut words) {
             done += size;
@@ -302,149 +250,64 @@ impl ModelMaster {
         input.drain(..done);
     }
 
+    /// Carries out one command of one of several connections; what it publishes is left in `pushes`, and
+    /// nothing in `log`.
+    pub fn carry_out_over(&mut self, conn: usize, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
+        self.conns.serve(conn);
+        self.carry_out(now, words, replies);
+    }
+
+    /// Carries out a command. What it sends to its own connection stands before its reply with Redis 7.0, and
+    /// behind it since 7.2.
     fn carry_out(&mut self, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
+        self.conns.begin_command();
+        let answer = self.answer(now, words);
+        let (protocol, pushes) = self.conns.end_command();
+        if self.is_native {
+            answer.encode(protocol, replies);
+            replies.extend_from_slice(&pushes);
+        } else {
+            replies.extend_from_slice(&pushes);
+            answer.encode(protocol, replies);
+        }
+    }
+
+    fn answer(&mut self, now: Instant, words: &[&[u8]]) -> Answer {
         let name = &*in_capitals(words[0]);
         if !self.errors.is_empty() {
             let key = words.get(1).map(|key| format!("{name} {}", String::from_utf8_lossy(key)));
             let error = self.errors.get(name).or_else(|| self.errors.get(key.as_ref()?));
             if let Some(error) = error {
-                return resp::encode_reply(replies, &Reply::Error(error.as_bytes()));
+                return Answer::Error(error.as_bytes().to_vec());
             }
         }
         let carried_out = match name {
-            "SUBSCRIBE" | "UNSUBSCRIBE" | "PING" => {
-                self.carry_out_for_connection(now, name, &words[1..], replies)
-            }
-            _ if self.subscribers.values().any(|conns| conns.contains(&self.conn)) => Refusal::says(
-                &format!("ERR Can't execute '{}'{BESIDE_SUBSCRIPTIONS}", name.to_ascii_lowercase()),
-            ),
-            "SCRIPT" | "EVALSHA" | "EVAL" => {
-                self.carry_out_script(now, name, &words[1..]).map(|answer| answer.encode(replies))
-            }
+            "SUBSCRIBE" | "UNSUBSCRIBE" | "PING" => self.carry_out_for_connection(now, name, &words[1..]),
+            _ if self.conns.allows_only_subscriptions() => Refusal::says(&format!(
+                "ERR Can't execute '{}'{BESIDE_SUBSCRIPTIONS}",
+                name.to_ascii_lowercase()
+            )),
+            "SCRIPT" | "EVALSHA" | "EVAL" => self.carry_out_script(now, name, &words[1..]),
             "DELIFEQ" | "DELEX" if !self.is_native => Err(Refusal::NotUnderstood),
             _ => match self.command(now, name, &words[1..]) {
-                Some(answer) => answer.map(|answer| answer.encode(replies)),
-                None => self.carry_out_for_connection(now, name, &words[1..], replies),
+                Some(answer) => answer,
+                None => self.carry_out_for_connection(now, name, &words[1..]),
             },
         };
-        if let Err(error) = carried_out {
-            let text = match error {
+        carried_out.unwrap_or_else(|refusal| {
+            Answer::Error(match refusal {
                 Refusal::NotUnderstood if NAMES.contains(&name) || self.is_native_name(name) => {
                     let name = name.to_ascii_lowercase();
                     format!("ERR wrong number of arguments for '{name}' command").into_bytes()
                 }
                 Refusal::NotUnderstood => unknown_command(words),
                 Refusal::Says(text) => text,
-            };
-            resp::encode_reply(replies, &Reply::Error(&text));
-        }
+            })
+        })
     }
 
     fn is_native_name(&self, name: &str) -> bool {
         self.is_native && matches!(name, "DELIFEQ" | "DELEX")
-    }
-
-    fn carry_out_for_connection(
-        &mut self,
-        now: Instant,
-        name: &str,
-        args: &[&[u8]],
-        replies: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
-        match (name, args) {
-            ("AUTH", [_]) if self.password.is_none() => return Refusal::says(NO_PASSWORD),
-            ("AUTH", [password]) => {
-                self.log_in(b"default", password)?;
-                resp::encode_reply(replies, &OK);
-            }
-            ("AUTH", [user, password]) => {
-                self.log_in(user, password)?;
-                resp::encode_reply(replies, &OK);
-            }
-            ("SELECT", [index]) => match std::str::from_utf8(index).ok().and_then(|index| index.parse().ok())
-            {
-                Some(0..=15) => resp::encode_reply(replies, &OK),
-                Some(_) => return Refusal::says("ERR DB index is out of range"),
-                None::<i32> => return Refusal::says("ERR value is not an integer or out of range"),
-            },
-            ("CLIENT", [b"SETNAME", name]) => {
-                if !name.iter().all(u8::is_ascii_graphic) {
-                    return Refusal::says(
-                        "ERR Client names cannot contain spaces, newlines or special characters.",
-                    );
-                }
-                resp::encode_reply(replies, &OK);
-            }
-            ("SUBSCRIBE", channels @ [_, ..]) => {
-                for channel in channels {
-                    self.subscribers.entry(channel.to_vec()).or_default().insert(self.conn);
-                    self.confirm(b"subscribe", channel, replies);
-                }
-            }
-            ("UNSUBSCRIBE", channels @ [_, ..]) => {
-                for channel in channels {
-                    if let Some(conns) = self.subscribers.get_mut(*channel) {
-                        conns.remove(&self.conn);
-                    }
-                    self.confirm(b"unsubscribe", channel, replies);
-                }
-            }
-            ("PING", []) => resp::encode_reply(replies, &Reply::Simple(b"PONG")),
-            ("ECHO", [_]) if self.has_wrong_echo => {
-                resp::encode_reply(replies, &Reply::Bulk(b"0123456789abcdef"));
-            }
-            ("PING" | "ECHO", [text]) => resp::encode_reply(replies, &Reply::Bulk(text)),
-            ("INFO", [section]) => {
-                let text = self.info(now, section);
-                resp::encode_reply(replies, &Reply::Bulk(text.as_bytes()));
-            }
-            _ => return Err(Refusal::NotUnderstood),
-        }
-        Ok(())
-    }
-
-    fn confirm(&self, what: &[u8], channel: &[u8], replies: &mut Vec<u8>) {
-        let count = self.subscribers.values().filter(|conns| conns.contains(&self.conn)).count();
-        resp::encode_array_header(replies, 3);
-        resp::encode_bulk(replies, what);
-        resp::encode_bulk(replies, channel);
-        resp::encode_reply(replies, &Reply::Integer(i64::try_from(count).expect("small")));
-    }
-
-    /// With a password there are two users that have it: `default` and `me`.
-    fn log_in(&self, user: &[u8], password: &[u8]) -> Result<(), Refusal> {
-        let is_right = match &self.password {
-            Some(own) => matches!(user, b"default" | b"me") && own.as_bytes() == password,
-            None => user == b"default",
-        };
-        if is_right {
-            Ok(())
-        } else {
-            Refusal::says("WRONGPASS invalid username-password pair or user is disabled.")
-        }
-    }
-
-    /// As far as it is read by clients.
-    fn info(&self, now: Instant, section: &[u8]) -> String {
-        match section {
-            b"server" => {
-                // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
-                let seconds = |at: Instant| at.saturating_duration_since(self.wall.epoch).as_secs();
-                let uptime = seconds(now + self.wall.step).saturating_sub(seconds(self.started));
-                let version = if self.is_native {
-                    "7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2"
-                } else {
-                    "7.0.15"
-                };
-                let run_id = &self.run_id;
-                format!(
-                    "# Server\r\nredis_version:{version}\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n"
-                )
-            }
-            b"replication" => format!("# Replication\r\nrole:{}\r\n", self.role),
-            b"memory" => format!("# Memory\r\nmaxmemory_policy:{}\r\n", self.maxmemory_policy),
-            _ => String::new(),
-        }
     }
 }
 

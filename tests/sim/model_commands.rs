@@ -2,55 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::resp::{self, Reply};
-
-use super::{ModelMaster, Refusal, SortedSet, Value};
-
-/// What a command returns.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    Nil,
-    Integer(i64),
-    Bulk(Vec<u8>),
-    Status(Vec<u8>),
-    Error(Vec<u8>),
-    Array(Vec<Answer>),
-}
-
-impl Answer {
-    pub fn ok() -> Self {
-        Self::Status(b"OK".to_vec())
-    }
-
-    pub fn count(count: usize) -> Self {
-        Self::Integer(i64::try_from(count).expect("small"))
-    }
-
-    pub fn numbers(numbers: &[i64]) -> Self {
-        Self::Array(numbers.iter().map(|number| Self::Integer(*number)).collect())
-    }
-
-    pub fn bulk(bytes: Option<&[u8]>) -> Self {
-        bytes.map_or(Self::Nil, |bytes| Self::Bulk(bytes.to_vec()))
-    }
-
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Nil => resp::encode_reply(out, &Reply::NullBulk),
-            Self::Integer(number) => resp::encode_reply(out, &Reply::Integer(*number)),
-            Self::Bulk(bytes) => resp::encode_bulk(out, bytes),
-            Self::Status(text) => resp::encode_reply(out, &Reply::Simple(text)),
-            Self::Error(text) => resp::encode_reply(out, &Reply::Error(text)),
-            Self::Array(elements) => {
-                resp::encode_array_header(out, elements.len());
-                elements.iter().for_each(|element| element.encode(out));
-            }
-        }
-    }
-}
+use super::{Answer, ModelMaster, Refusal, SortedSet, Value};
 
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+const NO_RANGE: &str = "ERR min or max is not a float";
 const SYNTAX: &str = "ERR syntax error";
 
 impl ModelMaster {
@@ -169,7 +125,7 @@ impl ModelMaster {
             ("ZADD", [_, _, _, ..]) => return Refusal::says(SYNTAX),
             ("ZREM", [key, member]) => Answer::Integer(i64::from(data.remove(now, key, member)?)),
             ("ZREMRANGEBYSCORE", [key, min, max]) => {
-                Answer::count(data.purge(now, key, float(min)?, float(max)?)?)
+                Answer::count(data.purge(now, key, min_or_max(min)?, min_or_max(max)?)?)
             }
             _ => return Err(Refusal::NotUnderstood),
         })
@@ -180,13 +136,12 @@ impl ModelMaster {
         let empty = SortedSet::default();
         let set = self.data.sorted_set(now, key).map(|set| set.unwrap_or(&empty));
         let with_scores = |members: Vec<(f64, &[u8])>| {
-            let both = |(score, member): (f64, &[u8])| [Answer::bulk(Some(member)), shown(score)];
-            Answer::Array(members.into_iter().flat_map(both).collect())
+            Answer::Scored(members.into_iter().map(|(score, member)| (member.to_vec(), score)).collect())
         };
         let rank = |rank: Option<usize>| rank.map_or(Answer::Nil, Answer::count);
         Ok(match (name, &args[1..]) {
             ("ZCARD", []) => Answer::count(set?.count()),
-            ("ZSCORE", [member]) => set?.score(member).map_or(Answer::Nil, shown),
+            ("ZSCORE", [member]) => set?.score(member).map_or(Answer::Nil, Answer::Double),
             ("ZRANK", [member]) => rank(set?.rank(member)),
             ("ZREVRANK", [member]) => {
                 let set = set?;
@@ -205,9 +160,16 @@ impl ModelMaster {
                     _ => return Refusal::says(SYNTAX),
                 }
             }
-            ("ZRANGEBYSCORE", [min, max, limit, offset, count]) if limit.eq_ignore_ascii_case(b"LIMIT") => {
-                let (range, set) = (float(min)?..=float(max)?, set?);
-                let (offset, count) = (integer(offset)?, integer(count)?);
+            ("ZRANGEBYSCORE", [min, max, limit @ ..]) => {
+                let range = min_or_max(min)?..=min_or_max(max)?;
+                let (offset, count) = match limit {
+                    [] => (0, -1),
+                    [word, offset, count] if word.eq_ignore_ascii_case(b"LIMIT") => {
+                        (integer(offset)?, integer(count)?)
+                    }
+                    _ => return Refusal::says(SYNTAX),
+                };
+                let set = set?;
                 let members = set.iter().filter(|(score, _)| range.contains(score)).skip(clamped(offset));
                 let members = members.take(if count < 0 { usize::MAX } else { clamped(count) });
                 Answer::Array(members.map(|(_, member)| Answer::bulk(Some(member))).collect())
@@ -229,18 +191,6 @@ fn clamped(number: i64) -> usize {
     usize::try_from(number.max(0)).unwrap_or(usize::MAX)
 }
 
-/// A score as the servers write it.
-fn shown(score: f64) -> Answer {
-    let text = if score.is_infinite() {
-        if score > 0.0 { "inf".to_owned() } else { "-inf".to_owned() }
-    } else if score.fract() == 0.0 && score.abs() < 1e17 {
-        format!("{score:.0}")
-    } else {
-        format!("{score:?}")
-    };
-    Answer::Bulk(text.into_bytes())
-}
-
 /// A number of milliseconds that a key may live for.
 pub fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
     match integer(digits)? {
@@ -256,6 +206,11 @@ pub fn integer(digits: &[u8]) -> Result<i64, Refusal> {
     }
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
     number.map_or_else(|| Refusal::says(NOT_AN_INTEGER), Ok)
+}
+
+/// An end of a range of scores.
+fn min_or_max(digits: &[u8]) -> Result<f64, Refusal> {
+    float(digits).or_else(|_| Refusal::says(NO_RANGE))
 }
 
 fn float(digits: &[u8]) -> Result<f64, Refusal> {

@@ -1,9 +1,10 @@
-//! The engine's scripts on a model master: each once more in Rust, in the order of its statements, so that
-//! histories run fast; or by an interpreter. `scripts.rs` holds the two against each other.
+//! The engine's scripts on a model master: most once more in Rust, in the order of their statements, so that
+//! histories run fast; or by an interpreter. `scripts.rs` holds the two against each other. The scripts of
+//! parked attempts have no likeness in Rust and are always interpreted; `tests/park_scripts` tests them.
 
 use std::time::Instant;
 
-use super::commands::{integer, millis};
+use super::commands::millis;
 use super::data::READERS_MARKER;
 use super::*;
 
@@ -16,9 +17,19 @@ pub type Interpreter = fn(
     args: &[&[u8]],
 ) -> Result<Answer, Refusal>;
 
-const NO_LOCK: &[u8] = b"WRONGTYPE a key of another type is there, which is no lock: nothing was deleted";
-/// The beginning of a reservation's value.
-const RESERVATION_MARK: &[u8] = b"redlatch:1:";
+/// The scripts that are always interpreted.
+pub const WITHOUT_LIKENESS: [&str; 9] = [
+    "park",
+    "unpark",
+    "serve",
+    "release_serve",
+    "fenced_release_serve",
+    "shared_acquire_queue",
+    "shared_release_serve",
+    "force_unlock_serve",
+    "swap_parked",
+];
+
 const NO_NUMBER: &[u8] = b"ERR the fence is no number";
 
 /// The script that `EVALSHA` or `EVAL` names with this word.
@@ -83,7 +94,9 @@ impl ModelMaster {
         let (keys, args) = words.split_at(usize::try_from(integer(key_count)?).expect("a count"));
         let script = &SCRIPTS[script];
         self.data.begin_script();
-        let run = self.interpreter.unwrap_or(ModelMaster::run);
+        let has_likeness = !WITHOUT_LIKENESS.contains(&script.name);
+        let own = if has_likeness { ModelMaster::run } else { lua::run };
+        let run = self.interpreter.unwrap_or(own);
         let answer = run(self, now, script, keys, args);
         self.data.end_script();
         answer.map_err(|refusal| self.in_script(refusal, script))
@@ -113,21 +126,6 @@ impl ModelMaster {
         let done = |is_done: bool| Answer::Integer(i64::from(is_done));
         match (script.name, keys, args) {
             ("release", [key], [value]) => self.release(now, key, value).map(done),
-            ("release_notify", [key], [value]) => {
-                let is_done = self.release(now, key, value)?;
-                if is_done {
-                    self.publish_release(key);
-                }
-                Ok(done(is_done))
-            }
-            ("release_wake", [key], [value, channels, first, group_count]) => {
-                let is_done = self.release(now, key, value)?;
-                if is_done {
-                    let number = |word| integer(word).map(|it| u64::try_from(it).expect("a count"));
-                    self.publish_to_group(channels, number(first)?, number(group_count)?);
-                }
-                Ok(done(is_done))
-            }
             ("extend", [key], [value, ttl]) => {
                 let is_own = self.data.string(now, key)? == Some(*value);
                 Ok(done(is_own && self.data.expire(now, key, now + millis(ttl)?)))
@@ -141,52 +139,8 @@ impl ModelMaster {
                 Ok(done(is_own))
             }
             ("fenced_acquire", [lock, fence], args) => self.acquire_fenced(now, lock, fence, args),
-            ("fenced_release", [lock, fence], args) => self.release_fenced(now, lock, fence, args, false),
-            ("fenced_release_notify", [lock, fence], args) => {
-                self.release_fenced(now, lock, fence, args, true)
-            }
-            (_, [lock, tickets, heartbeats], args) => {
-                self.run_fair(now, script.name, [lock, tickets, heartbeats], args)
-            }
-            ("shared_acquire", [lock, reservation], [value, ttl]) => {
-                self.acquire_shared(now, [lock, reservation], [value, ttl])
-            }
             ("shared_extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
-            ("shared_release", [lock], [value, notifies]) => {
-                self.release_shared(now, lock, value, *notifies == b"1").map(done)
-            }
-            ("writer_reserve", [key], [value, ttl]) => self.leave_reservation(now, key, value, ttl).map(done),
-            ("force_unlock", [key], []) => Ok(self.force(now, key)),
             _ => panic!("no script is called like this"),
-        }
-    }
-
-    /// A writer keeps readers out, unless somebody else's text is there.
-    fn leave_reservation(
-        &mut self,
-        now: Instant,
-        key: &[u8],
-        value: &[u8],
-        ttl: &[u8],
-    ) -> Result<bool, Refusal> {
-        let is_foreign = self.data.string(now, key)?.is_some_and(|old| !old.starts_with(RESERVATION_MARK));
-        if !is_foreign {
-            self.data.set(key, value, Some(now + millis(ttl)?))?;
-        }
-        Ok(!is_foreign)
-    }
-
-    /// Deletes a string or a set of readers.
-    fn force(&mut self, now: Instant, key: &[u8]) -> Answer {
-        let is_lock = match self.data.entry(now, key).map(|entry| &entry.value) {
-            Some(Value::List) => false,
-            Some(Value::SortedSet(set)) => set.score(READERS_MARKER).is_some(),
-            Some(Value::String(_)) | None => true,
-        };
-        if is_lock {
-            Answer::Integer(i64::from(self.data.delete(now, key)))
-        } else {
-            Answer::Error(NO_LOCK.to_vec())
         }
     }
 
@@ -221,28 +175,6 @@ impl ModelMaster {
         self.data.set(fence, token, Some(now + millis(life)?))?;
         self.data.set(lock, value, Some(now + millis(ttl)?))?;
         Ok(Answer::ok())
-    }
-
-    fn release_fenced(
-        &mut self,
-        now: Instant,
-        lock: &[u8],
-        fence: &[u8],
-        args: &[&[u8]],
-        notifies: bool,
-    ) -> Result<Answer, Refusal> {
-        let &[value, token, past, future, life] = args else { panic!("no script is called like this") };
-        let is_done = self.release(now, lock, value).unwrap_or(false);
-        if is_done && notifies {
-            self.publish_release(lock);
-        }
-        let (clock, time) = (i64::try_from(self.wall_us(now)).expect("small"), integer(token)?);
-        let is_larger = self.fence_value(now, fence)?.is_some_and(|old| time > old);
-        if is_larger && time > clock - integer(past)? && time <= clock + integer(future)? {
-            // A fence that cannot be raised changes nothing of the release.
-            let _ = self.data.set(fence, token, Some(now + millis(life)?));
-        }
-        Ok(Answer::Integer(i64::from(is_done)))
     }
 
     /// The number in a fence, zero without one, `None` if it is something else.

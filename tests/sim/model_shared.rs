@@ -1,7 +1,6 @@
 //! Readers of a model master: the sorted set at a lock's key, with the marker that is there while a reader
 //! is.
 
-use super::commands::integer;
 use super::data::READERS_MARKER;
 use super::*;
 
@@ -11,35 +10,6 @@ impl ModelMaster {
         let Ok(Some(set)) = self.data.sorted_set(now, key) else { return 0 };
         let now_ms = score(self.wall.ms(now));
         set.iter().filter(|(end, member)| *member != READERS_MARKER && *end > now_ms).count()
-    }
-
-    pub(super) fn acquire_shared(
-        &mut self,
-        now: Instant,
-        [lock, reservation]: [&[u8]; 2],
-        [value, ttl]: [&[u8]; 2],
-    ) -> Result<Answer, Refusal> {
-        let left = self.data.time_left(now, lock);
-        let is_readers = match self.data.entry(now, lock).map(|entry| &entry.value) {
-            None => true,
-            Some(Value::SortedSet(set)) => set.score(READERS_MARKER).is_some(),
-            Some(_) => false,
-        };
-        if left == -1 || !is_readers {
-            return Ok(Answer::Integer(left));
-        }
-        let now_ms = self.wall.ms(now);
-        let before = self.data.sorted_set(now, lock)?.and_then(|set| set.score(value)).unwrap_or(0.0);
-        let left = self.data.time_left(now, reservation);
-        if left != -2 && before <= score(now_ms) {
-            return Ok(Answer::Integer(left));
-        }
-        let end = before.max(score(now_ms + 1 + integer(ttl)?));
-        self.data.add(now, lock, &[(f64::NEG_INFINITY, READERS_MARKER), (end, value)])?;
-        self.data.purge(now, lock, 0.0, score(now_ms))?;
-        self.end_with_last_reader(now, lock)?;
-        let is_own = before > score(now_ms);
-        Ok(if is_own { Answer::Status(b"OWN".to_vec()) } else { Answer::ok() })
     }
 
     pub(super) fn extend_shared(
@@ -57,26 +27,6 @@ impl ModelMaster {
         self.data.purge(now, lock, 0.0, score(now_ms))?;
         self.data.add(now, lock, &[(score(now_ms + 1 + integer(ttl)?), value)])?;
         self.end_with_last_reader(now, lock)?;
-        Ok(true)
-    }
-
-    pub(super) fn release_shared(
-        &mut self,
-        now: Instant,
-        lock: &[u8],
-        value: &[u8],
-        notifies: bool,
-    ) -> Result<bool, Refusal> {
-        if !self.data.remove(now, lock, value)? {
-            return Ok(false);
-        }
-        self.data.purge(now, lock, 0.0, score(self.wall.ms(now)))?;
-        if !self.end_with_last_reader(now, lock)? {
-            self.data.delete(now, lock);
-            if notifies {
-                self.publish_release(lock);
-            }
-        }
         Ok(true)
     }
 

@@ -9,11 +9,11 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters,
-    notifications, sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters, parked,
+    sharing,
 };
 use crate::directed::{login, owners, queries, sets};
-use crate::lua::{self, Break};
+use crate::model::lua::{self, Break};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.
@@ -82,7 +82,6 @@ killed! {
     drain_forgets_waiters: DrainForgetsWaiters by drain::a_drain_ends_those_who_wait;
     drain_releases_left: DrainReleasesLeft by drain::a_drain_leaves_locks_to_their_guards;
     drained_validity_reused: DrainedValidityReused by drain::the_next_in_a_drained_slot_moves_no_validity;
-    drain_ends_unanswered: DrainEndsUnanswered by drain::a_drain_waits_until_a_fair_waiter_has_left;
     drained_stays_valid: DrainedStaysValid by drain::a_drain_ends_validities_before_it_releases;
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
@@ -122,23 +121,47 @@ killed! {
     handover_without_end: HandoverWithoutEnd by handover::other_clients_get_their_turn;
     holder_waited_for_without_end: HolderWaitedForWithoutEnd by handover::a_holder_that_expires_delays_nobody;
     nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
-    try_before_subscribe: TryBeforeSubscribe by notifications::a_release_before_the_subscription_is_not_missed;
-    no_timer_behind_wake: NoTimerBehindWake by notifications::a_lost_message_costs_one_pause;
-    subscribed_polls: SubscribedPolls by notifications::a_subscribed_waiter_asks_less_and_less;
-    all_woken: AllWoken by notifications::a_release_wakes_few_waiters;
-    late_confirmation_ignored: LateConfirmationIgnored by notifications::a_late_confirmation_misses_no_release;
-    publisher_trusted: PublisherTrusted by notifications::a_lost_publisher_costs_one_answer_limit;
-    reader_left_asleep: ReaderLeftAsleep by notifications::each_reader_is_notified_of_each_release;
-    holder_asked_always: HolderAskedAlways by notifications::an_attempt_behind_a_release_asks_no_time;
     head_unchecked: HeadUnchecked by fair::the_first_caller_is_first_however_slow;
     dead_queues_stay: DeadQueuesStay by fair::a_queue_of_the_dead_leaves_no_key;
-    dead_waiters_stay: DeadWaitersStay by fair::those_who_died_cost_one_heartbeat_together;
-    ticket_from_length: TicketFromLength by fair::a_new_ticket_is_larger_than_any_that_stands;
-    ticket_forgotten: TicketForgotten by fair::a_place_is_kept_however_long_the_wait_is;
-    ticket_smallest: TicketSmallest by fair::a_ticket_exceeds_all_earlier_ones;
-    late_script_forgotten: LateScriptForgotten by fair::a_master_that_answers_last_has_the_tickets_too;
+    dead_waiters_stay: DeadWaitersStay by fair::those_who_stand_still_cost_one_stay_together;
+    ticket_forgotten: TicketForgotten by parked::heartbeats_move_nobody;
+    ring_ignored: RingIgnored by fair::a_place_is_kept_however_long_the_wait_is;
+    heartbeat_forgotten: HeartbeatForgotten by fair::a_place_is_kept_however_long_the_wait_is;
+    part_kept: PartKept by fair::two_minorities_learn_who_is_first;
+    nobody_looks: NobodyLooks by parked::a_foreign_release_is_found_by_looking;
+    old_token_kept: OldTokenKept by fair::two_minorities_learn_who_is_first;
+    earlier_tokens_kept: EarlierTokensKept by fair::what_an_earlier_round_left_goes_at_once;
+    lost_grant_heard: LostGrantHeard by parked::a_message_over_the_next_connection_is_no_vote;
+    only_rings: OnlyRings by parked::a_hand_over_takes_one_round_trip;
+    undone_grant_leaves_key: UndoneGrantLeavesKey by parked::who_died_last_leaves_no_key;
+    entry_stays_granted: EntryStaysGranted by parked::a_granted_entry_is_gone;
+    published_unwritten: PublishedUnwritten by parked::a_grant_that_cannot_be_written_is_not_published;
+    release_serves_nobody: ReleaseServesNobody by parked::a_plain_release_serves_the_next;
+    forced_serves_nobody: ForcedServesNobody by parked::a_forced_unlock_serves_the_next;
+    fenced_serves_nobody: FencedServesNobody by parked::a_fenced_release_serves_the_next;
+    reader_serves_nobody: ReaderServesNobody by parked::a_reader_that_goes_serves_a_writer;
+    unpark_serves_nobody: UnparkServesNobody by parked::the_end_of_a_parked_lock_serves_the_next;
+    readers_stop_after_first: ReadersStopAfterFirst by parked::readers_at_the_head_come_together;
+    reader_passes_queue: ReaderPassesQueue by parked::readers_at_the_head_come_together;
+    granted_reader_cuts_short: GrantedReaderCutsShort by parked::a_granted_reader_ends_nobody_elses;
+    grant_leaves_fence: GrantLeavesFence by parked::a_grant_by_message_raises_the_fence;
+    grant_below_fence: GrantBelowFence by parked::a_token_below_the_fence_is_not_granted;
+    swap_leaves_entry: SwapLeavesEntry by parked::a_hand_over_within_a_client_ends_the_entry;
+    late_park_replaces: LateParkReplaces by fair::a_late_park_leaves_the_later_entry;
+    old_value_left: OldValueLeft by fair::two_minorities_learn_who_is_first;
+    rung_keeps_stay: RungKeepsStay by fair::one_that_stands_still_is_passed_soon;
+    ring_prolongs: RingProlongs by parked::rings_prolong_no_stay;
+    ticket_unlimited: TicketUnlimited by fair::a_wrong_estimate_shifts_a_waiter_by_seconds;
+    ticket_moved: TicketMoved by fair::wrong_clocks_change_no_order;
+    brief_entry_stays: BriefEntryStays by fair::fair_and_plain_locks_exclude_each_other;
+    more_ignored: MoreIgnored by parked::many_dead_entries_are_removed_at_once;
+    grant_leaves_aside: GrantLeavesAside by a_history_of_wrong_clocks;
+    writer_served_beside_readers: WriterServedBesideReaders by parked::readers_at_the_head_come_together;
+    served_over_holder: ServedOverHolder by parked::readers_at_the_head_come_together;
+    parked_twice: ParkedTwice by fair::a_slow_master_gets_one_park_at_a_time;
+    repair_while_parked: RepairWhileParked by fair::no_repair_goes_where_an_entry_may_wait;
+    late_script_forgotten: LateScriptForgotten by fair::a_master_that_answers_last_learns_the_scripts;
     leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
-    failed_unreported: FailedUnreported by fair::the_next_waiter_needs_no_heartbeat;
     reader_beside_writer: ReaderBesideWriter by sharing::readers_share_a_lock_and_writers_do_not;
     readers_cut_short: ReadersCutShort by sharing::a_reader_of_a_shorter_ttl_ends_nobody_elses;
     foreign_set_taken: ForeignSetTaken by sharing::a_reader_leaves_a_sorted_set_of_others_alone;
@@ -148,12 +171,8 @@ killed! {
     late_reader_cuts_short: LateReaderCutsShort by sharing::a_late_reader_request_cuts_no_extension;
     reader_ends_all: ReaderEndsAll by sharing::a_reader_that_goes_leaves_the_others;
     shared_extension_joins: SharedExtensionJoins by sharing::a_reader_is_extended_only_where_it_is;
-    reservation_ignored: ReservationIgnored by sharing::a_writer_that_keeps_readers_out_has_its_turn;
-    foreign_reservation_taken: ForeignReservationTaken by sharing::a_reservation_leaves_a_key_of_others_alone;
     foreign_queue_taken: ForeignQueueTaken by fair::a_queue_leaves_sets_of_others_alone;
     foreign_fence_taken: ForeignFenceTaken by fence::a_text_is_not_taken_for_a_fence;
-    reservation_kept: ReservationKept by sharing::a_writer_giving_up_admits_readers;
-    reservation_not_renewed: ReservationNotRenewed by sharing::a_waiting_writer_keeps_readers_out;
     readers_queue: ReadersQueue by sharing::one_clients_readers_do_not_wait;
     renewal_uncapped: RenewalUncapped by keep::a_kept_lock_ends_with_its_longest_hold;
     loss_reported_late: LossReportedLate by keep::the_loss_is_reported_before_the_end;
@@ -173,7 +192,6 @@ killed! {
     fenced_handed_over: FencedHandedOver by fence::a_fenced_lock_is_not_handed_over;
     plain_handed_to_fenced: PlainHandedToFenced by fence::a_fenced_waiter_behind_plain_gets_a_token;
     refused_login_ends: RefusedLoginEnds by login::refused_credentials_keep_connection_and_lock;
-    login_beside_subscriptions: LoginBesideSubscriptions by login::new_credentials_reach_subscribed_connections;
     login_of_handshake_kept: LoginOfHandshakeKept by login::credentials_that_change_in_a_handshake_arrive;
     retry_forgets_quarantine: RetryForgetsQuarantine by fence::a_retry_does_not_count_masters_in_quarantine;
     no_quarantine: NoQuarantine by masters::an_empty_master_does_not_vote_against_locks;
@@ -242,6 +260,24 @@ fn bare_del_of_a_fenced_lock() {
     is_killed(Mutant::BareDel, fence::a_late_release_spares_the_next_lock);
 }
 
+/// The same defect where the lock is granted by message.
+#[test]
+fn deadline_of_a_grant_from_quorum() {
+    is_killed(Mutant::DeadlineFromQuorum, parked::a_grant_counts_from_the_start_of_its_round);
+}
+
+/// The same defect where the votes are messages.
+#[test]
+fn quarantined_messages_counted() {
+    is_killed(Mutant::NoQuarantine, parked::votes_in_quarantine_give_no_parked_lock);
+}
+
+/// The same defect where the vote was a message.
+#[test]
+fn lost_message_counted() {
+    is_killed(Mutant::LostGrantCounted, parked::a_vote_does_not_outlive_its_connection);
+}
+
 /// A reader's release goes wherever the reader may be, as any other.
 #[test]
 fn reader_released_only_where_granted() {
@@ -260,10 +296,9 @@ fn stray_extension_of_a_reader_ignored() {
     is_killed(Mutant::StrayExtensionIgnored, schedule);
 }
 
-/// The same defect where the lock is fenced.
-#[test]
-fn all_woken_for_a_fenced_lock() {
-    is_killed(Mutant::AllWoken, notifications::a_fenced_release_wakes_few_waiters);
+/// One of three masters sets the part of a waiter aside, and two refuse its token by turns.
+fn a_history_of_wrong_clocks() -> Verdict {
+    history::run(469, false).violation.map_or(Ok(()), Err)
 }
 
 /// Whether a seed gives the same history twice.

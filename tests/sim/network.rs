@@ -27,6 +27,8 @@ pub struct Conn {
     pub state: ConnState,
     /// When the client gave it up.
     pub left_at: Option<Time>,
+    /// Another process took the place of the master's, which does not know what this connection speaks.
+    pub is_replaced: bool,
 }
 
 impl Conn {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, LinkId, LinkRequest, MasterId, OpId, Outcome, Request, Resource};
+use redlatch::engine::{Engine, LinkRequest, MasterId, OpId, Outcome, Request, Resource};
 use redlatch::{Config, ConfigBuilder, Options};
 
 use crate::model::ModelMaster;
@@ -16,9 +16,11 @@ pub struct Rig {
     pub outcomes: VecDeque<(OpId, Outcome)>,
     /// Masters whose credentials the engine has asked for.
     pub asked: VecDeque<usize>,
-    /// By [`LinkId::index`].
     links: Vec<Link>,
 }
+
+/// The number of connections that are gone, for a master.
+const LATE: usize = usize::MAX;
 
 /// The network between the engine and one master.
 #[derive(Default)]
@@ -61,7 +63,7 @@ impl Rig {
             now,
             outcomes: VecDeque::new(),
             asked: VecDeque::new(),
-            links: (0..LinkId::COUNT_MAX).map(|_| Link::default()).collect(),
+            links: (0..count).map(|_| Link::default()).collect(),
         }
     }
 
@@ -74,7 +76,7 @@ impl Rig {
                 match request {
                     LinkRequest::Close(link) => {
                         self.links[link.index()].close();
-                        self.masters[link.master().index()].forget_conn(link.index());
+                        self.masters[link.index()].forget_conn(link.index());
                     }
                     LinkRequest::Credentials(master) => self.asked.push_back(master.index()),
                     LinkRequest::Connect(link) if self.links[link.index()].is_refusing => {
@@ -82,6 +84,7 @@ impl Rig {
                     }
                     LinkRequest::Connect(link) => {
                         self.links[link.index()].is_open = true;
+                        self.masters[link.index()].begin_conn(link.index());
                         self.engine.handle_connected(self.now, link);
                     }
                 }
@@ -107,13 +110,13 @@ impl Rig {
         if !self.links[index].is_open {
             return false;
         }
-        let name = LinkId::from_index(index).expect("below the limit");
+        let name = id(index);
         let bytes = self.engine.send_ready(name).to_vec();
         self.engine.send_done(name, bytes.len());
         let link = &mut self.links[index];
         link.to_master.extend_from_slice(&bytes);
         if !link.is_stopped {
-            let master = &mut self.masters[name.master().index()];
+            let master = &mut self.masters[index];
             master.handle_over(index, self.now, &mut link.to_master, &mut link.to_engine);
             for (conn, message) in std::mem::take(&mut master.pushes) {
                 self.links[conn].to_engine.extend_from_slice(&message);
@@ -124,22 +127,18 @@ impl Rig {
             return !bytes.is_empty();
         }
         let replies = std::mem::take(&mut link.to_engine);
-        self.receive_over(name, &replies);
+        self.receive(index, &replies);
         true
     }
 
     /// Hands bytes to the engine as if the master had sent them.
     pub fn receive(&mut self, index: usize, bytes: &[u8]) {
-        self.receive_over(id(index).into(), bytes);
-    }
-
-    fn receive_over(&mut self, link: LinkId, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let space = self.engine.recv_space(link);
+            let space = self.engine.recv_space(id(index));
             let size = space.len().min(rest.len());
             space[..size].copy_from_slice(&rest[..size]);
-            self.engine.recv_done(self.now, link, size);
+            self.engine.recv_done(self.now, id(index), size);
             rest = &rest[size..];
         }
     }
@@ -197,6 +196,7 @@ impl Rig {
     pub fn disconnect(&mut self, index: usize) {
         let link = &mut self.links[index];
         self.masters[index].handle_over(index, self.now, &mut link.to_master, &mut link.to_engine);
+        self.masters[index].forget_conn(index);
         link.close();
         self.engine.handle_disconnected(self.now, id(index), "connection reset");
     }
@@ -205,6 +205,7 @@ impl Rig {
     pub fn cut(&mut self, index: usize) -> Vec<u8> {
         let late = std::mem::take(&mut self.links[index].to_master);
         self.links[index].close();
+        self.masters[index].forget_conn(index);
         self.engine.handle_disconnected(self.now, id(index), "connection reset");
         self.pump();
         late
@@ -212,7 +213,8 @@ impl Rig {
 
     /// Bytes of a connection that is gone arrive after all; nobody hears the replies.
     pub fn carry_out(&mut self, index: usize, mut late: Vec<u8>) {
-        self.masters[index].handle_over(index, self.now, &mut late, &mut Vec::new());
+        self.masters[index].handle_over(LATE, self.now, &mut late, &mut Vec::new());
+        self.masters[index].begin_conn(LATE);
     }
 
     pub fn refuse(&mut self, index: usize, refuse: bool) {

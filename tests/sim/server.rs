@@ -7,7 +7,8 @@ use redlatch::resp::{self, Decoded, Reply};
 use crate::clock::Time;
 use crate::model::{self, reader_script};
 use crate::network::{Arrival, ConnState};
-use crate::world::{Event, World, command, note, shown};
+use crate::parked::ParkingCall;
+use crate::world::{Event, World, command, note, number, shown};
 
 impl World {
     pub fn arrive_at_master(&mut self, index: usize) {
@@ -44,35 +45,35 @@ impl World {
             (std::mem::take(&mut conn.master_input), std::mem::take(&mut self.replies));
         let now = it.clock.at(self.now);
         let mut words: Vec<&[u8]> = std::mem::take(&mut self.words);
-        let (mut done, mut meets_queue) = (0, false);
+        let mut done = 0;
         while let Some(size) = model::command(&input[done..], &mut words) {
             done += size;
-            meets_queue |= words.get(2).is_some_and(|key_count| *key_count == b"3");
+            let parking = model::parking_script(&words).map(|script| {
+                let before = self.masters[master].model.holders(now, words.get(3).unwrap_or(&b"".as_slice()));
+                ParkingCall { script, before }
+            });
             let reply_at = replies.len();
             self.masters[master].model.carry_out_over(index, now, &words, &mut replies);
             let own = &replies[reply_at..];
-            let Ok(Decoded::Complete { reply, size }) = resp::decode(own) else {
-                panic!("the model's own reply")
-            };
-            let is_subscription = words[0].ends_with(b"SUBSCRIBE");
-            assert!(size == own.len() || is_subscription, "one command, one reply; or one for each channel");
-            if let Reply::Array(elements) = &reply {
-                assert_eq!(elements.iter().count(), elements.len(), "each element decodes alone");
-            }
+            let reply = the_reply(own, words[0].ends_with(b"SUBSCRIBE"));
             note!(self, "m{master} for c{client}: {} -> {}", command(&words), shown(own));
-            self.note_command(index, &words, &reply);
+            match parking {
+                Some(call) => self.note_parking(index, &call, &words, &reply),
+                None => self.note_command(index, &words, &reply),
+            }
         }
         words.clear();
         // In place: the memory is kept, and no word.
         self.words = words.into_iter().map(|_| b"".as_slice()).collect();
         input.drain(..done);
         self.conns[index].master_input = input;
-        if meets_queue {
-            self.follow_queue(master, false);
-        }
         self.send_to_client(index, &replies);
         replies.clear();
         self.replies = replies;
+        if self.conns[index].left_at.is_some() {
+            // What came late over it may have subscribed again.
+            self.masters[master].model.forget_conn(index);
+        }
         if !self.masters[master].model.pushes.is_empty() {
             self.send_pushes(master);
         }
@@ -113,10 +114,11 @@ impl World {
         match (words, reply) {
             // A writer's reservation, which is no vote.
             ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
-            ([b"EVALSHA" | b"EVAL", _, b"3", rest @ ..], _) => self.note_fair(conn, rest, reply, late),
             ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => self.note_fenced(conn, rest, reply, late),
-            ([b"SET", key, new, b"IFEQ", old, ..], Reply::Simple(_) | Reply::NullBulk) if old != new => {
-                self.note_swap(conn, [key, old, new], *reply != Reply::NullBulk, late);
+            ([b"SET", key, new, b"IFEQ", old, ..], Reply::Simple(_) | Reply::NullBulk | Reply::Null)
+                if old != new =>
+            {
+                self.note_swap(conn, [key, old, new], matches!(reply, Reply::Simple(_)), late);
             }
             ([b"EVALSHA" | b"EVAL", _, _, key, old, new, _ttl], Reply::Integer(done)) => {
                 self.note_swap(conn, [key, old, new], *done == 1, late);
@@ -124,10 +126,12 @@ impl World {
             ([b"SET", key, token, b"NX" | b"IFEQ", _, ..], Reply::Simple(_)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
-            ([b"SET", key, _, b"NX", _, ..], Reply::NullBulk) => {
+            ([b"SET", key, _, b"NX", _, ..], Reply::NullBulk | Reply::Null) => {
                 self.checker.note_refused(client, key, master);
             }
-            ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk) => self.checker.note_denied(master, token),
+            ([b"SET", _, token, b"IFEQ", ..], Reply::NullBulk | Reply::Null) => {
+                self.checker.note_denied(master, token);
+            }
             ([b"EVALSHA" | b"EVAL", _, _, key, token, _ttl], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, token, late);
             }
@@ -197,20 +201,8 @@ impl World {
         }
     }
 
-    /// A fair lock was asked for, or its queue left.
-    fn note_fair(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
-        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
-        if let ([key, _, _, value, ..], Reply::Array(numbers)) = (args, reply) {
-            if numbers.iter().next() == Some(Reply::Integer(2)) {
-                self.checker.note_granted(conn, &self.conns[conn], key, value, late);
-            } else {
-                self.checker.note_refused(client, key, master);
-            }
-        }
-    }
-
     /// A lock was to be handed over: its token's place goes to another one.
-    fn note_swap(&mut self, conn: usize, [key, old, new]: [&[u8]; 3], is_done: bool, late: Time) {
+    pub fn note_swap(&mut self, conn: usize, [key, old, new]: [&[u8]; 3], is_done: bool, late: Time) {
         let (client, master) = (self.conns[conn].client, self.conns[conn].master);
         if is_done {
             self.checker.note_granted(conn, &self.conns[conn], key, new, late);
@@ -241,6 +233,21 @@ impl World {
     }
 }
 
-fn number(digits: &[u8]) -> u64 {
-    std::str::from_utf8(digits).expect("digits").parse().expect("digits")
+/// The reply to a command: the only one, or one for each channel. Messages may stand before or behind it; in
+/// RESP3 the confirmation of a channel is one, too, and stands in the place of the reply.
+fn the_reply(mut bytes: &[u8], is_subscription: bool) -> Reply<'_> {
+    let (mut replies, mut pushes) = (Vec::new(), Vec::new());
+    while !bytes.is_empty() {
+        let Ok(Decoded::Complete { reply, size }) = resp::decode(bytes) else {
+            panic!("the model's own reply")
+        };
+        if let Reply::Array(elements) | Reply::Map(elements) | Reply::Push(elements) = &reply {
+            assert_eq!(elements.iter().count(), elements.len(), "each element decodes alone");
+        }
+        let is_push = matches!(reply, Reply::Push(_));
+        if is_push { &mut pushes } else { &mut replies }.push(reply);
+        bytes = &bytes[size..];
+    }
+    assert!(replies.len() == 1 || is_subscription, "one command, one reply; or one for each channel");
+    *replies.first().or(pushes.first()).expect("a reply")
 }

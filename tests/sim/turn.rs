@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use redlatch::engine::{LinkId, LinkRequest};
+use redlatch::engine::{LinkRequest, MasterId};
 use redlatch::internals::words::NO_SERVER;
 use redlatch::status::MasterState;
 
@@ -124,7 +124,7 @@ impl World {
             && !has_output
             && let Some(place) = self.next_conn(client, from, is_left)
         {
-            let link = self.link(place);
+            let link = id(place);
             has_output = !self.clients[client].engine.send_ready(link).is_empty();
             from = place + 1;
         }
@@ -182,32 +182,21 @@ impl World {
         Some(from + place)
     }
 
-    /// A client's connections by their place: those for commands, then those for news.
-    pub fn link(&self, place: usize) -> LinkId {
-        match place.checked_sub(self.config.master_count()) {
-            None => LinkId::Commands(id(place)),
-            Some(master) => LinkId::Subscription(id(master)),
-        }
-    }
-
-    pub fn place(&self, link: LinkId) -> usize {
-        let behind = if matches!(link, LinkId::Subscription(_)) { self.config.master_count() } else { 0 };
-        behind + link.master().index()
-    }
-
     pub fn follow_links(&mut self, client: usize) {
         while let Some(request) = self.clients[client].engine.poll_link() {
             match request {
                 LinkRequest::Close(link) => {
                     let now = self.local(client);
-                    let state = self.clients[client].engine.master_state(now, link.master());
+                    let state = self.clients[client].engine.master_state(now, link);
+                    let conn = self.clients[client].conns[link.index()];
                     if let MasterState::Down(why) = &state
                         && why.contains(NO_SERVER)
+                        && !conn.is_some_and(|conn| self.conns[conn].is_replaced)
                     {
                         self.checker.violate(format!("I14: replies and requests do not match: {why}"));
                     }
                     note!(self, "c{client} closes {link:?} {state:?}");
-                    self.leave_conn(client, self.place(link));
+                    self.leave_conn(client, link.index());
                 }
                 LinkRequest::Connect(link) => self.connect(client, link),
                 LinkRequest::Credentials(_) => unreachable!("there is no provider"),
@@ -215,8 +204,8 @@ impl World {
         }
     }
 
-    pub fn connect(&mut self, client: usize, link: LinkId) {
-        let (address, place) = (link.master().index(), self.place(link));
+    pub fn connect(&mut self, client: usize, link: MasterId) {
+        let (address, place) = (link.index(), link.index());
         let master = self.server(client, address);
         let index = self.conns.len();
         let (client_life, master_life) = (self.clients[client].life, self.masters[master].life);
@@ -233,6 +222,7 @@ impl World {
             client_input: Vec::new(),
             state: ConnState::Connecting,
             left_at: None,
+            is_replaced: false,
         });
         self.clients[client].conns[place] = Some(index);
         let at = self.now + self.weather.delay(&mut self.rng) + self.weather.delay(&mut self.rng);
@@ -255,12 +245,12 @@ impl World {
 
     pub fn read(&mut self, client: usize, place: usize) {
         let Some(index) = self.clients[client].conns[place] else { return };
-        let link = self.link(place);
+        let link = id(place);
         match self.conns[index].state {
             ConnState::Accepted => {
                 self.conns[index].state = ConnState::Open;
                 self.clients[client].accepted |= 1 << place;
-                note!(self, "c{client} connected {:?}", self.link(place));
+                note!(self, "c{client} connected {:?}", id(place));
                 let now = self.local(client);
                 self.clients[client].engine.handle_connected(now, link);
             }
@@ -269,7 +259,7 @@ impl World {
         }
         let mut input = std::mem::take(&mut self.conns[index].client_input);
         if !input.is_empty() {
-            note!(self, "c{client} reads from {:?} {}", self.link(place), shown(&input));
+            note!(self, "c{client} reads from {:?} {}", id(place), shown(&input));
         }
         let mut rest = input.as_slice();
         while !rest.is_empty() {
@@ -292,9 +282,9 @@ impl World {
     }
 
     pub fn lose_conn(&mut self, client: usize, place: usize, why: &str) {
-        note!(self, "c{client} loses {:?}: {why}", self.link(place));
+        note!(self, "c{client} loses {:?}: {why}", id(place));
         self.leave_conn(client, place);
-        let (now, link) = (self.local(client), self.link(place));
+        let (now, link) = (self.local(client), id(place));
         self.clients[client].engine.handle_disconnected(now, link, why);
     }
 
@@ -303,7 +293,7 @@ impl World {
         if self.conns[index].state != ConnState::Open {
             return;
         }
-        let link = self.link(place);
+        let link = id(place);
         let it = &mut self.clients[client];
         let (engine, turn_began) = (&mut it.engine, it.turn_began);
         let ready = engine.send_ready(link);

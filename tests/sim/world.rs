@@ -20,7 +20,7 @@ use crate::callers::Callers;
 use crate::checker::Checker;
 use crate::client::{Client, LinkState, Worker};
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
-use crate::lua;
+use crate::model::lua;
 use crate::model::{Keys, ModelMaster};
 use crate::network::{Conn, ConnState, Weather};
 
@@ -77,7 +77,6 @@ pub struct Habits {
     /// And of the others, how many are readers'.
     pub shared_ppm: u32,
     /// Of a million who wait to have a lock alone, how many keep new readers out.
-    pub reservation_ppm: u32,
     /// Share of callers with a label.
     pub label_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
@@ -296,7 +295,6 @@ impl World {
                 fenced_ppm: 0,
                 fair_ppm: 0,
                 shared_ppm: 0,
-                reservation_ppm: 0,
                 label_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
@@ -335,7 +333,7 @@ impl World {
             clock,
             wall_us: WALL_US,
             life: 0,
-            conns: vec![None; 2 * self.config.master_count()],
+            conns: vec![None; self.config.master_count()],
             accepted: 0,
             has_arrivals: false,
             is_cut_short: false,
@@ -515,6 +513,11 @@ pub fn command(args: &[&[u8]]) -> String {
         );
     }
     text
+}
+
+/// The number that a command has as digits.
+pub fn number(digits: &[u8]) -> u64 {
+    std::str::from_utf8(digits).expect("digits").parse().expect("digits")
 }
 
 pub fn hex(bytes: &[u8]) -> String {

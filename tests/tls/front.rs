@@ -38,7 +38,7 @@ pub(crate) enum Conduct {
 }
 
 /// A client sends less than this before its first lock.
-const HANDSHAKE_SIZE_MAX: usize = 4096;
+const HANDSHAKE_SIZE_MAX: usize = 16 * 1024;
 
 pub(crate) struct Front {
     addr: SocketAddr,

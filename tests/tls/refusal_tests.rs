@@ -5,7 +5,7 @@ use redlatch::{Client, ConnectError, Pem, Redlock, Tls, TlsError};
 use crate::certificates::Certificates;
 use crate::fleet::Fleet;
 use crate::front::{Conduct, Front};
-use crate::{PATIENCE, TTL, eventually, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
+use crate::{PATIENCE, TTL, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
 
 #[test]
 fn bad_server_certificates_are_refused_by_name() {
@@ -71,55 +71,6 @@ fn an_answer_without_tls_is_named() {
     let front = Front::start(fleet.addrs()[0], &certificates, &[Conduct::Garbage]);
     let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
     expect_refusal(&client, &["it does not answer in TLS; check the port"]);
-}
-
-#[test]
-fn a_bad_second_connection_costs_only_notifications() {
-    let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));
-    let target = fleet.addrs()[0];
-    let cut = |inside_record| Conduct::Cut { reply_size: 3, inside_record };
-    for (second, is_accepted) in [
-        (Conduct::Pass("named"), false),
-        (Conduct::Pass("expired"), false),
-        (Conduct::Pass("foreign"), false),
-        (Conduct::Plain, false),
-        (Conduct::Garbage, false),
-        (Conduct::Stall, false),
-        (cut(true), true),
-        (cut(false), true),
-    ] {
-        let front = Front::start(target, &certificates, &[Conduct::Pass("server"), second]);
-        let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
-        fleet.master(0).ask("SET a other PX 600000");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| client.lock("a").ttl(TTL).wait(PATIENCE).acquire());
-            eventually(PATIENCE, "the second connection is tried, and given up unless it stalls", || {
-                front.accepted_count()
-                    >= if matches!(second, Conduct::Stall | Conduct::Plain) { 2 } else { 3 }
-            });
-            assert_eq!(fleet.master(0).ask("PUBSUB CHANNELS").text(), "[]", "{second:?}: subscribed");
-            fleet.master(0).ask("DEL a");
-            let guard = waiting.join().expect("no panic").expect("polled");
-            guard.release().expect("confirmed");
-        });
-        assert_eq!(front.handshakes().len() > 1, is_accepted, "{second:?}: {:?}", front.handshakes());
-    }
-}
-
-#[test]
-fn a_second_connection_needs_its_client_certificate_too() {
-    let (mut fleet, certificates) = start(1, "yes");
-    let pem = |file| Pem::File(certificates.path(file));
-    let tls = trusting(&certificates).client_certificate(pem("client.pem"), pem("client.key"));
-    let client = open(settings(&tls_urls(&mut fleet)).tls(tls));
-    fleet.master(0).ask("SET a other PX 600000");
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| client.lock("a").ttl(TTL).wait(PATIENCE).acquire());
-        let master = fleet.master(0);
-        eventually(PATIENCE, "it is subscribed", || master.ask("PUBSUB NUMSUB a").text() == "[a, 1]");
-        master.ask("DEL a");
-        waiting.join().expect("no panic").expect("free").release().expect("confirmed");
-    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::front::{Conduct, Front};
 use crate::{PATIENCE, TTL, eventually, open, settings, start, start_as, tls_urls, trusting};
 use crate::{certificates::Certificates, fleet::Fleet};
 
-/// One client waits for the lock of the other, and gets it by a release notification.
+/// One client waits for the lock of the other, and gets it when that one releases it.
 #[track_caller]
 fn check_hand_over(holder: &Client, waiter: &Client) {
     let guard = holder.lock("orders:42").ttl(TTL).wait(PATIENCE).acquire().expect("free");
@@ -39,8 +39,8 @@ fn acquire_wait_and_release_work_over_tls() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire());
         for master in fleet.masters() {
-            eventually(PATIENCE, "the waiter is subscribed on each master", || {
-                master.ask("PUBSUB NUMSUB a").text() == "[a, 1]"
+            eventually(PATIENCE, "the waiter stands in each queue", || {
+                master.ask("ZCARD redlatch:wait:a").text() == "1"
             });
         }
         guard.release().expect("confirmed");

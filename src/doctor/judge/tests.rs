@@ -185,8 +185,7 @@ fn missing_rights_come_with_the_acl_line() {
     let advice = |rights: &str| format!("run \"ACL SETUSER locker {rights}\", then \"ACL SAVE\"");
     assert_eq!(line(Feature::Locks), (Severity::Error, advice("~lock:* +get")));
     assert_eq!(line(Feature::Quarantine), (Severity::Warning, advice("+info")));
-    assert_eq!(line(Feature::Notifications), (Severity::Warning, advice("&lock:* +publish")));
-    assert_eq!(line(Feature::Fair), (Severity::Note, advice("+time +zcard")));
+    assert_eq!(line(Feature::Waiting), (Severity::Warning, advice("&lock:* +publish +time +zcard")));
     assert_eq!(line(Feature::Shared), (Severity::Note, advice("+time +type")));
 }
 

@@ -1,4 +1,4 @@
-//! Replies as votes, and messages as notifications.
+//! Replies as votes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use memchr::memmem;
 use crate::limits;
 use crate::lock::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
-use crate::resp::Reply;
+use crate::resp::{Array, Reply};
 use crate::words::is_deceptive;
 
 /// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
@@ -48,46 +48,11 @@ pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b":1\r\n")
 }
 
-/// The same for the usual reply to [`super::encode_notification`]: nobody waited.
-#[inline]
-pub(crate) fn split_unheard(received: &[u8]) -> Option<&[u8]> {
-    received.strip_prefix(b":0\r\n")
-}
-
-/// Message or answer over a connection that has subscribed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notification<'a> {
-    /// The lock with this key was released.
-    Freed(&'a [u8]),
-    /// So many wait for the lock with this key that was just released.
-    Waiting(&'a [u8], u32),
-    /// The answer to a `SUBSCRIBE` or `UNSUBSCRIBE`.
-    Confirmed,
-}
-
-/// Takes apart what a connection that has subscribed is sent, if it is that.
-pub(crate) fn notification<'a>(reply: &Reply<'a>) -> Option<Notification<'a>> {
-    let Reply::Array(parts) = reply else { return None };
-    let mut parts = parts.iter();
-    match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
-        (Reply::Bulk(b"message"), Reply::Bulk(channel), Reply::Bulk(payload), None) => {
-            // Whatever else somebody says there is taken for a release: a hint that is wrong costs one
-            // attempt.
-            let count = std::str::from_utf8(payload).ok().and_then(|count| count.parse().ok());
-            Some(count.map_or(Notification::Freed(channel), |count| Notification::Waiting(channel, count)))
-        }
-        (Reply::Bulk(b"subscribe" | b"unsubscribe"), Reply::Bulk(_), Reply::Integer(_), None) => {
-            Some(Notification::Confirmed)
-        }
-        _ => None,
-    }
-}
-
 /// The vote in a reply to [`super::encode_acquire`]. An error is never a no (I16).
 pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(Vote::Granted),
-        Reply::NullBulk => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::NullBulk | Reply::Null => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(_) if mutant!(ErrorIsNo) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
@@ -98,7 +63,7 @@ pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") | Reply::Integer(1) => Ok(Vote::Granted),
-        Reply::NullBulk | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::NullBulk | Reply::Null | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) if is_wrong_type(text) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
@@ -116,17 +81,6 @@ pub(super) fn is_wrong_type(text: &[u8]) -> bool {
         || text.starts_with(b"ERR Key should be of string type")
 }
 
-/// The answer in a reply to [`super::encode_release`].
-pub(crate) fn release_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongShape> {
-    match reply {
-        Reply::Integer(1) => Ok(ReleaseAnswer::Deleted),
-        Reply::Integer(0) => Ok(ReleaseAnswer::Absent),
-        Reply::Error(text) if is_wrong_type(text) => Ok(ReleaseAnswer::Absent),
-        Reply::Error(text) => Ok(ReleaseAnswer::Failed(failure(text))),
-        _ => Err(WrongShape),
-    }
-}
-
 /// The holder's time in a reply to [`super::query::encode_pttl`].
 pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
     match *reply {
@@ -139,6 +93,16 @@ pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
         Reply::Error(_) => Ok(HolderTtl::Unknown),
         _ => Err(WrongShape),
     }
+}
+
+/// The clock in a reply to `TIME`, in microseconds since 1970, if it is one.
+pub(crate) fn clock_us(time: &Array<'_>) -> Option<u64> {
+    let mut numbers = time.iter().map(|part| match part {
+        Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    });
+    let (seconds, micros) = (numbers.next()??, numbers.next()??);
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
 
 pub(super) fn failure(text: &[u8]) -> Failure {
@@ -154,7 +118,6 @@ pub(crate) fn error_text(text: &[u8]) -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp;
 
     #[test]
     fn only_an_explicit_nil_is_a_refusal() {
@@ -176,13 +139,10 @@ mod tests {
             "ERR Key should be of string type if conditions are specified",
         ] {
             assert_eq!(compare_vote(&Reply::Error(text.as_bytes())), refused, "{text}");
-            assert_eq!(release_answer(&Reply::Error(text.as_bytes())), Ok(ReleaseAnswer::Absent), "{text}");
         }
         let failed = Vote::Failed(Failure::Replied("OOM WRONGTYPE ".into()));
         assert_eq!(compare_vote(&Reply::Error(b"OOM WRONGTYPE ")), Ok(failed));
         assert_eq!(compare_vote(&Reply::Integer(2)), Err(WrongShape));
-        assert_eq!(release_answer(&Reply::Integer(2)), Err(WrongShape));
-        assert_eq!(release_answer(&Reply::NullBulk), Err(WrongShape));
     }
 
     #[test]
@@ -191,25 +151,6 @@ mod tests {
         assert_eq!(holder_ttl(&Reply::Integer(-1)), Ok(HolderTtl::Never));
         assert_eq!(holder_ttl(&Reply::Integer(7)), Ok(HolderTtl::Left(Duration::from_millis(7))));
         assert_eq!(holder_ttl(&Reply::Integer(i64::MIN)), Err(WrongShape));
-    }
-
-    #[test]
-    fn notifications_are_messages_and_confirmations_and_nothing_else() {
-        fn check(bytes: &[u8], expected: Option<Notification<'_>>) {
-            let Ok(resp::Decoded::Complete { reply, .. }) = resp::decode(bytes) else {
-                panic!("a whole reply")
-            };
-            assert_eq!(notification(&reply), expected);
-        }
-        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", Some(Notification::Freed(b"a")));
-        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n12\r\n", Some(Notification::Waiting(b"a", 12)));
-        check(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\n-1\r\n", Some(Notification::Freed(b"a")));
-        check(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n", Some(Notification::Confirmed));
-        check(b"*3\r\n$8\r\npmessage\r\n$1\r\na\r\n:1\r\n", None);
-        check(b"*2\r\n$7\r\nmessage\r\n$1\r\na\r\n", None);
-        // RESP3 is never asked for.
-        check(b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", None);
-        check(b":1\r\n", None);
     }
 
     #[test]

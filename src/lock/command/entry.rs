@@ -54,6 +54,11 @@ impl Entry {
         self.parts().0
     }
 
+    /// The value.
+    pub(crate) fn value(&self) -> &[u8] {
+        key_bytes(self.parts().1)
+    }
+
     /// Key and value, as encoded bulk strings.
     pub(super) fn parts(&self) -> (&[u8], &[u8]) {
         self.bytes.split_at(self.key_size)
@@ -139,6 +144,6 @@ pub(super) fn encode_decimal(out: &mut Vec<u8>, number: u64) {
 }
 
 /// The last decimal digit.
-const fn digit(number: u64) -> u8 {
+pub(super) const fn digit(number: u64) -> u8 {
     b'0' + (number % 10) as u8
 }

@@ -14,7 +14,7 @@
 
 use super::answer::{WrongShape, failure};
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
-use super::scripts::{FENCED_ACQUIRE, FENCED_RELEASE, FENCED_RELEASE_NOTIFY, Script};
+use super::scripts::{FENCED_ACQUIRE, Script};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::{Failure, HolderTtl};
 use crate::mutants::mutant;
@@ -62,24 +62,6 @@ fn encode_acquire(
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
     for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
-        encode_decimal_bulk(out, number);
-    }
-}
-
-/// Compares and deletes, and raises the fence; with `notifies` waiters are notified.
-pub(crate) fn encode_fenced_release(
-    out: &mut Vec<u8>,
-    script: Script,
-    entry: &Entry,
-    fence: &Fence,
-    notifies: bool,
-) {
-    let named = if notifies { FENCED_RELEASE_NOTIFY } else { FENCED_RELEASE };
-    named.encode_head(out, script);
-    let value = encode_keys(out, entry, fence);
-    out.extend_from_slice(value);
-    let Window { half_us, life_ms } = fence.window;
-    for number in [fence.token.as_u64(), half_us, half_us, life_ms] {
         encode_decimal_bulk(out, number);
     }
 }
@@ -157,13 +139,7 @@ fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
     if parts.len() != 4 {
         return Err(WrongShape);
     }
-    let refusal = match refusal {
-        0 => Refusal::Busy,
-        1 => Refusal::Stale,
-        2 => Refusal::Past,
-        3 => Refusal::Future,
-        _ => return Err(WrongShape),
-    };
+    let refusal = refusal_of(refusal)?;
     let holder = match (refusal, u64::try_from(left_ms)) {
         (Refusal::Busy, Ok(left_ms)) => HolderTtl::Left(Duration::from_millis(left_ms)),
         (Refusal::Busy, Err(_)) if left_ms == -1 => HolderTtl::Never,
@@ -172,6 +148,17 @@ fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
     // Somebody may have put any number there.
     let known = |number| u64::try_from(number).unwrap_or(0);
     Ok(FenceState { refusal, fence: known(fence), holder, time_us: known(time_us) })
+}
+
+/// The obstacle for which a script has this number.
+pub(super) fn refusal_of(number: i64) -> Result<Refusal, WrongShape> {
+    match number {
+        0 => Ok(Refusal::Busy),
+        1 => Ok(Refusal::Stale),
+        2 => Ok(Refusal::Past),
+        3 => Ok(Refusal::Future),
+        _ => Err(WrongShape),
+    }
 }
 
 #[cfg(test)]
@@ -227,12 +214,6 @@ mod tests {
                 life
             ])
         );
-        for (notifies, sha) in [(false, FENCED_RELEASE.sha), (true, FENCED_RELEASE_NOTIFY.sha)] {
-            assert_eq!(
-                encoded(|out, entry, fence| encode_fenced_release(out, Script::Sha, entry, fence, notifies)),
-                command(&[b"EVALSHA", sha.as_bytes(), b"2", lock, fence, &value, token, half, half, life])
-            );
-        }
     }
 
     #[test]

@@ -5,8 +5,7 @@
 //! a lock: a string, which may be one of another library, or a set of readers. A key of any other type is
 //! somebody else's and stays.
 
-use super::answer::{ReleaseAnswer, WrongShape, failure, holder_ttl, is_wrong_type};
-use super::scripts::{FORCE_UNLOCK, Script};
+use super::answer::{WrongShape, failure, holder_ttl, is_wrong_type};
 use crate::limits;
 use crate::lock::{Failure, HolderTtl};
 use crate::resp::Reply;
@@ -39,7 +38,7 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
 pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, WrongShape> {
     match *reply {
         Reply::Integer(count) => usize::try_from(count).map(Ok).map_err(|_| WrongShape),
-        Reply::NullBulk => Ok(Ok(0)),
+        Reply::NullBulk | Reply::Null => Ok(Ok(0)),
         Reply::Error(text) if is_wrong_type(text) => Ok(Ok(0)),
         Reply::Error(text) => Ok(Err(failure(text))),
         _ => Err(WrongShape),
@@ -54,46 +53,19 @@ pub(crate) fn time_left(reply: &Reply<'_>) -> Result<Result<HolderTtl, Failure>,
     }
 }
 
-/// Deletes the lock with this key, from [`super::entry::Entry::key`]. The script is sent in full: it is
-/// seldom needed.
-pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
-    FORCE_UNLOCK.encode_head(out, Script::Text);
-    out.extend_from_slice(key);
-}
-
-/// The answer in a reply to [`encode_forced_delete`]. A key of another type is no absence, unlike in a
-/// release.
-pub(crate) fn forced_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongShape> {
-    match reply {
-        Reply::Integer(1) => Ok(ReleaseAnswer::Deleted),
-        Reply::Integer(0) => Ok(ReleaseAnswer::Absent),
-        Reply::Error(text) => Ok(ReleaseAnswer::Failed(failure(text))),
-        _ => Err(WrongShape),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp;
 
     #[test]
-    fn a_forced_unlock_runs_on_the_locks_key() {
-        let (mut expected, mut out) = (Vec::new(), Vec::new());
-        resp::encode_command(&mut expected, &[b"EVAL", FORCE_UNLOCK.text.as_bytes(), b"1", b"name"]);
-        encode_forced_delete(&mut out, b"$4\r\nname\r\n");
-        assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string());
-    }
-
-    #[test]
-    fn another_type_is_neither_deleted_nor_absent() {
-        assert_eq!(forced_answer(&Reply::Integer(1)), Ok(ReleaseAnswer::Deleted));
-        assert_eq!(forced_answer(&Reply::Integer(0)), Ok(ReleaseAnswer::Absent));
-        for text in ["WRONGTYPE x", "OOM x", ""] {
-            let answer = forced_answer(&Reply::Error(text.as_bytes()));
-            assert!(matches!(answer, Ok(ReleaseAnswer::Failed(_))), "{text}: {answer:?}");
+    fn no_key_and_one_of_another_type_have_no_readers() {
+        assert_eq!(reader_count(&Reply::Integer(3)), Ok(Ok(3)));
+        for reply in [Reply::NullBulk, Reply::Null, Reply::Error(b"WRONGTYPE x")] {
+            assert_eq!(reader_count(&reply), Ok(Ok(0)), "{reply:?}");
         }
-        assert_eq!(forced_answer(&Reply::Integer(2)), Err(WrongShape));
-        assert_eq!(forced_answer(&Reply::NullBulk), Err(WrongShape));
+        let failed = Failure::Replied("OOM x".into());
+        assert_eq!(reader_count(&Reply::Error(b"OOM x")), Ok(Err(failed)));
+        assert_eq!(reader_count(&Reply::Integer(-1)), Err(WrongShape));
+        assert_eq!(reader_count(&Reply::Bulk(b"1")), Err(WrongShape));
     }
 }

@@ -1,5 +1,4 @@
-//! The commands of shared locks: readers, of which any number hold one lock together, and the reservation of
-//! a writer.
+//! The commands of shared locks: readers, of which any number hold one lock together.
 //!
 //! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the
 //! millisecond of the master's wall clock at which its time is over. The key expires with the last of them.
@@ -14,74 +13,22 @@
 //! without a TTL, belongs to somebody else and stays as it is. An extension and a release need no look at the
 //! marker: they change only a set that has their own value. A set may hold members whose time is over: they
 //! count for nothing, and go when another reader comes or goes.
-//!
-//! A writer that asked for it leaves a *reservation* when it is refused: a key of its own beside the lock,
-//! with a short TTL, where new readers are refused while it lives. It is a hint for the sake of the writer's
-//! turn; nothing that is safe rests on it. Its value starts with [`crate::lock::TOKEN_MARK`]. A key that
-//! holds anything else stays, and then readers are kept out by it for as long as it lives.
 
 use super::answer::{WrongShape, failure};
-use super::entry::{Entry, encode_beside, encode_decimal_bulk};
-use super::scripts::{SHARED_ACQUIRE, SHARED_EXTEND, SHARED_RELEASE, Script, WRITER_RESERVE};
-use crate::lock::{Failure, HolderTtl, Token, Vote};
+use super::entry::{Entry, encode_decimal_bulk};
+use super::scripts::{SHARED_EXTEND, Script};
+use crate::lock::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;
-
-/// Part of a reservation's key between the prefix and the lock's name: no lock may have a name that starts
-/// like this.
-pub(crate) const RESERVATION_NAME: &[u8] = b"redlatch:writer:";
 
 /// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
 /// with the meaning of the members or their scores.
 pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 
-/// Joins the readers of a lock, if nobody else has or is to have it. `prefix_size` is that of all keys.
-pub(crate) fn encode_shared_acquire(
-    out: &mut Vec<u8>,
-    script: Script,
-    entry: &Entry,
-    ttl_ms: u64,
-    prefix_size: usize,
-) {
-    SHARED_ACQUIRE.encode_head(out, script);
-    let (key, value) = entry.parts();
-    out.extend_from_slice(key);
-    encode_reservation_key(out, key, prefix_size);
-    out.extend_from_slice(value);
-    encode_decimal_bulk(out, ttl_ms);
-}
-
 /// Gives a reader a new end, if it is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
     SHARED_EXTEND.encode_head(out, script);
-    out.extend_from_slice(&entry.bytes);
-    encode_decimal_bulk(out, ttl_ms);
-}
-
-/// A reader goes; notifies waiters, if it is to and was the last.
-pub(crate) fn encode_shared_release(out: &mut Vec<u8>, script: Script, entry: &Entry, notifies: bool) {
-    SHARED_RELEASE.encode_head(out, script);
-    out.extend_from_slice(&entry.bytes);
-    encode_decimal_bulk(out, u64::from(notifies));
-}
-
-/// The key of the reservation beside a lock's, both as encoded bulk strings.
-pub(crate) fn encode_reservation_key(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
-    encode_beside(out, key, prefix_size, RESERVATION_NAME);
-}
-
-/// Makes an entry that of the reservation beside a lock's key.
-pub(crate) fn set_reservation(entry: &mut Entry, key: &[u8], prefix_size: usize, token: &Token) {
-    let mut own_key = Vec::new();
-    encode_reservation_key(&mut own_key, key, prefix_size);
-    entry.set_key(&own_key, token);
-}
-
-/// Leaves a reservation, whoever's reservation is there. The script is sent in full: only a writer that was
-/// refused sends it.
-pub(crate) fn encode_reservation(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64) {
-    WRITER_RESERVE.encode_head(out, Script::Text);
     out.extend_from_slice(&entry.bytes);
     encode_decimal_bulk(out, ttl_ms);
 }
@@ -94,7 +41,7 @@ pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
     resp::encode_bulk(out, MARKER);
 }
 
-/// The vote in a reply to [`encode_shared_acquire`]. An error is never a no (I16).
+/// The vote in a reply to [`super::park::encode_shared_acquire_queue`]. An error is never a no (I16).
 pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     let holder = match *reply {
         Reply::Simple(b"OK") => return Ok(Vote::Granted),
@@ -114,7 +61,8 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resp;
+    use crate::lock::Token;
+    use crate::lock::command::park::encode_shared_acquire_queue;
 
     fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {
         let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
@@ -130,38 +78,19 @@ mod tests {
     }
 
     #[test]
-    fn reader_commands_share_key_and_prefix() {
-        let (lock, reservation, value): (&[u8], &[u8], _) =
-            (b"p:\r\nname", b"p:redlatch:writer:\r\nname", [0; Token::SIZE]);
+    fn reader_commands_have_the_locks_key() {
+        let (lock, value): (&[u8], _) = (b"p:\r\nname", [0; Token::SIZE]);
         for script in [Script::Sha, Script::Text] {
             let name = |text: &'static str, sha: &'static str| match script {
                 Script::Sha => [b"EVALSHA", sha.as_bytes()],
                 Script::Text => [b"EVAL".as_slice(), text.as_bytes()],
             };
-            let [by, what] = name(SHARED_ACQUIRE.text, SHARED_ACQUIRE.sha);
-            assert_eq!(
-                encoded(|out, entry| encode_shared_acquire(out, script, entry, 10_000, 2)),
-                command(&[by, what, b"2", lock, reservation, &value, b"10000"])
-            );
             let [by, what] = name(SHARED_EXTEND.text, SHARED_EXTEND.sha);
             assert_eq!(
                 encoded(|out, entry| encode_shared_extend(out, script, entry, 7)),
                 command(&[by, what, b"1", lock, &value, b"7"])
             );
-            let [by, what] = name(SHARED_RELEASE.text, SHARED_RELEASE.sha);
-            for (notifies, flag) in [(false, b"0"), (true, b"1")] {
-                assert_eq!(
-                    encoded(|out, entry| encode_shared_release(out, script, entry, notifies)),
-                    command(&[by, what, b"1", lock, &value, flag])
-                );
-            }
         }
-        let mut own = Entry::EMPTY;
-        set_reservation(&mut own, b"$8\r\np:\r\nname\r\n", 2, &Token::UNSET);
-        assert_eq!(
-            encoded(|out, _| encode_reservation(out, &own, 1200)),
-            command(&[b"EVAL", WRITER_RESERVE.text.as_bytes(), b"1", reservation, &value, b"1200"])
-        );
         assert_eq!(
             encoded(|out, entry| encode_reader_count(out, entry.key())),
             command(&[b"ZREVRANK", lock, MARKER])
@@ -177,7 +106,7 @@ mod tests {
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
         entry.add_label(&Token::UNSET, &[b'l'; HOLDER_LABEL_SIZE_MAX]);
         let ttl_ms = u64::try_from(MAX_TTL_MAX.as_millis()).expect("small");
-        encode_shared_acquire(&mut out, Script::Text, &entry, ttl_ms, PREFIX_SIZE_MAX);
+        encode_shared_acquire_queue(&mut out, Script::Text, &entry, ttl_ms, PREFIX_SIZE_MAX);
         assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
     }
 

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use redlatch::internals::SCRIPTS;
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::{PASSWORD, fair, field, integer, readers, text};
+use super::{PASSWORD, field, integer, readers, text};
 
 pub(super) const KEYS: [&[u8]; 5] = [b"orders:42", b"\r\n", b"a\0b", b"\xff\xfe\r\n\0$3\r\n", &[b'k'; 200]];
 pub(super) const TOKENS: [&[u8]; 3] =
@@ -58,7 +58,6 @@ pub(super) enum Check {
     TimeOfDay,
     Info,
     Fenced,
-    Fair,
 }
 
 impl Check {
@@ -77,7 +76,6 @@ impl Check {
             }
             Self::TimeOfDay => is_time(server) && is_time(model),
             Self::Fenced => is_alike(server, model, slack),
-            Self::Fair => fair::is_queued_alike(server, model, slack),
             Self::Info => is_like(&text(server), &text(model), slack),
         }
     }
@@ -154,9 +152,8 @@ pub(super) struct Commands {
 impl Commands {
     pub(super) fn draw(&self, rng: &mut StdRng) -> Command {
         let mut command = loop {
-            let drawn = match rng.random_range(0..28) {
-                20..24 => Some(fair::draw(rng)),
-                24..28 => Some(readers::draw(rng)),
+            let drawn = match rng.random_range(0..24) {
+                20..24 => Some(readers::draw(rng)),
                 0..10 => self.draw_for_lock(rng),
                 10..13 => Some(draw_fenced(rng)),
                 13..16 => Some(draw_script(rng)),
@@ -256,8 +253,9 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
     let is_whole = rng.random();
     let (token, half) = (token.as_bytes(), half.as_bytes());
     if rng.random_range(0..3) == 0 {
-        let name = if rng.random() { "fenced_release_notify" } else { "fenced_release" };
-        return Command::of_script(is_whole, name, &[b"2", key, &fence, value, token, half, half, life]);
+        let queue = [b"redlatch:wait:", key].concat();
+        let rest = [b"3", key, &queue, &fence, value, token, half, half, life];
+        return Command::of_script(is_whole, "fenced_release_serve", &rest);
     }
     // As for a lock that is held, whose token may be of any age.
     let past = if rng.random_range(0..4) == 0 { b"4503599627370496" } else { half };

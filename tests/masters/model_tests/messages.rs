@@ -7,11 +7,11 @@ use std::time::Instant;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use redlatch::resp;
+use redlatch::resp::{self, Decoded};
 
-use super::commands::{KEYS, text_of};
+use super::commands::{KEYS, wall_us};
 use super::model::ModelMaster;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::PATIENCE;
 use crate::valkey_tests::valkey_9;
 
@@ -24,35 +24,86 @@ const PUBLISHER: usize = 0;
 const STEPS: usize = 600;
 
 /// A server and the model of it, each with the same connections.
-struct Audience {
+pub(super) struct Audience {
+    addr: SocketAddr,
     conns: Vec<TcpStream>,
-    model: ModelMaster,
-    message_count: usize,
+    pub(super) model: ModelMaster,
+    pub(super) message_count: usize,
+}
+
+fn open(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&addr, PATIENCE).expect("a server that listens");
+    stream.set_nodelay(true).expect("a TCP socket");
+    stream.set_read_timeout(Some(PATIENCE)).expect("no zero");
+    stream
 }
 
 impl Audience {
-    fn new(addr: SocketAddr) -> Self {
-        let open = |_| {
-            let stream = TcpStream::connect_timeout(&addr, PATIENCE).expect("a server that listens");
-            stream.set_nodelay(true).expect("a TCP socket");
-            stream.set_read_timeout(Some(PATIENCE)).expect("no zero");
-            stream
-        };
-        let conns = (0..=SUBSCRIBER_COUNT).map(open).collect();
-        Self { conns, model: ModelMaster::new("", Instant::now()), message_count: 0 }
+    pub(super) fn new(addr: SocketAddr) -> Self {
+        let conns = (0..=SUBSCRIBER_COUNT).map(|_| open(addr)).collect();
+        let mut model = ModelMaster::new("", Instant::now());
+        model.set_wall(Instant::now(), wall_us());
+        Self { addr, conns, model, message_count: 0 }
     }
 
     /// Has both carry out a command of one connection, and compares what they say to whom.
-    fn say(&mut self, conn: usize, words: &[&[u8]]) {
-        let mut command = Vec::new();
+    pub(super) fn say(&mut self, conn: usize, words: &[&[u8]]) {
+        let reply = self.send(conn, words);
+        self.hear(conn, &reply, words);
+        self.hear_messages(words);
+    }
+
+    /// The same without the messages; returns the server's reply and the model's, which may differ.
+    pub(super) fn exchange(&mut self, conn: usize, words: &[&[u8]]) -> [Vec<u8>; 2] {
+        let model = self.send(conn, words);
+        let (count, mut server) = (reply_count(&model), Vec::new());
+        while reply_count(&server) < count {
+            let mut space = [0; 4096];
+            let size = self.conns[conn].read(&mut space).expect("the server answers in time");
+            assert!(size > 0, "the server closed the connection");
+            server.extend_from_slice(&space[..size]);
+        }
+        [server, model]
+    }
+
+    /// Sends a command to both; returns the model's reply.
+    fn send(&mut self, conn: usize, words: &[&[u8]]) -> Vec<u8> {
+        let (mut command, mut reply) = (Vec::new(), Vec::new());
         resp::encode_command(&mut command, words);
         self.conns[conn].write_all(&command).expect("the server takes it");
-        let mut reply = Vec::new();
         self.model.handle_over(conn, Instant::now(), &mut command, &mut reply);
-        self.hear(conn, &reply, words);
+        reply
+    }
+
+    /// Both are at their memory limit, or have memory again.
+    pub(super) fn fill(&mut self, is_full: bool) {
+        let mut command = Vec::new();
+        let limit: &[u8] = if is_full { b"1" } else { b"0" };
+        resp::encode_command(&mut command, &[b"CONFIG", b"SET", b"maxmemory", limit]);
+        self.conns[PUBLISHER].write_all(&command).expect("the server takes it");
+        self.hear(PUBLISHER, b"+OK\r\n", &[b"CONFIG"]);
+        self.model.data.is_full = is_full;
+    }
+
+    /// The messages of the last command.
+    pub(super) fn hear_messages(&mut self, words: &[&[u8]]) {
         let pushes = std::mem::take(&mut self.model.pushes);
         self.message_count += pushes.len();
         pushes.iter().for_each(|(conn, message)| self.hear(*conn, message, words));
+    }
+
+    /// A connection ends, and another one takes its number.
+    pub(super) fn reconnect(&mut self, conn: usize) {
+        self.conns[conn] = open(self.addr);
+        self.model.begin_conn(conn);
+    }
+
+    /// A command until both say the same, when the server has noticed that a connection has ended.
+    pub(super) fn say_until(&mut self, conn: usize, words: &[&[u8]]) {
+        eventually(PATIENCE, "both say the same", || {
+            let [server, model] = self.exchange(conn, words);
+            server == model
+        });
     }
 
     /// The server's next bytes on this connection are these.
@@ -70,36 +121,16 @@ impl Audience {
     fn step(&mut self, rng: &mut StdRng) {
         let channel = *KEYS[..2].choose(rng).expect("not empty");
         let subscriber = rng.random_range(1..=SUBSCRIBER_COUNT);
-        let group: &[u8] = [b"w:0".as_slice(), b"w:1", b"w:2"][rng.random_range(0..3)];
-        match rng.random_range(0..19) {
+        match rng.random_range(0..14) {
             0..5 => self.say(subscriber, &[b"SUBSCRIBE", channel]),
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
-            10 => self.say(PUBLISHER, &[b"EVAL", text_of("release_notify"), b"1", channel, TOKEN]),
-            14 => self.say(subscriber, &[b"SUBSCRIBE", channel, group]),
-            15 => self.say(subscriber, &[b"UNSUBSCRIBE", channel, group]),
-            16 | 17 => {
-                self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                let (script, first) =
-                    (text_of("release_wake"), [b"0".as_slice(), b"1"][rng.random_range(0..2)]);
-                self.say(PUBLISHER, &[b"EVAL", script, b"1", channel, TOKEN, b"w:", first, b"2"]);
-            }
+            10 => self.say(subscriber, &[b"SUBSCRIBE", channel, b"more"]),
+            11 => self.say(subscriber, &[b"UNSUBSCRIBE", channel, b"more"]),
             // Refused beside subscriptions.
-            18 => self.say(subscriber, &[b"AUTH", b"default", b"x"]),
-            11 => {
-                self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                let (script, fence) = (text_of("fenced_release_notify"), b"redlatch:fence:a");
-                // A token beyond its window: the fence stays as it is.
-                self.say(
-                    PUBLISHER,
-                    &[b"EVAL", script, b"2", channel, fence, TOKEN, b"1", b"1", b"1", b"1000"],
-                );
-            }
-            _ => {
-                self.say(PUBLISHER, &[b"SET", channel, TOKEN, b"NX", b"PX", b"3600000"]);
-                self.say(PUBLISHER, &[b"EVAL", text_of("release_notify"), b"1", channel, TOKEN]);
-            }
+            12 => self.say(subscriber, &[b"AUTH", b"default", b"x"]),
+            _ => self.say(PUBLISHER, &[b"PUBLISH", channel, TOKEN]),
         }
     }
 
@@ -108,6 +139,15 @@ impl Audience {
         (1..=SUBSCRIBER_COUNT).for_each(|conn| self.say(conn, &[b"SUBSCRIBE", b"the end"]));
         self.say(PUBLISHER, &[b"PUBLISH", b"the end", b"x"]);
     }
+}
+
+/// The number of whole replies.
+fn reply_count(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) {
+        (count, bytes) = (count + 1, &bytes[size..]);
+    }
+    count
 }
 
 fn hold_against(addr: SocketAddr, is_native: bool) {

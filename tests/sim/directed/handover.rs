@@ -106,8 +106,9 @@ pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     // The connection ends for the client, and the swap that it sent arrives a second later. Releases do not
     // work; the first that does is that of the new token, before the swap, and the next that of the old one,
     // behind it.
-    let release = by_digest("release");
-    world.masters[0].model.errors.insert(release, "OOM no".to_owned());
+    for release in ["release", "release_serve"] {
+        world.masters[0].model.errors.insert(by_digest(release), "OOM no".to_owned());
+    }
     world.stall(0, 0, true, false, SECOND);
     world.submit_release(0, lock, false);
     world.run_for(20 * MS);

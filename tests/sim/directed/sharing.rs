@@ -1,7 +1,6 @@
 //! Readers, who have a lock together, and writers that keep new ones out.
 
 use super::*;
-use crate::model::Value;
 
 /// The lock of a reader.
 fn read(world: &mut World, client: usize, ttl: Duration) -> Result<OpId, String> {
@@ -28,7 +27,7 @@ fn is_kept_out(world: &mut World, client: usize) -> Result<bool, String> {
 
 /// A writer that goes on trying, and keeps new readers out meanwhile.
 fn insist(world: &mut World, client: usize, wait: Duration) -> OpId {
-    let options = Options::new().ttl(ms(1000)).wait(wait).keep_readers_out();
+    let options = Options::new().ttl(ms(1000)).wait(wait);
     world.submit_with(client, KEY, options).expect("room")
 }
 
@@ -259,15 +258,11 @@ pub fn a_reader_that_writes_waits_for_itself() -> Verdict {
 }
 
 /// Two clients read by turns, so that there is always a reader, while a third one wants to write.
-fn read_by_turns(is_insisting: bool) -> Result<bool, String> {
+pub fn passing_readers_keep_no_writer_waiting() -> Verdict {
     let mut world = world(3, 3, |builder| builder.ask_holder(false));
     (world.weather.delay_min, world.weather.delay_max) = (MS / 10, MS / 10);
     let mut locks = [Some(read(&mut world, 0, ms(1000))?), None];
-    let writer = if is_insisting {
-        insist(&mut world, 2, ms(4000))
-    } else {
-        world.submit_acquire(2, KEY, ms(1000), ms(4000)).expect("room")
-    };
+    let writer = insist(&mut world, 2, ms(4000));
     for turn in 0..400 {
         let (next, last) = ((turn + 1) % 2, turn % 2);
         // Of many who come one is let in.
@@ -286,15 +281,7 @@ fn read_by_turns(is_insisting: bool) -> Result<bool, String> {
         }
     }
     verdict(&mut world)?;
-    Ok(world.clients[2].engine.valid_until(writer).is_some())
-}
-
-pub fn a_writer_that_keeps_readers_out_has_its_turn() -> Verdict {
-    demand(read_by_turns(true)?, "readers that come and go kept it waiting")
-}
-
-pub fn passing_readers_can_delay_a_writer() -> Verdict {
-    demand(!read_by_turns(false)?, "a writer had its turn though there always was a reader")
+    demand(world.clients[2].engine.valid_until(writer).is_some(), "readers that come and go kept it waiting")
 }
 
 pub fn a_writer_giving_up_admits_readers() -> Verdict {
@@ -341,38 +328,6 @@ pub fn a_waiting_writer_keeps_readers_out() -> Verdict {
     world.submit_release(0, reader, false);
     held(&mut world, 1)?;
     verdict(&mut world)
-}
-
-pub fn the_reservation_of_a_writer_that_died_ends_soon() -> Verdict {
-    let mut world = world(3, 3, defaults);
-    read(&mut world, 0, ms(10_000))?;
-    insist(&mut world, 1, ms(9000));
-    world.run_for(10 * MS);
-    world.crash_client(1);
-    demand(is_kept_out(&mut world, 2)?, "a reader came though a writer waits")?;
-    world.run_for(1200 * MS);
-    demand(!is_kept_out(&mut world, 2)?, "readers stay out for one that is dead")?;
-    verdict(&mut world)
-}
-
-pub fn a_reservation_leaves_a_key_of_others_alone() -> Verdict {
-    for is_text in [true, false] {
-        let mut world = world(1, 2, defaults);
-        let reservation = [b"redlatch:writer:".as_slice(), KEY].concat();
-        read(&mut world, 0, ms(10_000))?;
-        let model = &mut world.masters[0].model;
-        if is_text {
-            model.put(&reservation, b"theirs", None)
-        } else {
-            model.put_list(&reservation)
-        }
-        insist(&mut world, 1, ms(2000));
-        world.run_for(3 * SECOND);
-        let value = &world.masters[0].model.keys()[&reservation].value;
-        let is_there = *value == if is_text { Value::String(b"theirs".to_vec()) } else { Value::List };
-        demand(is_there, "a reservation took the place of somebody else's key")?;
-    }
-    Ok(())
 }
 
 pub fn several_preferring_writers_all_get_turns() -> Verdict {
@@ -553,13 +508,10 @@ tests!(
     a_writers_commands_spare_readers,
     one_clients_readers_do_not_wait,
     a_reader_that_writes_waits_for_itself,
-    a_writer_that_keeps_readers_out_has_its_turn,
-    passing_readers_can_delay_a_writer,
+    passing_readers_keep_no_writer_waiting,
     a_writer_giving_up_admits_readers,
     waiting_readers_notice_a_writer_giving_up,
     a_waiting_writer_keeps_readers_out,
-    the_reservation_of_a_writer_that_died_ends_soon,
-    a_reservation_leaves_a_key_of_others_alone,
     several_preferring_writers_all_get_turns,
     readers_and_writers_wake_each_other,
     an_unheard_reader_is_released_too,

@@ -68,8 +68,8 @@ impl FamilyPeer {
 
     pub const fn waits_by(self) -> &'static str {
         match self {
-            Self::Woken => "release notifications, and timers behind them",
-            Self::Fair => "a queue on the masters, notifications to its head, and timers",
+            Self::Woken => "parked: a master grants or rings, and a heartbeat",
+            Self::Fair => "parked, in the order of all masters together",
             Self::Polling => "polling, 1 to 100 ms",
             Self::Rslock => "polling, 0 to 200 ms",
             Self::NodeRedlock => "polling, 100 to 300 ms",

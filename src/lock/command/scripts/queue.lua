@@ -39,6 +39,12 @@ local function decode(member)
   return entry
 end
 
+-- Whether the stay of an entry is over. One that ends too late was put there before the clock was set back.
+local function is_over(member, now_ms)
+  local stay_end = tonumber(string.sub(member, 33, 45)) or 0
+  return stay_end <= now_ms or stay_end > now_ms + STAY_MAX_MS
+end
+
 -- The entries with this ticket, or all of them where it is unknown. None where the queue is of another type.
 local function entries_at(queue, ticket)
   local from, to = ticket, ticket

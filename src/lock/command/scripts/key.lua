@@ -38,8 +38,11 @@ end
 local function settle_readers(lock, now_ms)
   redis.pcall('zremrangebyscore', lock, 0, now_ms)
   local last = redis.pcall('zrange', lock, -1, -1, 'withscores')
-  if last.err or last[2] and last[2] ~= '-inf' then
-    redis.pcall('pexpireat', lock, last[2] or now_ms)
+  if last.err then
+    return 'readers'
+  end
+  if last[2] and last[2] ~= '-inf' then
+    redis.pcall('pexpireat', lock, last[2])
     return 'readers'
   end
   redis.pcall('del', lock)

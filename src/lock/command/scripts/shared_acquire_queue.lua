@@ -1,11 +1,11 @@
--- A reader joins the readers of a lock, if nobody has it alone and no writer has reserved it.
+-- A reader joins the readers of a lock, if nobody has it alone and nobody waits for it. Follows queue.lua.
 --
 -- Returns OK; OWN if the value is there already; or the time left of what is in the way, as PTTL reports it. A value that
 -- is there keeps the later of the two ends, so that a request which is carried out twice, or late, cuts nothing short.
 --
 -- It reads before it writes, and sets the end before it purges: a user who lacks a right for one of them leaves no set
 -- without an end. Without the right to PEXPIREAT, the release deletes the set.
-local lock, reservation = KEYS[1], KEYS[2]
+local lock, queue = KEYS[1], KEYS[2]
 local value, ttl_ms = ARGV[1], ARGV[2]
 local marker = 'redlatch:readers:1'
 
@@ -19,9 +19,10 @@ end
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local old_end_ms = tonumber(redis.call('zscore', lock, value) or 0)
-left_ms = redis.call('pttl', reservation)
-if left_ms ~= -2 and old_end_ms <= now_ms then
-  return left_ms
+-- So that writers do not starve. A queue of somebody else is in nobody's way.
+local first = redis.pcall('zrange', queue, 0, 0)[1]
+if first and old_end_ms <= now_ms and string.sub(first, 1, 11) == MARK and not is_over(first, now_ms) then
+  return decode(first).stay_end - now_ms
 end
 
 local end_ms = math.max(old_end_ms, now_ms + 1 + ttl_ms)

@@ -1,21 +1,19 @@
-//! Keys that these scripts write are those that today's scripts know, and the reverse.
+//! Keys that a parked attempt writes are those that the other scripts know, and the reverse.
 
 use redlatch::internals::SCRIPTS;
 
-use crate::rig::{self, FENCE, FENCE_TTL_MS, HALF_US, HOUR_MS, LOCK, Rig};
+use crate::rig::{self, FENCE, FENCE_TTL_MS, HALF_US, HOUR_MS, LOCK, QUEUE, Rig};
 use crate::wire::Value;
 
-const RESERVATION: &str = "redlatch:writer:lock";
-
-/// Runs a script of today.
+/// Runs a script as it is sent.
 fn run(rig: &mut Rig, name: &str, keys: &[&str], args: &[&str]) -> Value {
-    let script = SCRIPTS.iter().find(|it| it.name == name).expect("a script of today");
+    let script = SCRIPTS.iter().find(|it| it.name == name).expect("a script");
     let key_count = keys.len().to_string();
     rig.call(&[&["EVAL", script.text, &key_count], keys, args].concat())
 }
 
 #[test]
-fn today_s_release_ends_a_grant() {
+fn a_plain_release_ends_a_grant() {
     let mut rig = Rig::new();
     let mut first = rig.waiter(1);
     assert!(first.park().is_granted());
@@ -24,14 +22,14 @@ fn today_s_release_ends_a_grant() {
 }
 
 #[test]
-fn today_s_fence_and_this_one_agree() {
+fn a_fenced_attempt_and_a_parked_one_have_one_fence() {
     let mut rig = Rig::new();
     let mut first = rig.waiter(1).fenced();
     assert!(first.park().is_granted());
     let [half, life, ttl] = [HALF_US, FENCE_TTL_MS, HOUR_MS].map(|it| it.to_string());
     let token = first.token.to_string();
     let release = [first.value.as_str(), &token, &half, &half, &life];
-    assert_eq!(run(&mut rig, "fenced_release", &[LOCK, FENCE], &release), Value::Int(1));
+    assert_eq!(run(&mut rig, "fenced_release_serve", &[LOCK, QUEUE, FENCE], &release), Value::Int(1));
     let stale = ["v", &ttl, &token, &half, &half, &life];
     let refused = run(&mut rig, "fenced_acquire", &[LOCK, FENCE], &stale);
     assert_eq!(refused.list()[..2], [Value::Int(1), Value::Int(first.token)]);
@@ -45,25 +43,15 @@ fn today_s_fence_and_this_one_agree() {
 }
 
 #[test]
-fn today_s_readers_and_these_share_a_set() {
+fn readers_that_park_and_others_share_a_set() {
     let mut rig = Rig::new();
     let mut first = rig.waiter(1).reader();
-    let keys = [LOCK, RESERVATION];
-    assert_eq!(run(&mut rig, "shared_acquire", &keys, &["today", "3600000"]), Value::Text("OK".into()));
+    let keys = [LOCK, QUEUE];
+    assert_eq!(run(&mut rig, "shared_acquire_queue", &keys, &["today", "3600000"]), Value::Text("OK".into()));
     assert!(first.park().is_granted());
     assert_eq!(rig.readers().len(), 2);
     assert_eq!(run(&mut rig, "shared_extend", &[LOCK], &[&first.value, "7200000"]), Value::Int(1));
-    assert_eq!(run(&mut rig, "shared_release", &[LOCK], &[&first.value, "0"]), Value::Int(1));
+    assert_eq!(run(&mut rig, "shared_release_serve", &[LOCK, QUEUE, FENCE], &[&first.value]), Value::Int(1));
     assert_eq!(rig.run(rig::SHARED_RELEASE, &["today"]), Value::Int(1));
     assert_eq!(rig.call(&["EXISTS", LOCK]), Value::Int(0));
-}
-
-#[test]
-fn each_script_survives_the_loader() {
-    for script in rig::SCRIPTS {
-        for line in script.lines().filter(|it| !it.trim_start().starts_with("--")) {
-            assert!(!line.contains('"') && !line.contains("[["), "another kind of string: {line}");
-            assert_eq!(line.matches('\'').count() % 2, 0, "a string ends in its line: {line}");
-        }
-    }
 }

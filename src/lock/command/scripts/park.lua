@@ -1,9 +1,10 @@
 -- A waiter's attempt: gets the lock, or stays in the queue. It takes the place of its last attempt here, and ends its value.
 --
 -- Returns {1, ticket, now_us, more}, granted; {2, ticket, now_us, 0}, the key has this value already; or
--- {0, ticket, now_us, more, left_ms, label, reason, fence}, waiting. `more` is 1 where a bare serve is to follow at once. Only
--- the first waiter gets `left_ms`, as PTTL reports it, and the holder's label with its separator; others get -3 and nothing.
--- `reason` and `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
+-- {0, ticket, now_us, more, is_first, left_ms, readers, label, reason, fence}, waiting. `more` is 1 where a bare serve is to
+-- follow at once. `is_first` is 1 for the first of the queue. Of the lock's key there are `left_ms`, as PTTL reports it or -3
+-- unknown, the number of readers that have it, and the holder's label with its separator or nothing. `reason` and `fence` are
+-- those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
 --
 -- `at` is the ticket that it has here as this master answered last; `ticket` where it has never been here; empty where it is
 -- unknown: then all entries are looked through. `fenced` is the token, half of the window and the TTL of the fence.
@@ -42,12 +43,28 @@ for _, member in ipairs(entries_at(queue, at)) do
 end
 
 local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, now_us = now_us, now_ms = now_ms}
+-- The answer to a waiter, whatever cannot be read for it: its entry is there.
+local function waiting()
+  local left_ms, readers, label = redis.pcall('pttl', lock), 0, ''
+  if call.held == 'readers' then
+    local count = redis.pcall('zcard', lock)
+    readers = type(count) == 'number' and math.max(count - 1, 0) or 0
+  elseif call.held == 'value' and string.sub(call.holder, 21, 21) == '\t' then
+    -- Never a token: only a value of this library is taken apart. Its label has at most 64 bytes.
+    label = string.sub(call.holder, 21, 86)
+  end
+  left_ms = type(left_ms) == 'number' and left_ms or -3
+  local more = call.more and 1 or 0
+  local is_first = call.own and redis.pcall('zrange', queue, 0, 0)[1] == call.own and 1 or 0
+  return {0, tonumber(ticket), now_us, more, is_first, left_ms, readers, label, call.reason or 0, call.largest or 0}
+end
+
 -- Everybody but this waiter: it has no entry now.
 if is_late or had_old and yields == '1' then
   serve(call)
 end
 if is_late then
-  return {0, tonumber(ticket), now_us, call.more and 1 or 0, -3, '', 0, 0}
+  return waiting()
 end
 
 local own = encode(id, mode, round, now_ms + stay_ms, now_ms + fresh_ms, grant_ms, channel, vote, fenced, value)
@@ -61,8 +78,7 @@ end
 
 if redis.call('zcard', queue) >= WAITERS_MAX then
   for _, member in ipairs(entries_at(queue, '')) do
-    local stay_end = tonumber(string.sub(member, 33, 45)) or 0
-    if string.sub(member, 1, 11) == MARK and (stay_end <= now_ms or stay_end > now_ms + STAY_MAX_MS) then
+    if string.sub(member, 1, 11) == MARK and is_over(member, now_ms) then
       redis.pcall('zrem', queue, member)
     end
   end
@@ -88,15 +104,8 @@ if call.is_granted then
   return {1, tonumber(ticket), now_us, call.more and 1 or 0}
 end
 
-local left_ms, label = -3, ''
-if call.own and redis.call('zrange', queue, 0, 0)[1] == own then
-  left_ms = redis.call('pttl', lock)
-  -- Never a token: only a value of this library is taken apart.
-  if call.held == 'value' and string.sub(call.holder, 21, 21) == '\t' then
-    label = string.sub(call.holder, 21)
-  end
-end
+local waited = refused or waiting()
 if call.own and (refused or call.is_brief) then
   redis.pcall('zrem', queue, own)
 end
-return refused or {0, tonumber(ticket), now_us, call.more and 1 or 0, left_ms, label, call.reason or 0, call.largest or 0}
+return waited

@@ -1,4 +1,4 @@
--- Sets the key to another token as today's script does, and removes the entry of the old one, which would be served when the
+-- Sets the key to another token as swap.lua does, and removes the entry of the old one, which would be served when the
 -- new one has ended. Returns 1 if the key held the old token, else 0.
 --
 -- `at` is the ticket that the old token has here; unknown: all entries are looked through.

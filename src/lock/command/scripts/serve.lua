@@ -9,9 +9,13 @@ local function ring(call, entry, member, ticket)
     return nil
   end
   call.notified = true
-  if entry.stay_end > call.now_ms + RUNG_MS and redis.pcall('zrem', call.queue, member) == 1 then
+  if entry.stay_end > call.now_ms + RUNG_MS then
     local rung_end = string.format('%013.0f', call.now_ms + RUNG_MS)
-    redis.pcall('zadd', call.queue, ticket, string.sub(member, 1, 32) .. rung_end .. string.sub(member, 46))
+    local rung = string.sub(member, 1, 32) .. rung_end .. string.sub(member, 46)
+    -- It is added first: the queue would end with its last entry, and its time with it.
+    if redis.pcall('zadd', call.queue, ticket, rung) == 1 then
+      redis.pcall('zrem', call.queue, member)
+    end
   end
   return false
 end
@@ -55,6 +59,7 @@ local function grant(call, entry, member, ticket, is_own)
     return false
   end
   redis.pcall('zadd', call.queue, ticket, member)
+  redis.pcall('pexpire', call.queue, 2 * STAY_MAX_MS)
   return nil
 end
 
@@ -64,9 +69,9 @@ local function is_free(held, mode)
 end
 
 -- What becomes of the first entry: 'remove', 'ring', 'grant' or 'stop'.
-local function judge(call, entry, is_own)
+local function judge(call, entry, member, is_own)
   local now_ms = call.now_ms
-  if not is_own and (entry.stay_end <= now_ms or entry.stay_end > now_ms + STAY_MAX_MS) then
+  if not is_own and is_over(member, now_ms) then
     return 'remove'
   end
   -- A repair put it there.
@@ -113,7 +118,7 @@ local function serve(call)
     end
 
     local entry, is_own = decode(member), member == call.own
-    local course = judge(call, entry, is_own)
+    local course = judge(call, entry, member, is_own)
     local is_in_vain = course == 'remove'
     if course == 'stop' then
       return

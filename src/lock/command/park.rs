@@ -1,0 +1,468 @@
+//! The commands of parked attempts: an attempt that a master delays until the lock is free. Each is a script
+//! over the lock's own key and the queue beside it, and most of them over the fence, too.
+//! `scripts/queue.lua` says what the queue is, `scripts/serve.lua` how a master serves it.
+//!
+//! | script | by | the lock's key, the queue |
+//! | --- | --- | --- |
+//! | `park` | a waiter, in each round | is the waiter's; or has its entry, in the place of that of its last round |
+//! | `unpark` | a waiter that gives up, a holder that had parked | loses the value and its entry; the first is served |
+//! | `serve` | the first waiter | stays; the first is served |
+//! | `release_serve` and others | a holder | loses the value; the first is served |
+//! | `swap_parked` | a hand-over to another caller of the client | has the new token, and no entry of the old one |
+//! | `shared_acquire_queue` | a reader that is not parked | has the reader, if nobody waits |
+//!
+//! A waiter is notified on the channel of the connection that carried its park, whose name nobody can guess.
+//! The message is the attempt's vote, which says nothing about the token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type};
+use super::entry::{Entry, digit, encode_beside, encode_decimal_bulk};
+use super::fenced::{Fence, FenceState, Refusal, refusal_of};
+use super::scripts::{
+    FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, PARK, RELEASE_SERVE, SERVE, SHARED_ACQUIRE_QUEUE,
+    SHARED_RELEASE_SERVE, SWAP_PARKED, Script, UNPARK,
+};
+use crate::lock::fencing::{FENCE_NAME, Window};
+use crate::lock::{Failure, HolderTtl, Ttl, label_in};
+use crate::resp::{self, Array, Reply};
+
+/// Part of a queue's key between the prefix and the lock's name: no lock may have a name that starts like
+/// this.
+pub(crate) const WAIT_NAME: &[u8] = b"redlatch:wait:";
+
+/// Part of a channel's name between the prefix and its random digits: no lock may have a name that starts
+/// like this.
+pub(crate) const CHANNEL_NAME: &[u8] = b"redlatch:c:";
+
+/// The largest round that an entry has room for. A waiter that comes so far stays at it.
+const ROUND_MAX: u32 = 99_999_999;
+
+/// Bytes of a fenced waiter's token, half of its window and the TTL of its fence, as an entry has them.
+const TOKEN_WIDTH: usize = 16;
+const HALF_WIDTH: usize = 12;
+const LIFE_WIDTH: usize = 10;
+
+/// Follows the vote in a message by which a master does not grant, but asks for another attempt.
+const RING_MARK: u8 = b'r';
+
+/// One round of a waiter, as it is sent to one master.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Park<'a> {
+    /// Distinguishes the waiter from all others.
+    pub(crate) id: &'a [u8; 12],
+    /// Number of this attempt of the waiter.
+    pub(crate) round: u32,
+    /// The place in the queue that it asks for.
+    pub(crate) ticket_us: u64,
+    /// The place that it has there, if this is known.
+    pub(crate) at_us: Option<u64>,
+    /// Time since it asked first.
+    pub(crate) waited_us: u64,
+    /// The value that was last sent to this master; empty without one.
+    pub(crate) old_value: &'a [u8],
+    /// Whether others are served before it, if the key has the old value.
+    pub(crate) yields: bool,
+    pub(crate) mode: ParkMode,
+    /// Time for which the entry stays; zero for an attempt that leaves none.
+    pub(crate) stay_ms: u64,
+    /// Time for which the master may grant by a message; later, it rings.
+    pub(crate) fresh_ms: u64,
+    /// TTL of a grant.
+    pub(crate) grant_ms: u64,
+    /// The channel of the connection.
+    pub(crate) channel: &'a [u8],
+    /// Message by which the master reports a grant.
+    pub(crate) vote: [u8; 8],
+    /// Bytes of the prefix that all keys have.
+    pub(crate) prefix_size: usize,
+}
+
+/// Kind of lock that a waiter parks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ParkMode {
+    Plain,
+    Fenced(Fence),
+    /// A reader of a shared lock.
+    Shared,
+}
+
+/// Tries, and stays in the queue where the lock is not free for it.
+pub(crate) fn encode_park(out: &mut Vec<u8>, script: Script, entry: &Entry, park: &Park<'_>) {
+    PARK.encode_head(out, script);
+    let value = encode_keys(out, entry, park.prefix_size);
+    resp::encode_bulk(out, park.id);
+    encode_decimal_bulk(out, u64::from(park.round.min(ROUND_MAX)));
+    encode_decimal_bulk(out, park.ticket_us);
+    encode_place(out, park.at_us);
+    encode_decimal_bulk(out, park.waited_us);
+    resp::encode_bulk(out, park.old_value);
+    encode_decimal_bulk(out, u64::from(park.yields));
+    let mode: &[u8] = match park.mode {
+        ParkMode::Plain => b"p",
+        ParkMode::Fenced(_) => b"f",
+        ParkMode::Shared => b"r",
+    };
+    resp::encode_bulk(out, mode);
+    for number in [park.stay_ms, park.fresh_ms, park.grant_ms] {
+        encode_decimal_bulk(out, number);
+    }
+    resp::encode_bulk(out, park.channel);
+    resp::encode_bulk(out, &park.vote);
+    if let ParkMode::Fenced(fence) = &park.mode {
+        encode_fenced_part(out, fence);
+    } else {
+        resp::encode_bulk(out, b"");
+    }
+    out.extend_from_slice(value);
+}
+
+/// Takes the entry of this value out of the queue, and the value out of the key. `fence` is that of a lock
+/// that was held, whose token raises it.
+pub(crate) fn encode_unpark(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    at_us: Option<u64>,
+    fence: Option<&Fence>,
+    prefix_size: usize,
+) {
+    UNPARK.encode_head(out, script);
+    let value = encode_keys(out, entry, prefix_size);
+    encode_place(out, at_us);
+    out.extend_from_slice(value);
+    if let Some(Fence { token, window: Window { half_us, life_ms }, .. }) = fence {
+        [token.as_u64(), *half_us, *life_ms].iter().for_each(|it| encode_decimal_bulk(out, *it));
+    } else {
+        (0..3).for_each(|_| resp::encode_bulk(out, b""));
+    }
+}
+
+/// Serves the first waiter for the lock with this key, from [`Entry::key`].
+pub(crate) fn encode_serve(out: &mut Vec<u8>, script: Script, key: &[u8], prefix_size: usize) {
+    SERVE.encode_head(out, script);
+    encode_all_keys(out, key, prefix_size);
+}
+
+/// Compares, deletes and serves.
+pub(crate) fn encode_release_serve(out: &mut Vec<u8>, script: Script, entry: &Entry, prefix_size: usize) {
+    RELEASE_SERVE.encode_head(out, script);
+    let value = encode_keys(out, entry, prefix_size);
+    out.extend_from_slice(value);
+}
+
+/// The same for a fenced lock, whose fence is raised to the token.
+pub(crate) fn encode_fenced_release_serve(out: &mut Vec<u8>, script: Script, entry: &Entry, fence: &Fence) {
+    FENCED_RELEASE_SERVE.encode_head(out, script);
+    let value = encode_keys(out, entry, fence.prefix_size);
+    out.extend_from_slice(value);
+    let Window { half_us, life_ms } = fence.window;
+    for number in [fence.token.as_u64(), half_us, half_us, life_ms] {
+        encode_decimal_bulk(out, number);
+    }
+}
+
+/// A reader goes, and the first waiters are served.
+pub(crate) fn encode_shared_release_serve(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    prefix_size: usize,
+) {
+    SHARED_RELEASE_SERVE.encode_head(out, script);
+    let value = encode_keys(out, entry, prefix_size);
+    out.extend_from_slice(value);
+}
+
+/// Deletes the lock with this key, from [`Entry::key`], whoever holds it, and serves. The script is sent in
+/// full: it is seldom needed.
+pub(crate) fn encode_force_unlock_serve(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
+    FORCE_UNLOCK_SERVE.encode_head(out, Script::Text);
+    encode_all_keys(out, key, prefix_size);
+}
+
+/// Compares and puts another lock's token in place of the first one's, whose entry goes. Both have the same
+/// key. The reply is that to a swap ([`super::answer::compare_vote`]).
+pub(crate) fn encode_swap_parked(
+    out: &mut Vec<u8>,
+    script: Script,
+    old: &Entry,
+    new: &Entry,
+    at_us: Option<u64>,
+    ttl: Ttl,
+    prefix_size: usize,
+) {
+    let (key, old_token) = old.parts();
+    let (new_key, new_token) = new.parts();
+    assert!(key == new_key, "a lock is handed over to a waiter for the same");
+    SWAP_PARKED.encode_head(out, script);
+    encode_lock_and_queue(out, key, prefix_size);
+    encode_place(out, at_us);
+    out.extend_from_slice(old_token);
+    out.extend_from_slice(new_token);
+    encode_decimal_bulk(out, ttl.as_millis());
+}
+
+/// Joins the readers of a lock, if nobody else has it or waits for it. The reply is a
+/// [`super::shared::shared_vote`].
+pub(crate) fn encode_shared_acquire_queue(
+    out: &mut Vec<u8>,
+    script: Script,
+    entry: &Entry,
+    ttl_ms: u64,
+    prefix_size: usize,
+) {
+    SHARED_ACQUIRE_QUEUE.encode_head(out, script);
+    let (key, value) = entry.parts();
+    encode_lock_and_queue(out, key, prefix_size);
+    out.extend_from_slice(value);
+    encode_decimal_bulk(out, ttl_ms);
+}
+
+/// The name of a connection's channel, as it is.
+pub(crate) fn encode_channel(out: &mut Vec<u8>, prefix: &[u8], random: &[u8; 16]) {
+    const DIGITS: [u8; 16] = *b"0123456789abcdef";
+    out.extend_from_slice(prefix);
+    out.extend_from_slice(CHANNEL_NAME);
+    for byte in random {
+        out.extend([byte >> 4, byte & 15].map(|it| DIGITS[usize::from(it)]));
+    }
+}
+
+/// `SUBSCRIBE channel`, with a name from [`encode_channel`].
+pub(crate) fn encode_subscribe(out: &mut Vec<u8>, channel: &[u8]) {
+    resp::encode_command(out, &[b"SUBSCRIBE", channel]);
+}
+
+/// All three keys; returns the encoded value of the entry.
+fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &'a [u8] {
+    let (key, value) = entry.parts();
+    encode_all_keys(out, key, prefix_size);
+    value
+}
+
+fn encode_all_keys(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
+    encode_lock_and_queue(out, key, prefix_size);
+    encode_beside(out, key, prefix_size, FENCE_NAME);
+}
+
+fn encode_lock_and_queue(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
+    out.extend_from_slice(key);
+    encode_beside(out, key, prefix_size, WAIT_NAME);
+}
+
+/// A ticket; nothing where it is unknown.
+fn encode_place(out: &mut Vec<u8>, at_us: Option<u64>) {
+    match at_us {
+        Some(at_us) => encode_decimal_bulk(out, at_us),
+        None => resp::encode_bulk(out, b""),
+    }
+}
+
+/// A fenced waiter's part of an entry. The window has one half for older and newer tokens.
+fn encode_fenced_part(out: &mut Vec<u8>, fence: &Fence) {
+    let Window { half_us, life_ms } = fence.window;
+    resp::encode_bulk_header(out, TOKEN_WIDTH + HALF_WIDTH + LIFE_WIDTH);
+    encode_padded(out, fence.token.as_u64(), TOKEN_WIDTH);
+    encode_padded(out, half_us, HALF_WIDTH);
+    encode_padded(out, life_ms, LIFE_WIDTH);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A decimal number with zeros before it.
+fn encode_padded(out: &mut Vec<u8>, number: u64, width: usize) {
+    let start = out.len();
+    out.resize(start + width, b'0');
+    let mut rest = number;
+    for byte in out.iter_mut().skip(start).rev() {
+        *byte = digit(rest);
+        rest /= 10;
+    }
+    assert!(rest == 0, "{number} has more than {width} digits");
+}
+
+/// Answer of a master to [`encode_park`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ParkAnswer {
+    /// The lock is set.
+    Granted(Seen),
+    /// The key has this value already, from an earlier request with the same token, whose TTL began then.
+    Own(Seen),
+    /// The lock is not set. The entry stays for as long as was asked, except behind the refusals
+    /// [`Refusal::Past`] and [`Refusal::Future`], and for a round that came too late.
+    Waiting(Seen, Waiting),
+    /// An error reply: no entry stays, and whatever was written is released.
+    Failed(Failure),
+}
+
+/// The part that each answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The waiter's place in the queue there.
+    pub(crate) ticket_us: u64,
+    /// The master's clock.
+    pub(crate) now_us: u64,
+    /// Whether an [`encode_serve`] is to follow at once.
+    pub(crate) has_more: bool,
+}
+
+/// State of lock and queue, as a master reported it to a waiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// Whether the waiter is the first of the queue.
+    pub(crate) is_first: bool,
+    /// The time left to the holder.
+    pub(crate) holder: HolderTtl,
+    /// Number of readers that hold the lock, those included whose time is over and who have not gone yet.
+    pub(crate) readers: usize,
+    /// The holder's label, if it has one.
+    pub(crate) label: Option<Arc<str>>,
+    /// The reason why the token is refused, where nothing else is in its way. It is never [`Refusal::Busy`].
+    pub(crate) refusal: Option<FenceState>,
+}
+
+/// The answer in a reply to [`encode_park`]. An error is never a no (I16).
+pub(crate) fn park_answer(reply: &Reply<'_>) -> Result<ParkAnswer, WrongShape> {
+    let parts = match reply {
+        Reply::Array(parts) => parts,
+        Reply::Error(text) => return Ok(ParkAnswer::Failed(failure(text))),
+        _ => return Err(WrongShape),
+    };
+    let mut elements = Elements(parts.iter());
+    let kind = elements.number()?;
+    let seen = Seen { ticket_us: elements.count()?, now_us: elements.count()?, has_more: elements.flag()? };
+    match (kind, parts.len()) {
+        (1, 4) => Ok(ParkAnswer::Granted(seen)),
+        (2, 4) => Ok(ParkAnswer::Own(seen)),
+        (0, 10) => Ok(ParkAnswer::Waiting(seen, waiting(elements, seen.now_us)?)),
+        _ => Err(WrongShape),
+    }
+}
+
+fn waiting<'a>(
+    mut elements: Elements<impl Iterator<Item = Reply<'a>>>,
+    time_us: u64,
+) -> Result<Waiting, WrongShape> {
+    let is_first = elements.flag()?;
+    let holder = match elements.number()? {
+        -1 => HolderTtl::Never,
+        -2 => HolderTtl::Gone,
+        left_ms => match u64::try_from(left_ms) {
+            Ok(left_ms) => HolderTtl::Left(Duration::from_millis(left_ms)),
+            Err(_) => HolderTtl::Unknown,
+        },
+    };
+    let readers = usize::try_from(elements.count()?).unwrap_or(usize::MAX);
+    let label = elements.label()?;
+    let refusal = refusal_of(elements.number()?)?;
+    let fence = elements.count()?;
+    let refusal = (refusal != Refusal::Busy).then_some(FenceState {
+        refusal,
+        fence,
+        holder: HolderTtl::Unknown,
+        time_us,
+    });
+    Ok(Waiting { is_first, holder, readers, label, refusal })
+}
+
+/// The elements of an answer, one after another.
+struct Elements<I>(I);
+
+impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
+    fn number(&mut self) -> Result<i64, WrongShape> {
+        match self.0.next() {
+            Some(Reply::Integer(number)) => Ok(number),
+            _ => Err(WrongShape),
+        }
+    }
+
+    /// A number that is not negative. Somebody may have put any number there, or set the clock.
+    fn count(&mut self) -> Result<u64, WrongShape> {
+        self.number().map(|number| u64::try_from(number).unwrap_or(0))
+    }
+
+    fn flag(&mut self) -> Result<bool, WrongShape> {
+        match self.number()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(WrongShape),
+        }
+    }
+
+    /// A label with its separator; anything else is none.
+    fn label(&mut self) -> Result<Option<Arc<str>>, WrongShape> {
+        match self.0.next() {
+            Some(Reply::Bulk(part)) => Ok(label_in(part).map(|label| label.as_str().into())),
+            _ => Err(WrongShape),
+        }
+    }
+}
+
+/// Outcome of a script for the waiters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Served {
+    /// Whether a waiter was granted the lock, or rung.
+    pub(crate) has_notified: bool,
+    /// Whether an [`encode_serve`] is to follow at once.
+    pub(crate) has_more: bool,
+}
+
+/// The answer in a reply to a release that serves: [`encode_release_serve`], [`encode_fenced_release_serve`],
+/// [`encode_shared_release_serve`] or [`encode_unpark`].
+pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, Served), WrongShape> {
+    match reply {
+        Reply::Error(text) if is_wrong_type(text) => Ok((ReleaseAnswer::Absent, Served::default())),
+        other => served_forced_answer(other),
+    }
+}
+
+/// The answer in a reply to [`encode_force_unlock_serve`]. A key of another type is no absence, unlike in a
+/// release.
+pub(crate) fn served_forced_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, Served), WrongShape> {
+    let (number, has_more) = match *reply {
+        Reply::Integer(number @ 0..=2) => (number, false),
+        Reply::Integer(number @ 4..=6) => (number - 4, true),
+        Reply::Error(text) => return Ok((ReleaseAnswer::Failed(failure(text)), Served::default())),
+        _ => return Err(WrongShape),
+    };
+    let answer = if number == 0 { ReleaseAnswer::Absent } else { ReleaseAnswer::Deleted };
+    Ok((answer, Served { has_notified: number == 2, has_more }))
+}
+
+/// Push over a connection that has subscribed to its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// The master granted the lock to the attempt with this vote.
+    Vote([u8; 8]),
+    /// The master asks the waiter whose attempt has this vote for another one.
+    Ring([u8; 8]),
+    /// The answer to [`encode_subscribe`].
+    Subscribed,
+    /// Anything else.
+    Other,
+}
+
+/// The message in a push; nothing in a reply.
+pub(crate) fn message(reply: &Reply<'_>) -> Option<Message> {
+    let Reply::Push(parts) = reply else { return None };
+    Some(pushed(parts).unwrap_or(Message::Other))
+}
+
+fn pushed(parts: &Array<'_>) -> Option<Message> {
+    let mut parts = parts.iter();
+    match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
+        (Reply::Bulk(b"message"), Reply::Bulk(_), Reply::Bulk(payload), None) => {
+            match payload.split_first_chunk()? {
+                (vote, []) => Some(Message::Vote(*vote)),
+                (vote, [RING_MARK]) => Some(Message::Ring(*vote)),
+                _ => None,
+            }
+        }
+        (Reply::Bulk(b"subscribe"), Reply::Bulk(_), Reply::Integer(_), None) => Some(Message::Subscribed),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

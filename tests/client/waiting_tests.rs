@@ -1,0 +1,313 @@
+//! Clients that wait for a lock which another one holds: their attempts are parked on the masters.
+
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use redlatch::internals::settle;
+use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
+
+use crate::fleet::{Fleet, Master, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_connections, config, within};
+use crate::proxy::Proxy;
+
+/// Longer than any test: a waiter that gets the lock in time did not poll.
+const NEVER: Duration = Duration::from_secs(600);
+
+/// A client that does not poll for very long.
+fn patient(urls: &[String]) -> ConfigBuilder {
+    config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
+}
+
+fn open(builder: ConfigBuilder) -> Client {
+    Client::open(builder.build().expect("valid settings")).expect("an event loop")
+}
+
+/// A thread that waits for the lock.
+fn wait(client: &Client) -> JoinHandle<Result<Guard, AcquireError>> {
+    let client = client.clone();
+    thread::spawn(move || client.lock("a").ttl(TTL).wait(PATIENCE).acquire())
+}
+
+/// The lock, once each master has its key: one that lacks it grants a waiter its part at once, and has
+/// no entry of it.
+fn hold(client: &Client, fleet: &mut Fleet) -> Guard {
+    let guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it is held", || master.ask("EXISTS a").text() == "1");
+    }
+    guard
+}
+
+/// Until so many waiters stand in the queue of each of these masters.
+fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, count: usize) {
+    for index in masters {
+        eventually(PATIENCE, "they stand in the queue", || {
+            fleet.master(index).ask("ZCARD redlatch:wait:a").text() == count.to_string()
+        });
+    }
+}
+
+/// How often a master carried out these commands.
+fn calls(master: &mut Master, commands: &[&str]) -> u64 {
+    let stats = master.ask("INFO commandstats").text();
+    let count = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        commands.contains(&name).then(|| rest.split(',').next()?.parse::<u64>().ok())?
+    };
+    stats.lines().filter_map(count).sum()
+}
+
+/// So many clients wait for a lock, and each has it once.
+fn relay(waiter_count: usize) {
+    let mut fleet = Fleet::start(3);
+    let holder = open(patient(&fleet.urls()));
+    let guard = hold(&holder, &mut fleet);
+    let (sender, receiver) = mpsc::channel();
+    for _ in 0..waiter_count {
+        let (builder, sender) = (patient(&fleet.urls()), sender.clone());
+        thread::spawn(move || {
+            let client = open(builder);
+            let acquired = client.lock("a").ttl(TTL).wait(PATIENCE).acquire();
+            acquired.expect("it is released in time").release().expect("the masters answer");
+            sender.send(()).expect("the test goes on");
+        });
+    }
+    await_waiters(&mut fleet, 0..3, waiter_count);
+    guard.release().expect("the masters answer");
+    for _ in 0..waiter_count {
+        receiver.recv_timeout(PATIENCE).expect("each client has it");
+    }
+    assert_nothing_left(&holder, &mut fleet);
+}
+
+/// With a TTL that masters grant by themselves, and one for which they ring.
+#[test]
+fn a_waiting_client_gets_a_released_lock() {
+    within("a waiter is served", || {
+        let mut fleet = Fleet::start(5);
+        let (first, second) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
+        let ttls = [TTL, limits::GRANTED_TTL_MAX];
+        for (ttl, is_fenced) in ttls.into_iter().flat_map(|ttl| [(ttl, false), (ttl, true)]).cycle().take(12)
+        {
+            // Where a release is under way still, it would find the key of the one before.
+            for master in fleet.masters() {
+                eventually(PATIENCE, "it is free everywhere", || master.ask("EXISTS a").text() == "0");
+            }
+            let guard = hold(&first, &mut fleet);
+            let waiting = second.clone();
+            let waiter = thread::spawn(move || {
+                let request = waiting.lock("a").ttl(ttl).wait(PATIENCE);
+                if is_fenced { request.fenced().acquire() } else { request.acquire() }
+            });
+            await_waiters(&mut fleet, 0..5, 1);
+            guard.release().expect("the masters answer");
+            let guard = waiter.join().expect("no panic").expect("it is served");
+            guard.release().expect("the masters answer");
+        }
+        // Only fences are left.
+        assert_eq!((settle(&first, PATIENCE), settle(&second, PATIENCE)), (0, 0));
+        for master in fleet.masters() {
+            assert_eq!(master.ask("KEYS *").text(), "[redlatch:fence:a]");
+        }
+    });
+}
+
+#[test]
+fn ten_and_a_hundred_waiting_clients_all_succeed() {
+    within("each of ten clients has the lock", || relay(10));
+    within("each of a hundred clients has the lock", || relay(100));
+}
+
+#[test]
+fn two_hanging_masters_delay_no_waiter() {
+    within("a waiter is served", || {
+        let mut fleet = Fleet::start(5);
+        let short = |urls: &[String]| patient(urls).answer_timeout(Duration::from_millis(500));
+        let (first, second) = (open(short(&fleet.urls())), open(short(&fleet.urls())));
+        let guard = hold(&first, &mut fleet);
+        let waiter = wait(&second);
+        await_waiters(&mut fleet, 0..5, 1);
+        (0..2).for_each(|index| fleet.master(index).stop());
+        drop(guard);
+        let guard = waiter.join().expect("no panic").expect("it is served");
+        (0..2).for_each(|index| fleet.master(index).cont());
+        guard.release().expect("the masters answer");
+    });
+}
+
+/// Its connections end, and it does not come back.
+#[test]
+fn a_waiter_that_dies_costs_nobody_its_turn() {
+    within("the next waiter is served", || {
+        let mut fleet = Fleet::start(3);
+        let mut proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
+        let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+        let (holder, next) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
+        // No master is left to park on for a while, and then it pauses before it tries again.
+        let dead = open(config(&urls, LONG).ask_holder(false));
+        let guard = hold(&holder, &mut fleet);
+        let dying = wait(&dead);
+        await_waiters(&mut fleet, 0..3, 1);
+        let waiter = wait(&next);
+        await_waiters(&mut fleet, 0..3, 2);
+        proxies.iter_mut().for_each(|proxy| {
+            proxy.refuse(true);
+            proxy.drop_connections();
+        });
+        // The masters have seen it end.
+        for master in fleet.masters() {
+            eventually(PATIENCE, "its channel has no listener", || {
+                let channels = master.ask("PUBSUB CHANNELS redlatch:c:*").text();
+                channels.matches("redlatch:c:").count() == 2
+            });
+        }
+        let start = Instant::now();
+        guard.release().expect("the masters answer");
+        let guard = waiter.join().expect("no panic").expect("it is served");
+        assert!(start.elapsed() < limits::STAY, "the dead one had a turn: {:?}", start.elapsed());
+        proxies.iter_mut().for_each(|proxy| proxy.refuse(false));
+        guard.release().expect("the masters answer");
+        dying.join().expect("no panic").expect("it is back").release().expect("the masters answer");
+        assert_nothing_left(&holder, &mut fleet);
+    });
+}
+
+/// An ACL without channels, on so many masters; then the rest park, or waiters poll.
+#[test]
+fn masters_that_forbid_channels_are_still_waited_for() {
+    within("a waiter gets the lock", || {
+        for count in [1, 3] {
+            let mut fleet = Fleet::start(3);
+            for index in 0..count {
+                fleet.master(index).ask("ACL SETUSER default resetchannels");
+            }
+            let (first, second) = (open(config(&fleet.urls(), LONG)), open(config(&fleet.urls(), LONG)));
+            let guard = hold(&first, &mut fleet);
+            let waiter = wait(&second);
+            await_waiters(&mut fleet, count..3, 1);
+            eventually(PATIENCE, "the master's warnings say so", || {
+                let warnings = &second.masters()[0].warnings;
+                warnings.iter().any(|warning| warning.to_string().contains("parks no waiters"))
+            });
+            assert!(fleet.master(0).ask("EXISTS redlatch:wait:a").text() == "0", "it has a queue");
+            let start = Instant::now();
+            guard.release().expect("the masters answer");
+            let guard = waiter.join().expect("no panic").expect("it goes on trying");
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+            guard.release().expect("the masters answer");
+            assert_nothing_left(&first, &mut fleet);
+        }
+    });
+}
+
+#[test]
+fn a_silent_client_neither_parks_nor_subscribes() {
+    within("a waiter gets the lock", || {
+        let mut fleet = Fleet::start(3);
+        let silent = || open(config(&fleet.urls(), LONG).wake_waiters(false));
+        let (first, second) = (silent(), silent());
+        let guard = hold(&first, &mut fleet);
+        let waiter = wait(&second);
+        let refused = || second.stats().masters.iter().map(|master| master.refused).sum::<u64>();
+        eventually(PATIENCE, "it tries again and again", || refused() > 20);
+        guard.release().expect("the masters answer");
+        waiter.join().expect("no panic").expect("it tries again").release().expect("the masters answer");
+        for master in fleet.masters() {
+            assert_eq!(calls(master, &["hello", "publish", "subscribe", "zadd"]), 0);
+        }
+    });
+}
+
+/// Waiters with a place are served by each release, so that it finds the lock free only now and then.
+#[test]
+fn a_silent_client_gets_turns_beside_parked_ones() {
+    within("each has its turns", || {
+        let mut fleet = Fleet::start(3);
+        let parking = [(); 2].map(|()| open(config(&fleet.urls(), LONG)));
+        let silent = open(config(&fleet.urls(), LONG).wake_waiters(false));
+        let (done, is_over) = mpsc::channel::<()>();
+        let is_over = std::sync::Mutex::new(is_over);
+        thread::scope(|scope| {
+            for client in &parking {
+                scope.spawn(|| {
+                    let goes_on = || {
+                        let ended = is_over.lock().expect("no panic").try_recv();
+                        matches!(ended, Err(mpsc::TryRecvError::Empty))
+                    };
+                    while goes_on() {
+                        let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("its turn");
+                        guard.release().expect("the masters answer");
+                    }
+                });
+            }
+            for _ in 0..5 {
+                let guard = silent.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("a window comes");
+                guard.release().expect("the masters answer");
+            }
+            drop(done);
+        });
+        parking.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+        assert_nothing_left(&silent, &mut fleet);
+    });
+}
+
+/// Another library deletes its key, and no script runs.
+#[test]
+fn a_waiter_looks_for_a_lock_released_by_hand() {
+    within("a waiter finds it", || {
+        let mut fleet = Fleet::start(3);
+        let client = open(patient(&fleet.urls()));
+        fleet.masters().for_each(|master| {
+            assert_eq!(master.ask("SET a theirs NX PX 600000").text(), "OK");
+        });
+        let waiter = wait(&client);
+        await_waiters(&mut fleet, 0..3, 1);
+        let start = Instant::now();
+        fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a").text(), "1"));
+        let guard = waiter.join().expect("no panic").expect("it looks");
+        assert!(start.elapsed() < limits::STAY, "it looked late: {:?}", start.elapsed());
+        guard.release().expect("the masters answer");
+        assert_nothing_left(&client, &mut fleet);
+    });
+}
+
+#[test]
+fn idle_waiters_send_few_requests_over_no_more_connections() {
+    const CLIENT_COUNT: usize = 4;
+    const WINDOW: Duration = Duration::from_secs(3);
+    let mut fleet = Fleet::start(3);
+    let clients = [(); CLIENT_COUNT].map(|()| open(patient(&fleet.urls())));
+    fleet.masters().for_each(|master| {
+        assert_eq!(master.ask("SET a theirs NX PX 600000").text(), "OK");
+    });
+    let wait = |client: &Client| {
+        let client = client.clone();
+        thread::spawn(move || {
+            let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("its turn comes");
+            guard.release().expect("the masters answer");
+        })
+    };
+    let waiters: Vec<_> = clients.iter().flat_map(|client| [wait(client), wait(client)]).collect();
+    // Of two callers of a client, one stands in the queue.
+    await_waiters(&mut fleet, 0..3, CLIENT_COUNT);
+    await_connections(&mut fleet, CLIENT_COUNT);
+    let mut requests =
+        || -> Vec<u64> { fleet.masters().map(|master| calls(master, &["evalsha", "eval", "set"])).collect() };
+    let looks = requests();
+    eventually(PATIENCE, "the pauses between looks have grown", || requests()[0] > looks[0] + 12);
+    let (before, start) = (requests(), Instant::now());
+    thread::sleep(WINDOW);
+    let (after, passed) = (requests(), start.elapsed().as_secs_f64());
+    for (before, after) in before.into_iter().zip(after) {
+        let each = (after - before) as f64 / passed / CLIENT_COUNT as f64;
+        assert!(each < 3.0, "{each:.1} requests of a waiter per second");
+    }
+    await_connections(&mut fleet, CLIENT_COUNT);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a").text(), "1"));
+    for waiter in waiters {
+        waiter.join().expect("no panic");
+    }
+    clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+    assert_nothing_left(&clients[0], &mut fleet);
+}

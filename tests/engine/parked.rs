@@ -1,0 +1,321 @@
+//! Attempts that wait in the masters' queues: their rounds, votes and rings, and how they end.
+
+use std::time::Duration;
+
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::error::HolderTtl;
+use redlatch::internals::SCRIPTS;
+use redlatch::{AcquireError, HeldLocks, Options};
+
+use crate::model::{digest, fence_key, queue_key};
+use crate::rig::Rig;
+use crate::{defaults, denied, granted, ms};
+
+const KEY: &[u8] = b"a";
+/// A value of another client, with a label.
+const OTHER: &[u8] = b"another-clients-tok!\tworker";
+/// The place of another client at a model master.
+const OTHER_CONN: usize = 1000;
+
+/// Masters on which another client has the lock for a minute.
+fn rig_with_other(count: usize) -> Rig {
+    with_other(Rig::new(count, defaults))
+}
+
+fn with_other(mut rig: Rig) -> Rig {
+    let until = rig.now + ms(60_000);
+    rig.masters.iter_mut().for_each(|master| master.put(KEY, OTHER, Some(until)));
+    rig
+}
+
+fn waiting() -> Options {
+    Options::new().ttl(ms(10_000)).wait(ms(60_000))
+}
+
+/// The other client releases the lock on a master, which serves. What it says is not yet heard.
+fn free(rig: &mut Rig, index: usize) {
+    let (now, master) = (rig.now, &mut rig.masters[index]);
+    master.carry_out_over(OTHER_CONN, now, &[b"DEL", KEY], &mut Vec::new());
+    let serve = SCRIPTS.iter().find(|script| script.name == "serve").expect("there is one");
+    let words: [&[u8]; 6] = [b"EVAL", serve.text.as_bytes(), b"3", KEY, &queue_key(KEY), &fence_key(KEY)];
+    master.carry_out_over(OTHER_CONN, now, &words, &mut Vec::new());
+}
+
+fn free_all(rig: &mut Rig) {
+    (0..rig.masters.len()).for_each(|index| free(rig, index));
+    rig.pump();
+}
+
+fn forget_logs(rig: &mut Rig) {
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+}
+
+/// The scripts that a master was sent since the last call.
+fn scripts(rig: &mut Rig, index: usize) -> Vec<&'static str> {
+    let log = std::mem::take(&mut rig.masters[index].log);
+    let by_digest = log.iter().filter(|words| words[0] == b"EVALSHA");
+    let name = |sha: &[u8]| SCRIPTS.iter().find(|script| script.sha.as_bytes() == sha).map(|it| it.name);
+    by_digest.filter_map(|words| name(&words[1])).collect()
+}
+
+/// The vote of the only waiter.
+fn vote(rig: &Rig) -> Vec<u8> {
+    let parked = rig.masters[0].parked(rig.now, KEY);
+    assert_eq!(parked.len(), 1);
+    parked[0].vote.clone()
+}
+
+/// Each master sends a message with this payload.
+fn say(rig: &mut Rig, payload: &[u8]) {
+    let head = format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n", payload.len());
+    let message = [head.as_bytes(), payload, b"\r\n"].concat();
+    (0..rig.masters.len()).for_each(|index| rig.receive(index, &message));
+    rig.pump();
+}
+
+#[track_caller]
+fn check_nothing_left(rig: &mut Rig) {
+    rig.advance(ms(20));
+    let queues: Vec<_> = rig.masters.iter().map(|master| master.parked(rig.now, KEY).len()).collect();
+    assert_eq!(queues, vec![0; rig.masters.len()], "entries stay");
+    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_waiter_is_granted_by_the_message_of_a_release() {
+    let mut rig = rig_with_other(3);
+    let lock = rig.acquire_with("a", waiting());
+    rig.advance(ms(100));
+    assert!(rig.outcome().is_none());
+    forget_logs(&mut rig);
+    free_all(&mut rig);
+    let grant = granted(&mut rig);
+    assert_eq!((grant.attempts, scripts(&mut rig, 0)), (2, vec![]), "nothing was sent for it");
+    assert_eq!(rig.holder_count("a"), 3);
+    rig.release(lock, true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
+    assert_eq!(scripts(&mut rig, 0), ["unpark"]);
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_vote_of_a_connection_that_broke_is_void() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting());
+    free(&mut rig, 0);
+    rig.pump();
+    rig.refuse(0, true);
+    rig.disconnect(0);
+    free(&mut rig, 1);
+    rig.pump();
+    assert_eq!(rig.outcome(), None, "one vote stands");
+    // Its next round asks the master again, and ends the token there.
+    rig.refuse(0, false);
+    rig.advance(ms(3000));
+    assert!(granted(&mut rig).granted.count() >= 2);
+}
+
+#[test]
+fn a_message_of_an_earlier_round_changes_nothing() {
+    let mut rig = rig_with_other(3);
+    let lock = rig.acquire_with("a", waiting());
+    let old = vote(&rig);
+    rig.advance(ms(1500));
+    assert_ne!(vote(&rig), old, "no round has begun");
+    rig.advance(ms(100));
+    forget_logs(&mut rig);
+    let current = vote(&rig);
+    for payload in [&old[..], b"\0\0\0\0\0\0\0\0", b"01234567"] {
+        say(&mut rig, payload);
+        say(&mut rig, &[payload, b"r"].concat());
+    }
+    rig.advance(ms(5));
+    assert_eq!((rig.outcome(), vote(&rig)), (None, current.clone()));
+    assert!(!scripts(&mut rig, 0).contains(&"park"));
+    // A ring of its own begins a round.
+    say(&mut rig, &[&current[..], b"r"].concat());
+    rig.advance(ms(1));
+    assert_ne!(vote(&rig), current);
+    // The caller goes, and with it all of its attempts.
+    let current = vote(&rig);
+    rig.release(lock, false);
+    say(&mut rig, &current);
+    say(&mut rig, &[&current[..], b"r"].concat());
+    assert_eq!(rig.outcome(), None);
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_long_ttl_is_rung_and_asks_again() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", Options::new().ttl(ms(20_000)).wait(ms(60_000)));
+    rig.advance(ms(100));
+    forget_logs(&mut rig);
+    free_all(&mut rig);
+    rig.advance(ms(1));
+    let grant = granted(&mut rig);
+    assert!(grant.valid_until > rig.now + ms(19_700), "its validity counts from the new round");
+    assert!(scripts(&mut rig, 0).contains(&"park"));
+}
+
+#[test]
+fn too_little_validity_begins_another_round_at_once() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting().min_validity(ms(9800)));
+    rig.advance(ms(500));
+    free_all(&mut rig);
+    let grant = granted(&mut rig);
+    assert!(grant.valid_until > rig.now + ms(9800));
+    assert_eq!((rig.holder_count("a"), grant.attempts), (3, 2));
+}
+
+#[test]
+fn the_second_round_in_a_row_that_is_too_late_has_failed() {
+    let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
+    rig.acquire_with("a", waiting().min_validity(ms(9800)).max_attempts(2));
+    rig.advance(ms(500));
+    (0..3).for_each(|index| free(&mut rig, index));
+    let pushes: Vec<_> = rig.masters.iter_mut().map(|master| std::mem::take(&mut master.pushes)).collect();
+    (0..3).for_each(|index| rig.stop(index));
+    for (index, pushes) in pushes.into_iter().enumerate() {
+        pushes.iter().for_each(|(_, message)| rig.receive(index, message));
+    }
+    rig.pump();
+    rig.now += ms(150);
+    (0..3).for_each(|index| rig.resume(index));
+    let error = denied(&mut rig);
+    assert!(matches!(&error, AcquireError::Expired(denial) if denial.attempts == 2), "{error}");
+    check_nothing_left(&mut rig);
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+#[test]
+fn a_stale_token_is_followed_by_a_larger_one() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting().fenced());
+    rig.advance(ms(100));
+    let fence = rig.masters[0].wall_us(rig.now) + 1_000_000;
+    let until = rig.now + ms(60_000);
+    for master in &mut rig.masters {
+        master.put(&fence_key(KEY), fence.to_string().as_bytes(), Some(until));
+    }
+    forget_logs(&mut rig);
+    free_all(&mut rig);
+    rig.advance(ms(5));
+    let token = granted(&mut rig).fencing_token.expect("it is fenced");
+    assert!(token.as_u64() > fence, "{token} is behind {fence}");
+    let parks = scripts(&mut rig, 0).iter().filter(|script| **script == "park").count();
+    assert!((1..=3).contains(&parks), "{parks} rounds");
+}
+
+#[test]
+fn waiting_readers_are_granted_together() {
+    let mut rig = rig_with_other(3);
+    let readers: Vec<OpId> = (0..4).map(|_| rig.acquire_with("a", waiting().shared())).collect();
+    rig.advance(ms(100));
+    forget_logs(&mut rig);
+    free_all(&mut rig);
+    for _ in &readers {
+        granted(&mut rig);
+    }
+    assert_eq!(scripts(&mut rig, 0), Vec::<&str>::new());
+    readers.into_iter().for_each(|reader| rig.release(reader, false));
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_reader_stands_behind_a_waiting_writer() {
+    let mut rig = Rig::new(3, defaults);
+    let first = rig.acquire_with("a", waiting().shared());
+    granted(&mut rig);
+    let writer = rig.acquire_with("a", waiting());
+    rig.advance(ms(1));
+    rig.acquire_with("a", waiting().wait(Duration::ZERO).shared());
+    assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
+    // Readers that keep coming do not starve it.
+    let last = rig.acquire_with("a", waiting().shared());
+    rig.advance(ms(5));
+    rig.release(first, false);
+    assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(writer));
+    rig.release(writer, false);
+    assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(last));
+}
+
+#[test]
+fn the_end_of_the_wait_ends_a_round() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting().wait(ms(5500)));
+    rig.advance(ms(5499));
+    assert_eq!(rig.outcome(), None);
+    rig.advance(ms(1));
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("it is held") };
+    assert_eq!((denial.took, denial.attempts), (ms(5500), 2));
+    assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= ms(54_500) && left > ms(54_400)));
+    assert_eq!(denial.holder_label.as_deref(), Some("worker"));
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_caller_that_goes_leaves_no_entry() {
+    let mut rig = rig_with_other(3);
+    let lock = rig.acquire_with("a", waiting());
+    rig.advance(ms(1200));
+    // A part of the lock goes with it.
+    free(&mut rig, 0);
+    rig.pump();
+    rig.release(lock, false);
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 2));
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_drain_ends_what_is_parked() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting());
+    rig.advance(ms(100));
+    let request = Request::Drain { held: HeldLocks::Release, limit: ms(1000) };
+    rig.engine.submit(rig.now, request).expect("room");
+    rig.pump();
+    assert!(matches!(denied(&mut rig), AcquireError::Stopped(_)));
+    rig.advance(ms(1));
+    let outcome = rig.outcome();
+    assert!(matches!(outcome, Some(Outcome::Drained(0))), "{outcome:?}");
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_hand_over_takes_the_entry_of_the_old_token_away() {
+    let mut rig = rig_with_other(3);
+    let first = rig.acquire_with("a", waiting());
+    // The third still has it, and the entry.
+    free(&mut rig, 0);
+    free(&mut rig, 1);
+    rig.pump();
+    granted(&mut rig);
+    assert_eq!(rig.masters[2].parked(rig.now, KEY).len(), 1);
+    let next = rig.acquire_with("a", waiting());
+    forget_logs(&mut rig);
+    rig.release(first, false);
+    assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(next));
+    assert_eq!(scripts(&mut rig, 0), ["swap_parked"]);
+    assert_eq!(rig.masters[2].parked(rig.now, KEY), []);
+    rig.release(next, false);
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
+    let mut rig = Rig::unconnected(1, defaults);
+    rig.masters[0].is_native = true;
+    rig.pump();
+    for (time, expected) in [(0, "DELIFEQ"), (9, "DELIFEQ"), (10, "EVALSHA")] {
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        rig.advance(ms(time));
+        forget_logs(&mut rig);
+        rig.release(lock, false);
+        let sha = rig.masters[0].log[0].get(1).cloned();
+        assert_eq!(rig.masters[0].take_log(), [expected], "after {time} ms");
+        assert_eq!(sha.as_deref() == Some(digest("release_serve").as_bytes()), time == 10);
+    }
+}

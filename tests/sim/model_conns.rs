@@ -1,0 +1,260 @@
+//! The connections of a model master: the version of the protocol that each speaks, the channels that it has
+//! subscribed to, and the commands that are about the connection or the server.
+
+use super::answer::Protocol;
+use super::*;
+
+const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
+const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+const NO_PROTOCOL: &str = "NOPROTO unsupported protocol version";
+
+/// The connections, each a number.
+#[derive(Default)]
+pub struct Conns {
+    /// The connection that is served.
+    served: usize,
+    /// Connections that speak RESP3.
+    new: BTreeSet<usize>,
+    /// The subscribers of each channel.
+    subscribers: BTreeMap<Vec<u8>, BTreeSet<usize>>,
+    /// While a command is carried out: the messages to its own connection.
+    own_pushes: Option<Vec<u8>>,
+}
+
+impl Conns {
+    pub fn serve(&mut self, conn: usize) {
+        self.served = conn;
+    }
+
+    /// All connections end.
+    pub fn clear(&mut self) {
+        self.new.clear();
+        self.subscribers.clear();
+    }
+
+    pub fn begin_command(&mut self) {
+        self.own_pushes = Some(Vec::new());
+    }
+
+    /// Returns how the reply is written, and the messages that go with it.
+    pub fn end_command(&mut self) -> (Protocol, Vec<u8>) {
+        (self.protocol(self.served), self.own_pushes.take().unwrap_or_default())
+    }
+
+    fn protocol(&self, conn: usize) -> Protocol {
+        if self.new.contains(&conn) { Protocol::Resp3 } else { Protocol::Resp2 }
+    }
+
+    /// Whether the connection that is served has subscribed, in RESP2.
+    pub fn allows_only_subscriptions(&self) -> bool {
+        !self.subscribers.is_empty() && self.channel_count() > 0 && !self.new.contains(&self.served)
+    }
+
+    /// The channels of the connection that is served.
+    fn channel_count(&self) -> usize {
+        self.subscribers.values().filter(|conns| conns.contains(&self.served)).count()
+    }
+
+    fn unsubscribe_all(&mut self, conn: usize) {
+        self.subscribers.retain(|_, conns| {
+            conns.remove(&conn);
+            !conns.is_empty()
+        });
+    }
+
+    fn confirmation(&self, what: &[u8], channel: &[u8]) -> Vec<Answer> {
+        let count = Answer::count(self.channel_count());
+        vec![Answer::bulk(Some(what)), Answer::bulk(Some(channel)), count]
+    }
+}
+
+impl ModelMaster {
+    /// A connection has ended: it receives nothing more. What it has sent may still be carried out, in the
+    /// version that it spoke.
+    pub fn forget_conn(&mut self, conn: usize) {
+        self.conns.unsubscribe_all(conn);
+        self.pushes.retain(|(other, _)| *other != conn);
+    }
+
+    /// A new connection takes a number that one before it had.
+    pub fn begin_conn(&mut self, conn: usize) {
+        self.forget_conn(conn);
+        self.conns.new.remove(&conn);
+    }
+
+    /// The version of the protocol that a connection speaks.
+    pub fn protocol(&self, conn: usize) -> Protocol {
+        self.conns.protocol(conn)
+    }
+
+    /// Sends a message to who has subscribed; returns how many that are.
+    pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
+        if self.errors.contains_key("PUBLISH") {
+            return 0;
+        }
+        let Some(conns) = self.conns.subscribers.get(channel) else { return 0 };
+        let message = Answer::Pushes(vec![vec![
+            Answer::bulk(Some(b"message")),
+            Answer::bulk(Some(channel)),
+            Answer::bulk(Some(payload)),
+        ]]);
+        for &conn in conns {
+            let protocol = self.conns.protocol(conn);
+            match &mut self.conns.own_pushes {
+                Some(own) if conn == self.conns.served => message.encode(protocol, own),
+                _ => {
+                    let mut bytes = Vec::new();
+                    message.encode(protocol, &mut bytes);
+                    self.pushes.push((conn, bytes));
+                }
+            }
+        }
+        conns.len()
+    }
+
+    /// The channels to which connections have subscribed.
+    pub fn channels(&self) -> Vec<Vec<u8>> {
+        let with_conns = self.conns.subscribers.iter().filter(|(_, conns)| !conns.is_empty());
+        with_conns.map(|(channel, _)| channel.clone()).collect()
+    }
+
+    /// Whether a connection has subscribed to a channel.
+    pub fn has_subscribers(&self, channel: &[u8]) -> bool {
+        self.conns.subscribers.get(channel).is_some_and(|conns| !conns.is_empty())
+    }
+
+    pub(super) fn carry_out_for_connection(
+        &mut self,
+        now: Instant,
+        name: &str,
+        args: &[&[u8]],
+    ) -> Result<Answer, Refusal> {
+        Ok(match (name, args) {
+            ("AUTH", [_]) if self.password.is_none() => return Refusal::says(NO_PASSWORD),
+            ("AUTH", [password]) => self.log_in(b"default", password)?,
+            ("AUTH", [user, password]) => self.log_in(user, password)?,
+            ("HELLO", args) => self.greet(args)?,
+            ("SELECT", [index]) => match std::str::from_utf8(index).ok().and_then(|index| index.parse().ok())
+            {
+                Some(0..=15) => Answer::ok(),
+                Some(_) => return Refusal::says("ERR DB index is out of range"),
+                None::<i32> => return Refusal::says("ERR value is not an integer or out of range"),
+            },
+            ("CLIENT", [b"SETNAME", name]) => set_name(name)?,
+            ("SUBSCRIBE", channels @ [_, ..]) => {
+                let mut confirmations = Vec::new();
+                for channel in channels {
+                    let served = self.conns.served;
+                    self.conns.subscribers.entry(channel.to_vec()).or_default().insert(served);
+                    confirmations.push(self.conns.confirmation(b"subscribe", channel));
+                }
+                Answer::Pushes(confirmations)
+            }
+            ("UNSUBSCRIBE", channels @ [_, ..]) => {
+                let mut confirmations = Vec::new();
+                for channel in channels {
+                    if let Some(conns) = self.conns.subscribers.get_mut(*channel) {
+                        conns.remove(&self.conns.served);
+                    }
+                    confirmations.push(self.conns.confirmation(b"unsubscribe", channel));
+                }
+                Answer::Pushes(confirmations)
+            }
+            ("PING", []) => Answer::Status(b"PONG".to_vec()),
+            ("ECHO", [_]) if self.has_wrong_echo => Answer::bulk(Some(b"0123456789abcdef")),
+            ("PING" | "ECHO", [text]) => Answer::bulk(Some(text)),
+            ("INFO", [section]) => Answer::Verbatim(self.info(now, section).into_bytes()),
+            _ => return Err(Refusal::NotUnderstood),
+        })
+    }
+
+    /// `HELLO`: the version, a login and a name. Nothing of it is done where any of it is refused, but the
+    /// login.
+    fn greet(&mut self, args: &[&[u8]]) -> Result<Answer, Refusal> {
+        let Some((version, mut options)) = args.split_first() else { return Ok(self.greeting()) };
+        let is_new = match integer(version) {
+            Ok(2) => false,
+            Ok(3) => true,
+            Ok(_) => return Refusal::says(NO_PROTOCOL),
+            Err(_) => return Refusal::says("ERR Protocol version is not an integer or out of range"),
+        };
+        while let [option, rest @ ..] = options {
+            options = match (&*in_capitals(option), rest) {
+                ("AUTH", [user, password, rest @ ..]) => {
+                    self.log_in(user, password)?;
+                    rest
+                }
+                ("SETNAME", [name, rest @ ..]) => {
+                    set_name(name)?;
+                    rest
+                }
+                _ => {
+                    let option = String::from_utf8_lossy(option);
+                    return Refusal::says(&format!("ERR Syntax error in HELLO option '{option}'"));
+                }
+            };
+        }
+        if is_new {
+            self.conns.new.insert(self.conns.served);
+        } else {
+            self.conns.new.remove(&self.conns.served);
+        }
+        Ok(self.greeting())
+    }
+
+    fn greeting(&self) -> Answer {
+        let text = |text: &str| Answer::Bulk(text.as_bytes().to_vec());
+        let (server, version) = if self.is_native { ("valkey", "9.1.2") } else { ("redis", "7.0.15") };
+        let proto = if self.protocol(self.conns.served) == Protocol::Resp3 { 3 } else { 2 };
+        Answer::Map(vec![
+            ("server", text(server)),
+            ("version", text(version)),
+            ("proto", Answer::Integer(proto)),
+            ("id", Answer::Integer(i64::try_from(self.conns.served).unwrap_or(0))),
+            ("mode", text("standalone")),
+            ("role", text("master")),
+            ("modules", Answer::Array(Vec::new())),
+        ])
+    }
+
+    /// With a password there are two users that have it: `default` and `me`.
+    fn log_in(&self, user: &[u8], password: &[u8]) -> Result<Answer, Refusal> {
+        let is_right = match &self.password {
+            Some(own) => matches!(user, b"default" | b"me") && own.as_bytes() == password,
+            None => user == b"default",
+        };
+        if is_right {
+            Ok(Answer::ok())
+        } else {
+            Refusal::says("WRONGPASS invalid username-password pair or user is disabled.")
+        }
+    }
+
+    /// As far as it is read by clients.
+    fn info(&self, now: Instant, section: &[u8]) -> String {
+        match section {
+            b"server" => {
+                // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
+                let seconds = |at: Instant| at.saturating_duration_since(self.wall.epoch).as_secs();
+                let uptime = seconds(now + self.wall.step).saturating_sub(seconds(self.started));
+                let version = if self.is_native {
+                    "7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2"
+                } else {
+                    "7.0.15"
+                };
+                let run_id = &self.run_id;
+                format!(
+                    "# Server\r\nredis_version:{version}\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n"
+                )
+            }
+            b"replication" => format!("# Replication\r\nrole:{}\r\n", self.role),
+            b"memory" => format!("# Memory\r\nmaxmemory_policy:{}\r\n", self.maxmemory_policy),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Whether a connection may have this name.
+fn set_name(name: &[u8]) -> Result<Answer, Refusal> {
+    if name.iter().all(u8::is_ascii_graphic) { Ok(Answer::ok()) } else { Refusal::says(BAD_NAME) }
+}

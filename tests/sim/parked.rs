@@ -1,0 +1,166 @@
+//! Parked attempts at the masters: which token was granted where, and over which connection.
+//!
+//! A script may grant the lock to other waiters than its caller. So the truth is not read from its reply but
+//! from the lock's key: a value that is there after the script and was not before was granted, to the
+//! connection that parked it; one that was there and is not any more was taken out.
+
+use redlatch::resp::Reply;
+
+use crate::clock::Time;
+use crate::judge::LEFT_MAX;
+use crate::model::token_of;
+use crate::world::{World, hex, number};
+
+/// How a token was parked at a master.
+pub struct Parking {
+    pub client: usize,
+    pub life: u32,
+    /// The connection over which it was.
+    conn: usize,
+    /// How long its command was under way.
+    late: Time,
+    /// Of a fenced lock: the fencing token.
+    fence: Option<u64>,
+}
+
+/// A script of parked attempts that a master carries out.
+pub struct ParkingCall {
+    pub script: &'static str,
+    /// The values that had the lock's key before.
+    pub before: Vec<Vec<u8>>,
+}
+
+impl World {
+    /// Keeps the facts about what one of these scripts did.
+    pub fn note_parking(&mut self, conn: usize, call: &ParkingCall, words: &[&[u8]], reply: &Reply<'_>) {
+        let [name, _, _, key, ..] = *words else { return };
+        let late = if name == b"EVAL" { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
+        if let ("park", [_, _, _, _, _, _, args @ ..]) = (call.script, words) {
+            self.note_park(conn, args, late);
+        }
+        self.note_answer(conn, call.script, words, reply, late);
+        let master = self.conns[conn].master;
+        let it = &self.masters[master];
+        let after = it.model.holders(it.clock.at(self.now), key);
+        let is_named = |value: &[u8]| words.contains(&value);
+        for value in after.iter().filter(|value| !call.before.contains(value)) {
+            // The answer says who has the value that a repair or a swap names, whoever parked it before.
+            if call.script == "park" || !is_named(value) {
+                self.note_served(conn, words, value);
+            }
+        }
+        let is_forced = call.script == "force_unlock_serve";
+        let is_named = |value: &[u8]| is_forced || is_named(value);
+        if let Some(value) = call.before.iter().find(|value| !after.contains(value) && !is_named(value)) {
+            let (token, script) = (hex(&token_of(value)[..3]), call.script);
+            self.checker
+                .violate(format!("P5: {script} took {token} out of m{master}, which it does not name"));
+        }
+    }
+
+    /// A token is parked from now on.
+    fn note_park(&mut self, conn: usize, args: &[&[u8]], late: Time) {
+        let [_, _, _, _, _, _, _, mode, _, _, _, _, _, fenced, value] = *args else {
+            panic!("a park has 15 arguments")
+        };
+        let it = &self.conns[conn];
+        let (master, is_gone) = (it.master, it.left_at.is_some());
+        let fence = (mode == b"f").then(|| number(&fenced[..16]));
+        let parking = Parking { client: it.client, life: it.client_life, conn, late, fence };
+        let places = self.checker.parkings.entry(token_of(value).to_vec()).or_default();
+        // What is carried out for a connection that is gone takes nothing from what was sent over the next.
+        if !is_gone || !places.contains_key(&master) {
+            places.insert(master, parking);
+        }
+    }
+
+    /// What the caller learns.
+    fn note_answer(&mut self, conn: usize, script: &str, words: &[&[u8]], reply: &Reply<'_>, late: Time) {
+        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
+        let (key, args) = (words[3], &words[3..]);
+        let is_wrong_type = matches!(reply, Reply::Error(text) if text.starts_with(b"WRONGTYPE"));
+        match (script, args, reply) {
+            ("park", [.., value], Reply::Array(numbers)) => match numbers.iter().next() {
+                // Its own value was there already.
+                Some(Reply::Integer(2)) => {
+                    self.checker.note_granted(conn, &self.conns[conn], key, value, late);
+                }
+                Some(Reply::Integer(0)) => self.checker.note_refused(client, key, master),
+                _ => {}
+            },
+            ("shared_acquire_queue", [_, _, value, _], Reply::Simple(_)) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, value, late);
+            }
+            ("shared_acquire_queue", _, Reply::Integer(_)) => self.checker.note_refused(client, key, master),
+            ("swap_parked", [_, _, _, old, new, _], Reply::Integer(done)) => {
+                self.note_swap(conn, [key, old, new], *done == 1, late);
+            }
+            ("swap_parked", [_, _, _, old, new, _], _) if is_wrong_type => {
+                self.note_swap(conn, [key, old, new], false, late);
+            }
+            ("unpark", [_, _, _, _, value, ..], _) | ("release_serve", [_, _, _, value], _)
+            | ("fenced_release_serve", [_, _, _, value, ..], _)
+            | ("shared_release_serve", [_, _, _, value], _)
+                // The third bit asks for another call.
+                if is_wrong_type || matches!(reply, Reply::Integer(0 | 4)) =>
+            {
+                self.checker.note_denied(master, value);
+            }
+            ("force_unlock_serve", _, Reply::Integer(_)) => {
+                self.checker.note_forced(client, master, key);
+                self.void_guards();
+            }
+            _ => {}
+        }
+    }
+
+    /// A value has the key that did not have it before.
+    fn note_served(&mut self, caller: usize, words: &[&[u8]], value: &[u8]) {
+        let (master, token, key) = (self.conns[caller].master, token_of(value), words[3]);
+        let parking = self.checker.parkings.get(token).and_then(|places| places.get(&master));
+        match parking {
+            Some(&Parking { conn, late, fence, .. }) => {
+                self.checker.note_granted(conn, &self.conns[conn], key, value, late);
+                if let Some(fence) = fence {
+                    self.checker.note_fenced(value, fence, self.now);
+                }
+            }
+            None => {
+                let token = hex(&token[..3]);
+                self.checker.violate(format!("P4: m{master} gave its key to {token}, which nobody parked"));
+            }
+        }
+    }
+
+    /// A client without a lock or an orphan has left no entry behind, but for those that came too late, and
+    /// those of connections that are gone, whose grants reach nobody (I9).
+    pub fn check_entries(&mut self, client: usize) {
+        if self.checker.parkings.is_empty() || self.clients[client].engine.claim_count() > 0 {
+            return;
+        }
+        for (master, it) in self.masters.iter().enumerate() {
+            let now = it.clock.at(self.now);
+            let mut entries = it.model.queued_keys().flat_map(|key| it.model.parked(now, key));
+            let is_left = |entry: &crate::model::Parked| {
+                let token = token_of(&entry.value);
+                // The entry of a lock that was left has its stay, as the key has its TTL.
+                if self.checker.facts.get(token).is_some_and(|facts| facts.is_left) {
+                    return false;
+                }
+                let places = self.checker.parkings.get(token);
+                places.and_then(|places| places.get(&master)).is_some_and(|parking| {
+                    let end = it.clock.when(it.model.wall.at_ms(entry.stay_end_ms));
+                    let is_own = (parking.client, parking.life) == (client, self.clients[client].life);
+                    let conn = &self.conns[parking.conn];
+                    // Another process has it from the disk only, and has no subscriber.
+                    let is_gone = conn.left_at.is_some() || conn.master_life != it.life || conn.is_replaced;
+                    is_own && !is_gone && end.saturating_sub(self.now) > parking.late.saturating_add(LEFT_MAX)
+                })
+            };
+            if let Some(entry) = entries.find(is_left).filter(|_| !it.keeps_longer) {
+                let token = hex(&token_of(&entry.value)[..3]);
+                return self.checker.violate(format!("I9: c{client} forgot its entry {token} on m{master}"));
+            }
+        }
+    }
+}
