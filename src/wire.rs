@@ -88,6 +88,12 @@ impl<T: Copy> Wire<T> {
         self.outbox.has_room(size) && self.owed.has_room(count)
     }
 
+    /// Whether half of the room for bytes, and half of that for replies, is free.
+    pub(crate) fn is_half_empty(&self) -> bool {
+        self.send_ready().len() <= limits::OUTBOX_SIZE_MAX / 2
+            && self.owed_count() <= limits::OWED_COUNT_MAX / 2
+    }
+
     /// How many replies are owed.
     pub(crate) fn owed_count(&self) -> usize {
         self.owed.waiting().len()

@@ -17,6 +17,9 @@ impl Engine {
             hold::repair(&mut self.core, master);
             rounds::rejoin(&mut self.core, master);
         }
+        if self.core.masters.fleet.has_room_again(master) {
+            release::release_orphans(&mut self.core, master);
+        }
         loop {
             self.count_usual(master);
             if !self.core.locks.decided.is_empty() {

@@ -48,6 +48,8 @@ pub(super) struct Fleet {
     pub(super) ready: MasterSet,
     /// Masters that are sent acquisitions: ready and not silent.
     pub(super) usable: MasterSet,
+    /// Masters that had no room for a request, until half of their queues is free again.
+    crowded: MasterSet,
     /// Ready masters that can park attempts: their connection carries messages, and they said their time.
     pub(super) parkers: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
@@ -98,6 +100,7 @@ impl Fleet {
             links,
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
+            crowded: MasterSet::EMPTY,
             parkers: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
             round_trip_limit: Duration::ZERO,
@@ -221,6 +224,7 @@ impl Fleet {
             }
         }
         assert!(taken == *masters || owed.len() == 1, "no room for what was gathered");
+        self.crowded = self.crowded.union(masters.without(taken));
         self.has_queued = true;
         bytes.clear();
         owed.clear();
@@ -285,6 +289,16 @@ impl Fleet {
         was_silent
     }
 
+    /// Whether a master that had no room for a request has room again; true once.
+    #[inline]
+    pub(super) fn has_room_again(&mut self, master: MasterId) -> bool {
+        let has_room = self.crowded.contains(master) && self.link(master).connection.wire.is_half_empty();
+        if has_room {
+            self.crowded.remove(master);
+        }
+        has_room
+    }
+
     /// The nonce came back: takes the master in, unless it must not vote.
     pub(super) fn admit(&mut self, ground: &mut Ground, master: MasterId) -> Admission {
         if let Some(why) = self.is_listed_twice(master) {
@@ -346,6 +360,7 @@ impl Fleet {
         link.fail(ground.now, why, &mut ground.rng);
         self.ready.remove(master);
         self.usable.remove(master);
+        self.crowded.remove(master);
         self.parkers.remove(master);
         self.follow_round_trips();
         self.wishes.close(master, was_open);

@@ -439,7 +439,7 @@ pub(super) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<
     claim.owner
 }
 
-/// A link is ready: sends what claims still owe there, before anything else.
+/// A link is ready, or has room again: sends what claims still owe there, before anything else.
 pub(super) fn release_orphans(core: &mut Core, master: MasterId) {
     for id in core.locks.claims.ids() {
         let claim = core.locks.claims.get(id);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::engine::{Outcome, Request, Resource, SubmitError};
+use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::{Failure, HeldBy, HolderTtl, InputError, Vote};
 use redlatch::{AcquireError, Event, Options, limits};
 
@@ -336,14 +336,15 @@ fn the_table_of_locks_is_bounded() {
     assert!(rig.engine.submit(rig.now, request).is_ok());
 }
 
-/// Asks for locks until one is refused for overload, while nothing is written; returns how many were taken.
-fn fill(rig: &mut Rig, prefix: &str) -> usize {
+/// Asks for locks until one is refused for overload, while nothing is written; returns those that were taken.
+fn fill(rig: &mut Rig, prefix: &str) -> Vec<OpId> {
+    let mut taken = Vec::new();
     let width = limits::RESOURCE_SIZE_MAX - prefix.len();
     for count in 0.. {
         let lock = rig.submit_acquire(&format!("{prefix}{count:0width$}"), 10_000, 5_000);
         match rig.engine.poll_outcome() {
-            None => {}
-            Some((its, Outcome::Acquire(Err(AcquireError::Overloaded)))) if its == lock => return count,
+            None => taken.push(lock),
+            Some((its, Outcome::Acquire(Err(AcquireError::Overloaded)))) if its == lock => return taken,
             other => panic!("{other:?}"),
         }
     }
@@ -353,7 +354,7 @@ fn fill(rig: &mut Rig, prefix: &str) -> usize {
 #[test]
 fn an_acquisition_without_room_is_overloaded_at_once() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
-    let count = fill(&mut rig, "a");
+    let count = fill(&mut rig, "a").len();
     assert!(count > limits::OUTBOX_SIZE_MAX / (2 * limits::RESOURCE_SIZE_MAX), "{count}");
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (count, count));
     // All that were taken go on, and there is room again.
@@ -361,6 +362,22 @@ fn an_acquisition_without_room_is_overloaded_at_once() {
     assert!((0..count).all(|_| granted(&mut rig).granted.count() == 2));
     rig.acquire("b", 10_000, 0);
     granted(&mut rig);
+}
+
+/// A release has more bytes than its `SET`, so not all have room at once. None waits for the answer limit.
+#[test]
+fn releases_without_room_go_out_once_there_is_some() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
+    let held = fill(&mut rig, "a");
+    rig.pump();
+    rig.advance(ms(10));
+    held.iter().for_each(|lock| {
+        granted(&mut rig);
+        let release = Request::Release { lock: *lock, awaited: false };
+        rig.engine.submit(rig.now, release).expect("always taken");
+    });
+    rig.pump();
+    assert_eq!(rig.engine.claim_count(), 0, "released everywhere");
 }
 
 #[test]
@@ -379,7 +396,7 @@ fn a_refusal_for_want_of_room_names_its_lock() {
 #[test]
 fn grants_without_a_quorums_room_are_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
-    let count = fill(&mut rig, "a");
+    let count = fill(&mut rig, "a").len();
     // One master reads all that there is.
     let master = id(0);
     let mut bytes = rig.engine.send_ready(master).to_vec();
