@@ -169,6 +169,7 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
         proxies.iter_mut().for_each(|proxy| proxy.refuse(false));
         guard.release().expect("the masters answer");
         dying.join().expect("no panic").expect("it is back").release().expect("the masters answer");
+        [&dead, &next].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0, "locks left"));
         assert_nothing_left(&holder, &mut fleet);
     });
 }
