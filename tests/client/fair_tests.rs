@@ -10,7 +10,7 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
 
 use crate::fleet::{Fleet, Master, Raw, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, config, open, within};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, config, open, within};
 
 /// Clients that know the masters' time: an idle one reads the answers of its handshake late.
 fn clients<const N: usize>(fleet: &Fleet) -> [Client; N] {
@@ -120,8 +120,8 @@ fn a_caller_that_gives_up_leaves_no_entry() {
         await_waiters(&mut fleet, 0..3, 1);
         guard.release().expect("the masters answer");
         waiter.join().expect("no panic").release().expect("the masters answer");
-        assert_nothing_left(&first, &mut fleet);
         assert_eq!(settle(&second, PATIENCE), 0);
+        assert_nothing_left(&first, &mut fleet);
     });
 }
 
@@ -211,7 +211,7 @@ fn a_waiter_that_is_cut_off_keeps_its_place() {
         let guard = join_first(first, &second);
         guard.release().expect("the masters answer");
         second.join().expect("no panic").release().expect("the masters answer");
-        assert_nothing_left(&holder, &mut fleet);
+        await_no_keys(&mut fleet);
     });
 }
 
@@ -341,8 +341,8 @@ fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'stati
     }
     guard.release().expect("the masters answer");
     waiter.join().expect("no panic").expect("free").release().expect("the masters answer");
-    assert_nothing_left(&holder, fleet);
     assert_eq!(settle(&client, PATIENCE), 0);
+    assert_nothing_left(&holder, fleet);
     client.masters().into_iter().flat_map(|master| master.refused).collect()
 }
 

@@ -8,7 +8,9 @@ use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
 
 use crate::fleet::{Fleet, Master, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_connections, config, within};
+use crate::harness::{
+    LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_no_keys, config, within,
+};
 use crate::proxy::Proxy;
 
 /// Longer than any test: a waiter that gets the lock in time did not poll.
@@ -78,7 +80,7 @@ fn relay(waiter_count: usize) {
     for _ in 0..waiter_count {
         receiver.recv_timeout(PATIENCE).expect("each client has it");
     }
-    assert_nothing_left(&holder, &mut fleet);
+    await_no_keys(&mut fleet);
 }
 
 /// With a TTL that masters grant by themselves, and one for which they ring.
@@ -169,8 +171,8 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
         proxies.iter_mut().for_each(|proxy| proxy.refuse(false));
         guard.release().expect("the masters answer");
         dying.join().expect("no panic").expect("it is back").release().expect("the masters answer");
-        [&dead, &next].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0, "locks left"));
-        assert_nothing_left(&holder, &mut fleet);
+        // Its lost parks are owed until they would have expired, and its last release may be under way.
+        await_no_keys(&mut fleet);
     });
 }
 
@@ -197,6 +199,7 @@ fn masters_that_forbid_channels_are_still_waited_for() {
             let guard = waiter.join().expect("no panic").expect("it goes on trying");
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
             guard.release().expect("the masters answer");
+            assert_eq!(settle(&second, PATIENCE), 0);
             assert_nothing_left(&first, &mut fleet);
         }
     });
