@@ -119,9 +119,8 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(addr: SocketAddr, is_native: bool, rng: StdRng) -> Self {
+    fn new(addr: SocketAddr, rng: StdRng) -> Self {
         let mut audience = Audience::new(addr);
-        audience.model.is_native = is_native;
         let waiters: Vec<_> = (1..=WAITER_COUNT).map(Waiter::new).collect();
         for conn in 0..=WAITER_COUNT {
             audience.exchange(conn, &[b"HELLO", b"3"]);
@@ -222,15 +221,15 @@ impl Stage {
     }
 }
 
-fn hold_against(addr: SocketAddr, is_native: bool) {
-    let mut stage = Stage::new(addr, is_native, StdRng::seed_from_u64(1));
+fn hold_against(addr: SocketAddr) {
+    let mut stage = Stage::new(addr, StdRng::seed_from_u64(1));
     let mut count = 0;
     for _ in 0..BATCHES {
         let is_in_time = stage.batch();
         count += usize::from(is_in_time);
         if let Some(difference) = stage.difference.take() {
             assert!(!is_in_time, "{difference}");
-            stage = Stage::new(addr, is_native, stage.rng);
+            stage = Stage::new(addr, stage.rng);
         }
     }
     println!("{count} batches were in time, {} messages", stage.audience.message_count);
@@ -240,12 +239,12 @@ fn hold_against(addr: SocketAddr, is_native: bool) {
 #[test]
 fn the_model_parks_like_the_server() {
     let mut fleet = Fleet::start(1);
-    hold_against(fleet.master(0).addr(), false);
+    hold_against(fleet.master(0).addr());
 }
 
 #[test]
 fn the_model_parks_like_valkey() {
     let Some(place) = valkey_9() else { return };
     let mut fleet = Fleet::start_at(vec![place]);
-    hold_against(fleet.master(0).addr(), true);
+    hold_against(fleet.master(0).addr());
 }

@@ -88,9 +88,8 @@ fn step(audience: &mut Audience, rng: &mut StdRng) {
     }
 }
 
-fn hold_against(addr: SocketAddr, is_native: bool) {
+fn hold_against(addr: SocketAddr) {
     let mut audience = Audience::new(addr);
-    audience.model.is_native = is_native;
     NEW.into_iter().for_each(|conn| greet(&mut audience, conn, &[b"HELLO", b"3"]));
     let mut rng = StdRng::seed_from_u64(1);
     (0..STEPS).for_each(|_| step(&mut audience, &mut rng));
@@ -103,14 +102,14 @@ fn hold_against(addr: SocketAddr, is_native: bool) {
 #[test]
 fn the_model_speaks_resp3_like_the_server() {
     let mut fleet = Fleet::start(1);
-    hold_against(fleet.master(0).addr(), false);
+    hold_against(fleet.master(0).addr());
 }
 
 #[test]
 fn the_model_speaks_resp3_like_valkey() {
     let Some(place) = valkey_9() else { return };
     let mut fleet = Fleet::start_at(vec![place]);
-    hold_against(fleet.master(0).addr(), true);
+    hold_against(fleet.master(0).addr());
 }
 
 #[test]
