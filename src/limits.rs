@@ -118,6 +118,9 @@ pub(crate) const PART_TIME_MIN: Duration = Duration::from_millis(20);
 /// Shortest pause after which the first waiter has the masters look whether the lock is free: 10 ms.
 pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_millis(10);
 
+/// How long a master's answer about its time counts for more than one that was longer under way: 10 s.
+pub(crate) const CLOCK_KEPT: Duration = Duration::from_secs(10);
+
 /// Time within which waiters come back to a master that is connected again: 100 ms.
 pub(crate) const REJOIN_TIME: Duration = Duration::from_millis(100);
 

@@ -49,10 +49,11 @@ macro_rules! option_methods {
         }
 
         /// Asks for the lock of a reader: any number of readers hold it together, and nobody holds it in
-        /// another mode meanwhile, with this or another client or library. Readers wait in no queue. It costs
-        /// each master a script where a plain lock is a `SET`. A lock that is asked to be shared and fenced,
-        /// or shared and fair, is an error. See [`RwLock`](crate::RwLock) for the order of readers and
-        /// writers, and for why there is no upgrade from reading to writing.
+        /// another mode meanwhile, with this or another client or library. A refused reader waits in the
+        /// queue of the lock, among readers and writers. It costs each master a script where a plain lock is
+        /// a `SET`. A lock that is asked to be shared and fenced, or shared and fair, is an error. See
+        /// [`RwLock`](crate::RwLock) for the order of readers and writers, and for why there is no upgrade
+        /// from reading to writing.
         pub fn shared(mut self) -> Self {
             self.$($field.)*set_mode($crate::options::Mode::Shared);
             self

@@ -12,7 +12,9 @@ use redlatch::status::{MasterState, Warning};
 use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event, Redlock};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, config};
+use crate::harness::{
+    LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config,
+};
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(600);
@@ -180,22 +182,19 @@ fn a_waiter_is_served_behind_changed_credentials() {
     let vault = Vault::new(&urls, "pw0");
     let holder = open(config(&urls, LONG));
     let guard = holder.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    await_held(&mut fleet, "a");
     // It does not try again by itself.
     let patient = config(&urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER);
     let waiter = open_patient(vault.serve(patient));
     let waiting = waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire_async();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| waiting.wait());
-        for master in fleet.masters() {
-            eventually(PATIENCE, "it waits", || master.ask("ZCARD redlatch:wait:a").text() == "1");
-        }
+        await_waiters(&mut fleet, 0..3, "a", 1);
         let before = login_counts(&mut fleet);
         set_user(&mut fleet, "resetpass >pw1");
         vault.set_all(&urls, "pw1");
         await_logins(&mut fleet, &before, 1);
-        for master in fleet.masters() {
-            eventually(PATIENCE, "it waits still", || master.ask("ZCARD redlatch:wait:a").text() == "1");
-        }
+        await_waiters(&mut fleet, 0..3, "a", 1);
         guard.release().expect("confirmed");
         waiting.join().expect("no panic").expect("served").release().expect("confirmed");
     });

@@ -9,7 +9,8 @@ use redlatch::{AcquireError, Client, HeldLocks, LockEnd, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, await_no_keys, block_on, config, open, poll_once, poll_with, within,
+    Count, LONG, PATIENCE, TTL, await_held, await_no_keys, await_waiters, block_on, config, open, poll_once,
+    poll_with, within,
 };
 
 /// Until when a drain waits that a test waits for.
@@ -256,11 +257,10 @@ fn a_fair_waiter_leaves_no_entry_behind_a_drain() {
     let mut fleet = Fleet::start(3);
     let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let held = holder.lock("a").ttl(TTL).fair().acquire().expect("free");
+    await_held(&mut fleet, "a");
     let mut waiting = client.lock("a").ttl(TTL).wait(PATIENCE).fair().acquire_async();
     assert!(poll_once(&mut waiting).is_pending());
-    for master in fleet.masters() {
-        eventually(PATIENCE, "it stands in the queue", || master.ask("ZCARD redlatch:wait:a").text() == "1");
-    }
+    await_waiters(&mut fleet, 0..3, "a", 1);
     assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
     held.release().expect("confirmed");
     assert_no_keys(&mut fleet);

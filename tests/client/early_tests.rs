@@ -14,7 +14,7 @@ use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, Redlock, R
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_once, within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_held, block_on, config, open, poll_once, within,
 };
 
 /// The wait of each caller: none of them may use it up.
@@ -100,7 +100,7 @@ fn one_attempt_is_one_attempt_for_each_caller() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
-    eventually(PATIENCE, "all have it", || fleet.masters().all(|it| it.ask("EXISTS a").text() == "1"));
+    await_held(&mut fleet, "a");
     // A fair waiter's place in the queues is one attempt until the wait ends.
     for way in WAYS.iter().filter(|way| way.name != "a fair lock") {
         let (attempts_before, commands_before) = (attempts(&client), commands(&mut fleet));

@@ -10,7 +10,9 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
 
 use crate::fleet::{Fleet, Master, Raw, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, config, open, within};
+use crate::harness::{
+    LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
+};
 
 /// Clients that know the masters' time: an idle one reads the answers of its handshake late.
 fn clients<const N: usize>(fleet: &Fleet) -> [Client; N] {
@@ -25,19 +27,8 @@ fn clients<const N: usize>(fleet: &Fleet) -> [Client; N] {
 /// The lock, on all masters: a waiter would stand aside from one where it is free.
 fn hold(client: &Client, fleet: &mut Fleet) -> Guard {
     let guard = client.lock("a").fair().ttl(TTL).try_acquire().expect("free");
-    fleet.masters().for_each(|master| {
-        eventually(PATIENCE, "it is on each master", || master.ask("EXISTS a").text() == "1");
-    });
+    await_held(fleet, "a");
     guard
-}
-
-/// Until so many waiters stand in the queue of each of these masters.
-fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, count: usize) {
-    for index in masters {
-        eventually(PATIENCE, "they stand in the queue", || {
-            fleet.master(index).ask("ZCARD redlatch:wait:a").text() == count.to_string()
-        });
-    }
 }
 
 /// Puts so many waiters before all others into each queue, whose rings go to this channel. They live as long
@@ -66,13 +57,25 @@ fn wait_behind(
     let waiter = thread::spawn(move || {
         client.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire().expect("it is released in time")
     });
-    await_waiters(fleet, masters, ahead + 1);
+    await_waiters(fleet, masters, "a", ahead + 1);
     waiter
+}
+
+/// What is promised is an order of those that ask a round trip apart, and the error of the clients' clocks.
+const GAP: Duration = Duration::from_millis(20);
+
+/// Each answer says the masters' time; the promptest one counts.
+fn learn_the_time(client: &Client) {
+    for _ in 0..10 {
+        let guard = client.lock("time").fair().ttl(TTL).acquire().expect("free");
+        guard.release().expect("the masters answer");
+    }
 }
 
 /// So many waiters of some clients ask one after the other; returns the order in which they have it.
 fn order_of_waiters<const N: usize>(fleet: &mut Fleet, count: usize) -> Vec<usize> {
     let clients = clients::<N>(fleet);
+    clients.iter().for_each(learn_the_time);
     let guard = hold(&clients[0], fleet);
     let (sender, receiver) = mpsc::channel();
     let masters = 0..fleet.masters().count();
@@ -80,6 +83,7 @@ fn order_of_waiters<const N: usize>(fleet: &mut Fleet, count: usize) -> Vec<usiz
         .map(|number| {
             let waiter = wait_behind(fleet, masters.clone(), &clients[number % N], number);
             let sender = sender.clone();
+            thread::sleep(GAP);
             thread::spawn(move || {
                 let guard = waiter.join().expect("no panic");
                 sender.send(number).expect("the test goes on");
@@ -111,13 +115,13 @@ fn a_caller_that_gives_up_leaves_no_entry() {
         let [first, second] = clients(&fleet);
         let guard = hold(&first, &mut fleet);
         let dropped = wait_in_task(&second);
-        await_waiters(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         let waiter = wait_behind(&mut fleet, 0..3, &first, 1);
         drop(dropped);
-        await_waiters(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         let short = second.lock("a").fair().ttl(TTL).wait(Duration::from_millis(50));
         assert!(matches!(short.acquire(), Err(AcquireError::Contended(_))));
-        await_waiters(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         guard.release().expect("the masters answer");
         waiter.join().expect("no panic").release().expect("the masters answer");
         assert_eq!(settle(&second, PATIENCE), 0);
@@ -283,7 +287,7 @@ fn a_fair_lock_may_be_kept_and_reentrant() {
         let next = client.clone();
         let next =
             thread::spawn(move || next.lock("a").fair().ttl(TTL).max_attempts(1).wait(PATIENCE).acquire());
-        await_waiters(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         guard.release().expect("the masters answer");
         let guard = next.join().expect("no panic").expect("its turn comes");
         guard.release().expect("the masters answer");
@@ -330,7 +334,7 @@ fn the_documented_rights_suffice_for_fair_waiting() {
 /// A holder and a waiter of a fair lock on masters without a queue, and what each of them refused.
 fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'static str, Box<str>)> {
     let [holder, client] = clients;
-    let guard = holder.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    let guard = hold(&holder, fleet);
     let waiting = client.clone();
     let waiter = thread::spawn(move || waiting.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire());
     let attempts = |client: &Client| client.stats().masters.iter().map(|it| it.refused).sum::<u64>();

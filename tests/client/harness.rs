@@ -60,6 +60,23 @@ pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {
     }
 }
 
+/// Each master has the key. One that has not would grant it to a waiter at once, which then stands in no
+/// queue there: a test that looks into the queues awaits this before.
+pub(crate) fn await_held(fleet: &mut Fleet, key: &str) {
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it is on each master", || master.ask(&format!("EXISTS {key}")).text() == "1");
+    }
+}
+
+/// Until so many waiters for this lock stand in the queue of each of these masters.
+pub(crate) fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, name: &str, count: usize) {
+    for index in masters {
+        eventually(PATIENCE, "they stand in the queue", || {
+            fleet.master(index).ask(&format!("ZCARD redlatch:wait:{name}")).text() == count.to_string()
+        });
+    }
+}
+
 /// The keys are gone, whoever brought that about.
 pub(crate) fn await_no_keys(fleet: &mut Fleet) {
     for master in fleet.masters() {

@@ -14,7 +14,8 @@ use redlatch::{Client, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_with, within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_waiters, block_on, config, open,
+    poll_with, within,
 };
 
 const ROUNDS: u32 = 30;
@@ -26,15 +27,6 @@ fn far_from_looking(what: &str, mut round: impl FnMut() -> Duration) {
     for count in 1..=ROUNDS {
         took += round();
         assert!(took < limits::LOOK_PAUSE * ROUNDS / 2, "{what}: {took:?} after {count} rounds");
-    }
-}
-
-/// Until somebody waits for a lock that another client has.
-fn await_waiter(fleet: &mut Fleet, name: &str) {
-    for master in fleet.masters() {
-        eventually(PATIENCE, "somebody waits", || {
-            master.ask(&format!("ZCARD redlatch:wait:{name}")).text() == "1"
-        });
     }
 }
 
@@ -60,22 +52,23 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
 /// own all the same.
 fn served_after_the_leader_left(fleet: &mut Fleet, [holder, client]: [&Client; 2], other: Other) -> Duration {
     let [first, second] = ["a", "b"].map(|name| holder.lock(name).ttl(TTL).try_acquire().expect("free"));
+    ["a", "b"].into_iter().for_each(|name| await_held(fleet, name));
     thread::scope(|scope| {
         let wait_for_first = || client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("released");
         let (leader, other) = match other {
             Other::Thread | Other::Task => {
                 let leader = scope.spawn(wait_for_first);
-                await_waiter(fleet, "a");
+                await_waiters(fleet, 0..3, "a", 1);
                 let is_task = matches!(other, Other::Task);
                 (leader, scope.spawn(move || wait_for(client, "b", is_task)))
             }
             Other::EarlierTask => {
                 let other = scope.spawn(|| wait_for(client, "b", true));
-                await_waiter(fleet, "b");
+                await_waiters(fleet, 0..3, "b", 1);
                 (scope.spawn(wait_for_first), other)
             }
         };
-        ["a", "b"].into_iter().for_each(|name| await_waiter(fleet, name));
+        ["a", "b"].into_iter().for_each(|name| await_waiters(fleet, 0..3, name, 1));
         first.release().expect("confirmed");
         // Kept, so that no call of its drop does the other one's work.
         let kept = leader.join().expect("no panic");

@@ -13,7 +13,8 @@ use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, Reent
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once, within,
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, block_on,
+    open, poll_once, within,
 };
 
 #[test]
@@ -23,7 +24,7 @@ fn only_first_and_last_hold_reach_the_masters() {
     let lock = client.lock("a").ttl(TTL).reentrant();
     assert!(!lock.is_held() && lock.hold_count() == 0 && lock.resource() == b"a");
     let first = lock.lock().expect("free");
-    eventually(PATIENCE, "all have it", || fleet.masters().all(|it| it.ask("EXISTS a").text() == "1"));
+    await_held(&mut fleet, "a");
     let before: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
     let second = block_on(lock.clone().lock_async()).expect("its own");
     let third = lock.lock().expect("its own");
@@ -184,6 +185,7 @@ fn a_cancelled_request_ends_all_its_callers() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&mut fleet, "a");
     let wait = Duration::from_secs(3600);
     for (thread_count, task_count) in [(1, 0), (0, 1), (4, 0), (0, 4), (3, 3)] {
         let cancel = Cancel::new();
@@ -197,10 +199,7 @@ fn a_cancelled_request_ends_all_its_callers() {
                 })
             })
             .collect();
-        for master in fleet.masters() {
-            let is_waiting = || master.ask("ZCARD redlatch:wait:a").text() == "1";
-            eventually(PATIENCE, "they wait", is_waiting);
-        }
+        await_waiters(&mut fleet, 0..3, "a", 1);
         cancel.cancel();
         let cancelled = Err(LockReentrantError::Acquire(AcquireError::Cancelled));
         for caller in callers {

@@ -12,7 +12,8 @@ use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once, within,
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, block_on,
+    config, open, poll_once, within,
 };
 
 /// Longer than any test: a waiter that gets the lock in time was served.
@@ -35,15 +36,6 @@ fn is_contended<T>(result: &Result<T, AcquireError>) -> bool {
 fn settled(guard: Guard) -> Guard {
     eventually(PATIENCE, "all masters have it", || guard.margin() == 1);
     guard
-}
-
-/// Until so many waiters stand in the lock's queue on each master.
-fn await_waiters(fleet: &mut Fleet, count: usize) {
-    for master in fleet.masters() {
-        eventually(PATIENCE, "they stand in the queue", || {
-            master.ask("ZCARD redlatch:wait:a").text() == count.to_string()
-        });
-    }
 }
 
 /// Callers inside: so many readers, or minus one for a writer.
@@ -196,6 +188,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
         let mut fleet = Fleet::start(3);
         let clients = [(); 3].map(|()| build(patient(&fleet.urls())));
         let alone = clients[0].lock("a").ttl(TTL).try_acquire().expect("free");
+        await_held(&mut fleet, "a");
         let readers: Vec<_> = [0, 1, 1, 2]
             .map(|index| clients[index].clone())
             .map(|client| {
@@ -204,12 +197,12 @@ fn all_readers_follow_a_writer_and_vice_versa() {
                 })
             })
             .into();
-        await_waiters(&mut fleet, 4);
+        await_waiters(&mut fleet, 0..3, "a", 4);
         alone.release().expect("confirmed");
         let readers: Vec<_> = readers.into_iter().map(|it| it.join().expect("no panic")).collect();
         let writer = clients[0].clone();
         let writer = thread::spawn(move || writer.lock("a").ttl(TTL).wait(PATIENCE).acquire());
-        await_waiters(&mut fleet, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         for (index, reader) in readers.into_iter().enumerate() {
             if index % 2 == 0 {
                 drop(reader);
@@ -260,9 +253,10 @@ fn a_waiting_writer_keeps_new_readers_out() {
     let mut fleet = Fleet::start(3);
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let guard = clients[0].lock("a").shared().ttl(TTL).acquire().expect("free");
+    await_held(&mut fleet, "a");
     let mut waiting = clients[1].rw_lock("a").write().ttl(TTL).wait(PATIENCE).acquire_async();
     assert!(poll_once(&mut waiting).is_pending());
-    await_waiters(&mut fleet, 1);
+    await_waiters(&mut fleet, 0..3, "a", 1);
     // Its place outlasts what its entry alone would stay.
     let begun = Instant::now();
     while begun.elapsed() < limits::STAY * 3 / 2 {

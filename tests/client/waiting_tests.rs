@@ -9,7 +9,8 @@ use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_no_keys, config, within,
+    LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters,
+    config, within,
 };
 use crate::proxy::Proxy;
 
@@ -35,19 +36,8 @@ fn wait(client: &Client) -> JoinHandle<Result<Guard, AcquireError>> {
 /// no entry of it.
 fn hold(client: &Client, fleet: &mut Fleet) -> Guard {
     let guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
-    for master in fleet.masters() {
-        eventually(PATIENCE, "it is held", || master.ask("EXISTS a").text() == "1");
-    }
+    await_held(fleet, "a");
     guard
-}
-
-/// Until so many waiters stand in the queue of each of these masters.
-fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, count: usize) {
-    for index in masters {
-        eventually(PATIENCE, "they stand in the queue", || {
-            fleet.master(index).ask("ZCARD redlatch:wait:a").text() == count.to_string()
-        });
-    }
 }
 
 /// How often a master carried out these commands.
@@ -75,7 +65,7 @@ fn relay(waiter_count: usize) {
             sender.send(()).expect("the test goes on");
         });
     }
-    await_waiters(&mut fleet, 0..3, waiter_count);
+    await_waiters(&mut fleet, 0..3, "a", waiter_count);
     guard.release().expect("the masters answer");
     for _ in 0..waiter_count {
         receiver.recv_timeout(PATIENCE).expect("each client has it");
@@ -102,7 +92,7 @@ fn a_waiting_client_gets_a_released_lock() {
                 let request = waiting.lock("a").ttl(ttl).wait(PATIENCE);
                 if is_fenced { request.fenced().acquire() } else { request.acquire() }
             });
-            await_waiters(&mut fleet, 0..5, 1);
+            await_waiters(&mut fleet, 0..5, "a", 1);
             guard.release().expect("the masters answer");
             let guard = waiter.join().expect("no panic").expect("it is served");
             guard.release().expect("the masters answer");
@@ -129,7 +119,7 @@ fn two_hanging_masters_delay_no_waiter() {
         let (first, second) = (open(short(&fleet.urls())), open(short(&fleet.urls())));
         let guard = hold(&first, &mut fleet);
         let waiter = wait(&second);
-        await_waiters(&mut fleet, 0..5, 1);
+        await_waiters(&mut fleet, 0..5, "a", 1);
         (0..2).for_each(|index| fleet.master(index).stop());
         drop(guard);
         let guard = waiter.join().expect("no panic").expect("it is served");
@@ -150,9 +140,9 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
         let dead = open(config(&urls, LONG).ask_holder(false));
         let guard = hold(&holder, &mut fleet);
         let dying = wait(&dead);
-        await_waiters(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         let waiter = wait(&next);
-        await_waiters(&mut fleet, 0..3, 2);
+        await_waiters(&mut fleet, 0..3, "a", 2);
         proxies.iter_mut().for_each(|proxy| {
             proxy.refuse(true);
             proxy.drop_connections();
@@ -188,7 +178,7 @@ fn masters_that_forbid_channels_are_still_waited_for() {
             let (first, second) = (open(config(&fleet.urls(), LONG)), open(config(&fleet.urls(), LONG)));
             let guard = hold(&first, &mut fleet);
             let waiter = wait(&second);
-            await_waiters(&mut fleet, count..3, 1);
+            await_waiters(&mut fleet, count..3, "a", 1);
             eventually(PATIENCE, "the master's warnings say so", || {
                 let warnings = &second.masters()[0].warnings;
                 warnings.iter().any(|warning| warning.to_string().contains("parks no waiters"))
@@ -266,7 +256,7 @@ fn a_waiter_looks_for_a_lock_released_by_hand() {
             assert_eq!(master.ask("SET a theirs NX PX 600000").text(), "OK");
         });
         let waiter = wait(&client);
-        await_waiters(&mut fleet, 0..3, 1);
+        await_waiters(&mut fleet, 0..3, "a", 1);
         let start = Instant::now();
         fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a").text(), "1"));
         let guard = waiter.join().expect("no panic").expect("it looks");
@@ -294,7 +284,7 @@ fn idle_waiters_send_few_requests_over_no_more_connections() {
     };
     let waiters: Vec<_> = clients.iter().flat_map(|client| [wait(client), wait(client)]).collect();
     // Of two callers of a client, one stands in the queue.
-    await_waiters(&mut fleet, 0..3, CLIENT_COUNT);
+    await_waiters(&mut fleet, 0..3, "a", CLIENT_COUNT);
     await_connections(&mut fleet, CLIENT_COUNT);
     let mut requests =
         || -> Vec<u64> { fleet.masters().map(|master| calls(master, &["evalsha", "eval", "set"])).collect() };

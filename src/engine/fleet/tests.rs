@@ -46,3 +46,21 @@ fn only_a_master_with_a_full_queue_is_skipped() {
     let counts: Vec<usize> = fleet.links.iter().map(|link| link.connection.wire.owed_count()).collect();
     assert_eq!(counts, [3, 2, 3]);
 }
+
+/// An answer that was under way for 300 ms says a time of 300 ms ago.
+#[test]
+fn the_promptest_answer_of_a_while_says_the_time() {
+    let (mut fleet, start) = (fleet(), Instant::now());
+    let [master, other] = [0, 1].map(|index| MasterId::new(index).expect("few"));
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    // The one in the middle of one or two is the later one.
+    fleet.note_clock(at(0), master, 5_000_000);
+    fleet.note_clock(at(1000), master, 5_700_000);
+    assert_eq!(fleet.masters_us(at(1000)), 6_000_000, "a late answer counts less");
+    fleet.note_clock(at(2000), master, 7_200_000);
+    assert_eq!(fleet.masters_us(at(3000)), 8_200_000, "a prompter one counts more");
+    fleet.note_clock(at(12_000), master, 16_000_000);
+    assert_eq!(fleet.masters_us(at(12_000)), 16_000_000, "after 10 s each counts");
+    fleet.note_clock(at(12_000), other, 90_000_000);
+    assert_eq!(fleet.masters_us(at(11_000)), 89_000_000, "also of a moment before");
+}
