@@ -365,7 +365,7 @@ pub(super) fn repair(core: &mut Core, master: MasterId) {
 }
 
 /// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
-fn repair_op(core: &mut Core, master: MasterId, id: Id) {
+pub(super) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get(id);
     let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };

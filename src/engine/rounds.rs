@@ -50,9 +50,9 @@ use super::masters::Masters;
 use super::op::{Cause, Op, OpState};
 use super::owed::{Owed, Verb};
 use super::parking::{Event, Parked, Parking};
-use super::release;
 use super::slab::{Id, Slab};
 use super::timers::{claim_timer, op_timer};
+use super::{hold, release};
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park::{self, Park, ParkAnswer, ParkMode};
@@ -272,6 +272,13 @@ pub(super) fn send_again(
     encode(ground, fleet, locks, master, owed, parked.op, before, script)
 }
 
+/// A master did not know the script of a park, and it is not sent again: nothing of it stands there.
+pub(super) fn note_unsent(locks: &mut Locks, master: MasterId, claim_id: Id) {
+    if let Some(claim) = locks.claims.find_mut(claim_id) {
+        claim.parked_mut().masters.remove(master);
+    }
+}
+
 /// An attempt of the running round at a master that cannot park.
 fn attempt(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
@@ -353,7 +360,13 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
             Vote::Granted
         }
         ParkAnswer::Own(_) => claim.note_twin(master),
-        ParkAnswer::Failed(failure) => Vote::Failed(failure),
+        ParkAnswer::Failed(failure) => {
+            // The lock may be held without this master, which has the key by a `SET` then.
+            if let Some(owner) = claim.owner {
+                hold::repair_op(core, master, owner);
+            }
+            Vote::Failed(failure)
+        }
         ParkAnswer::Waiting(_, waiting) => {
             core.masters.fleet.link_mut(master).stats.count_vote(&Vote::Refused { holder: waiting.holder });
             let Some(owner) = claim.owner else { return Heard::Then(Step::Done) };

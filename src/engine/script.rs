@@ -47,7 +47,10 @@ pub(super) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
         Verb::Release => Answer::Release(id, ReleaseAnswer::Failed(failure), false),
         Verb::Rest => Answer::Rest(id, Vote::Failed(failure)),
         Verb::Swap => Answer::SwapUnsent(id, number),
-        Verb::Acquire if tag == Tag::Parked => Answer::Park(id, ParkAnswer::Failed(failure)),
+        Verb::Acquire if tag == Tag::Parked => {
+            rounds::note_unsent(&mut core.locks, master, id);
+            Answer::Park(id, ParkAnswer::Failed(failure))
+        }
         Verb::Acquire | Verb::Repair => Answer::Acquire(id, Vote::Failed(failure)),
     }
 }

@@ -334,6 +334,10 @@ fn the_documented_rights_suffice_for_fair_waiting() {
 /// A holder and a waiter of a fair lock on masters without a queue, and what each of them refused.
 fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'static str, Box<str>)> {
     let [holder, client] = clients;
+    for client in [&holder, &client] {
+        let is_refused = || client.masters().iter().all(|master| !master.refused.is_empty());
+        eventually(PATIENCE, "each master has refused", is_refused);
+    }
     let guard = hold(&holder, fleet);
     let waiting = client.clone();
     let waiter = thread::spawn(move || waiting.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire());

@@ -199,7 +199,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
             .into();
         await_waiters(&mut fleet, 0..3, "a", 4);
         alone.release().expect("confirmed");
-        let readers: Vec<_> = readers.into_iter().map(|it| it.join().expect("no panic")).collect();
+        let readers: Vec<_> = readers.into_iter().map(|it| settled(it.join().expect("no panic"))).collect();
         let writer = clients[0].clone();
         let writer = thread::spawn(move || writer.lock("a").ttl(TTL).wait(PATIENCE).acquire());
         await_waiters(&mut fleet, 0..3, "a", 1);

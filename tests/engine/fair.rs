@@ -222,6 +222,31 @@ fn the_slowest_master_learns_the_script() {
     }
 }
 
+/// A quorum has granted a lock when the third master asks for the script. It has the key all the same, or the
+/// lock would be lost with any other master.
+#[test]
+fn a_master_that_learns_the_script_late_has_the_key() {
+    for kind in ["fair", "fenced", "shared"] {
+        let mut rig = Rig::new(3, defaults);
+        rig.masters[2].flush_scripts();
+        rig.hold(2);
+        let options = Options::new().wait(ms(60_000));
+        let options = match kind {
+            "fair" => options.fair(),
+            "fenced" => options.fenced(),
+            _ => options.shared(),
+        };
+        rig.acquire_with("a", options);
+        granted(&mut rig);
+        rig.deliver(2);
+        let is_there = |index: usize| match kind {
+            "shared" => rig.masters[index].reader_count(rig.now, b"a") == 1,
+            _ => rig.masters[index].value(rig.now, b"a").is_some(),
+        };
+        assert!((0..3).all(is_there), "{kind}");
+    }
+}
+
 #[test]
 fn many_unknown_attempts_load_scripts_once() {
     for (kind, script_count) in [("fair", 4), ("fenced", 2), ("shared", 3)] {
