@@ -6,7 +6,7 @@ use redlatch::error::{ConfigError, HeldBy, InputError};
 use redlatch::{AcquireError, Client, LockRequest};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open};
 
 const LABEL: &str = "web-3:4711:billing";
 
@@ -70,7 +70,7 @@ fn eventually_held(client: &Client) -> redlatch::inspection::Inspection {
 
 #[test]
 fn a_refusal_names_the_holder() {
-    let fleet = Fleet::start(3);
+    let mut fleet = Fleet::start(3);
     let (client, other) = (labelled(&fleet), open(&fleet.urls(), LONG));
     for request in [client.lock("a"), client.lock("a").fenced(), client.lock("a").fair()] {
         let guard = request.ttl(TTL).acquire().expect("free");
@@ -83,10 +83,14 @@ fn a_refusal_names_the_holder() {
         let Err(AcquireError::Contended(denial)) = waited else { panic!("{waited:?}") };
         assert_eq!(denial.holder_label.as_deref(), Some(LABEL));
         guard.release().expect("confirmed");
+        // A master that is slow to delete it would refuse the next one.
+        fleet.masters().for_each(|master| drop(master.ask("DEL redlatch:fence:a")));
+        await_no_keys(&mut fleet);
     }
     let guard = other.lock("a").ttl(TTL).acquire().expect("free");
     assert_eq!(refusal(client.lock("a")).holder_label, None, "it has none");
     guard.release().expect("confirmed");
+    await_no_keys(&mut fleet);
     let reader = client.lock("a").shared().ttl(TTL).acquire().expect("free");
     let denial = refusal(other.lock("a"));
     assert_eq!((denial.held_by, denial.holder_label), (HeldBy::Readers(1), None), "readers are counted");
