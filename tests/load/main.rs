@@ -43,8 +43,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(50);
 /// How long a drain waits: less than the TTL, by which the masters delete what nobody releases.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// One lock of so many callers may be released later than that: of a master that is connected anew.
-const CALLERS_PER_UNRELEASED: usize = 20;
+/// One lock of so many callers may be released later than that: its master was lost with commands under way,
+/// and what comes over another connection proves nothing before the TTL is over.
+const CALLERS_PER_UNRELEASED: usize = 5;
 /// Growth of memory that is no finding, beside as much again as there was: tables and buffers keep the size
 /// that the worst outage so far has made, and a worse one may come late.
 const GROWTH_MAX_KB: u64 = 16 * 1024;
