@@ -14,11 +14,7 @@ use crate::mutants::mutant;
 impl Engine {
     pub(super) fn recv_commands(&mut self, master: MasterId, size: usize) {
         if self.core.masters.fleet.recv_done(self.core.ground.now, master, size) {
-            hold::repair(&mut self.core, master);
-            rounds::rejoin(&mut self.core, master);
-        }
-        if self.core.masters.fleet.has_room_again(master) {
-            release::release_orphans(&mut self.core, master);
+            self.hear_again(master);
         }
         loop {
             self.count_usual(master);
@@ -29,6 +25,20 @@ impl Engine {
             if !has_more || !self.recv_any(master) {
                 return;
             }
+        }
+    }
+
+    /// A master was silent or had no room: it is sent what it missed.
+    #[cold]
+    #[inline(never)]
+    fn hear_again(&mut self, master: MasterId) {
+        let (was_silent, has_room) = self.core.masters.fleet.hear_again(master);
+        if was_silent {
+            hold::repair(&mut self.core, master);
+            rounds::rejoin(&mut self.core, master);
+        }
+        if has_room {
+            release::release_orphans(&mut self.core, master);
         }
     }
 

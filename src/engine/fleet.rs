@@ -48,8 +48,6 @@ pub(super) struct Fleet {
     pub(super) ready: MasterSet,
     /// Masters that are sent acquisitions: ready and not silent.
     pub(super) usable: MasterSet,
-    /// Masters that had no room for a request, until half of their queues is free again.
-    crowded: MasterSet,
     /// Ready masters that can park attempts: their connection carries messages, and they said their time.
     pub(super) parkers: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
@@ -100,7 +98,6 @@ impl Fleet {
             links,
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
-            crowded: MasterSet::EMPTY,
             parkers: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
             round_trip_limit: Duration::ZERO,
@@ -221,10 +218,10 @@ impl Fleet {
         for link in &mut self.links {
             if taken.contains(link.master) && link.connection.wire.request(bytes, owed).is_err() {
                 taken.remove(link.master);
+                link.is_unasked = true;
             }
         }
         assert!(taken == *masters || owed.len() == 1, "no room for what was gathered");
-        self.crowded = self.crowded.union(masters.without(taken));
         self.has_queued = true;
         bytes.clear();
         owed.clear();
@@ -274,7 +271,7 @@ impl Fleet {
         self.link(master).connection.wire.send_ready()
     }
 
-    /// Bytes were read. Returns whether a silent master may be asked again.
+    /// Bytes were read. Returns whether to [hear](Self::hear_again) a master that may be asked again.
     pub(super) fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) -> bool {
         let link = &mut self.links[master.index()];
         link.connection.wire.recv_done(size);
@@ -282,21 +279,20 @@ impl Fleet {
             return false;
         }
         link.heard_at = now;
+        link.is_unasked
+    }
+
+    /// Takes in again what was silent or had no room. Returns whether it was silent, and whether it has room.
+    #[cold]
+    pub(super) fn hear_again(&mut self, master: MasterId) -> (bool, bool) {
+        let link = &mut self.links[master.index()];
         let was_silent = link.silent_since.take().is_some();
+        link.is_unasked = !link.connection.wire.is_half_empty();
+        let has_room = !link.is_unasked;
         if was_silent {
             self.usable.insert(master);
         }
-        was_silent
-    }
-
-    /// Whether a master that had no room for a request has room again; true once.
-    #[inline]
-    pub(super) fn has_room_again(&mut self, master: MasterId) -> bool {
-        let has_room = self.crowded.contains(master) && self.link(master).connection.wire.is_half_empty();
-        if has_room {
-            self.crowded.remove(master);
-        }
-        has_room
+        (was_silent, has_room)
     }
 
     /// The nonce came back: takes the master in, unless it must not vote.
@@ -360,7 +356,6 @@ impl Fleet {
         link.fail(ground.now, why, &mut ground.rng);
         self.ready.remove(master);
         self.usable.remove(master);
-        self.crowded.remove(master);
         self.parkers.remove(master);
         self.follow_round_trips();
         self.wishes.close(master, was_open);
@@ -406,7 +401,7 @@ impl Fleet {
         }
         let link = &mut self.links[master.index()];
         if link.connection.is_ready() && link.silent_since.is_none() && ground.now - link.heard_at >= limit {
-            link.silent_since = Some(ground.now);
+            (link.silent_since, link.is_unasked) = (Some(ground.now), true);
             self.usable.remove(master);
             self.follow_round_trips();
             self.arm(ground, master);

@@ -67,6 +67,9 @@ pub(super) struct Link {
     pub(super) connection: Connection<Owed>,
     /// The deadline that it missed first, if it was silent ever since.
     pub(super) silent_since: Option<Instant>,
+    /// Whether it may be asked again when something is heard of it: it was silent, or had no room for a
+    /// request and half of its queues is not free yet.
+    pub(super) is_unasked: bool,
     pub(super) by: Commands,
     pub(super) learnt: Learnt,
     /// Its clock, in microseconds since 1970, and when it said so.
@@ -98,6 +101,7 @@ impl Link {
             master,
             connection: Connection::new(now),
             silent_since: None,
+            is_unasked: false,
             by: Commands { release: ReleaseBy::EvalSha, extend: ExtendBy::EvalSha, serves: false },
             learnt: Learnt::default(),
             clock: None,
@@ -265,7 +269,7 @@ impl Link {
             identity.heard_at = self.heard_at;
         }
         self.why = Arc::from(why);
-        self.silent_since = None;
+        (self.silent_since, self.is_unasked) = (None, false);
         self.connection.close(now + pause);
     }
 
