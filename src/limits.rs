@@ -112,6 +112,10 @@ pub const GRANTED_TTL_MAX: Duration = Duration::from_secs(10);
 /// and the first waiter looks for it by itself.
 pub(crate) const SERVED_HOLD_MIN: Duration = Duration::from_millis(10);
 
+/// One release in 64 serves all the same: a client that takes a lock again and again keeps
+/// nobody out for long.
+pub(crate) const SHORT_HOLDS_PER_SERVE: u64 = 64;
+
 /// Shortest pause after which a waiter gives back a part of a lock that it did not get: 20 ms.
 pub(crate) const PART_TIME_MIN: Duration = Duration::from_millis(20);
 

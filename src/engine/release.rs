@@ -190,7 +190,9 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
         claim.entry.set_key(&key, &claim.token);
     }
     claim.serves = core.ground.config.wakes_waiters
-        && (core.ground.now >= claim.started + limits::SERVED_HOLD_MIN || claim.votes == Votes::Decide);
+        && (core.ground.now >= claim.started + limits::SERVED_HOLD_MIN
+            || claim.votes == Votes::Decide
+            || core.ground.stats.released.is_multiple_of(limits::SHORT_HOLDS_PER_SERVE));
     let sent = send_release(&mut core.masters.fleet, owed, id, claim);
     claim.begin_release(core.ground.now, owed, sent);
     core.ground.timers.arm(claim_timer(id), due);

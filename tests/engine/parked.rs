@@ -319,3 +319,20 @@ fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
         assert_eq!(sha.as_deref() == Some(digest("release_serve").as_bytes()), time == 10);
     }
 }
+
+/// Between two short holds the lock is free for a round trip, in which only its last holder asks.
+#[test]
+fn a_client_that_takes_a_lock_again_and_again_serves_a_waiter_at_times() {
+    let mut rig = Rig::new(3, defaults);
+    for count in 1..=130 {
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        forget_logs(&mut rig);
+        rig.release(lock, false);
+        assert_eq!(
+            scripts(&mut rig, 0),
+            [if count % 64 == 0 { "release_serve" } else { "release" }],
+            "{count}"
+        );
+    }
+}
