@@ -45,7 +45,7 @@ async function contend(who, events, end) {
     const asked = nowUs();
     const release = await acquire("family");
     const acquired = nowUs();
-    await sleep(millis);
+    if (millis > 0) await sleep(millis);
     events.push([who, asked, acquired, nowUs()]);
     await release();
     if (pauseMs > 0) await sleep(pauseMs);
@@ -99,7 +99,9 @@ async function main() {
     await keep();
   } else {
     const [events, end] = [[], Date.now() + 500 + seconds * 1000];
-    await Promise.all(Array.from({ length: count }, (_, who) => contend(who, events, end)));
+    const all = Array.from({ length: count }, (_, who) => contend(who, events, end));
+    setTimeout(() => console.log("ready"), 500);
+    await Promise.all(all);
     for (const event of events) console.log(event.join(" "));
   }
   process.exit(0);

@@ -44,6 +44,8 @@ def contend(count, seconds, hold_ms, pause_ms, address):
     threads = [threading.Thread(target=contender, args=(who,)) for who in range(count)]
     for thread in threads:
         thread.start()
+    time.sleep(0.5)
+    print("ready", flush=True)
     for thread in threads:
         thread.join()
     for event in events:

@@ -2,7 +2,7 @@
 //! lock, in which order, and locks that are kept.
 //!
 //! ```text
-//!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► a line each lock, in µs
+//!   family (bin) ──► PEER contend COUNT SECONDS HOLD_MS PAUSE_MS ADDRESS…  ──► "ready", a line each lock
 //!                └─► PEER keep    COUNT SECONDS TTL_MS  0        ADDRESS…  ──► "held", "kept LOST"
 //! ```
 //!
@@ -14,6 +14,8 @@
 mod contend;
 mod keep;
 mod peers;
+mod players;
+mod plot;
 mod tables;
 
 use std::io::{BufRead, BufReader};
@@ -21,12 +23,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use crate::fleet::Fleet;
-
 pub use contend::{Contest, contest};
 pub use keep::{Kept, keep};
-pub use peers::{FamilyPeer, Pace, play};
-pub use tables::Results;
+pub use peers::FamilyPeer;
+pub use players::play;
+pub use tables::{Contention, Results};
+
+/// All are connected, and begin.
+const READY: &str = "ready";
+
+/// How long contenders go on, keep a lock, and pause before the next.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub time: Duration,
+    pub hold: Duration,
+    pub pause: Duration,
+}
 
 /// A peer's process, which is ended when this is dropped.
 struct Player {
@@ -55,19 +67,11 @@ impl Player {
 
     /// User and system time of the process so far, and its memory in MiB.
     fn usage(&self) -> (Duration, u64) {
-        let read = |file: &str| {
-            std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_default()
-        };
-        let stat = read("stat");
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        // Fields 14 and 15 of all, in hundredths of a second.
-        let cpu = Duration::from_millis(10 * (ticks(11) + ticks(12)));
-        let status = read("status");
+        let status = of_process(self.child.id(), "status");
         let rss = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse().ok());
-        (cpu, rss.unwrap_or(0u64) / 1024)
+        (cpu_of(self.child.id()), rss.unwrap_or(0u64) / 1024)
     }
 }
 
@@ -79,18 +83,27 @@ impl Drop for Player {
     }
 }
 
+fn of_process(pid: u32, file: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
+}
+
+/// User and system time of a process so far.
+fn cpu_of(pid: u32) -> Duration {
+    let stat = of_process(pid, "stat");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    // Fields 14 and 15 of all, in hundredths of a second.
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
+}
+
 /// The value in the middle.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// How often the first master has carried out these commands.
-fn calls(fleet: &mut Fleet, names: &[&str]) -> u64 {
-    let stats = fleet.master(0).ask("INFO commandstats").text();
-    let count = |name: &&str| {
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")))?;
-        line.split(',').next()?.parse::<u64>().ok()
-    };
-    names.iter().filter_map(count).sum()
+/// How often masters have carried out this command, by their `INFO commandstats`.
+fn calls(stats: &str, name: &str) -> u64 {
+    let lines = stats.lines().filter_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
+    lines.filter_map(|line| line.split(',').next()?.parse::<u64>().ok()).sum()
 }

@@ -4,7 +4,7 @@ mod fred;
 mod lock_crates;
 mod ours;
 mod raw;
-mod redis_rs;
+pub(crate) mod redis_rs;
 
 use std::net::SocketAddr;
 use std::time::Duration;

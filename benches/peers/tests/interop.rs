@@ -89,7 +89,7 @@ fn assert_contended(ours: &Client, name: &str) {
 fn holders(fleet: &mut Fleet, name: &str) -> usize {
     fleet
         .masters()
-        .filter_map(|master| (master.ask(&format!("EXISTS {name}")) == Raw::Int(1)).then_some(()))
+        .filter_map(|master| (master.ask(&format!("EXISTS {name}")) == Raw::Integer(1)).then_some(()))
         .count()
 }
 
@@ -178,7 +178,7 @@ impl Theirs for Wire {
         for master in fleet.masters() {
             let sha = master.command(&["SCRIPT", "LOAD", COMPARE_AND_DELETE].map(str::as_bytes)).text();
             let reply = master.command(&["EVALSHA", &sha, "1", name, &value].map(str::as_bytes));
-            assert!(matches!(reply, Raw::Int(0 | 1)), "{reply:?}");
+            assert!(matches!(reply, Raw::Integer(0 | 1)), "{reply:?}");
         }
     }
 }

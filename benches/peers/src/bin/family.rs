@@ -10,13 +10,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use redlatch_peers::family::{self, FamilyPeer, Pace, Results};
+use redlatch_peers::family::{self, Contention, FamilyPeer, Pace, Results};
 use redlatch_peers::report;
 
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 /// How long a lock is held: so that the next one certainly waits, and so that many have their turn.
 const LONG_HOLD: Duration = Duration::from_millis(100);
-const HOLD: Duration = Duration::from_millis(2);
+/// Hold and round trip of the contests, in ms; without a round trip there is no proxy.
+const CONTENTIONS: [(u64, u64); 4] = [(0, 0), (2, 0), (0, 2), (2, 2)];
 const TTL: Duration = Duration::from_secs(6);
 
 fn main() -> ExitCode {
@@ -77,26 +78,34 @@ fn measure(is_quick: bool, peers: &[FamilyPeer]) -> Results {
         quick: is_quick,
         versions: peers.iter().map(|&peer| (peer, peer.version())).collect(),
         round_trip_ms: ROUND_TRIP.as_secs_f64() * 1e3,
-        hold_ms: u64::try_from(HOLD.as_millis()).expect("few"),
         lock_count,
         ttl_s: TTL.as_secs(),
         ..Results::default()
     };
     let progress = |what: &str, peer: FamilyPeer| eprintln!("family: {what}, {}", peer.name());
-    for count in [2, 11] {
+    for count in [2, 11, 101] {
         for &peer in peers {
             progress(&format!("hand-over, {} waiting", count - 1), peer);
-            let pace = Pace { time: seconds(8), hold: LONG_HOLD, pause: LONG_HOLD / 2 };
+            let pace = Pace { time: seconds(6), hold: LONG_HOLD, pause: LONG_HOLD / 2 };
             let contest = family::contest(peer, count, pace, ROUND_TRIP);
             results.hand_overs.push((peer, contest));
         }
     }
-    for count in [2, 8, 64] {
-        for &peer in peers {
-            progress(&format!("{count} contenders"), peer);
-            let pace = Pace { time: seconds(5), hold: HOLD, pause: Duration::ZERO };
-            results.contests.push((peer, family::contest(peer, count, pace, Duration::ZERO)));
+    for (hold_ms, round_trip_ms) in CONTENTIONS {
+        let mut contention = Contention { hold_ms, round_trip_ms, ..Contention::default() };
+        for count in [2, 16, 64] {
+            for &peer in peers {
+                progress(
+                    &format!("{count} contenders, hold {hold_ms} ms, round trip {round_trip_ms} ms"),
+                    peer,
+                );
+                let hold = Duration::from_millis(hold_ms);
+                let pace = Pace { time: seconds(3), hold, pause: Duration::ZERO };
+                let contest = family::contest(peer, count, pace, Duration::from_millis(round_trip_ms));
+                contention.contests.push((peer, contest));
+            }
         }
+        results.contention.push(contention);
     }
     for &peer in peers.iter().filter(|peer| peer.keeps_by().is_some()) {
         progress(&format!("{lock_count} locks kept"), peer);

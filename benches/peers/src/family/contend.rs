@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FamilyPeer, Pace, Player, calls, median};
+use super::{FamilyPeer, Pace, Player, READY, calls, cpu_of, median};
 use crate::fleet::Fleet;
 use crate::proxy::Proxy;
 
@@ -29,8 +29,11 @@ pub struct Contest {
     pub overtaken_most: usize,
     /// Locks of the contender with the fewest ÷ of that with the most.
     pub evenness: f64,
-    /// Attempts that one master was sent for each lock.
-    pub attempts_per_lock: f64,
+    /// Requests that all masters together were sent for each lock.
+    pub requests_per_lock: f64,
+    /// CPU time of all contenders, and of all masters, for each lock; µs.
+    pub client_cpu_us: f64,
+    pub master_cpu_us: f64,
     /// Times that two had the lock at once.
     pub overlap_count: usize,
 }
@@ -47,6 +50,7 @@ struct Event {
 ///
 /// # Errors
 /// Why the peer takes no part, or did not end.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 pub fn contest(
     peer: FamilyPeer,
     contender_count: usize,
@@ -66,22 +70,44 @@ pub fn contest(
     let times = [pace.hold, pace.pause].map(|time| time.as_millis().to_string());
     command.args(times).args(addresses.iter().map(SocketAddr::to_string));
     let player = Player::start(command)?;
-    let mut events = Vec::new();
+    let first = player.line(READY_PATIENCE)?;
+    if first != READY {
+        return Err(format!("{first} in place of {READY}"));
+    }
+    let before = Used::so_far(&player, &mut fleet);
     // The first line comes when all is over.
-    let mut patience = READY_PATIENCE + pace.time;
-    while let Ok(line) = player.line(patience) {
+    let mut events = vec![event(&player.line(READY_PATIENCE + pace.time)?)?];
+    let after = Used::so_far(&player, &mut fleet);
+    while let Ok(line) = player.line(READY_PATIENCE) {
         events.push(event(&line)?);
-        patience = READY_PATIENCE;
     }
-    let scripts = calls(&mut fleet, &["evalsha", "eval"]);
-    if events.is_empty() {
-        return Err("its process ended without a lock".to_owned());
+    let calls_since = |name: &str| calls(&after.stats, name) - calls(&before.stats, name);
+    let first_sets = (events.len() * peer.master_count()) as u64;
+    let contest = summary(events, contender_count, pace.time);
+    let per_lock = |figure: f64| figure / (contest.locks_per_second * pace.time.as_secs_f64());
+    Ok(Contest {
+        requests_per_lock: per_lock(peer.requests(calls_since, first_sets) as f64),
+        client_cpu_us: per_lock((after.client_cpu.saturating_sub(before.client_cpu)).as_secs_f64() * 1e6),
+        master_cpu_us: per_lock((after.master_cpu.saturating_sub(before.master_cpu)).as_secs_f64() * 1e6),
+        ..contest
+    })
+}
+
+/// What the processes have used, and the masters counted, so far.
+struct Used {
+    client_cpu: Duration,
+    master_cpu: Duration,
+    stats: String,
+}
+
+impl Used {
+    fn so_far(player: &Player, fleet: &mut Fleet) -> Self {
+        Self {
+            client_cpu: player.usage().0,
+            master_cpu: fleet.masters().map(|master| cpu_of(master.pid())).sum(),
+            stats: fleet.masters().map(|master| master.ask("INFO commandstats").text()).collect(),
+        }
     }
-    let attempts = match peer.scripts_of_release() {
-        Some(count) => scripts.saturating_sub(count * events.len() as u64),
-        None => calls(&mut fleet, &["set"]),
-    };
-    Ok(summary(events, contender_count, pace.time, attempts))
 }
 
 fn event(line: &str) -> Result<Event, String> {
@@ -98,7 +124,7 @@ fn event(line: &str) -> Result<Event, String> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and times far below 2^52")]
-fn summary(mut events: Vec<Event>, contender_count: usize, time: Duration, attempts: u64) -> Contest {
+fn summary(mut events: Vec<Event>, contender_count: usize, time: Duration) -> Contest {
     events.sort_unstable_by_key(|event| event.acquired);
     let pairs = || events.windows(2).map(|pair| (pair[0], pair[1]));
     let waited = pairs().filter(|(last, next)| next.asked < last.released && next.acquired >= last.released);
@@ -124,7 +150,7 @@ fn summary(mut events: Vec<Event>, contender_count: usize, time: Duration, attem
         overtaken_mean: overtaken.iter().sum::<usize>() as f64 / count,
         overtaken_most: overtaken.iter().copied().max().unwrap_or(0),
         evenness: *fewest.unwrap_or(&0) as f64 / (*most.unwrap_or(&1)).max(1) as f64,
-        attempts_per_lock: attempts as f64 / count,
         overlap_count: pairs().filter(|(last, next)| next.acquired < last.released).count(),
+        ..Contest::default()
     }
 }

@@ -41,9 +41,9 @@ pub fn keep(peer: FamilyPeer, lock_count: usize, time: Duration, ttl: Duration) 
     command.arg("0").args(fleet.addrs().iter().map(SocketAddr::to_string));
     let player = Player::start(command)?;
     expect(&player.line(READY_PATIENCE)?, "held")?;
-    let (before, sent_before) = (player.usage().0, calls(&mut fleet, &["evalsha", "eval"]));
+    let (before, sent_before) = (player.usage().0, scripts(&mut fleet));
     let end = player.line(time + READY_PATIENCE)?;
-    let ((after, memory_mib), sent_after) = (player.usage(), calls(&mut fleet, &["evalsha", "eval"]));
+    let ((after, memory_mib), sent_after) = (player.usage(), scripts(&mut fleet));
     let keys = fleet.masters().map(|master| integer(&master.ask("DBSIZE").text()));
     let keys_left = keys.min().unwrap_or(0);
     Ok(Kept {
@@ -53,6 +53,12 @@ pub fn keep(peer: FamilyPeer, lock_count: usize, time: Duration, ttl: Duration) 
         lost: end.strip_prefix("kept ").and_then(|count| count.parse().ok()).ok_or(end)?,
         keys_left,
     })
+}
+
+/// How many scripts the first master was sent.
+fn scripts(fleet: &mut Fleet) -> u64 {
+    let stats = fleet.master(0).ask("INFO commandstats").text();
+    calls(&stats, "evalsha") + calls(&stats, "eval")
 }
 
 fn expect(line: &str, wanted: &str) -> Result<(), String> {

@@ -5,13 +5,36 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Contest, FamilyPeer, Kept};
+use super::{Contest, FamilyPeer, Kept, plot};
 use crate::report::{self, pages};
 
 const DASH: &str = "–";
 /// The figures of the last whole run, below the root of the repository.
 const RESULTS: &str = "benches/peers/results/family.json";
-const TABLES: [&str; 5] = ["machine", "participants", "hand-over", "fairness", "renewal"];
+/// The tables of contests are called `contention` or `costs`, with the hold and the round trip in ms.
+const TABLES: [&str; 12] = [
+    "machine",
+    "participants",
+    "hand-over",
+    "contention-0-0",
+    "contention-2-0",
+    "contention-0-2",
+    "contention-2-2",
+    "costs-0-0",
+    "costs-2-0",
+    "costs-0-2",
+    "costs-2-2",
+    "renewal",
+];
+const PLOT: &str = "docs/dev/order.svg";
+
+/// Contests with a hold and a round trip, both in ms.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Contention {
+    pub hold_ms: u64,
+    pub round_trip_ms: u64,
+    pub contests: Vec<(FamilyPeer, Result<Contest, String>)>,
+}
 
 /// A whole run.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -22,10 +45,9 @@ pub struct Results {
     pub versions: Vec<(FamilyPeer, String)>,
     /// Peer, and what it came to with a round trip by a proxy.
     pub hand_overs: Vec<(FamilyPeer, Result<Contest, String>)>,
-    pub contests: Vec<(FamilyPeer, Result<Contest, String>)>,
+    pub contention: Vec<Contention>,
     pub kept: Vec<(FamilyPeer, Result<Kept, String>)>,
     pub round_trip_ms: f64,
-    pub hold_ms: u64,
     pub lock_count: usize,
     pub ttl_s: u64,
 }
@@ -59,6 +81,9 @@ impl Results {
     }
 
     fn show(&self, root: &Path) -> Result<(), String> {
+        if let Some(busy) = self.contention_of("0-0") {
+            report::write(&root.join(PLOT), &plot::draw(busy));
+        }
         pages::write(root, pages::Kind::Family, |name| self.table(name))
     }
 
@@ -67,9 +92,12 @@ impl Results {
             "machine" => self.machine(),
             "participants" => self.participants(),
             "hand-over" => self.hand_over(),
-            "fairness" => self.fairness(),
             "renewal" => self.renewal(),
-            _ => return None,
+            name => match name.split_once('-')? {
+                ("contention", of) => self.contention_of(of)?.order(),
+                ("costs", of) => self.contention_of(of)?.costs(),
+                _ => return None,
+            },
         })
     }
 
@@ -90,21 +118,15 @@ impl Results {
 
     /// A row for each peer, its cells for each number of waiters.
     fn hand_over(&self) -> String {
-        let header = |count: usize| [format!("{} waiting: ms", count - 1), "attempts".to_owned()];
+        let header = |count: usize| [format!("{} waiting: ms", count - 1), "requests".to_owned()];
         of_contests(&self.hand_overs, header, |contest| {
             let ms = contest.hand_over_us.map_or(f64::NAN, |us| us / 1e3);
-            [format!("{ms:.1}"), format!("{:.1}", contest.attempts_per_lock)]
+            [format!("{ms:.1}"), format!("{:.1}", contest.requests_per_lock)]
         })
     }
 
-    fn fairness(&self) -> String {
-        let header =
-            |count: usize| [format!("{count}: locks/s"), "longest, ms".to_owned(), "overtaken".to_owned()];
-        of_contests(&self.contests, header, |contest| {
-            let broken = if contest.overlap_count > 0 { " **two at once**" } else { "" };
-            let (locks, longest) = (contest.locks_per_second, contest.longest_wait_ms);
-            [format!("{locks:.0}{broken}"), format!("{longest:.0}"), contest.overtaken_most.to_string()]
-        })
+    fn contention_of(&self, of: &str) -> Option<&Contention> {
+        self.contention.iter().find(|it| format!("{}-{}", it.hold_ms, it.round_trip_ms) == of)
     }
 
     fn renewal(&self) -> String {
@@ -128,6 +150,27 @@ impl Results {
             };
         }
         text
+    }
+}
+
+impl Contention {
+    fn order(&self) -> String {
+        let header =
+            |count: usize| [format!("{count}: locks/s"), "longest, ms".to_owned(), "overtaken".to_owned()];
+        of_contests(&self.contests, header, |contest| {
+            let broken = if contest.overlap_count > 0 { " **two at once**" } else { "" };
+            let (locks, longest) = (contest.locks_per_second, contest.longest_wait_ms);
+            [format!("{locks:.0}{broken}"), format!("{longest:.0}"), contest.overtaken_most.to_string()]
+        })
+    }
+
+    fn costs(&self) -> String {
+        let header =
+            |count: usize| [format!("{count}: clients, µs"), "masters, µs".to_owned(), "requests".to_owned()];
+        of_contests(&self.contests, header, |contest| {
+            let (clients, masters) = (contest.client_cpu_us, contest.master_cpu_us);
+            [format!("{clients:.0}"), format!("{masters:.0}"), format!("{:.1}", contest.requests_per_lock)]
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use crate::load::{AsyncLocks, TTL};
 const PIPELINE_SIZE: usize = 1024;
 
 #[derive(Clone)]
-pub(super) struct RedisRs {
+pub(crate) struct RedisRs {
     connections: Vec<MultiplexedConnection>,
     sha: String,
 }
@@ -27,7 +27,7 @@ pub(super) fn client(url: &str) -> Client {
 }
 
 impl RedisRs {
-    pub(super) async fn connect(urls: &[String]) -> Self {
+    pub(crate) async fn connect(urls: &[String]) -> Self {
         let config = AsyncConnectionConfig::new().set_pipeline_buffer_size(PIPELINE_SIZE);
         let mut connections = Vec::new();
         let mut sha = String::new();
@@ -51,7 +51,29 @@ impl RedisRs {
         join_all(replies).await.iter().filter(|reply| reply.as_ref().is_ok_and(&is_hoped)).count()
     }
 
-    async fn release(&self, key: &str, token: &[u8]) -> usize {
+    /// Tries until a quorum has granted the key; returns its token.
+    pub(crate) async fn acquire(&self, key: &str, wait: Duration) -> Result<[u8; 20], String> {
+        let asked = Instant::now();
+        let quorum = quorum(self.connections.len());
+        loop {
+            let (start, token) = (Instant::now(), new_token());
+            let mut command = redis::cmd("SET");
+            command.arg(key).arg(&token[..]).arg("NX").arg("PX").arg(TTL.as_millis());
+            let granted = self.count(&command, |reply| *reply == Value::Okay).await;
+            if granted >= quorum && start.elapsed() < super::VALIDITY {
+                return Ok(token);
+            }
+            self.release(key, &token).await;
+            if asked.elapsed() > wait {
+                return Err(format!("{granted} of {} granted", self.connections.len()));
+            }
+            let delay = rand::rng().random_range(Duration::ZERO..retry_delay());
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// Returns how many masters have deleted it.
+    pub(crate) async fn release(&self, key: &str, token: &[u8]) -> usize {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(1).arg(key).arg(token);
         self.count(&command, |reply| *reply == Value::Int(1)).await
@@ -61,24 +83,13 @@ impl RedisRs {
 impl AsyncLocks for RedisRs {
     async fn pair(&self, key: &str) -> Result<Duration, String> {
         let asked = Instant::now();
-        let quorum = quorum(self.connections.len());
-        let token = loop {
-            let (start, token) = (Instant::now(), new_token());
-            let mut command = redis::cmd("SET");
-            command.arg(key).arg(&token[..]).arg("NX").arg("PX").arg(TTL.as_millis());
-            let granted = self.count(&command, |reply| *reply == Value::Okay).await;
-            if granted >= quorum && start.elapsed() < super::VALIDITY {
-                break token;
-            }
-            self.release(key, &token).await;
-            if asked.elapsed() > crate::load::WAIT {
-                return Err(format!("{granted} of {} granted", self.connections.len()));
-            }
-            let delay = rand::rng().random_range(Duration::ZERO..retry_delay());
-            tokio::time::sleep(delay).await;
-        };
+        let token = self.acquire(key, crate::load::WAIT).await?;
         let time = asked.elapsed();
         let released = self.release(key, &token).await;
-        if released >= quorum { Ok(time) } else { Err(format!("{released} released")) }
+        if released >= quorum(self.connections.len()) {
+            Ok(time)
+        } else {
+            Err(format!("{released} released"))
+        }
     }
 }
