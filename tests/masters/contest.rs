@@ -51,13 +51,13 @@ pub(crate) struct Rules {
     /// By default all.
     pub(crate) ready_count: Option<usize>,
     pub(crate) way: Way,
-    /// Half of the locks are readers'.
-    pub(crate) has_readers: bool,
+    /// Of readers' locks, half are plain.
+    pub(crate) mode: Mode,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { quarantine: Quarantine::Uptime, ready_count: None, way: Way::Redlock, has_readers: false }
+        Self { quarantine: Quarantine::Uptime, ready_count: None, way: Way::Redlock, mode: Mode::Plain }
     }
 }
 
@@ -98,18 +98,15 @@ impl Contest {
                 shared_client = Some(redlatch::Client::open(config.clone()).expect("an event loop"));
             }
             let (shared, checker) = (Arc::clone(&contest.shared), contest.checker.addrs()[0]);
-            let (client, way, has_readers) = (shared_client.clone(), rules.way, rules.has_readers);
+            let (client, mode) = (shared_client.clone(), rules.mode);
             contest.clients.push(std::thread::spawn(move || {
                 let locker = match client {
-                    None => {
-                        let redlock = Box::new(Redlock::open(config).expect("an event loop"));
-                        if way == Way::Fair { Locker::Fair(redlock) } else { Locker::Redlock(redlock) }
-                    }
+                    None => Locker::Redlock(Box::new(Redlock::open(config).expect("an event loop"))),
                     Some(client) if index % 2 == 0 => Locker::Thread(client),
                     Some(client) => Locker::Task(client),
                 };
                 let mut client = Client::open(index, locker, ready_count, shared, checker);
-                client.has_readers = has_readers;
+                client.mode = mode;
                 client.run()
             }));
         }
@@ -161,15 +158,19 @@ impl Contest {
         self.check_clients();
     }
 
-    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost, and
-    /// nothing held by two.
+    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost,
+    /// nothing held by two, and fencing tokens rise.
     pub(crate) fn finish(self, fleet: &mut Fleet) {
         let name = self.name;
         let wrong = self.judge(fleet);
-        assert!(wrong.is_empty(), "{name}: {} times held by two: {wrong:#?}", wrong.len());
+        assert!(
+            wrong.is_empty(),
+            "{name}: {} times held by two, or a token that does not rise: {wrong:#?}",
+            wrong.len()
+        );
     }
 
-    /// The same, and returns what was held by two.
+    /// The same, and returns what was held by two, and the tokens that do not rise.
     pub(crate) fn judge(mut self, fleet: &mut Fleet) -> Vec<String> {
         self.wait("the clients count all masters' votes again", Shared::are_all_ready);
         self.shared.is_over.store(true, Ordering::SeqCst);
@@ -182,6 +183,7 @@ impl Contest {
         self.check_keys(fleet, records.iter().map(|record| record.closing_time).max().unwrap_or_default());
         let visits: Vec<Visit> = records.iter().flat_map(|record| record.visits.clone()).collect();
         let mut wrong = judge::overlaps(&visits);
+        wrong.extend(judge::token_disorders(&visits));
         for (index, name) in RESOURCES.iter().enumerate() {
             let log = match self.checker.master(0).ask(&format!("LRANGE {name} 0 -1")) {
                 Raw::List(items) => items.iter().map(Raw::text).collect::<Vec<_>>(),
@@ -220,8 +222,10 @@ impl Contest {
     fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
         for (index, master) in fleet.masters().enumerate() {
             let keys = master.ask("KEYS *").text();
-            // The entry of a waiter whose connection was cut is left to its stay.
-            let passes = |name: &str| name.starts_with("redlatch:wait:");
+            // A lock's fence outlives it, and the entry of a waiter whose connection was cut is left to its
+            // stay.
+            let passes =
+                |name: &str| name.starts_with("redlatch:wait:") || name.starts_with("redlatch:fence:");
             let mut names = keys.trim_matches(['[', ']']).split(", ").filter(|name| !name.is_empty());
             assert!(
                 names.all(passes) || closing_time > TTL / 2,
@@ -298,7 +302,7 @@ struct Client {
     shared: Arc<Shared>,
     /// How many masters it shall see ready.
     ready_count: usize,
-    has_readers: bool,
+    mode: Mode,
     rng: StdRng,
     record: Record,
 }
@@ -314,7 +318,7 @@ impl Client {
         let checker = Connection::open(checker, PATIENCE).expect("the checker runs");
         let rng = StdRng::try_from_rng(&mut rand::rngs::SysRng).expect("the system gives randomness");
         let record = Record::default();
-        Self { index, locker, checker, shared, ready_count, has_readers: false, rng, record }
+        Self { index, locker, checker, shared, ready_count, mode: Mode::Plain, rng, record }
     }
 
     fn run(mut self) -> Record {
@@ -341,8 +345,8 @@ impl Client {
     fn contend(&mut self) {
         let resource = self.rng.random_range(0..RESOURCES.len());
         let wait = Duration::from_millis(self.rng.random_range(0..400_u64).saturating_sub(100));
-        let is_reader = self.has_readers && self.rng.random();
-        let mode = if is_reader { Mode::Shared } else { Mode::Alone };
+        let is_writer = self.mode == Mode::Shared && self.rng.random();
+        let mode = if is_writer { Mode::Plain } else { self.mode };
         let asked = Instant::now();
         let result = self.locker.acquire(RESOURCES[resource], TTL, wait, mode);
         let entered = Instant::now();
@@ -352,7 +356,9 @@ impl Client {
                 let name = VisitName { resource, client: self.index, number: self.record.visits.len() };
                 self.shared.entry_counts[resource].fetch_add(1, Ordering::SeqCst);
                 let is_shared = mode == Mode::Shared;
-                let visit = Visit { name, is_shared, from: entered, until: entered, is_witnessed: false };
+                let fencing_token = lease.fencing_token();
+                let (from, until, is_witnessed) = (entered, entered, false);
+                let visit = Visit { name, is_shared, from, until, is_witnessed, fencing_token };
                 self.visit(visit, lease);
             }
             Err(AcquireError::Contended(_)) => self.record.contended_count += 1,
@@ -445,7 +451,7 @@ impl Client {
 }
 
 #[test]
-#[should_panic(expected = "times held by two")]
+#[should_panic(expected = "times held by two, or a token")]
 fn a_contest_sees_two_holders() {
     let mut fleet = Fleet::start(5);
     // No master is on the lists of both halves, so nothing keeps them apart.

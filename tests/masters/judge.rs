@@ -22,6 +22,7 @@ pub(crate) struct Visit {
     pub(crate) until: Instant,
     /// Whether entry and exit were written, and the validity lasted until both were confirmed.
     pub(crate) is_witnessed: bool,
+    pub(crate) fencing_token: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +62,19 @@ pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Fenced visits to one resource whose token is not larger than each earlier one, in words.
+pub(crate) fn token_disorders(visits: &[Visit]) -> Vec<String> {
+    let fenced = visits.iter().filter_map(|visit| Some((visit, visit.fencing_token?)));
+    let mut fenced: Vec<_> = fenced.collect();
+    fenced.sort_by_key(|(visit, _)| (visit.name.resource, visit.from));
+    let wrong = |pair: &[(&Visit, u64)]| {
+        let [(before, old), (visit, new)] = *pair else { unreachable!("windows of two") };
+        (before.name.resource == visit.name.resource && new <= old)
+            .then(|| format!("resource {}: {} has token {new} after {old}", visit.name.resource, visit.name))
+    };
+    fenced.windows(2).filter_map(wrong).collect()
 }
 
 /// What is wrong with the checker's log of one resource (`+` and `-` with a visit's name, in the order of
@@ -112,7 +126,8 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let name = VisitName { resource, client, number: 0 };
         let is_shared = false;
-        Visit { name, is_shared, from: at(from_ms), until: at(until_ms), is_witnessed: true }
+        let (from, until, fencing_token) = (at(from_ms), at(until_ms), None);
+        Visit { name, is_shared, from, until, is_witnessed: true, fencing_token }
     }
 
     #[test]
@@ -131,6 +146,19 @@ mod tests {
         assert_eq!(overlaps(&good), Vec::<String>::new());
         let found = overlaps(&[shared(0, 0, 10), shared(1, 2, 3), visit(2, 0, 9, 12), shared(3, 11, 13)]);
         assert_eq!(found, ["resource 0: 0.0 and 2.0 both for 1ms", "resource 0: 2.0 and 3.0 both for 1ms"]);
+    }
+
+    #[test]
+    fn tokens_of_one_resource_must_rise() {
+        let start = Instant::now();
+        let fenced = |resource, from_ms, token: u64| Visit {
+            fencing_token: Some(token),
+            ..visit(start, 0, resource, from_ms, from_ms + 1)
+        };
+        let good = [fenced(0, 5, 9), fenced(0, 1, 8), visit(start, 0, 0, 2, 3), fenced(1, 7, 1)];
+        assert_eq!(token_disorders(&good), Vec::<String>::new());
+        let found = token_disorders(&[fenced(0, 1, 8), fenced(0, 5, 8), fenced(0, 6, 7)]);
+        assert_eq!(found, ["resource 0: 0.0 has token 8 after 8", "resource 0: 0.0 has token 7 after 8"]);
     }
 
     #[test]

@@ -15,21 +15,19 @@ pub(crate) enum Way {
     Redlock,
     /// Two share a `Client`: a thread that waits, and a task.
     Client,
-    /// As the first, and they stand in the queues of fair locks.
-    Fair,
 }
 
 /// How a lock is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    Alone,
-    /// With a `Client` only; otherwise alone.
+    Plain,
+    Fair,
+    Fenced,
     Shared,
 }
 
 pub(crate) enum Locker {
     Redlock(Box<Redlock>),
-    Fair(Box<Redlock>),
     Thread(Client),
     Task(Client),
 }
@@ -48,11 +46,16 @@ impl Locker {
         mode: Mode,
     ) -> Result<Held, AcquireError> {
         match self {
-            Self::Redlock(redlock) if mode == Mode::Shared => {
-                redlock.lock(name).ttl(ttl).wait(wait).shared().acquire().map(Held::Lease)
+            Self::Redlock(redlock) => {
+                let request = redlock.lock(name).ttl(ttl).wait(wait);
+                let request = match mode {
+                    Mode::Plain => request,
+                    Mode::Fair => request.fair(),
+                    Mode::Fenced => request.fenced(),
+                    Mode::Shared => request.shared(),
+                };
+                request.acquire().map(Held::Lease)
             }
-            Self::Redlock(redlock) => redlock.lock(name).ttl(ttl).wait(wait).acquire().map(Held::Lease),
-            Self::Fair(redlock) => redlock.lock(name).ttl(ttl).wait(wait).fair().acquire().map(Held::Lease),
             Self::Thread(client) => {
                 request(client, name, mode).ttl(ttl).wait(wait).acquire().map(Held::Guard)
             }
@@ -65,7 +68,7 @@ impl Locker {
 
     pub(crate) fn extend(&mut self, held: &mut Held, ttl: Duration) -> Result<(), ExtendError> {
         match (self, held) {
-            (Self::Redlock(redlock) | Self::Fair(redlock), Held::Lease(lease)) => redlock.extend(lease, ttl),
+            (Self::Redlock(redlock), Held::Lease(lease)) => redlock.extend(lease, ttl),
             (Self::Task(_), Held::Guard(guard)) => smol::block_on(guard.extend_async(ttl)),
             (_, Held::Guard(guard)) => guard.extend(ttl),
             (_, Held::Lease(_)) => unreachable!("a lease belongs to a Redlock"),
@@ -74,7 +77,7 @@ impl Locker {
 
     pub(crate) fn release(&mut self, held: Held) -> Result<Released, ReleaseError> {
         match (self, held) {
-            (Self::Redlock(redlock) | Self::Fair(redlock), Held::Lease(lease)) => redlock.release(lease),
+            (Self::Redlock(redlock), Held::Lease(lease)) => redlock.release(lease),
             (Self::Task(_), Held::Guard(guard)) => smol::block_on(guard.release_async()),
             (_, Held::Guard(guard)) => guard.release(),
             (_, Held::Lease(_)) => unreachable!("a lease belongs to a Redlock"),
@@ -84,14 +87,14 @@ impl Locker {
     /// Lets time pass, and drives what has no thread of its own.
     pub(crate) fn turn(&mut self, limit: Duration) {
         match self {
-            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.turn(limit).expect("the loop runs"),
+            Self::Redlock(redlock) => redlock.turn(limit).expect("the loop runs"),
             Self::Thread(_) | Self::Task(_) => std::thread::sleep(limit),
         }
     }
 
     pub(crate) fn masters(&self) -> Vec<MasterStatus> {
         match self {
-            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.masters(),
+            Self::Redlock(redlock) => redlock.masters(),
             Self::Thread(client) | Self::Task(client) => client.masters(),
         }
     }
@@ -99,7 +102,7 @@ impl Locker {
     /// Waits until all is released; how many locks are not.
     pub(crate) fn close(self, limit: Duration) -> usize {
         match self {
-            Self::Redlock(redlock) | Self::Fair(redlock) => redlock.drain(limit, HeldLocks::Leave),
+            Self::Redlock(redlock) => redlock.drain(limit, HeldLocks::Leave),
             Self::Thread(client) | Self::Task(client) => settle(&client, limit),
         }
     }
@@ -107,12 +110,22 @@ impl Locker {
 
 fn request<'a>(client: &'a Client, name: &'a str, mode: Mode) -> LockRequest<'a> {
     match mode {
-        Mode::Alone => client.rw_lock(name).write(),
+        Mode::Plain => client.rw_lock(name).write(),
+        Mode::Fair => client.lock(name).fair(),
+        Mode::Fenced => client.lock(name).fenced(),
         Mode::Shared => client.rw_lock(name).read(),
     }
 }
 
 impl Held {
+    pub(crate) fn fencing_token(&self) -> Option<u64> {
+        let token = match self {
+            Self::Lease(lease) => lease.fencing_token(),
+            Self::Guard(guard) => guard.fencing_token(),
+        };
+        token.map(u64::from)
+    }
+
     pub(crate) fn is_valid(&self) -> bool {
         match self {
             Self::Lease(lease) => lease.is_valid(),

@@ -9,25 +9,25 @@ use redlatch::{HeldLocks, Quarantine, Redlock};
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Master, Place, command, eventually};
 use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
-use crate::lockers::Way;
+use crate::lockers::{Mode, Way};
 use crate::netns::Netns;
 use crate::proxy::Proxy;
 use crate::rogue::Rogue;
 
 #[test]
 fn broken_connections_give_no_lock_twice() {
-    reset_all_along(Way::Redlock);
+    reset_all_along(&Rules::default());
 }
 
 #[test]
 fn resets_give_sharing_callers_no_lock_twice() {
-    reset_all_along(Way::Client);
+    reset_all_along(&Rules { way: Way::Client, ..Rules::default() });
 }
 
-fn reset_all_along(way: Way) {
+fn reset_all_along(rules: &Rules) {
     let mut fleet = Fleet::start(5);
     let (proxies, urls) = proxies(&fleet);
-    let mut contest = Contest::start("resets, byte by byte", &urls, &Rules { way, ..Rules::default() });
+    let mut contest = Contest::start("resets, byte by byte", &urls, rules);
     for proxy in &proxies {
         proxy.chunk(1);
         proxy.delay(Duration::from_millis(1));
@@ -57,24 +57,23 @@ fn reset_all_along(way: Way) {
 
 #[test]
 fn partitions_by_a_proxy_give_no_lock_twice() {
-    part_by_proxies(Way::Redlock);
+    part_by_proxies(&Rules::default());
 }
 
 #[test]
 fn partitions_give_sharing_callers_no_lock_twice() {
-    part_by_proxies(Way::Client);
+    part_by_proxies(&Rules { way: Way::Client, ..Rules::default() });
 }
 
 #[test]
 fn cut_off_clients_leave_queues_that_go_on() {
-    part_by_proxies(Way::Fair);
+    part_by_proxies(&Rules { mode: Mode::Fair, ..Rules::default() });
 }
 
-fn part_by_proxies(way: Way) {
+fn part_by_proxies(rules: &Rules) {
     let mut fleet = Fleet::start(5);
     let (mut proxies, urls) = proxies(&fleet);
-    let mut contest =
-        Contest::start("partition, refusal, stray replies", &urls, &Rules { way, ..Rules::default() });
+    let mut contest = Contest::start("partition, refusal, stray replies", &urls, rules);
     let isolate = |proxies: &[Proxy], isolated| proxies.iter().for_each(|proxy| proxy.isolate(isolated));
     isolate(&proxies[..2], true);
     contest.survives("two are cut off", 10);

@@ -9,30 +9,31 @@ use redlatch::{Options, Redlock};
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::Fleet;
 use crate::lock_tests::{PATIENCE, drive, open, settings};
-use crate::lockers::Way;
+use crate::lockers::{Mode, Way};
 
 #[test]
 fn masters_stopped_beyond_the_ttl_harm_nobody() {
-    stand_still(Way::Redlock);
+    stand_still(&Rules::default());
 }
 
 #[test]
 fn stopped_masters_harm_no_sharing_caller() {
-    stand_still(Way::Client);
+    stand_still(&Rules { way: Way::Client, ..Rules::default() });
 }
 
 #[test]
 fn stopped_masters_harm_no_fair_waiter() {
-    stand_still(Way::Fair);
+    stand_still(&Rules { mode: Mode::Fair, ..Rules::default() });
 }
 
-fn stand_still(way: Way) {
+#[test]
+fn stopped_masters_harm_no_fenced_lock() {
+    stand_still(&Rules { mode: Mode::Fenced, ..Rules::default() });
+}
+
+fn stand_still(rules: &Rules) {
     let mut fleet = Fleet::start_with(5, &["--enable-debug-command", "yes"]);
-    let mut contest = Contest::start(
-        "SIGSTOP, DEBUG SLEEP, CLIENT PAUSE",
-        &fleet.urls(),
-        &Rules { way, ..Rules::default() },
-    );
+    let mut contest = Contest::start("SIGSTOP, DEBUG SLEEP, CLIENT PAUSE", &fleet.urls(), rules);
     fleet.master(0).stop();
     contest.survives("one is stopped", 10);
     contest.pass(TTL);

@@ -8,7 +8,11 @@ use redlatch::{AcquireError, Quarantine};
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Raw};
 use crate::lock_tests::{PATIENCE, drive, open, settings, state};
-use crate::lockers::Way;
+use crate::lockers::{Mode, Way};
+
+const MODES: [Mode; 4] = [Mode::Plain, Mode::Fair, Mode::Fenced, Mode::Shared];
+/// After so many a contest that sees nothing has failed.
+const GAME_COUNT: usize = 24;
 
 #[test]
 fn a_forgetful_quorum_serves_no_rival_early() {
@@ -33,23 +37,27 @@ fn a_forgetful_quorum_serves_no_rival_early() {
 
 #[test]
 fn masters_that_come_back_empty_give_no_lock_twice() {
-    come_back_empty(Way::Redlock);
+    come_back_empty(&Rules::default());
 }
 
 #[test]
 fn empty_masters_give_sharing_callers_no_lock_twice() {
-    come_back_empty(Way::Client);
+    come_back_empty(&Rules { way: Way::Client, ..Rules::default() });
 }
 
 #[test]
 fn empty_masters_give_no_fair_lock_twice() {
-    come_back_empty(Way::Fair);
+    come_back_empty(&Rules { mode: Mode::Fair, ..Rules::default() });
 }
 
-fn come_back_empty(way: Way) {
+#[test]
+fn empty_masters_give_no_fenced_lock_twice() {
+    come_back_empty(&Rules { mode: Mode::Fenced, ..Rules::default() });
+}
+
+fn come_back_empty(rules: &Rules) {
     let mut fleet = Fleet::start(5);
-    let mut contest =
-        Contest::start("kill -9, back empty", &fleet.urls(), &Rules { way, ..Rules::default() });
+    let mut contest = Contest::start("kill -9, back empty", &fleet.urls(), rules);
     contest.progress("all is well", 10);
     fleet.master(0).kill();
     contest.survives("one is dead", 10);
@@ -78,9 +86,8 @@ fn come_back_empty(way: Way) {
 
 /// Three of five masters are killed and come back empty at once, again and again. Returns what was held by
 /// two.
-fn lose_a_quorum(fleet: &mut Fleet, quarantine: Quarantine, round_count: usize) -> Vec<String> {
-    let rules = Rules { quarantine, ..Rules::default() };
-    let contest = Contest::start("kill -9 of three, back empty at once", &fleet.urls(), &rules);
+fn lose_a_quorum(fleet: &mut Fleet, rules: &Rules, round_count: usize) -> Vec<String> {
+    let contest = Contest::start("kill -9 of three, back empty at once", &fleet.urls(), rules);
     for _ in 0..round_count {
         contest.progress("all is well", 3);
         (0..3).for_each(|index| fleet.master(index).kill());
@@ -93,16 +100,20 @@ fn lose_a_quorum(fleet: &mut Fleet, quarantine: Quarantine, round_count: usize) 
 /// The contests can fail: without the quarantine this harm makes two holders, usually in the first rounds.
 #[test]
 fn a_contest_sees_masters_that_are_trusted_too_early() {
-    const GAME_COUNT: usize = 24;
-    let mut fleet = Fleet::start(5);
-    let is_seen = (0..GAME_COUNT).any(|_| !lose_a_quorum(&mut fleet, Quarantine::Trust, 4).is_empty());
-    assert!(is_seen, "no lock was held by two in {GAME_COUNT} contests");
+    for mode in MODES {
+        let (mut fleet, rules) =
+            (Fleet::start(5), Rules { quarantine: Quarantine::Trust, mode, ..Rules::default() });
+        let is_seen = (0..GAME_COUNT).any(|_| !lose_a_quorum(&mut fleet, &rules, 4).is_empty());
+        assert!(is_seen, "{mode:?}: no lock was held by two in {GAME_COUNT} contests");
+    }
 }
 
 #[test]
 fn an_empty_quorum_gives_no_lock_twice() {
-    let mut fleet = Fleet::start(5);
-    assert_eq!(lose_a_quorum(&mut fleet, Quarantine::Uptime, 5), Vec::<String>::new());
+    for mode in MODES {
+        let (mut fleet, rules) = (Fleet::start(5), Rules { mode, ..Rules::default() });
+        assert_eq!(lose_a_quorum(&mut fleet, &rules, 5), Vec::<String>::new(), "{mode:?}");
+    }
 }
 
 #[test]
@@ -123,8 +134,12 @@ fn an_empty_fleet_gives_no_lock_twice() {
 
 #[test]
 fn masters_that_sync_each_write_are_trusted() {
+    MODES.into_iter().for_each(come_back_with_data);
+}
+
+fn come_back_with_data(mode: Mode) {
     let mut fleet = Fleet::start_with(5, &["--appendonly", "yes", "--appendfsync", "always"]);
-    let rules = Rules { quarantine: Quarantine::Trust, ..Rules::default() };
+    let rules = Rules { quarantine: Quarantine::Trust, mode, ..Rules::default() };
     let mut contest = Contest::start("back from AOF always, trusted", &fleet.urls(), &rules);
     contest.progress("all is well", 10);
     for quorum in [[0, 1, 2], [2, 3, 4], [0, 2, 4]] {

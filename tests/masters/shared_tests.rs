@@ -9,7 +9,7 @@ use redlatch::{AcquireError, ExtendError, HeldLocks, Redlock};
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
 use crate::fleet::{Fleet, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
-use crate::lockers::Way;
+use crate::lockers::{Mode, Way};
 
 fn refused(result: Result<redlatch::Lease, AcquireError>) -> HolderTtl {
     match result {
@@ -29,7 +29,7 @@ fn everywhere(redlock: &mut Redlock) -> redlatch::Lease {
 fn readers_and_writers_survive_empty_restarts() {
     for way in [Way::Redlock, Way::Client] {
         let mut fleet = Fleet::start(5);
-        let rules = Rules { way, has_readers: true, ..Rules::default() };
+        let rules = Rules { way, mode: Mode::Shared, ..Rules::default() };
         let mut contest = Contest::start("readers and writers, kill -9", &fleet.urls(), &rules);
         contest.progress("all is well", 20);
         fleet.master(0).kill();
@@ -56,7 +56,7 @@ fn readers_and_writers_survive_empty_restarts() {
 fn readers_and_writers_survive_masters_that_stand_still() {
     for way in [Way::Redlock, Way::Client] {
         let mut fleet = Fleet::start(5);
-        let rules = Rules { way, has_readers: true, ..Rules::default() };
+        let rules = Rules { way, mode: Mode::Shared, ..Rules::default() };
         let mut contest = Contest::start("readers and writers, SIGSTOP", &fleet.urls(), &rules);
         fleet.master(0).stop();
         contest.survives("one is stopped", 20);
