@@ -1,8 +1,10 @@
 //! A client process: its engine, its connections, and an application that takes locks at random.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redlatch::Config;
 use redlatch::engine::{Engine, OpId, Outcome};
 
 use crate::callers::Callers;
@@ -12,6 +14,8 @@ use crate::queries::Query;
 use crate::sets::SetWorker;
 
 pub struct Client {
+    /// Of the next process, too.
+    pub config: Arc<Config>,
     pub engine: Engine,
     pub clock: Clock,
     /// What its wall clock shows at true time zero, in microseconds since 1970.

@@ -1,5 +1,7 @@
 //! What can go wrong, each as one call; [`World::heal`] ends all of it.
 
+use std::sync::Arc;
+
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use redlatch::{Credentials, Quarantine};
@@ -261,8 +263,8 @@ impl World {
         if !self.clients[client].is_down {
             return;
         }
-        let clock = self.clients[client].clock.clone();
-        let engine = self.new_engine(&clock);
+        let (config, clock) = (Arc::clone(&self.clients[client].config), self.clients[client].clock.clone());
+        let engine = self.new_engine(&config, &clock);
         let now = self.now;
         let it = &mut self.clients[client];
         it.engine = engine;

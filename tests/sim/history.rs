@@ -1,9 +1,11 @@
 //! One seed, one history: who takes part, what goes wrong and when, and how it ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use rand::RngExt;
-use redlatch::{Config, Quarantine};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use redlatch::{Config, ConfigBuilder, Quarantine, limits};
 
 use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
@@ -126,32 +128,63 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     }
 }
 
-/// Participants, drawn from the seed.
-fn begin(seed: u64) -> World {
-    let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
+/// What a history is about. Not drawn, so that the histories of one kind are what they were without the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Theme {
+    Chaos,
+    /// Nothing goes wrong, so that the order of fair locks is judged.
+    Order,
+    /// Clients whose waiters are not woken beside those whose are, masters that refuse `HELLO`, and locks that
+    /// are granted beside locks whose TTL is so long that masters only ring.
+    Mixture,
+}
+
+const fn theme(seed: u64) -> Theme {
+    match seed % 32 {
+        14 => Theme::Order,
+        6 | 11 | 22 | 27 => Theme::Mixture,
+        _ => Theme::Chaos,
+    }
+}
+
+/// The settings of all clients.
+fn config(rng: &mut StdRng, seed: u64) -> ConfigBuilder {
     let master_count = [1, 2, 3, 3, 3, 4, 5, 5, 7][rng.random_range(0..9)];
     let quarantine = match rng.random_range(0..10) {
         0 => Quarantine::Trust,
         1 => Quarantine::Strict,
         _ => Quarantine::Uptime,
     };
-    let max_ttl = Duration::from_millis([300, 1000, 2000][rng.random_range(0..3)]);
+    let mut max_ttl = Duration::from_millis([300, 1000, 2000][rng.random_range(0..3)]);
+    let mut max_hold = max_ttl * 8;
+    if theme(seed) == Theme::Mixture {
+        max_ttl = limits::GRANTED_TTL_MAX.mul_f64(1.1);
+        max_hold = max_ttl;
+    }
     let mut builder = Config::builder()
         .masters((0..master_count).map(|index| format!("redis://m{index}")))
         .quarantine(quarantine)
         .max_ttl(max_ttl)
-        .max_hold(max_ttl * 8)
+        .max_hold(max_hold)
         .connect_timeout(Duration::from_millis(300))
         .ask_holder(rng.random())
         .wake_waiters(rng.random_range(0..4) > 0);
     if rng.random() {
         builder = builder.answer_timeout(Duration::from_millis(rng.random_range(5..=200)));
     }
-    if is_orderly(seed) {
+    if theme(seed) == Theme::Order {
         let answer_timeout = Duration::from_millis(200);
         builder = builder.quarantine(Quarantine::Trust).answer_timeout(answer_timeout).wake_waiters(true);
     }
-    let mut world = World::new(seed, builder.build().expect("valid settings"));
+    builder
+}
+
+/// Participants, drawn from the seed.
+fn begin(seed: u64) -> World {
+    let mut rng = StdRng::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
+    let config = config(&mut rng, seed);
+    let mut world = World::new(seed, config.clone().build().expect("valid settings"));
+    let max_ttl = world.config.max_ttl();
     // Not drawn, so that the histories of one way are what they were without the other.
     world.has_desks = seed % 2 == 1;
     let way = if world.has_desks {
@@ -160,16 +193,7 @@ fn begin(seed: u64) -> World {
         "history of clients without"
     };
     world.statistics.calls.insert(way, 1);
-    let delay_min = rng.random_range(MS / 50..=3 * MS);
-    world.weather = Weather {
-        delay_min,
-        delay_max: delay_min + rng.random_range(0..=4 * MS),
-        cut_ppm: [0, 100_000, 500_000][rng.random_range(0..3)],
-        slow_ppm: [0, 1_000, 50_000][rng.random_range(0..3)],
-    };
-    world.pause_ppm = [0, 0, 1_000, 10_000][rng.random_range(0..4)];
-    world.pause_max = [10 * MS, 300 * MS, 3 * SECOND][rng.random_range(0..3)];
-    world.short_write_ppm = [0, 100_000][rng.random_range(0..2)];
+    begin_weather(&mut rng, &mut world);
     world.habits.keys = (0..rng.random_range(1..=2)).map(|index| vec![b'a' + index]).collect();
     world.habits.ttls = vec![max_ttl, max_ttl / 2, Duration::from_millis(rng.random_range(50..=300))];
     world.habits.wait_max = rng.random_range(MS..=2 * SECOND);
@@ -184,17 +208,20 @@ fn begin(seed: u64) -> World {
     let ppm_max = if is_beyond { 50_000 } else { 4_500 };
     world.checker.judges_exclusion = !is_beyond;
     world.checker.judges_fences = !is_beyond;
-    let max_ttl_us = u64::try_from(max_ttl.as_micros()).expect("small");
     begin_masters(&mut rng, &mut world, ppm_max);
+    let mut mixture = (theme(seed) == Theme::Mixture).then(|| Mixture::begin(seed, config, &mut world));
     for _ in 0..rng.random_range(1..=4) {
+        if let Some(mixture) = &mut mixture {
+            world.config = mixture.next_config();
+        }
         let clock = Clock::new(rng.random_range(0..=3600 * SECOND), rng.random_range(-ppm_max..=ppm_max));
         // Of one client, too, several want the same lock, so that it is handed over among them.
         let worker_count = [1, 1, 2, 3, 4][rng.random_range(0..5)];
         let client = world.add_client(clock, worker_count);
-        world.clients[client].wall_us = wall_of(&mut rng, max_ttl_us);
+        world.clients[client].wall_us = wall_of(&mut rng, max_ttl);
     }
     begin_families(seed, &mut world);
-    if is_orderly(seed) {
+    if theme(seed) == Theme::Order {
         world.pause_ppm = 0;
         world.weather.slow_ppm = 0;
         world.habits.shared_ppm = 0;
@@ -203,14 +230,51 @@ fn begin(seed: u64) -> World {
     world
 }
 
-/// Whether nothing goes wrong in this history, so that the order of fair locks is judged.
-const fn is_orderly(seed: u64) -> bool {
-    seed % 32 == 14
+/// How long bytes take, and how often a process stands still.
+fn begin_weather(rng: &mut StdRng, world: &mut World) {
+    let delay_min = rng.random_range(MS / 50..=3 * MS);
+    world.weather = Weather {
+        delay_min,
+        delay_max: delay_min + rng.random_range(0..=4 * MS),
+        cut_ppm: [0, 100_000, 500_000][rng.random_range(0..3)],
+        slow_ppm: [0, 1_000, 50_000][rng.random_range(0..3)],
+    };
+    world.pause_ppm = [0, 0, 1_000, 10_000][rng.random_range(0..4)];
+    world.pause_max = [10 * MS, 300 * MS, 3 * SECOND][rng.random_range(0..3)];
+    world.short_write_ppm = [0, 100_000][rng.random_range(0..2)];
+}
+
+/// Draws from a generator of its own what only a mixture has.
+struct Mixture {
+    rng: StdRng,
+    config: ConfigBuilder,
+}
+
+impl Mixture {
+    fn begin(seed: u64, config: ConfigBuilder, world: &mut World) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed ^ 0x1405_7b7e_f767_814f);
+        world.statistics.calls.insert("history of a mixture", 1);
+        let around = [limits::GRANTED_TTL_MAX, Duration::from_secs(2)];
+        let ms = |ms| Duration::from_millis(ms);
+        world.habits.ttls = around.iter().flat_map(|ttl| [*ttl + ms(1), *ttl, *ttl - ms(500)]).collect();
+        world.habits.wait_max *= rng.random_range(1..=6);
+        for master in &mut world.masters {
+            if rng.random_range(0..4) == 0 {
+                master.model.errors.insert("HELLO".to_owned(), "ERR unknown command 'HELLO'".to_owned());
+            }
+        }
+        Self { rng, config }
+    }
+
+    fn next_config(&mut self) -> Arc<Config> {
+        let config = self.config.clone().wake_waiters(self.rng.random());
+        Arc::new(config.build().expect("valid settings"))
+    }
 }
 
 /// The masters' clocks, their uptimes, and what they already have.
-fn begin_masters(rng: &mut rand::rngs::StdRng, world: &mut World, ppm_max: i64) {
-    let max_ttl_us = u64::try_from(world.config_max_ttl().as_micros()).expect("small");
+fn begin_masters(rng: &mut StdRng, world: &mut World, ppm_max: i64) {
+    let max_ttl = world.config.max_ttl();
     for master in &mut world.masters {
         master.clock = Clock::new(rng.random_range(0..=SECOND), rng.random_range(-ppm_max..=ppm_max));
         let uptime = Duration::from_millis(if rng.random_range(0..8) == 0 {
@@ -218,7 +282,7 @@ fn begin_masters(rng: &mut rand::rngs::StdRng, world: &mut World, ppm_max: i64) 
         } else {
             3_600_000
         });
-        let wall_us = wall_of(rng, max_ttl_us);
+        let wall_us = wall_of(rng, max_ttl);
         master.model.set_wall(master.clock.at(0), wall_us);
         master.model.started = master.clock.at(0) - uptime;
         if world.config.quarantine() == Quarantine::Strict && rng.random_range(0..3) > 0 {
@@ -232,7 +296,7 @@ fn begin_masters(rng: &mut rand::rngs::StdRng, world: &mut World, ppm_max: i64) 
 
 /// What else the clients do. From a generator of its own, so that the rest is drawn as without it.
 fn begin_families(seed: u64, world: &mut World) {
-    let mut rng: rand::rngs::StdRng = rand::SeedableRng::seed_from_u64(seed ^ 0x2545_f491_4f6c_dd1d);
+    let mut rng = StdRng::seed_from_u64(seed ^ 0x2545_f491_4f6c_dd1d);
     let [has_sets, has_owners, has_queries] = std::array::from_fn(|_| rng.random_range(0..3) == 0);
     if has_sets {
         // Sets of two overlap in three ways.
@@ -251,8 +315,9 @@ fn begin_families(seed: u64, world: &mut World) {
 
 /// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an
 /// hour.
-fn wall_of(rng: &mut rand::rngs::StdRng, max_ttl_us: u64) -> u64 {
+fn wall_of(rng: &mut StdRng, max_ttl: Duration) -> u64 {
     const HOUR_US: u64 = 3_600_000_000;
+    let max_ttl_us = u64::try_from(max_ttl.as_micros()).expect("small");
     let off_us =
         [max_ttl_us / 20, max_ttl_us / 20, max_ttl_us / 2, 2 * max_ttl_us, HOUR_US][rng.random_range(0..5)];
     WALL_US - off_us + rng.random_range(0..=2 * off_us)
@@ -271,7 +336,7 @@ fn clocks_agree(world: &World) -> bool {
 fn chaos(world: &mut World, seed: u64) -> bool {
     // A few kinds in each history, so that some go far without meeting the others.
     let mut kinds: Vec<_> = FAULTS.iter().filter(|_| world.rng.random_range(0..4) == 0).collect();
-    if is_orderly(seed) {
+    if theme(seed) == Theme::Order {
         kinds.clear();
     }
     let interval = world.rng.random_range(30 * MS..=800 * MS);
@@ -375,11 +440,10 @@ fn finish(world: &mut World, is_lively: bool) {
     let max_ttl = world.config.quarantine_time();
     let ns = |time: Duration| Time::try_from(time.as_nanos()).expect("small");
     // The silence of a dead host, the longest pause before a reconnect, the quarantine, a key that came late.
-    let settled =
-        ns(redlatch::limits::SILENCE_MAX + redlatch::limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
+    let settled = ns(limits::SILENCE_MAX + limits::BACKOFF_MAX + max_ttl * 2) + 2 * SECOND;
     // And the heartbeat of those who died.
     let heartbeats = if world.habits.fair_ppm > 0 { 2 } else { 0 };
-    let settled = settled + ns(redlatch::limits::STAY) * heartbeats;
+    let settled = settled + ns(limits::STAY) * heartbeats;
     let keys = world.habits.keys.clone();
     let ttl = world.habits.ttls[0];
     let first = &mut world.clients[0];

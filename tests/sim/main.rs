@@ -140,7 +140,7 @@ fn assert_coverage(total: &Total) {
         assert!(total.statistics.faults.contains_key(name), "never: {name}");
     }
     let calls = total.statistics.calls.len();
-    assert_eq!(calls, 9, "not everything was done with callers: {:?}", total.statistics.calls);
+    assert_eq!(calls, 10, "not everything was done with callers: {:?}", total.statistics.calls);
     for state in ["down", "connecting", "ready", "quarantined", "silent"] {
         let is_seen = total.statistics.link_steps.keys().any(|(_, to)| *to == state);
         assert!(is_seen, "no link was ever {state}");

@@ -27,6 +27,7 @@ use crate::network::{Conn, ConnState, Weather};
 pub struct World {
     pub now: Time,
     pub rng: StdRng,
+    /// What all clients agree on, and the settings of those that are added next.
     pub config: Arc<Config>,
     pub clients: Vec<Client>,
     pub masters: Vec<Master>,
@@ -76,7 +77,6 @@ pub struct Habits {
     pub fair_ppm: u32,
     /// And of the others, how many are readers'.
     pub shared_ppm: u32,
-    /// Of a million who wait to have a lock alone, how many keep new readers out.
     /// Share of callers with a label.
     pub label_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
@@ -324,11 +324,13 @@ impl World {
     }
 
     pub fn add_client(&mut self, clock: Clock, worker_count: usize) -> usize {
-        let engine = self.new_engine(&clock);
+        let config = Arc::clone(&self.config);
+        let engine = self.new_engine(&config, &clock);
         let workers = (0..worker_count)
             .map(|_| Worker { lock: None, due: self.now + self.rng.random_range(0..=self.habits.pause_max) })
             .collect();
         self.clients.push(Client {
+            config,
             engine,
             clock,
             wall_us: WALL_US,
@@ -359,10 +361,10 @@ impl World {
         self.clients.len() - 1
     }
 
-    pub fn new_engine(&mut self, clock: &Clock) -> Engine {
+    pub fn new_engine(&mut self, config: &Arc<Config>, clock: &Clock) -> Engine {
         let mut seed = [0; 32];
         self.rng.fill_bytes(&mut seed);
-        Engine::new(self.config.clone(), seed, clock.at(self.now))
+        Engine::new(Arc::clone(config), seed, clock.at(self.now))
     }
 
     /// Goes on for this long, or until something is wrong.
