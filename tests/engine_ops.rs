@@ -45,7 +45,7 @@ const EVENTS: [&[u8]; 11] = [
     &[254, 3],
     &[254, 13],
     &[254, 6],
-    // A ring for who waits, one for anybody, a message that says nothing; a connection breaks.
+    // A ring for a waiter, a ring for any client, a message without meaning; a connection breaks.
     &[255, 2],
     &[255, 1, 0, 3],
     &[255, 3],

@@ -33,7 +33,7 @@ pub(super) struct Parking {
     last: Vec<Id>,
     /// Masters on which the running round waits.
     pub(super) waiting: MasterSet,
-    /// Those of them on which nobody is before it.
+    /// Masters of these where it is the first of the queue.
     pub(super) first: MasterSet,
     /// Masters that rang for the running round.
     rung: MasterSet,

@@ -61,7 +61,8 @@ fn wait_behind(
     waiter
 }
 
-/// What is promised is an order of those that ask a round trip apart, and the error of the clients' clocks.
+/// Callers that ask this far apart are served in order: it is more than a round trip and the error of the
+/// clients' clocks.
 const GAP: Duration = Duration::from_millis(20);
 
 /// Each answer says the masters' time; the promptest one counts.

@@ -184,7 +184,7 @@ impl Checker {
             fence_lost: MasterSet::EMPTY,
         });
         facts.granted_by[conn.master] = Some(conn.master_life);
-        // What is carried out for a connection that is gone takes nothing from what was said over the next.
+        // A late command of a broken connection does not replace one that was sent over the next.
         if conn.left_at.is_none() || facts.granted_over[conn.master].is_none() {
             facts.granted_over[conn.master] = Some(index);
         }

@@ -68,7 +68,7 @@ impl World {
         let fence = (mode == b"f").then(|| number(&fenced[..16]));
         let parking = Parking { client: it.client, life: it.client_life, conn, late, fence };
         let places = self.checker.parkings.entry(token_of(value).to_vec()).or_default();
-        // What is carried out for a connection that is gone takes nothing from what was sent over the next.
+        // A late command of a broken connection does not replace one that was sent over the next.
         if !is_gone || !places.contains_key(&master) {
             places.insert(master, parking);
         }

@@ -2,9 +2,9 @@
 --
 -- Returns {1, ticket, now_us, more}, granted; {2, ticket, now_us, 0}, the key has this value already; or
 -- {0, ticket, now_us, more, is_first, left_ms, readers, label, reason, fence}, waiting. `more` is 1 where a bare serve is to
--- follow at once. `is_first` is 1 for the first of the queue. Of the lock's key there are `left_ms`, as PTTL reports it or -3
--- unknown, the number of readers that have it, and the holder's label with its separator or nothing. `reason` and `fence` are
--- those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
+-- follow at once. `is_first` is 1 for the first of the queue. `left_ms` is the rest of the lock's key, as PTTL reports it, or
+-- -3 if unknown; `readers` is how many have the lock; `label` is the holder's with its separator, or nothing. `reason` and
+-- `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
 --
 -- `at` is the ticket that it has here as this master answered last; `ticket` where it has never been here; empty where it is
 -- unknown: then all entries are looked through. `fenced` is the token, half of the window and the TTL of the fence.
