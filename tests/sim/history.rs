@@ -128,14 +128,15 @@ pub fn run(seed: u64, is_traced: bool) -> Report {
     }
 }
 
-/// What a history is about. Not drawn, so that the histories of one kind are what they were without the others.
+/// What a history is about. Not drawn, so that the histories of one kind are what they were without the
+/// others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Theme {
     Chaos,
     /// Nothing goes wrong, so that the order of fair locks is judged.
     Order,
-    /// Clients whose waiters are not woken beside those whose are, masters that refuse `HELLO`, and locks that
-    /// are granted beside locks whose TTL is so long that masters only ring.
+    /// Clients that only poll beside others, masters that refuse `HELLO`, and locks that are granted beside
+    /// locks whose TTL is so long that masters only ring.
     Mixture,
 }
 
