@@ -76,7 +76,8 @@ pub(super) struct Doubts {
     /// Their answer to the `SET` showed that it had been carried out there before. It is sent to each master
     /// once, so another address leads to the same server. They are released as all others, and never vote.
     pub(super) twins: MasterSet,
-    /// Their connection has broken since the `SET`: it may still be carried out there, after any release.
+    /// Their connection broke before they answered the `SET`: it may still be carried out there, after any
+    /// release.
     pub(super) connection_lost: MasterSet,
     /// They were sent another `SET`: where the first was refused the key may live all the same, and where it
     /// may still be carried out, one key that was deleted does not show which of the two it was.
@@ -339,7 +340,7 @@ impl Claim {
 
     /// A connection broke: what it owed to this claim will not come.
     pub(super) fn note_stray(&mut self, master: MasterId, is_forgotten: bool) {
-        if !is_forgotten {
+        if !is_forgotten && !self.has_answered(master) {
             self.doubts.connection_lost.insert(master);
         }
         self.doubts.owes_repair.remove(master);
@@ -359,6 +360,14 @@ impl Claim {
                 release.owed.remove(master);
             }
         }
+    }
+
+    /// Whether a master has answered each `SET` of this claim, so that none is under way to it. Never of a
+    /// parked one: an entry gets the key without a `SET`.
+    fn has_answered(&self, master: MasterId) -> bool {
+        let Tally { granted, refused, .. } = self.tally;
+        let answered = granted.union(refused).union(self.doubts.gone).without(self.doubts.owes_repair);
+        self.parked.is_none() && answered.contains(master)
     }
 
     /// The master turned out to be another process than before, for all that is known: it holds none of the

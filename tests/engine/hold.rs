@@ -256,6 +256,26 @@ fn releasing_what_is_gone_is_an_answer() {
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
 }
 
+/// The answer to a release is lost. The one sent again finds nothing, which is proof where no `SET` may come
+/// any more.
+#[test]
+fn a_lost_answer_to_a_release_does_not_keep_the_claim() {
+    for is_heard in [true, false] {
+        let mut rig = Rig::new(3, defaults);
+        if !is_heard {
+            rig.hold(2);
+        }
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        rig.hold(2);
+        rig.release(lock, false);
+        rig.disconnect(2);
+        rig.deliver(2);
+        rig.advance(ms(100));
+        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, usize::from(!is_heard)));
+    }
+}
+
 #[test]
 fn a_release_never_deletes_somebody_elses_key() {
     for is_native in [false, true] {

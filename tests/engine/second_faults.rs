@@ -71,6 +71,32 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
 }
 
+/// A silent master is sent the lock again, and then its late answer shows that it has it. The connection
+/// breaks, and the second `SET` comes after the release.
+#[test]
+fn a_repair_that_comes_after_the_release_is_released() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    rig.hold(0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    rig.hold(1);
+    rig.acquire("b", 10_000, 0);
+    rig.advance(ms(50));
+    assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)), "masters 0 and 1 are silent");
+    rig.deliver(1);
+    rig.stop(0);
+    rig.deliver(0);
+    let late = rig.cut(0);
+    rig.resume(0);
+    rig.release(lock, false);
+    rig.advance(ms(100));
+    assert_eq!(rig.holder_count("a"), 0);
+    rig.carry_out(0, late);
+    assert_eq!(rig.holder_count("a"), 1, "it was the repair");
+    rig.advance(ms(5000));
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
 /// The refusal of an earlier round arrives in one piece with the end of a silence, for which the lock is put
 /// back.
 #[test]
