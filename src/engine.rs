@@ -26,58 +26,32 @@
 //!            timers                                 Link × N ◄──► wire bytes
 //! ```
 //!
+//! # Paths, by the files that they pass
+//!
+//! - An acquisition: `submit` here → `locks/acquire` (the operation, its claim) → `locks/mode` (which command)
+//!   → `masters/fleet` (the outbox of each master). Its answers: `answers` → `locks/claim` (the vote) →
+//!   `locks/acquire` (the verdict). If others refused: `locks/acquire` → `waiting/rounds` (a park), or
+//!   `waiting/pauses` where masters cannot park.
+//! - A release: `submit` here → `locks/release` → `locks/mode` → `masters/fleet`; its answers: `answers` →
+//!   `locks/release`. With others of this engine in the queue: `locks/release` → `waiting/handover`.
+//! - A message of a master: `answers` → `waiting/rounds`. A grant goes on as a vote to `locks/acquire`, a ring
+//!   begins the next round.
+//!
 //! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in
 //! `src/lock/tally.rs`.
 
-mod acquire;
 mod answers;
-mod claim;
-mod connection;
 mod core;
-mod counting;
 mod defects;
-mod deny;
-mod fence;
-mod fleet;
 mod ground;
-mod groups;
-mod handover;
-mod handshake;
-pub(crate) mod histogram;
-mod hold;
-pub(crate) mod inspection;
-mod kind;
-mod leave;
-mod leaving;
-mod link;
 mod locks;
-mod logins;
-mod mark;
-mod masters;
-mod mode;
-mod op;
-mod owed;
-mod parking;
-mod queries;
-mod query;
-mod release;
-mod renewal;
-mod reports;
+pub(crate) mod masters;
+pub(crate) mod queries;
 pub(crate) mod request;
-mod rounds;
-mod script;
-mod sharing;
-mod slab;
 pub(crate) mod stats;
-pub(crate) mod status;
-mod terms;
 mod timers;
-pub(crate) mod trouble;
-mod turns;
 mod view;
-mod wait_queues;
 mod waiting;
-mod wall_clock;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -87,27 +61,28 @@ use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
 use crate::mutants::mutant;
 #[cfg(feature = "doctor")]
-pub(crate) use handshake::{error_without_login, info_field};
-#[cfg(feature = "metrics")]
-pub(crate) use histogram::Histogram;
-pub(crate) use inspection::{ForceUnlocked, Inspection};
+pub(crate) use masters::handshake::{error_without_login, info_field};
 #[cfg(feature = "doctor")]
-pub(crate) use mark::{key as mark_key, observed as observed_by_mark};
+pub(crate) use masters::mark::{key as mark_key, observed as observed_by_mark};
+pub(crate) use masters::status::{Health, MasterStatus};
+pub(crate) use queries::inspection::{ForceUnlocked, Inspection};
 pub use request::{Grant, HeldLocks, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity};
 pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
-pub(crate) use status::{Health, MasterStatus};
+#[cfg(feature = "metrics")]
+pub(crate) use stats::histogram::Histogram;
 
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 
 use self::core::{Core, Step};
-use connection::State;
+use self::locks::op::OpState;
+use self::locks::slab::Id;
+use self::locks::{Locks, acquire, deny, hold, leave, release};
+use self::masters::Masters;
+use self::masters::connection::State;
+use self::masters::link::Predecessor;
+use self::waiting::{handover, rounds, turns};
 use ground::Ground;
-use link::Predecessor;
-use locks::Locks;
-use masters::Masters;
-use op::OpState;
-use slab::Id;
 use timers::{Timer, timer_of};
 
 /// Protocol of one client without I/O; see the [module](self).

@@ -169,19 +169,19 @@ pub use redlock::{Lease, LeaseRequest, Redlock};
 
 /// Results of [`Client::inspect`] and [`Client::force_unlock`].
 pub mod inspection {
-    pub use crate::engine::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
+    pub use crate::engine::queries::inspection::{ForceUnlocked, Inspection, KeyState, LockStatus};
 }
 
 /// Results of [`Client::stats`].
 pub mod stats {
-    pub use crate::engine::histogram::{Bucket, Histogram};
+    pub use crate::engine::stats::histogram::{Bucket, Histogram};
     pub use crate::engine::stats::{MasterStats, Stats};
 }
 
 /// Results of [`Client::health`] and [`Client::masters`].
 pub mod status {
-    pub use crate::engine::status::{Health, MasterState, MasterStatus};
-    pub use crate::engine::trouble::Warning;
+    pub use crate::engine::masters::status::{Health, MasterState, MasterStatus};
+    pub use crate::engine::masters::trouble::Warning;
 }
 
 /// Items that the command line, the simulator and the fuzz targets share with the library. Not for users:

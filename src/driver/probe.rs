@@ -20,7 +20,7 @@ use super::resolve::look_up;
 use super::socket::{Received, Socket};
 use crate::clock;
 use crate::config::{Address, Config, Login};
-use crate::engine::trouble::{Trouble, step_refused};
+use crate::engine::masters::trouble::{Trouble, step_refused};
 use crate::error::CredentialsError;
 use crate::limits;
 use crate::lock::MasterId;

@@ -1,12 +1,15 @@
 //! Answers: from the bytes that came from a master to the claims and operations that they are about.
 
-use super::claim::Counted;
-use super::kind::Tag;
 use super::locks::Locks;
-use super::owed::{Answer, Owed, Verb};
-use super::rounds::Heard;
-use super::slab::Id;
-use super::{Engine, acquire, handover, hold, queries, release, rounds, script};
+use super::locks::claim::Counted;
+use super::locks::kind::Tag;
+use super::locks::slab::Id;
+use super::locks::{acquire, hold, release};
+use super::masters::owed::{Answer, Owed, Verb};
+use super::masters::script;
+use super::waiting::rounds::Heard;
+use super::waiting::{handover, rounds};
+use super::{Engine, queries};
 use crate::lock::command;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;

@@ -6,9 +6,9 @@
 
 use super::ground::Ground;
 use super::locks::Locks;
+use super::locks::op::Cause;
+use super::locks::slab::Id;
 use super::masters::Masters;
-use super::op::Cause;
-use super::slab::Id;
 
 #[derive(Debug)]
 pub(super) struct Core {

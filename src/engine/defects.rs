@@ -2,13 +2,13 @@
 
 use super::core::Core;
 use super::ground::Ground;
-use super::kind::Kind;
 use super::locks::Locks;
-use super::mode::ModeState;
-use super::op::{Op, OpState};
-use super::owed::{Owed, Question};
+use super::locks::kind::Kind;
+use super::locks::mode::ModeState;
+use super::locks::op::{Op, OpState};
+use super::locks::slab::Id;
+use super::masters::owed::{Owed, Question};
 use super::request::Outcome;
-use super::slab::Id;
 use crate::lock::command::park::encode_force_unlock_serve;
 use crate::lock::{MasterId, MasterSet};
 

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use super::renewal::Ticks;
+use super::locks::renewal::Ticks;
+use super::locks::slab::Id;
+use super::locks::terms::{Pace, Terms};
+use super::masters::wall_clock::WallClock;
 use super::request::{OpId, Outcome, SubmitError};
-use super::slab::Id;
 use super::stats::{Events, Stats};
-use super::terms::{Pace, Terms};
 use super::timers::Timers;
-use super::wall_clock::WallClock;
 use crate::config::Config;
 use crate::error::AcquireError;
 use crate::event::Event;

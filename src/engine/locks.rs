@@ -1,17 +1,35 @@
 //! The tables of an engine: its operations, the claims on the masters, and the wait queues.
 
+pub(super) mod acquire;
+pub(super) mod claim;
+pub(super) mod counting;
+pub(super) mod deny;
+pub(super) mod fence;
+pub(super) mod hold;
+pub(super) mod kind;
+pub(super) mod leave;
+pub(super) mod leaving;
+pub(super) mod mode;
+pub(super) mod op;
+pub(super) mod release;
+pub(super) mod renewal;
+pub(super) mod reports;
+pub(super) mod sharing;
+pub(super) mod slab;
+pub(super) mod terms;
+
 use std::time::Instant;
 
 use bytes::Bytes;
 use rand::Rng;
 
-use super::claim::Claim;
+use self::claim::Claim;
+use self::op::{Held, Op};
+use self::slab::{Id, Slab};
 use super::ground::Ground;
-use super::op::{Held, Op};
-use super::query::Query;
-use super::slab::{Id, Slab};
+use super::queries::query::Query;
 use super::timers::op_timer;
-use super::wait_queues::WaitQueues;
+use super::waiting::wait_queues::WaitQueues;
 use crate::config::Config;
 use crate::error::HeldBy;
 use crate::limits;

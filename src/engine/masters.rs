@@ -4,11 +4,24 @@
 //! `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the server
 //! closes it. The next connect asks the provider again.
 
+pub(super) mod connection;
+pub(super) mod fleet;
+pub(super) mod groups;
+pub(super) mod handshake;
+pub(super) mod link;
+pub(super) mod logins;
+pub(super) mod mark;
+pub(super) mod owed;
+pub(super) mod script;
+pub(crate) mod status;
+pub(crate) mod trouble;
+pub(super) mod wall_clock;
+
 use std::sync::Arc;
 
-use super::fleet::Fleet;
+use self::fleet::Fleet;
+use self::logins::Logins;
 use super::ground::Ground;
-use super::logins::Logins;
 use crate::config::Credentials;
 use crate::error::CredentialsError;
 use crate::event::Event;

@@ -3,19 +3,22 @@
 //! acquisitions, and a wait until nothing is left on any master, which looks every now and then, so that no
 //! release of the ordinary path pays for it.
 
+pub(crate) mod inspection;
+pub(super) mod query;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use self::query::Query;
 use super::core::Core;
 use super::ground::Ground;
 use super::locks::Locks;
-use super::op::{Asked, Op, OpState};
-use super::owed::{Owed, Question};
-use super::query::Query;
+use super::locks::op::{Asked, Op, OpState};
+use super::locks::slab::Id;
+use super::masters::owed::{Owed, Question};
 use super::request::{OpId, Outcome, SubmitError, Validity};
-use super::slab::Id;
-use super::waiting;
+use super::waiting::pauses;
 
 use crate::error::AcquireError;
 use crate::event::Event;
@@ -70,7 +73,7 @@ pub(super) fn submit_pause(
     limit: Duration,
 ) -> Result<OpId, SubmitError> {
     let (id, _) = begin_query(core, None)?;
-    let time = waiting::draw_pause(&mut core.ground, took, attempts).min(limit);
+    let time = pauses::draw_pause(&mut core.ground, took, attempts).min(limit);
     start_query(core, id, Query::pause(core.ground.now, time));
     Ok(OpId(id))
 }

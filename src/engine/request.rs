@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::inspection::{ForceUnlocked, Inspection};
-use super::slab::Id;
+use super::locks::slab::Id;
+use super::queries::inspection::{ForceUnlocked, Inspection};
 use crate::error::{
     AcquireError, ErrorClass, ExtendError, ForceUnlockError, InspectError, LeaveError, ReleaseError, classes,
 };

@@ -3,13 +3,14 @@
 //! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
 //! together.
 
+pub(crate) mod histogram;
 mod prometheus;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::histogram::Histogram;
+use self::histogram::Histogram;
 use crate::error::AcquireError;
 use crate::event::Event;
 use crate::limits;

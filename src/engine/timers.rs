@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::slab::Id;
+use super::locks::slab::Id;
 use crate::limits;
 use crate::lock::MasterId;
 

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::connection::State;
+use super::Engine;
 use super::core::Core;
-use super::link::Link;
-use super::op::{Cause, Op};
-use super::renewal::loss_lead;
+use super::locks::acquire;
+use super::locks::op::{Cause, Op};
+use super::locks::renewal::loss_lead;
+use super::masters::connection::State;
+use super::masters::link::Link;
+use super::masters::status::{Health, MasterState, MasterStatus};
+use super::masters::trouble::Warning;
 use super::request::{OpId, Validity};
 use super::stats::Stats;
-use super::status::{Health, MasterState, MasterStatus};
-use super::trouble::Warning;
-use super::{Engine, acquire};
 use crate::config::Config;
 use crate::error::AcquireError;
 use crate::lock::command::ReleaseBy;

@@ -12,7 +12,7 @@ use crate::driver::{ConnectError, NoPlaintext};
 #[cfg(feature = "tls")]
 use crate::driver::{TlsError, TlsTrouble};
 use crate::engine::SubmitError;
-use crate::engine::trouble::{Trouble, Warning};
+use crate::engine::masters::trouble::{Trouble, Warning};
 use crate::lock::TokenRefusal;
 use crate::words::rules::broken_rule;
 

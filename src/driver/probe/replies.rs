@@ -3,7 +3,7 @@
 
 use crate::config::Login;
 use crate::engine::error_without_login;
-use crate::engine::trouble::Trouble;
+use crate::engine::masters::trouble::Trouble;
 use crate::limits;
 use crate::resp::ProtocolError;
 use crate::wire::WireError;

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::{MasterStats, Metric, Stats};
-use crate::engine::histogram::Histogram;
+use crate::engine::stats::histogram::Histogram;
 
 const CLIENT: Metric =
     Metric { name: "redlatch_client_info", help: "The holder label of the client; always 1." };

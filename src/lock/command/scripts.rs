@@ -16,8 +16,8 @@
 //! 4. A repair and a forced unlock are sent in full at once. They are rare, and a
 //!    master that needs a repair has mostly restarted, so that it knows no script.
 //!
-//! [`Script`] is the choice between the two forms of a request. `engine/script.rs` has points 2 and 3, the
-//! engine's handshake its part of point 3.
+//! [`Script`] is the choice between the two forms of a request. `engine/masters/script.rs` has points 2 and
+//! 3, the engine's handshake its part of point 3.
 
 use crate::resp;
 

@@ -1,0 +1,494 @@
+//! Attempts: the `SET` to all masters, the verdict at the earliest reply that fixes it, and what follows.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+
+use super::Locks;
+use super::claim::{Claim, Course, Votes};
+use super::kind::{AttemptAnswer, Tag};
+use super::mode::{self, HoldersKnown, ModeState};
+use super::op::{Asked, Cause, Denied, Held, Op, OpState};
+use super::slab::Id;
+use super::{counting, hold, release, reports};
+use crate::engine::core::{Core, Step};
+use crate::engine::ground::Ground;
+use crate::engine::masters::fleet::Fleet;
+use crate::engine::masters::owed::{Owed, Question, Verb};
+use crate::engine::queries::DRAINED;
+use crate::engine::request::{Grant, Outcome, SubmitError};
+use crate::engine::timers::op_timer;
+use crate::engine::waiting::{pauses, rounds, turns};
+use crate::error::Round;
+use crate::limits;
+use crate::lock::command;
+use crate::lock::{
+    Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote,
+};
+use crate::mutants::mutant;
+use crate::options::{Mode, Options, WaitPolicy};
+
+/// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
+const HOLDER_JITTER: Duration = Duration::from_millis(2);
+
+/// Takes an acquisition. Its first attempt begins at once, unless it waits behind others of this engine.
+#[inline(always)]
+pub(crate) fn submit(
+    core: &mut Core,
+    resource: Resource<'_>,
+    options: &Options,
+    label: Option<HolderLabel<'_>>,
+) -> Result<(Id, Step), SubmitError> {
+    let Core { ground, masters, locks } = core;
+    if locks.is_drained && !mutant!(DrainedAcquires) {
+        return Err(SubmitError::Stopped(DRAINED.into()));
+    }
+    let now = ground.now;
+    let ttl = ground.terms.ttl_of(options.ttl, &ground.config)?;
+    let wait = options.wait.unwrap_or(ttl.as_duration());
+    if options.min_validity >= ttl.validity() {
+        let (asked, validity) = (options.min_validity, ttl.validity());
+        return Err(InputError::MinValidityTooLong { asked, validity }.into());
+    }
+    let is_ordinary = options.is_ordinary() && label.is_none() && ground.config.holder_label.is_none();
+    if !is_ordinary {
+        check_options(ground, options)?;
+    }
+    let waits = !wait.is_zero();
+    let wait_until = waits.then(|| now.checked_add(wait).unwrap_or(now + limits::FOREVER));
+    let Some((id, op)) = locks.ops.take(|| Op::blank(now, ttl)) else {
+        return Err(ground.refuse_acquisition(resource));
+    };
+    op.begin(Asked {
+        submitted: now,
+        ttl,
+        min_validity: options.min_validity,
+        wait_until,
+        attempts_max: options.max_attempts,
+        max_hold: options.auto_extend,
+    });
+    if ground.pace.is_due() {
+        op.note_timed(ground.pace.time(now));
+    }
+    if is_ordinary || prepare(ground, locks, id, options, label) {
+        if waits {
+            locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
+            if !turns::enqueue(ground, &masters.fleet, locks, id, resource)? {
+                return Ok((id, Step::Done));
+            }
+        }
+    } else {
+        locks.ops.get_mut(id).set_key(&ground.config.prefix, resource);
+    }
+    Ok((id, begin(core, id, Some(resource))))
+}
+
+/// Whether options that are not the ordinary ones go together.
+#[cold]
+fn check_options(ground: &Ground, options: &Options) -> Result<(), InputError> {
+    mode::check(options)?;
+    match options.auto_extend {
+        Some(Duration::ZERO) => Err(InputError::AutoExtendZero),
+        Some(_) if ground.config.max_hold.is_zero() => Err(InputError::MaxHoldZero),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a new acquisition what its options ask beyond the ordinary, and its label. Returns whether it
+/// takes part in the wait queues of this engine.
+#[cold]
+#[inline(never)]
+fn prepare(
+    ground: &mut Ground,
+    locks: &mut Locks,
+    id: Id,
+    options: &Options,
+    label: Option<HolderLabel<'_>>,
+) -> bool {
+    let op = locks.ops.get_mut(id);
+    if let Some(label) = label.map(|label| label.as_str()).or(ground.config.holder_label.as_deref()) {
+        op.label.extend_from_slice(label.as_bytes());
+    }
+    let is_plain = matches!((options.mode, options.policy), (Mode::Plain, WaitPolicy::Cohort));
+    op.is_special |= !is_plain || !op.label.is_empty();
+    let waits = op.asked.wait_until.is_some();
+    op.mode = ModeState::new(options.mode);
+    match options.policy {
+        WaitPolicy::Cohort if mutant!(ReadersQueue) => true,
+        WaitPolicy::Cohort => op.mode.is_queued() || !waits,
+        WaitPolicy::Fair => {
+            (op.is_fair, op.parks) = (true, true);
+            false
+        }
+    }
+}
+
+/// Draws a token and queues the `SET` on every usable master (I6: a token for each attempt). `resource` names
+/// the lock of an operation that has no key yet.
+pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> Step {
+    let Core { ground, masters, locks } = core;
+    let now = ground.now;
+    let mut kept = MasterSet::EMPTY;
+    if mutant!(RenumberingKeepsVotes) {
+        kept = locks.kept_votes(id);
+    }
+    let op = locks.ops.get_mut(id);
+    if op.parks && rounds::parks(ground, &masters.fleet, op) {
+        return Step::Park(id);
+    }
+    let Some((claim_id, claim)) = locks.claims.take(|| Claim::blank(now)) else {
+        return make_room(ground, locks, id, resource);
+    };
+    ground.terms.fit(op.asked.ttl, masters.fleet.round_trip_limit, &ground.config);
+    claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, ground.terms.answer_limit);
+    match resource {
+        Some(resource) if op.key.is_empty() => {
+            claim.entry.set(&ground.config.prefix, resource.as_bytes(), &claim.token);
+        }
+        _ => claim.entry.set_key(&op.key, &claim.token),
+    }
+    let fleet = &mut masters.fleet;
+    claim.asked = if !op.is_special {
+        fleet.queue(fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
+            command::encode_acquire(out, &claim.entry, &ground.terms.tail);
+        })
+    } else {
+        claim.course = Course::Attempt(id);
+        let tail = &ground.terms.tail;
+        op.send_unusual_attempt(fleet, now, claim_id, claim, &ground.wall_clock, tail)
+    };
+    if mutant!(RenumberingKeepsVotes) {
+        claim.tally.granted = kept;
+    }
+    let deadline = op.await_votes(claim_id, now + ground.terms.answer_limit);
+    op.tries.streak.count = 0;
+    let is_asked_everywhere = claim.asked == fleet.all;
+    if !is_asked_everywhere && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {
+        // The queues of too many masters are full: to wait for room would be one more queue.
+        op.take_key(claim);
+        release::release_attempt(core, claim_id);
+        return Step::Refuse(id);
+    }
+    if !mutant!(NoTimeOut) {
+        ground.timers.arm(op_timer(id), deadline);
+    }
+    if is_asked_everywhere && !fleet.has_quarantines() {
+        return Step::Done;
+    }
+    fleet.fail_unasked(claim);
+    Step::Decide(id)
+}
+
+/// The table of claims is full: leaves orphans to their TTL, and begins if that made room.
+#[cold]
+#[inline(never)]
+fn make_room(ground: &mut Ground, locks: &mut Locks, id: Id, resource: Option<Resource<'_>>) -> Step {
+    release::forget_orphans(ground, locks);
+    let op = locks.ops.get_mut(id);
+    if let Some(resource) = resource.filter(|_| op.key.is_empty()) {
+        op.set_key(&ground.config.prefix, resource);
+    }
+    if locks.claims.is_full() { Step::Refuse(id) } else { Step::Begin(id) }
+}
+
+/// A vote for a claim, which decides nothing any more if it comes late.
+pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote) -> Step {
+    let stats = &mut core.masters.fleet.link_mut(master).stats;
+    stats.count_vote(&vote);
+    let is_counted = |votes| match votes {
+        Votes::AddToMargin if mutant!(StragglersCancelled) => false,
+        Votes::Decide | Votes::AddToMargin => true,
+        Votes::Void => false,
+    };
+    let Some(claim) = core.locks.claims.find_mut(id).filter(|claim| is_counted(claim.votes)) else {
+        stats.late += u64::from(vote == Vote::Granted);
+        return Step::Done;
+    };
+    claim.record(master, vote);
+    claim.owner.map_or(Step::Done, Step::Decide)
+}
+
+/// The answer to an attempt that has a script: a vote, and more than one.
+#[inline(never)]
+pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
+    let locks = &mut core.locks;
+    let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
+    let op = match claim.course {
+        Course::Attempt(attempter) => locks.ops.find_mut(attempter).map(Op::learner),
+        Course::HandedOver(_) | Course::Left(_) => None,
+    };
+    match mode::vote(answer, master, claim, op) {
+        Some(vote) => handle_vote(core, master, id, vote),
+        None => Step::Done,
+    }
+}
+
+/// Votes have come that may decide the attempt under way, if there is one.
+pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
+    let Core { ground, masters, locks } = core;
+    let now = ground.now;
+    let op = locks.ops.get_mut(id);
+    let (OpState::Acquiring { .. } | OpState::Parked) = op.state() else { return Step::Done };
+    let quarantined = masters.fleet.quarantined(now).union(op.mode.excluded());
+    let claim = locks.claims.get_mut(op.claim);
+    match claim.tally.verdict(masters.fleet.count(), quarantined) {
+        Verdict::Open if op.parking.is_some() => return rounds::follow_votes(core, id),
+        Verdict::Open => return Step::Done,
+        Verdict::Contended => return follow_refusals(core, id, quarantined),
+        Verdict::NoQuorum => return Step::Fail(id, Cause::NoQuorum),
+        Verdict::Granted => {}
+    }
+    // The deadline counts from the start of the attempt, and is tested last (I2, I3).
+    let mut valid_until = claim.started + op.asked.ttl.validity();
+    if mutant!(DeadlineFromQuorum) {
+        valid_until = now + op.asked.ttl.validity();
+    }
+    if mutant!(HandoverFromReply) && op.tries.streak.count > 0 {
+        valid_until = now + op.asked.ttl.validity();
+    }
+    if now + op.asked.min_validity >= valid_until && !mutant!(DeadlineUnchecked) {
+        if op.parking.is_some() && rounds::may_repeat(core, id) {
+            return Step::Park(id);
+        }
+        return Step::Fail(id, Cause::Expired);
+    }
+    claim.votes = Votes::AddToMargin;
+    op.enter(OpState::Held(Held::new(claim.started, valid_until, op.asked.ttl)));
+    let grant = Grant {
+        token: claim.token,
+        fencing_token: claim.kind.fencing_token(),
+        valid_until,
+        granted: claim.tally.granted,
+        attempts: op.tries.count,
+    };
+    let hash = locks.queues.hash(claim.entry.key());
+    let since = claim.started;
+    ground.stats.acquired += 1;
+    ground.report_outcome(id, Outcome::Acquire(Ok(grant)));
+    let is_queued = op.mode.is_queued() && !op.is_fair;
+    let (may_found, max_hold) = (op.asked.wait_until.is_none(), op.asked.max_hold);
+    if op.is_noted {
+        counting::note_acquired(ground, locks, id);
+    }
+    if core.locks.ops.get(id).parking.is_some() {
+        rounds::hold(core, id);
+    }
+    let Core { ground, locks, .. } = core;
+    if let Some(max_hold) = max_hold {
+        hold::begin_renewal(ground, locks, id, since, max_hold);
+    }
+    if is_queued && (!may_found || !locks.queues.found_first(id.index, hash)) {
+        turns::note_held(core, id);
+    }
+    Step::Done
+}
+
+/// So many masters refused an attempt that no quorum is left. If it was for its token, another attempt with
+/// a better one follows, if there is time.
+///
+/// The votes of the old one are void: each one that counts was given for the token that is handed out.
+#[cold]
+#[inline(never)]
+fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
+    let Core { ground, masters, locks } = core;
+    let half_us = ground.config.window().half_us;
+    let op = locks.ops.get_mut(id);
+    let claim = locks.claims.get_mut(op.claim);
+    let is_parked = matches!(op.state(), OpState::Parked);
+    let Some(busy) = op.mode.judge(ground.now, &mut ground.wall_clock, &claim.tally, half_us) else {
+        return Step::Fail(id, Cause::Contended);
+    };
+    let in_the_way = claim.tally.failed.union(quarantined).union(busy);
+    if in_the_way.count() > masters.fleet.spare() {
+        return Step::Fail(id, Cause::Contended);
+    }
+    let last = op.asked.wait_until.unwrap_or(op.asked.submitted + claim.answer_limit);
+    if ground.now >= last || !op.mode.may_repeat() {
+        return Step::Fail(id, Cause::NoQuorum);
+    }
+    ground.stats.retries += 1;
+    if is_parked {
+        // It keeps its place, and the next round ends the token of this one.
+        return Step::Park(id);
+    }
+    op.take_key(claim);
+    op.is_noted = true;
+    let claim_id = op.claim;
+    release::release_attempt(core, claim_id);
+    Step::Begin(id)
+}
+
+/// Parks behind an attempt that others refused; else releases what it may have left, then plans the next one,
+/// asks for the holder, or ends the operation.
+pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
+    if cause == Cause::Contended && rounds::follows(core, id) {
+        return Step::Park(id);
+    }
+    rounds::note_holders(core, id);
+    let op = core.locks.ops.get(id);
+    let is_parked = op.parking.is_some();
+    let claim = core.locks.claims.get(op.claim);
+    let (now, claim_id, started, limit) = (core.ground.now, op.claim, claim.started, claim.answer_limit);
+    let refused = claim.tally.refused;
+    let mut denied = denied(&core.masters.fleet, &core.locks, id, cause, now);
+    // An attempt that had to end with the wait says nothing of its masters: the one before it does.
+    let is_cut_short =
+        !is_parked && now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
+    // A round lasts as long as its masters let it wait.
+    let took = if is_parked { limit.min(now - started) } else { now - started };
+    let retry_at = pauses::plan_attempt(core, id, cause, took);
+    release::leave_rounds(core, id);
+    let op = core.locks.ops.get_mut(id);
+    op.take_key(core.locks.claims.get(claim_id));
+    release::release_attempt(core, claim_id);
+    let Core { ground, masters, locks } = core;
+    let op = locks.ops.get_mut(id);
+    if is_cut_short && op.tries.denied.is_some() {
+        return Step::Deny(id);
+    }
+    if is_cut_short && op.tries.has_queued && cause != Cause::Contended {
+        return Step::DenyQueued(id);
+    }
+    let mut known = HoldersKnown::All;
+    if is_parked {
+        op.tries.polls_until = Some(now + limits::PARK_PAUSE);
+    } else {
+        known = op.gather_holders();
+    }
+    op.is_noted |= retry_at.is_some();
+    if retry_at.is_none() {
+        turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
+    }
+    if known == HoldersKnown::None && ground.config.ask_holder && cause == Cause::Contended {
+        denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
+    }
+    let op = locks.ops.get_mut(id);
+    let is_asking = !denied.asked.is_empty();
+    op.tries.denied = Some(Box::new(denied));
+    let Some(retry_at) = retry_at else {
+        if !is_asking {
+            return Step::Deny(id);
+        }
+        let deadline = op.asked.wait_until.map_or(now + limit, |until| until.min(now + limit));
+        op.enter(OpState::Asking { deadline });
+        locks.arm(ground, id);
+        return Step::Done;
+    };
+    op.retry_by(retry_at);
+    if known == HoldersKnown::All {
+        retry_after_holder(ground, op);
+    }
+    locks.arm(ground, id);
+    Step::Done
+}
+
+/// How the attempt of an operation failed.
+pub(crate) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: Instant) -> Denied {
+    let op = locks.ops.get(id);
+    let claim = locks.claims.get(op.claim);
+    // Had every other master granted, this many of those that refused would still have been needed.
+    let tally = rounds::tally(op, claim);
+    let free_count = fleet.count() - tally.refused.count() - tally.failed.count();
+    let missing_count = fleet.quorum.saturating_sub(free_count);
+    let report = reports::report(fleet, now, Round::Acquire, claim, &tally);
+    // The label known before is kept until an answer says otherwise: a wait may end before the last one.
+    let seen = op.parking.as_ref().and_then(|parking| parking.holder_label.clone());
+    let holder_label =
+        seen.or_else(|| op.tries.denied.as_ref().and_then(|denied| denied.holder_label.clone()));
+    Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label }
+}
+
+/// Asks the masters that refused how long the key in the way still lives. For the error of an
+/// acquisition, its first attempt and the last one also ask for the value, which may have a label; these
+/// two, and each that follows one which met readers, for the number of readers.
+fn ask_holders(fleet: &mut Fleet, locks: &Locks, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
+    let op = locks.ops.get(id);
+    let usable = refused.intersection(fleet.usable);
+    if is_last || op.tries.count == 1 {
+        fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
+            command::query::encode_value(out, &op.key)
+        });
+    }
+    if is_last || op.tries.count == 1 || op.tries.reader_count > 0 {
+        fleet.queue(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
+            command::shared::encode_reader_count(out, &op.key)
+        });
+    }
+    fleet.queue(usable, Owed::Query { question: Question::Holder, id }, |out| {
+        command::query::encode_pttl(out, &op.key)
+    })
+}
+
+/// The time left of the key in the way, as a master reports it. Behind the last report the operation ends, or
+/// its next attempt is brought forward.
+pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: HolderTtl) -> Step {
+    let Core { ground, locks, .. } = core;
+    let Some(op) = locks.ops.find_mut(id) else { return Step::Done };
+    let Some(denied) = op.denied_lately().filter(|denied| denied.asked.contains(master)) else {
+        return Step::Done;
+    };
+    denied.asked.remove(master);
+    let is_last = denied.asked.is_empty();
+    op.tries.holders.push((master, ttl));
+    if !is_last {
+        return Step::Done;
+    }
+    match op.state() {
+        OpState::Asking { .. } => return Step::Deny(id),
+        OpState::Waiting { .. } => {}
+        _ => unreachable!("it asks or waits"),
+    }
+    retry_after_holder(ground, op);
+    locks.arm(ground, id);
+    Step::Done
+}
+
+/// Lets a waiter retry when the holder's time ends, if that is earlier than planned.
+fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
+    let denied = op.tries.denied.as_ref().expect("an attempt failed");
+    if let HolderTtl::Left(left) = denied.holder(&op.tries.holders) {
+        op.retry_by(ground.now + left + ground.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER));
+    }
+}
+
+/// The lock may be held already; a master that has not answered its `SET` in time is silent all the same.
+pub(crate) fn note_missed_set(core: &mut Core, id: Id) {
+    let Core { ground, masters, locks } = core;
+    // Its last attempt may have failed, and the claim be gone.
+    let claim = locks.claims.find(locks.ops.get(id).claim);
+    // Where a round waits, the master has answered.
+    let Some(claim) = claim.filter(|claim| claim.parked.is_none()) else { return };
+    let (limit, missing) = (claim.answer_limit, claim.asked.without(claim.tally.heard()));
+    if ground.now - claim.started >= limit {
+        missing.iter().for_each(|master| masters.fleet.note_missed(ground, master, limit));
+    }
+}
+
+/// The attempt's time is over: masters that have not answered have failed.
+pub(crate) fn miss(core: &mut Core, id: Id) -> Step {
+    let Core { ground, masters, locks } = core;
+    let claim = locks.claims.get_mut(locks.ops.get(id).claim);
+    masters.fleet.note_unanswered(ground, claim, MasterSet::EMPTY);
+    Step::Decide(id)
+}
+
+/// A connection broke over which an attempt asked. Even a grant is void: the master may have lost it with
+/// the connection (I7).
+pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) -> Step {
+    let Core { masters, locks, .. } = core;
+    let op = locks.ops.get_mut(id);
+    let claim = locks.claims.get_mut(op.claim);
+    let mut is_void = !claim.tally.refused.contains(master);
+    if mutant!(LostGrantCounted) {
+        is_void = false;
+    }
+    if mutant!(LostSwapCounted) && op.tries.streak.count > 0 {
+        is_void = false;
+    }
+    let is_unanswered = claim.asked.without(claim.tally.heard()).contains(master);
+    masters.fleet.link_mut(master).stats.unanswered += u64::from(is_unanswered);
+    if is_void {
+        claim.record(master, Vote::Failed(Failure::ConnectionLost));
+    }
+    Step::Decide(id)
+}

@@ -1,0 +1,600 @@
+//! A claim: one token's life on the masters, from its `SET` to the proof that it is gone.
+//!
+//! An acquisition has a claim for each attempt. When the attempt fails, or the lock is released, the claim
+//! goes on by itself until each master that was sent the `SET` has answered the release (I9); until then it
+//! is what Redis's users would call an orphan. A lock that is left for a time ends in the same way: before
+//! that time, the command that a master is owed sets its key's TTL to the rest; afterwards it is a release.
+
+use std::time::{Duration, Instant};
+
+use super::kind::Kind;
+use super::leaving::Leaving;
+use super::slab::Id;
+use crate::config::Config;
+use crate::engine::waiting::parking::Parked;
+use crate::limits;
+use crate::lock::command::entry::Entry;
+use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::mutants::mutant;
+
+#[derive(Debug)]
+pub(crate) struct Claim {
+    /// Key and token as commands have them.
+    pub(crate) entry: Entry,
+    pub(crate) token: Token,
+    pub(crate) kind: Kind,
+    /// Read before the first byte was queued (I1).
+    pub(crate) started: Instant,
+    sent: SentTtls,
+    /// How long each round waits for answers.
+    pub(crate) answer_limit: Duration,
+    /// The operation that gets to know what happens to this claim.
+    pub(crate) owner: Option<Id>,
+    /// In one place, for the size of a claim.
+    pub(crate) course: Course,
+    /// Masters that were sent the `SET`.
+    pub(crate) asked: MasterSet,
+    /// Their votes, late ones included.
+    pub(crate) tally: Tally,
+    /// Effect of a late vote.
+    pub(crate) votes: Votes,
+    /// Why masters failed in the round under way.
+    pub(crate) failures: Vec<(MasterId, Failure)>,
+    pub(crate) release: Option<Release>,
+    /// Whether its release serves waiters: then it is a script also where there is a native command.
+    pub(crate) serves: bool,
+    pub(crate) doubts: Doubts,
+    /// Present in a round that is parked.
+    pub(crate) parked: Option<Box<Parked>>,
+}
+
+/// Effect of the votes of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Votes {
+    /// They may decide the acquisition.
+    Decide,
+    /// They add to the margin of the lock.
+    AddToMargin,
+    /// They do not say who holds the lock: a release is queued behind the `SET`, or the lock was extended, so
+    /// that the key ends too early where only the `SET` was carried out.
+    Void,
+}
+
+/// Which TTLs the masters were sent.
+#[derive(Debug)]
+struct SentTtls {
+    /// When one was last sent, and the longest one that was: together they bound the life of any key.
+    last_at: Instant,
+    longest_ms: u32,
+    /// The shortest one that an extension ever had.
+    shortest_ms: u32,
+}
+
+/// Masters of which it is not sure what they have carried out, or will.
+#[derive(Debug)]
+pub(crate) struct Doubts {
+    /// Their answer to the `SET` showed that it had been carried out there before. It is sent to each master
+    /// once, so another address leads to the same server. They are released as all others, and never vote.
+    pub(crate) twins: MasterSet,
+    /// Their connection broke before they answered the `SET`: it may still be carried out there, after any
+    /// release.
+    pub(crate) connection_lost: MasterSet,
+    /// They were sent another `SET`: where the first was refused the key may live all the same, and where it
+    /// may still be carried out, one key that was deleted does not show which of the two it was.
+    sent_again: MasterSet,
+    /// They no longer had the key when they were last asked, and were sent no other `SET` since.
+    gone: MasterSet,
+    /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
+    pub(crate) owes_repair: MasterSet,
+    /// They owe an answer to an extension.
+    pub(crate) owes_extension: MasterSet,
+    /// Their connection broke while they did: it may still be carried out there, after any other.
+    lost_extension: MasterSet,
+}
+
+impl Doubts {
+    const NONE: Self = Self {
+        twins: MasterSet::EMPTY,
+        connection_lost: MasterSet::EMPTY,
+        sent_again: MasterSet::EMPTY,
+        gone: MasterSet::EMPTY,
+        owes_repair: MasterSet::EMPTY,
+        owes_extension: MasterSet::EMPTY,
+        lost_extension: MasterSet::EMPTY,
+    };
+}
+
+pub(crate) const NO_RELEASE: &str = "the release has begun";
+
+/// How far a claim is, as far as something is to be known of it.
+#[derive(Debug)]
+pub(crate) enum Course {
+    /// It is attempted, held or released. The id is the operation's if the attempt has a script.
+    Attempt(Id),
+    /// The lock was handed over to the claim with this id.
+    HandedOver(Id),
+    /// The lock is left for a time.
+    Left(Box<Leaving>),
+}
+
+const LEFT_ONLY: &str = "the lock is left for a time";
+
+/// How far the release of a claim is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Release {
+    pub(crate) started: Instant,
+    /// Masters that may hold the key.
+    pub(crate) owed: MasterSet,
+    /// Masters whose answer to a release is under way.
+    pub(crate) sent: MasterSet,
+    pub(crate) deleted: MasterSet,
+    pub(crate) absent: MasterSet,
+    /// See [`Claim::unproven`].
+    pub(crate) unproven: MasterSet,
+}
+
+/// Possible effect of a vote or an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Nothing.
+    Open,
+    /// The end of the acquisition or of the awaited release.
+    Decides,
+    /// The end of the claim: nobody owns it, and no master may hold its key.
+    Done,
+}
+
+impl Claim {
+    /// Placeholder in a slot before its first claim.
+    pub(crate) fn blank(now: Instant) -> Self {
+        Self {
+            entry: Entry::EMPTY,
+            token: Token::UNSET,
+            kind: Kind::Plain,
+            started: now,
+            sent: SentTtls { last_at: now, longest_ms: 0, shortest_ms: u32::MAX },
+            answer_limit: Duration::ZERO,
+            owner: None,
+            course: Course::Attempt(Id::NOBODY),
+            asked: MasterSet::EMPTY,
+            tally: Tally::default(),
+            votes: Votes::Decide,
+            failures: Vec::new(),
+            release: None,
+            serves: false,
+            doubts: Doubts::NONE,
+            parked: None,
+        }
+    }
+
+    /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by
+    /// who asks it.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
+        // Taken apart, so that a new field cannot be forgotten here.
+        let Self {
+            entry: _,
+            token,
+            kind,
+            started,
+            sent,
+            answer_limit,
+            owner,
+            course,
+            asked,
+            tally,
+            votes,
+            failures,
+            release,
+            serves,
+            doubts,
+            parked,
+        } = self;
+        (*owner, *token, *kind, *started, *answer_limit) = (Some(op), new_token, Kind::Plain, now, limit);
+        *sent = SentTtls { last_at: now, longest_ms: whole_ms(ttl), shortest_ms: u32::MAX };
+        (*asked, *tally, *votes) = (MasterSet::EMPTY, Tally::default(), Votes::Decide);
+        *doubts = Doubts::NONE;
+        forget_box(parked);
+        (*release, *serves) = (None, false);
+        // An attempt that has a script sets its operation.
+        if !matches!(course, Course::Attempt(_)) {
+            *course = Course::Attempt(Id::NOBODY);
+        }
+        forget(failures);
+    }
+
+    /// Records that an extension to this TTL is being sent now.
+    pub(crate) fn note_ttl(&mut self, now: Instant, ttl: Ttl, answer_limit: Duration) {
+        let SentTtls { longest_ms, shortest_ms, .. } = self.sent;
+        let ms = whole_ms(ttl);
+        self.sent =
+            SentTtls { last_at: now, longest_ms: longest_ms.max(ms), shortest_ms: shortest_ms.min(ms) };
+        self.answer_limit = answer_limit;
+    }
+
+    /// Records that a master is being sent this claim's token now: by a swap once more, or by a late park.
+    pub(crate) const fn note_sent(&mut self, now: Instant) {
+        self.sent.last_at = now;
+    }
+
+    /// The lock is handed over to the claim `successor`: starts a release that needs no command of its own
+    /// where it is `swapped`.
+    pub(crate) fn begin_handover(
+        &mut self,
+        now: Instant,
+        successor: Id,
+        swapped: MasterSet,
+        released: MasterSet,
+    ) {
+        let (mut owed, sent) = (self.holders(), swapped.union(released));
+        if mutant!(HandoverForgetsClaim) {
+            owed = owed.without(swapped);
+        }
+        self.course = Course::HandedOver(successor);
+        self.begin_release(now, owed, sent);
+    }
+
+    /// No key or entry of this claim lives after this time, if clocks drift as allowed and no command was
+    /// stuck on its way.
+    pub(crate) fn gone_at(&self, drift: Drift) -> Instant {
+        let longest_ttl = self.longest_ttl();
+        // An entry may have its key as late as its stay ends.
+        let stay = if self.parked.is_some() { limits::STAY } else { Duration::ZERO };
+        let longest = stay + longest_ttl;
+        let gone_at = self.sent.last_at + longest + drift.of(longest);
+        self.leaving().map_or(gone_at, |leaving| gone_at.max(leaving.gone_at(drift)))
+    }
+
+    /// The latest end of any key of a lock that is being left. A master that has answered counts the rest
+    /// from before now. Another one may carry out what was sent to it just before its key would have ended:
+    /// the rest, or an earlier extension that is still on its way.
+    pub(crate) fn latest_end(&self, now: Instant, drift: Drift) -> Instant {
+        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
+            unreachable!("{LEFT_ONLY}")
+        };
+        let lifetime = |ttl: Duration| ttl + drift.of(ttl);
+        let rest = leaving.rest.map_or(Duration::ZERO, |ttl| lifetime(ttl.as_duration()));
+        let mut answered_end = now + rest;
+        if self.parked.is_some() {
+            // A master may serve an entry that waits there, and knows nothing of the rest.
+            answered_end = answered_end.max(self.gone_at(drift));
+        }
+        if release.owed.is_empty() {
+            return answered_end;
+        }
+        let prolonged = if !self.doubts.lost_extension.is_empty() {
+            rest.max(lifetime(self.longest_ttl()))
+        } else if !release.sent.is_empty() {
+            rest
+        } else {
+            Duration::ZERO
+        };
+        answered_end.max(self.gone_at(drift) + prolonged)
+    }
+
+    fn longest_ttl(&self) -> Duration {
+        Duration::from_millis(u64::from(self.sent.longest_ms))
+    }
+
+    /// How the lock is left, if it is left for a time.
+    pub(crate) const fn leaving(&self) -> Option<&Leaving> {
+        match &self.course {
+            Course::Left(leaving) => Some(leaving),
+            Course::Attempt(_) | Course::HandedOver(_) => None,
+        }
+    }
+
+    /// Whether the lock was handed over to the claim `id`: this one's key is gone where the swap was carried
+    /// out.
+    pub(crate) fn has_successor(&self, id: Id) -> bool {
+        matches!(self.course, Course::HandedOver(successor) if successor == id)
+    }
+
+    /// A command that ends the claim is about to be sent. Returns the TTL that it is to set, or `None` if
+    /// it is to be a release.
+    pub(crate) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
+        match &mut self.course {
+            Course::Left(leaving) => leaving.send(now, self.answer_limit, config),
+            Course::Attempt(_) | Course::HandedOver(_) => None,
+        }
+    }
+
+    /// Whether the answer to a rest that is under way comes in time now.
+    pub(crate) fn is_rest_in_time(&self, now: Instant) -> bool {
+        self.leaving().is_some_and(|leaving| leaving.is_in_time(now, self.answer_limit))
+    }
+
+    /// A master answers that it has set the rest as the TTL. It counts the rest from when the command
+    /// arrived, so a late answer is no proof that the key ends in time. Nor is one that comes after the
+    /// release took the place of the rest.
+    pub(crate) fn note_rest_answer(&mut self, now: Instant, master: MasterId) {
+        let is_late = !self.is_rest_in_time(now);
+        // It has answered everything that was sent before, too.
+        self.doubts.owes_extension.remove(master);
+        if is_late && !mutant!(LateRestCounts) {
+            self.release_mut().unproven.insert(master);
+        }
+    }
+
+    /// The TTL that a master gets which did not know the script of the rest; `None` once the time is over.
+    pub(crate) fn rest_to_repeat(&self, now: Instant) -> Option<Ttl> {
+        self.leaving().filter(|leaving| now < leaving.until)?.rest_sent
+    }
+
+    /// Masters that have the rest, and on which no earlier extension can end the key before it.
+    pub(crate) fn confirmed_rest(&self) -> MasterSet {
+        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
+            unreachable!("{LEFT_ONLY}")
+        };
+        release.deleted.without(self.may_cut_short(leaving.rest.map_or(0, |ttl| ttl.as_millis())))
+    }
+
+    /// Starts the release on the masters that may hold the key; the command was `sent` to these.
+    #[inline(always)]
+    pub(crate) fn begin_release(&mut self, now: Instant, owed: MasterSet, sent: MasterSet) {
+        self.votes = Votes::Void;
+        forget(&mut self.failures);
+        let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
+        self.release = Some(Release { started: now, owed, sent, deleted: empty, absent: empty, unproven });
+    }
+
+    /// A connection broke: what it owed to this claim will not come.
+    pub(crate) fn note_stray(&mut self, master: MasterId, is_forgotten: bool) {
+        if !is_forgotten && !self.has_answered(master) {
+            self.doubts.connection_lost.insert(master);
+        }
+        self.doubts.owes_repair.remove(master);
+        if let Some(parked) = &mut self.parked {
+            parked.owing.remove(master);
+        }
+        if self.doubts.owes_extension.contains(master) {
+            self.doubts.owes_extension.remove(master);
+            self.doubts.lost_extension.insert(master);
+        }
+        if let Some(release) = &mut self.release {
+            if matches!(self.course, Course::Left(_)) && release.sent.contains(master) {
+                self.doubts.lost_extension.insert(master);
+            }
+            release.sent.remove(master);
+            if mutant!(OrphansDropped) {
+                release.owed.remove(master);
+            }
+        }
+    }
+
+    /// Whether a master has answered each `SET` of this claim, so that none is under way to it. Never of a
+    /// parked one: an entry gets the key without a `SET`.
+    fn has_answered(&self, master: MasterId) -> bool {
+        let Tally { granted, refused, .. } = self.tally;
+        let answered = granted.union(refused).union(self.doubts.gone).without(self.doubts.owes_repair);
+        self.parked.is_none() && answered.contains(master)
+    }
+
+    /// The master turned out to be another process than before, for all that is known: it holds none of the
+    /// locks that it granted. If the one before `has_ended`, nothing that was sent to that will be carried
+    /// out any more.
+    pub(crate) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
+        self.tally.granted.remove(master);
+        self.doubts.gone.remove(master);
+        if has_ended {
+            if let Some(parked) = &mut self.parked {
+                parked.masters.remove(master);
+            }
+            self.doubts.connection_lost.remove(master);
+            self.doubts.lost_extension.remove(master);
+        }
+    }
+
+    /// Number of answers that end the wait for a release: all to the rest of a time, else a quorum.
+    pub(crate) fn needed_answers(&self, master_count: usize, quorum: usize) -> usize {
+        let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
+        if is_rest { master_count } else { quorum }
+    }
+
+    /// Whether nobody owns it, and no master may hold its key.
+    pub(crate) fn is_done(&self) -> bool {
+        self.owner.is_none() && self.release.is_some_and(|release| release.owed.is_empty())
+    }
+
+    /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
+    /// over a connection that is gone, and would be carried out last.
+    pub(crate) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
+        let is_longer = ttl_ms > u64::from(self.sent.shortest_ms) && !mutant!(StrayExtensionIgnored);
+        if is_longer { self.doubts.lost_extension } else { MasterSet::EMPTY }
+    }
+
+    /// Records that masters were sent the `SET` of a lock that is held.
+    pub(crate) fn note_repair(&mut self, sent: MasterSet) {
+        self.asked = self.asked.union(sent);
+        self.doubts.sent_again = self.doubts.sent_again.union(sent);
+        self.doubts.gone = self.doubts.gone.without(sent);
+        self.doubts.owes_repair = self.doubts.owes_repair.union(sent);
+    }
+
+    /// Records that a master no longer has the key, by its answer to an extension.
+    pub(crate) fn note_gone(&mut self, master: MasterId) {
+        self.tally.granted.remove(master);
+        if !self.doubts.owes_repair.contains(master) {
+            self.doubts.gone.insert(master);
+        }
+    }
+
+    /// Records that a master wrote the key for an entry that had waited there.
+    pub(crate) fn note_served(&mut self, master: MasterId) {
+        self.doubts.gone.remove(master);
+    }
+
+    /// Masters that cannot have the key: never asked, or they said so and were sent no other `SET` since.
+    pub(crate) fn absent(&self, all: MasterSet) -> MasterSet {
+        if mutant!(AbsenceIsSilence) {
+            return self.refused();
+        }
+        all.without(self.asked).union(self.refused()).union(self.doubts.gone)
+    }
+
+    /// Records that a master met its own `SET`; returns its vote.
+    pub(crate) fn note_twin(&mut self, master: MasterId) -> Vote {
+        self.doubts.twins.insert(master);
+        Vote::Failed(Failure::SameServer)
+    }
+
+    /// Counts the vote that nearly all are. One that comes too late to count is added to `late_count`.
+    #[inline]
+    pub(crate) fn count_grant(&mut self, master: MasterId, quorum: usize, late_count: &mut u64) -> Counted {
+        let is_cancelled = mutant!(StragglersCancelled) && self.votes == Votes::AddToMargin;
+        if self.votes == Votes::Void || is_cancelled {
+            *late_count += 1;
+            return Counted::Open;
+        }
+        self.grant(master);
+        if self.votes == Votes::Decide && self.tally.granted.has(quorum) {
+            Counted::Decides
+        } else {
+            Counted::Open
+        }
+    }
+
+    /// Counts the answer to a release that nearly all are: the key was there and is deleted.
+    #[inline]
+    pub(crate) const fn count_deleted(&mut self, master: MasterId, quorum: usize) -> Counted {
+        let Some(release) = &mut self.release else { return Counted::Open };
+        release.sent.remove(master);
+        release.owed = release.owed.without(MasterSet::only(master).without(release.unproven));
+        release.deleted.insert(master);
+        match self.owner {
+            Some(_) if release.is_settled(quorum) => Counted::Decides,
+            None if release.owed.is_empty() => Counted::Done,
+            _ => Counted::Open,
+        }
+    }
+
+    fn grant(&mut self, master: MasterId) {
+        let again = mutant!(VotesAsCount) && self.tally.granted.contains(master);
+        let another = || MasterSet::first(32).without(self.tally.granted).iter().next();
+        let master = if again { another().unwrap_or(master) } else { master };
+        self.tally.failed.remove(master);
+        self.tally.refused.remove(master);
+        self.tally.granted.insert(master);
+    }
+
+    /// Records a vote of this claim's acquisition; a late one takes the place of "no answer".
+    pub(crate) fn record(&mut self, master: MasterId, vote: Vote) {
+        let Tally { granted, refused, failed } = &mut self.tally;
+        match vote {
+            Vote::Granted => self.grant(master),
+            Vote::Refused { .. } => {
+                failed.remove(master);
+                refused.insert(master);
+            }
+            Vote::Failed(failure) => {
+                granted.remove(master);
+                failed.insert(master);
+                self.failures.push((master, failure));
+            }
+            Vote::Pending => {}
+        }
+    }
+
+    /// Masters on which the key may live.
+    pub(crate) fn holders(&self) -> MasterSet {
+        if mutant!(ReleaseOnlyGranted) {
+            return self.tally.granted;
+        }
+        self.asked.without(self.refused())
+    }
+
+    /// Masters that refused, and were not asked again.
+    pub(crate) fn refused(&self) -> MasterSet {
+        if mutant!(OwnKeyIsBusy) {
+            return self.tally.refused;
+        }
+        let refused = self.tally.refused.without(self.doubts.sent_again);
+        if refused.is_empty() {
+            return refused;
+        }
+        // Where its entry may stand it is refused so far.
+        self.parked.as_ref().map_or(refused, |parked| refused.without(parked.masters))
+    }
+
+    /// The round that is parked.
+    pub(crate) fn parked_mut(&mut self) -> &mut Parked {
+        self.parked.as_mut().expect("it is parked")
+    }
+
+    /// The place of its entry in the queue of a master, if it is known: `ticket_us` for an attempt that had
+    /// none.
+    pub(crate) fn entry_at(&self, master: MasterId, ticket_us: u64) -> Option<u64> {
+        match &self.parked {
+            Some(parked) if parked.masters.contains(master) => parked.at(master),
+            _ => Some(ticket_us),
+        }
+    }
+
+    /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
+    /// For a rest, an extension or another rest that may still come is enough.
+    pub(crate) fn unproven(&self) -> MasterSet {
+        let mut unproven = self.doubts.sent_again.intersection(self.doubts.connection_lost);
+        if mutant!(DeletedIsProof) {
+            unproven = MasterSet::EMPTY;
+        }
+        let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
+        if is_rest { unproven.union(self.doubts.lost_extension) } else { unproven }
+    }
+
+    pub(crate) fn failure(&self, master: MasterId) -> Option<&Failure> {
+        self.failures.iter().rev().find(|(failed, _)| *failed == master).map(|(_, failure)| failure)
+    }
+
+    /// The release, which has begun.
+    #[inline]
+    pub(crate) fn release_mut(&mut self) -> &mut Release {
+        self.release.as_mut().expect(NO_RELEASE)
+    }
+
+    /// When something is to be done for the release, or for the end of the time that the lock is left for.
+    pub(crate) fn release_deadline(&self, now: Instant, drift: Drift) -> Option<Instant> {
+        let release = self.release?;
+        // Each pause is as long as all the time so far, so a master is asked about log2(TTL / limit) times.
+        let pause = (now - release.started).max(self.answer_limit);
+        let again = (now + pause).min(self.gone_at(drift).max(now + self.answer_limit));
+        let until = self.leaving().map(|leaving| leaving.until).filter(|until| *until > now);
+        Some(until.map_or(again, |until| again.min(until)))
+    }
+}
+
+/// Forgets failures. Nearly always there is none, and to ask costs less than to drop none.
+#[inline(always)]
+fn forget(failures: &mut Vec<(MasterId, Failure)>) {
+    if !failures.is_empty() {
+        failures.clear();
+    }
+}
+
+/// Forgets what nearly no claim has: to ask costs less than to drop nothing.
+#[inline(always)]
+pub(crate) fn forget_box<T>(it: &mut Option<Box<T>>) {
+    if it.is_some() {
+        *it = None;
+    }
+}
+
+/// A TTL in half the space: a claim is looked for at each reply, and the finding takes longer at other sizes.
+fn whole_ms(ttl: Ttl) -> u32 {
+    const _: () = assert!(limits::MAX_TTL_MAX.as_millis() < u32::MAX as u128);
+    u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX)
+}
+
+impl Release {
+    /// Whether an awaited release need not wait any longer: a quorum has answered, or nobody is left who
+    /// would.
+    #[inline]
+    pub(crate) const fn is_settled(&self, quorum: usize) -> bool {
+        self.deleted.union(self.absent).has(quorum) || self.sent.is_empty()
+    }
+
+    /// Masters that said they deleted the key, masters that said it was gone, masters that may still have it.
+    pub(crate) const fn counts(&self) -> (usize, usize, usize) {
+        let heard = self.deleted.union(self.absent);
+        (self.deleted.count(), self.absent.count(), self.owed.without(heard).count())
+    }
+}

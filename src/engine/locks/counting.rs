@@ -1,0 +1,126 @@
+//! Counters, times and events of locks, where a flow has to do more than to increase a number.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::Locks;
+use super::op::Held;
+use super::renewal::loss_lead;
+use super::slab::Id;
+use crate::engine::ground::Ground;
+use crate::event::Event;
+use crate::lock::Ttl;
+use crate::mutants::mutant;
+
+/// A lock was acquired of which more is to be noted.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_acquired(ground: &mut Ground, locks: &Locks, id: Id) {
+    let op = locks.ops.get(id);
+    let (took, attempts) = (ground.now.saturating_duration_since(op.asked.submitted), op.tries.count);
+    if op.is_timed {
+        ground.stats.acquire_time.record(took);
+    }
+    if op.has_waited() {
+        ground.stats.wait_time.record(took);
+    }
+    if ground.events.is_observed {
+        let resource = locks.name_of(&ground.config, id);
+        ground.events.push(|| Event::Acquired { resource, attempts, took });
+    }
+}
+
+/// A held lock is released, or an attempt given up: counts it, and notes what is to be noted.
+#[cold]
+#[inline(never)]
+pub(crate) fn note_ended(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    let Some(&Held { since, valid_until, is_counted, .. }) = locks.ops.get(id).held() else {
+        ground.stats.abandoned += 1;
+        return;
+    };
+    if is_counted || ground.now >= valid_until {
+        return note_lost(ground, locks, id);
+    }
+    ground.stats.released += 1;
+    note_hold(ground, locks, id, ground.now.saturating_duration_since(since), |resource, held| {
+        Event::Released { resource, held }
+    });
+}
+
+/// A lock is left to its TTL or for a time, after it was `held` so long; or masters showed that it was
+/// lost before.
+#[cold]
+pub(crate) fn note_left(ground: &mut Ground, locks: &Locks, id: Id, held: Duration, is_lost: bool) {
+    if is_lost {
+        ground.stats.lost += 1;
+        note_hold(ground, locks, id, held, |resource, held| Event::Lost { resource, held });
+    } else {
+        ground.stats.left += 1;
+        note_hold(ground, locks, id, held, |resource, held| Event::Left { resource, held });
+    }
+}
+
+/// A held lock is over without a release. Counts it once.
+#[cold]
+pub(crate) fn note_lost(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    let held = locks.ops.get_mut(id).held_mut().expect("it was held");
+    let (since, valid_until) = (held.since, held.valid_until);
+    if std::mem::replace(&mut held.is_counted, true) || mutant!(LossUncounted) {
+        return;
+    }
+    ground.stats.lost += 1;
+    note_hold(
+        ground,
+        locks,
+        id,
+        ground.now.min(valid_until).saturating_duration_since(since),
+        |resource, held| Event::Lost { resource, held },
+    );
+}
+
+/// A lock was held for so long: records the time if it is timed, and the event of its end.
+fn note_hold(
+    ground: &mut Ground,
+    locks: &Locks,
+    id: Id,
+    held: Duration,
+    event: fn(Bytes, Duration) -> Event,
+) {
+    if locks.ops.get(id).is_timed {
+        ground.stats.hold_time.record(held);
+    }
+    if ground.events.is_observed {
+        let resource = locks.name_of(&ground.config, id);
+        ground.events.push(|| event(resource, held));
+    }
+}
+
+/// The loss of a held lock was reported, or nearly happened: counts it once for each end of the validity.
+/// One that is over is no near loss.
+pub(crate) fn note_near_loss(ground: &mut Ground, locks: &mut Locks, id: Id, left: Duration) {
+    let held = locks.ops.get_mut(id).held_mut().expect("it is held");
+    if left.is_zero() || std::mem::replace(&mut held.is_near_loss, true) {
+        return;
+    }
+    ground.stats.near_losses += 1;
+    if ground.events.is_observed {
+        let resource = locks.name_of(&ground.config, id);
+        ground.events.push(|| Event::NearLoss { resource, left });
+    }
+}
+
+/// An extension has succeeded of a lock that was valid until then, with that TTL.
+pub(crate) fn count_extension(
+    ground: &mut Ground,
+    locks: &mut Locks,
+    id: Id,
+    (valid_until, ttl): (Instant, Ttl),
+) {
+    ground.stats.extended += 1;
+    let left = valid_until.saturating_duration_since(ground.now);
+    if left <= loss_lead(ttl) {
+        note_near_loss(ground, locks, id, left);
+    }
+    locks.ops.get_mut(id).held_mut().expect("it is held").is_near_loss = false;
+}

@@ -1,0 +1,86 @@
+//! The end of an acquisition without the lock, and the freeing of any operation.
+
+use std::time::Duration;
+
+use super::slab::Id;
+use crate::engine::core::Core;
+use crate::engine::request::Outcome;
+use crate::engine::waiting::turns;
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
+use crate::event::Event;
+use crate::lock::{Failure, HolderTtl, Vote};
+
+/// Ends an acquisition as its latest attempt failed.
+pub(crate) fn deny(core: &mut Core, id: Id) {
+    let Core { ground, locks, .. } = core;
+    let denied = locks.ops.get_mut(id).tries.denied.take().expect("an attempt failed");
+    let op = locks.ops.get(id);
+    let error = op.denial(ground.now, *denied, &op.tries.holders, locks.held_by(ground.now, id));
+    end_denied(core, id, error);
+}
+
+/// The wait of one in the queue is over: says what is known of the lock, by those before it or by the
+/// masters.
+pub(crate) fn deny_queued(core: &mut Core, id: Id) {
+    let now = core.ground.now;
+    let op = core.locks.ops.get(id);
+    let head = core.locks.head_for(id);
+    let (mut holder, mut held_by, mut asking) = (HolderTtl::Unknown, HeldBy::default(), head);
+    let mut holder_label = None;
+    if let Some(held_until) = head.and_then(|place| core.locks.held_until(place)) {
+        asking = head.and_then(|place| core.locks.queues.behind(place)).filter(|_| held_until <= now);
+        if let Some(holding) = head.map(|place| core.locks.ops.at(place))
+            && let Some(held) = holding.held()
+        {
+            // Its keys outlive its validity by the drift allowance.
+            let end = held_until + core.ground.config.drift.of(held.ttl.as_duration());
+            holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
+            held_by = HeldBy::ThisClient;
+            holder_label = holding.shared_label();
+        }
+    }
+    let asking = asking.filter(|place| *place != id.index);
+    let asking = asking.map(|place| core.locks.ops.at(place));
+    let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
+        // Masters answer the same to all who want the lock: contention, or an outage.
+        Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
+        None => {
+            let labels = core.ground.config.labels.iter().cloned();
+            let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();
+            let resource = core.locks.name_of(&core.ground.config, id);
+            let report = Report { round: Round::Acquire, resource, votes };
+            let (attempts, took) = (op.tries.count, now - op.asked.submitted);
+            let denial = Denial { attempts, took, holder, held_by, holder_label, report };
+            AcquireError::Contended(Box::new(denial))
+        }
+    };
+    end_denied(core, id, error);
+}
+
+/// Ends an acquisition for want of room.
+pub(crate) fn refuse(core: &mut Core, id: Id) {
+    end_denied(core, id, AcquireError::Overloaded);
+}
+
+/// Ends an acquisition that did not get the lock.
+fn end_denied(core: &mut Core, id: Id, error: AcquireError) {
+    let op = core.locks.ops.get(id);
+    if op.has_waited() {
+        core.ground.stats.wait_time.record(core.ground.now.saturating_duration_since(op.asked.submitted));
+    }
+    core.ground.stats.count_denial(&error);
+    if core.ground.events.is_observed {
+        let (resource, error) = (core.locks.name_of(&core.ground.config, id), error.clone());
+        core.ground.events.push(|| Event::Denied { resource, error });
+    }
+    end_op(core, id);
+    core.ground.report_outcome(id, Outcome::Acquire(Err(error)));
+}
+
+/// Frees an operation that is over.
+pub(crate) fn end_op(core: &mut Core, id: Id) {
+    turns::leave_queue(&mut core.ground, &core.masters.fleet, &mut core.locks, id, Duration::ZERO);
+    let op = core.locks.ops.get_mut(id);
+    op.query = None;
+    core.locks.ops.free(id);
+}

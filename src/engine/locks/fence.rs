@@ -1,0 +1,246 @@
+//! Fenced locks: which fencing token an attempt has, and what follows when masters refuse it.
+//!
+//! ```text
+//!   caller's wall clock ─┐
+//!   learnt correction ───┼──► token ──► all masters ──► quorum of OK: held, with this token
+//!   fences that are state ┘      ▲                         │ STALE, PAST, FUTURE
+//!                               └── another claim ────────┘ no pause, while time allows
+//! ```
+//!
+//! # Why tokens grow
+//!
+//! Each vote that counts was given for this attempt's own token, by a master whose fence was smaller then and
+//! is as large now. Some master voted for both of two holders. If the second asked after the first was
+//! answered, that master had the first one's fence when it voted for the second, or had lost it. If it lost
+//! it in a restart, it was in quarantine until its clock was farther on than its window is wide
+//! (`lock/fencing.rs`), so that whatever it then takes is larger than all that it took before. That holds for
+//! votes that are given after the quarantine, not for those that are counted after it: masters that are in
+//! quarantine when a fenced attempt begins do not count for it at all.
+//!
+//! No clock of a client matters for this, nor whether the lock itself is valid. The one condition is that a
+//! master's clock is not set back while it has lost a fence, by a restart or because the fence expired.
+//!
+//! # Handover, extension and repair
+//!
+//! Fenced locks are never handed over within the engine (`handover.rs`): a swap would leave the fence where
+//! it is. Extensions leave the fence alone: it may expire while the lock is held, as its token has left the
+//! window by then. Masters that are asked again for a held lock (`hold.rs`) set its fence, too, so that the
+//! margin is one of fences as well.
+
+use std::time::{Duration, Instant};
+
+use super::claim::{Claim, Votes};
+use crate::config::Config;
+use crate::engine::masters::wall_clock::WallClock;
+use crate::limits;
+use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
+use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
+
+/// State that only an acquisition of a fenced lock has.
+#[derive(Debug)]
+pub(crate) struct Fencing {
+    /// The next token is larger than this.
+    floor: u64,
+    /// The token of the attempt under way.
+    token: FencingToken,
+    /// Attempts in a row that followed the one before without a pause.
+    renumbering_count: u32,
+    /// Masters that were in quarantine when the attempt began.
+    pub(crate) quarantined: MasterSet,
+    /// Reports of masters that refused it.
+    refusals: Vec<(MasterId, FenceState)>,
+}
+
+impl Fencing {
+    pub(crate) const fn new() -> Self {
+        Self {
+            floor: 0,
+            token: FencingToken::near(0),
+            renumbering_count: 0,
+            quarantined: MasterSet::EMPTY,
+            refusals: Vec::new(),
+        }
+    }
+
+    /// An attempt begins at this time by the masters' clocks: draws its token.
+    pub(crate) fn begin_attempt(&mut self, masters_us: u64, quarantined: MasterSet) -> FencingToken {
+        self.token = FencingToken::near(masters_us.max(self.floor + 1));
+        self.quarantined = quarantined;
+        self.refusals.clear();
+        self.token
+    }
+
+    /// A master refused the attempt under way. Returns what it has against the token, if anything.
+    pub(crate) fn note_refusal(&mut self, master: MasterId, state: FenceState) -> Option<Failure> {
+        self.refusals.push((master, state));
+        token_refusal(state, self.token).map(Failure::TokenRefused)
+    }
+
+    /// So many masters refused an attempt that no quorum is left: learns from them what the next token should
+    /// be. Returns the masters on which somebody has the lock.
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        clock: &mut WallClock,
+        tally: &Tally,
+        half_us: u64,
+    ) -> MasterSet {
+        clock.learn(now, self.learn(tally, half_us));
+        self.busy().map(|(master, _)| master).collect()
+    }
+
+    /// Whether another attempt may follow without a pause; counts it if so.
+    pub(crate) fn may_renumber(&mut self) -> bool {
+        let may = self.renumbering_count < limits::RENUMBERING_COUNT_MAX;
+        self.renumbering_count += u32::from(may);
+        may
+    }
+
+    /// No more attempts without a pause: what was reported of the key in the way is moved to `holders`.
+    pub(crate) fn end_row(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) {
+        self.renumbering_count = 0;
+        holders.extend(self.busy().map(|(master, state)| (master, state.holder)));
+    }
+
+    /// Masters that refuse the token.
+    pub(crate) fn refusing(&self) -> MasterSet {
+        let refusing = self.refusals.iter().filter(|(_, state)| state.refusal != Refusal::Busy);
+        refusing.map(|(master, _)| *master).collect()
+    }
+
+    fn busy(&self) -> impl Iterator<Item = (MasterId, FenceState)> {
+        self.refusals.iter().filter(|(_, state)| state.refusal == Refusal::Busy).copied()
+    }
+
+    /// Learns from the answers what the next token should be, and returns the time by the masters' clocks:
+    /// that of the one in the middle, for a quorum has to agree. A grant says so.
+    fn learn(&mut self, tally: &Tally, half_us: u64) -> u64 {
+        let granted = tally.granted.iter().map(|_| self.token.as_u64());
+        let mut times: Vec<u64> =
+            self.refusals.iter().map(|(_, state)| state.time_us).chain(granted).collect();
+        times.sort_unstable();
+        let time = times.get(times.len() / 2).copied().unwrap_or(self.token.as_u64());
+        // A fence beyond their window is one that no token of theirs can pass; it is left to its master.
+        let granted = tally.granted.iter().map(|_| self.token.as_u64());
+        let fences = self.refusals.iter().map(|(_, state)| state.fence).chain(granted).chain([self.floor]);
+        self.floor = fences.filter(|fence| *fence < time.saturating_add(half_us)).max().unwrap_or(0);
+        time
+    }
+}
+
+/// The fence of a lock with this token.
+pub(crate) fn fence(config: &Config, token: FencingToken) -> Fence {
+    Fence { token, window: config.window(), prefix_size: config.prefix.len() }
+}
+
+/// The vote in the answer to an attempt, from which `fencing` learns.
+pub(crate) fn vote(
+    answer: FencedAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    fencing: Option<&mut Fencing>,
+) -> Option<Vote> {
+    Some(match answer {
+        FencedAnswer::Granted => Vote::Granted,
+        FencedAnswer::Own => claim.note_twin(master),
+        FencedAnswer::Failed(failure) => Vote::Failed(failure),
+        FencedAnswer::Refused(_) if claim.votes == Votes::Void => return None,
+        FencedAnswer::Refused(state) => {
+            if let Some(failure) = fencing.and_then(|fencing| fencing.note_refusal(master, state)) {
+                claim.failures.push((master, failure));
+            }
+            Vote::Refused { holder: state.holder }
+        }
+    })
+}
+
+/// The objection to the token in a refusal, if there is one.
+fn token_refusal(state: FenceState, token: FencingToken) -> Option<TokenRefusal> {
+    let by = Duration::from_micros(state.time_us.abs_diff(token.as_u64()));
+    match state.refusal {
+        Refusal::Busy => None,
+        Refusal::Stale => Some(TokenRefusal::Stale),
+        Refusal::Past => Some(TokenRefusal::Past { by }),
+        Refusal::Future => Some(TokenRefusal::Future { by }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF_US: u64 = 1_000;
+
+    fn fencing(wall_us: u64) -> Fencing {
+        let mut fencing = Fencing::new();
+        fencing.begin_attempt(wall_us, MasterSet::EMPTY);
+        fencing
+    }
+
+    fn state(refusal: Refusal, fence: u64, time_us: u64) -> FenceState {
+        FenceState { refusal, fence, holder: HolderTtl::Unknown, time_us }
+    }
+
+    /// The answers of masters to a token, then the token after it.
+    fn next(fencing: &mut Fencing, granted: usize, answers: &[FenceState]) -> u64 {
+        let master = |index| MasterId::new(index).expect("small");
+        fencing
+            .refusals
+            .extend(answers.iter().enumerate().map(|(index, state)| (master(granted + index), *state)));
+        let tally = Tally { granted: MasterSet::first(granted), ..Tally::default() };
+        let time = fencing.learn(&tally, HALF_US);
+        fencing.begin_attempt(time, MasterSet::EMPTY).as_u64()
+    }
+
+    #[test]
+    fn the_next_token_exceeds_all_reported_fences() {
+        let stale = |fence| state(Refusal::Stale, fence, 50_000);
+        assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_300), stale(50_200)]), 50_301);
+        assert_eq!(next(&mut fencing(50_000), 1, &[stale(50_000), stale(50_000)]), 50_001);
+    }
+
+    #[test]
+    fn an_unpassable_fence_is_left_to_its_master() {
+        let answers = [state(Refusal::Stale, 90_000, 50_000), state(Refusal::Stale, 50_001, 50_000)];
+        assert_eq!(next(&mut fencing(50_000), 1, &answers), 50_002);
+    }
+
+    #[test]
+    fn the_next_token_follows_the_clocks_of_a_quorum() {
+        let (now, ahead) = (50_000, 3_600_050_000);
+        let future = state(Refusal::Future, 0, now);
+        // One master's clock is an hour ahead, and so is the client's.
+        assert_eq!(next(&mut fencing(ahead), 1, &[future, future]), now);
+        // The client's alone is wrong.
+        assert_eq!(next(&mut fencing(ahead), 0, &[future, future, future]), now);
+        let past = |time_us| state(Refusal::Past, 0, time_us);
+        assert_eq!(next(&mut fencing(1), 0, &[past(now), past(ahead), past(now + 3)]), now + 3);
+    }
+
+    #[test]
+    fn clocks_beyond_all_bounds_still_give_a_token() {
+        let now = Instant::now();
+        let mut clock = WallClock::unset(now);
+        clock.set(now, Duration::MAX);
+        clock.learn(now, u64::MAX);
+        let mut fencing = Fencing::new();
+        fencing.floor = u64::MAX - 1;
+        let token = |fencing: &mut Fencing, clock: &WallClock| {
+            fencing.begin_attempt(clock.masters_us(now), MasterSet::EMPTY)
+        };
+        assert_eq!(token(&mut fencing, &clock), FencingToken::near(u64::MAX));
+        fencing.floor = 0;
+        clock.learn(now, 0);
+        assert_eq!(token(&mut fencing, &clock), FencingToken::near(1));
+    }
+
+    #[test]
+    fn each_row_of_attempts_may_renumber_anew() {
+        let mut fencing = fencing(1);
+        for _ in 0..3 {
+            let count = (0..10).filter(|_| fencing.may_renumber()).count();
+            assert_eq!(count, limits::RENUMBERING_COUNT_MAX as usize);
+            fencing.end_row(&mut Vec::new());
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! A lock that is held: its extension, its repair, its renewals, and the report of its loss.
+//!
+//! A repair asks masters again for a lock that they missed while they were away, so that more of them may
+//! be lost without harm. Only for a lock that is valid and of which a quorum is known to have the key: then
+//! it is nobody else's to take. One that masters have shown to be lost, or that was broken by force, is not
+//! put back. The key that is put back ends with those of the other masters. The fence of a fenced lock is
+//! set with it.
+//!
+//! The loss is reported by the local clock, a tenth of the validity before it ends, whatever the masters
+//! answer; or at once, when masters that cannot have the key leave no quorum.
+
+use std::time::{Duration, Instant};
+
+use super::Locks;
+use super::claim::{Claim, Votes};
+use super::mode;
+use super::op::{Extension, Held, Op};
+use super::renewal::{Extended, Renewal};
+use super::slab::Id;
+use super::{counting, reports};
+use crate::engine::core::Core;
+use crate::engine::ground::Ground;
+use crate::engine::masters::link::Link;
+use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::request::Outcome;
+use crate::engine::waiting::parking::Parked;
+use crate::engine::waiting::turns;
+use crate::error::{ExtendError, Round};
+use crate::limits;
+use crate::lock::command::scripts::Script;
+use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
+use crate::mutants::mutant;
+
+/// Takes an extension.
+pub(crate) fn submit_extend(core: &mut Core, id: Id, ttl: Duration) {
+    let started = core.ground.config.ttl(ttl).map_err(ExtendError::Input);
+    if let Err(error) = started.and_then(|ttl| start_extend(core, id, ttl)) {
+        core.ground.report_outcome(id, Outcome::Extend(Err(error)));
+    } else {
+        decide_extend(core, id);
+        core.locks.arm(&mut core.ground, id);
+    }
+    // The validity may end sooner now than the next waiter in the queue expects.
+    turns::tend_queue_of(&mut core.ground, &core.masters.fleet, &mut core.locks, id);
+}
+
+/// Queues the extension on every usable master that may hold the key and will not cut it short
+/// afterwards.
+fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
+    let Core { ground, masters, locks } = core;
+    let now = ground.now;
+    let max_hold = ground.config.max_hold;
+    let op = locks.ops.find_mut(id).ok_or(ExtendError::NotHeld)?;
+    let claim_id = op.claim;
+    let held = op.held_mut().ok_or(ExtendError::NotHeld)?;
+    let claim = locks.claims.get_mut(claim_id);
+    // A renewal gives way to the caller's own.
+    if held.extension.is_some_and(|extension| !extension.is_renewal) {
+        return Err(ExtendError::Busy);
+    }
+    if now >= held.valid_until && !mutant!(ExtensionAfterDeadline) {
+        return Err(ExtendError::Expired);
+    }
+    if (now - held.since).saturating_add(ttl.as_duration()) > max_hold {
+        return Err(ExtendError::HoldLimit { max_hold });
+    }
+    let extended_until = now + ttl.validity();
+    let answer_limit = masters.fleet.answer_limit(ttl);
+    let deadline = (now + answer_limit).min(held.valid_until);
+    held.round = held.round.wrapping_add(1);
+    let round = held.round;
+    // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
+    if extended_until < held.valid_until && !mutant!(ShorterExtensionIgnored) {
+        held.ttl = ttl;
+        op.move_validity(extended_until);
+    }
+    op.asked.ttl = ttl;
+    claim.note_ttl(now, ttl, answer_limit);
+    claim.failures.clear();
+    let mut tally = Tally { refused: claim.absent(masters.fleet.all), ..Tally::default() };
+    let unsure = claim.may_cut_short(ttl.as_millis()).union(claim.doubts.twins);
+    let holders = claim.holders().intersection(masters.fleet.usable).without(unsure).without(tally.refused);
+    let owed = Owed::round(Verb::Extend, claim.kind.tag(), round, id);
+    let sent = mode::send_extend(&mut masters.fleet, holders, owed, claim, ttl, Script::Sha);
+    claim.doubts.owes_extension = claim.doubts.owes_extension.union(sent);
+    for link in masters.fleet.links() {
+        let master = link.master;
+        let is_absent = tally.refused.contains(master);
+        if sent.contains(master) || (is_absent && claim.asked.contains(master)) {
+            continue;
+        }
+        if !is_absent {
+            tally.failed.insert(master);
+        }
+        let failure = why_unsent(link, claim, unsure, masters.fleet.usable);
+        claim.failures.push((master, failure));
+    }
+    let extension = Extension { deadline, valid_until: extended_until, tally, is_renewal: false };
+    op.held_mut().expect("it is held").extension = Some(extension);
+    Ok(())
+}
+
+/// Why a master was not sent an extension.
+fn why_unsent(link: &Link, claim: &Claim, unsure: MasterSet, usable: MasterSet) -> Failure {
+    let master = link.master;
+    if !claim.asked.contains(master) {
+        Failure::NotHeld
+    } else if claim.doubts.twins.contains(master) {
+        Failure::SameServer
+    } else if !usable.contains(master) {
+        link.absence()
+    } else if unsure.contains(master) {
+        Failure::ConnectionLost
+    } else {
+        Failure::QueueFull
+    }
+}
+
+/// The vote of a master on an extension, also one whose round is over.
+pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32, vote: Vote) {
+    let Some(op) = core.locks.ops.find_mut(id) else { return };
+    let claim_id = op.claim;
+    let Some(held) = op.held_mut() else { return };
+    let claim = core.locks.claims.get_mut(claim_id);
+    let is_twin = vote == Vote::Granted && claim.doubts.twins.contains(master);
+    let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
+    match vote {
+        // Whichever round it answers: this master no longer holds the key.
+        Vote::Refused { .. } => claim.note_gone(master),
+        // Also after the verdict: this master holds it for as long as the others.
+        Vote::Granted if held.round == round => claim.tally.granted.insert(master),
+        _ => {}
+    }
+    if held.round != round {
+        return;
+    }
+    claim.doubts.owes_extension.remove(master);
+    let Some(extension) = held.extension.as_mut() else {
+        if matches!(vote, Vote::Refused { .. }) {
+            repair_op(core, master, id);
+            check_loss(core, id);
+        }
+        return;
+    };
+    match vote {
+        Vote::Granted => extension.tally.granted.insert(master),
+        Vote::Refused { .. } => extension.tally.refused.insert(master),
+        Vote::Failed(failure) => {
+            extension.tally.granted.remove(master);
+            extension.tally.failed.insert(master);
+            claim.failures.push((master, failure));
+        }
+        Vote::Pending => unreachable!("it is the vote of a reply"),
+    }
+    decide_extend(core, id);
+}
+
+/// Votes have come that may decide the extension under way.
+fn decide_extend(core: &mut Core, id: Id) {
+    let now = core.ground.now;
+    let quarantined = core.masters.fleet.quarantined(now);
+    let op = core.locks.ops.get_mut(id);
+    let (claim_id, ttl) = (op.claim, op.asked.ttl);
+    let held = op.held_mut().expect("only a held lock is extended");
+    let Extension { valid_until: extended_until, tally, is_renewal, .. } =
+        held.extension.expect("an extension is under way");
+    let verdict = match tally.verdict(core.masters.fleet.count(), quarantined) {
+        Verdict::NoQuorum | Verdict::Contended
+            if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
+        {
+            Verdict::Granted
+        }
+        Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
+        verdict => verdict,
+    };
+    let spare = core.masters.fleet.spare();
+    // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
+    let is_lost = tally.refused.count() > spare;
+    // An answer that is still to come may prove it.
+    let may_be_lost = core.masters.fleet.all.without(tally.granted.union(tally.failed)).count() > spare;
+    let is_complete = tally.heard() == core.masters.fleet.all;
+    if verdict == Verdict::Open || (verdict != Verdict::Granted && !is_lost && may_be_lost && !is_complete) {
+        return;
+    }
+    held.extension = None;
+    let before = (held.valid_until, held.ttl);
+    // The lock must be valid still: one that was called lost never comes back (I11).
+    let is_valid = now < held.valid_until || mutant!(ExtensionAfterDeadline);
+    let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
+        let mut valid_until = extended_until;
+        if mutant!(ExtensionFromReply) {
+            valid_until = now + ttl.validity();
+        }
+        if !mutant!(LossReportsOldTtl) {
+            held.ttl = ttl;
+        }
+        op.move_validity(valid_until);
+        Ok(valid_until)
+    } else {
+        let claim = core.locks.claims.get(claim_id);
+        let report = reports::report(&core.masters.fleet, now, Round::Extend, claim, &tally);
+        Err(match verdict {
+            Verdict::Granted => ExtendError::Expired,
+            _ if is_lost => ExtendError::Lost(report),
+            Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
+        })
+    };
+    if is_renewal {
+        report_renewal(&mut core.ground, &core.locks, id, &result);
+    }
+    match &result {
+        Ok(_) => {
+            counting::count_extension(&mut core.ground, &mut core.locks, id, before);
+            settle_extension(core, id, &tally);
+        }
+        Err(error) => {
+            core.ground.stats.extensions_failed += 1;
+            if let ExtendError::Lost(_) = error {
+                end_validity(core, id);
+            }
+        }
+    }
+    follow_extension(&mut core.ground, &mut core.locks, id, result.is_ok());
+    if !is_renewal {
+        core.ground.report_outcome(id, Outcome::Extend(result));
+    }
+}
+
+/// An answer came after its round: ends the validity if it proves that the lock is lost.
+fn check_loss(core: &mut Core, id: Id) {
+    let Core { ground, masters, locks } = core;
+    let op = locks.ops.get(id);
+    let claim = locks.claims.get(op.claim);
+    let absent = claim.absent(masters.fleet.all);
+    if absent.count() > masters.fleet.spare() {
+        if op.held().is_some_and(|held| ground.now < held.valid_until) {
+            let granted = claim.tally.granted.without(absent);
+            let tally = Tally { granted, refused: absent, ..Tally::default() };
+            let report = reports::report(&masters.fleet, ground.now, Round::Extend, claim, &tally);
+            report_renewal(ground, locks, id, &Err(ExtendError::Lost(report)));
+        }
+        end_validity(core, id);
+        follow_extension(&mut core.ground, &mut core.locks, id, false);
+    }
+}
+
+/// The lock is lost.
+fn end_validity(core: &mut Core, id: Id) {
+    let Core { ground, masters, locks } = core;
+    let op = locks.ops.get_mut(id);
+    let held = op.held_mut().expect("only a held lock has a validity");
+    if !mutant!(ProvenLossStaysValid) {
+        let end = ground.now.min(held.valid_until);
+        if mutant!(LossUnpublished) {
+            held.valid_until = end;
+        } else {
+            op.move_validity(end);
+        }
+    }
+    counting::note_lost(ground, locks, id);
+    report_loss(ground, locks, id);
+    turns::tend_queue_of(ground, &masters.fleet, locks, id);
+}
+
+/// Only masters that were extended hold the lock for all of its new validity. Where the key was gone it
+/// is put back.
+fn settle_extension(core: &mut Core, id: Id, tally: &Tally) {
+    let claim = core.locks.claims.get_mut(core.locks.ops.get(id).claim);
+    if !mutant!(MarginKeptByExtension) {
+        claim.tally.granted = tally.granted;
+    }
+    if !mutant!(LateSetAfterExtension) {
+        claim.votes = Votes::Void;
+    }
+    let gone = tally.refused.without(claim.refused());
+    gone.iter().for_each(|master| repair_op(core, master, id));
+}
+
+/// The extension's time is over: who has not answered has failed.
+fn miss_extend(core: &mut Core, id: Id) {
+    let op = core.locks.ops.get_mut(id);
+    let (claim_id, ttl) = (op.claim, op.asked.ttl);
+    let extension =
+        op.held_mut().and_then(|held| held.extension.as_mut()).expect("an extension is under way");
+    let started = extension.valid_until - ttl.validity();
+    let claim = core.locks.claims.get_mut(claim_id);
+    let limit = claim.answer_limit;
+    let missing = core.masters.fleet.all.without(extension.tally.heard());
+    for master in missing.iter() {
+        extension.tally.failed.insert(master);
+        claim.failures.push((master, Failure::NoAnswer { limit }));
+    }
+    if core.ground.now - started >= limit {
+        missing.iter().for_each(|master| core.masters.fleet.note_missed(&mut core.ground, master, limit));
+    }
+    decide_extend(core, id);
+}
+
+/// Something may be due for a lock that is held.
+pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
+    let now = core.ground.now;
+    let held = core.locks.held(id);
+    if held.extension.is_some_and(|extension| extension.deadline <= now) {
+        miss_extend(core, id);
+    }
+    if core.locks.held(id).warn_at().is_some_and(|at| at <= now) {
+        report_loss(&mut core.ground, &mut core.locks, id);
+    }
+    let held = core.locks.held(id);
+    let is_due = held.renewal.and_then(|renewal| renewal.renew_at).is_some_and(|at| at <= now);
+    if is_due && held.extension.is_none() {
+        renew(core, id);
+    }
+}
+
+/// Sends an extension whose outcome is reported only if the caller asked for it. It is one like the
+/// caller's own, which replaces it; one that fails is tried again until the validity ends.
+fn renew(core: &mut Core, id: Id) {
+    let op = core.locks.ops.get_mut(id);
+    let Some(Held { renewal: Some(renewal), valid_until, .. }) = op.held_mut() else {
+        unreachable!("only a held lock that is kept is renewed")
+    };
+    let Some(ttl) =
+        renewal.next_ttl(core.ground.now, *valid_until, core.ground.config.drift, core.ground.config.max_ttl)
+    else {
+        return report_renewals_end(&mut core.ground, &core.locks, id);
+    };
+    extend_as_renewal(core, id, ttl);
+}
+
+/// Sends an extension that nobody but the keeping of the lock asks for.
+fn extend_as_renewal(core: &mut Core, id: Id, ttl: Ttl) {
+    if let Err(error) = start_extend(core, id, ttl) {
+        // The validity has ended, or the longest hold is reached.
+        return report_renewal(&mut core.ground, &core.locks, id, &Err(error));
+    }
+    if let Some(Held { valid_until, extension: Some(extension), .. }) = core.locks.ops.get_mut(id).held_mut()
+    {
+        extension.is_renewal = true;
+        if mutant!(RenewalWithoutLimit) {
+            extension.deadline = *valid_until;
+        }
+    }
+    decide_extend(core, id);
+}
+
+/// A connection broke over which an extension may have asked. Here, too, even a grant is void: a restart may
+/// have taken the key since.
+pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) {
+    let held = core.locks.held(id);
+    let round = held.round;
+    let Some(extension) = held.extension else { return };
+    if !extension.tally.refused.union(extension.tally.failed).contains(master) {
+        handle_vote(core, master, id, round, Vote::Failed(Failure::ConnectionLost));
+    }
+}
+
+/// A master can be asked again, over a new connection or after a silence.
+pub(crate) fn repair(core: &mut Core, master: MasterId) {
+    if mutant!(ForcedDeletionAgain) {
+        core.repeat_forced_deletions(master);
+    }
+    for id in core.locks.ops.ids() {
+        repair_op(core, master, id);
+    }
+}
+
+/// Sends the `SET` of a lock to a master that is not known to hold it for all of its validity.
+pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
+    let Core { ground, masters, locks } = core;
+    let op = locks.ops.get(id);
+    let Some(&Held { valid_until, extension, round, .. }) = op.held() else { return };
+    let claim = locks.claims.get_mut(op.claim);
+    let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
+    // Its entry may still be served there, or its park come late.
+    let may_stand = |parked: &Parked| parked.may_stand(ground.now, master, ground.config.drift);
+    let is_parked = claim.parked.as_deref().is_some_and(may_stand) && !mutant!(RepairWhileParked);
+    // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
+    let is_proven = claim.tally.granted.has(masters.fleet.quorum) || mutant!(RepairUnproven);
+    if ground.now >= valid_until
+        || is_known
+        || is_parked
+        || !is_proven
+        || !masters.fleet.usable.contains(master)
+    {
+        return;
+    }
+    // An extension under way may succeed or fail: the grant is to be true in either case.
+    let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
+    let left = end + ground.config.drift.of(op.asked.ttl.as_duration()) - ground.now;
+    let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
+        return;
+    };
+    let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
+    let sent = mode::send_repair(&mut masters.fleet, only, owed, claim, left_ms);
+    claim.note_repair(sent);
+}
+
+/// The answer to a `SET` that was sent again. Only a grant says anything: a key in the way may be this
+/// lock's own, from a `SET` whose answer was lost with its connection. An extension sent since has an
+/// answer of its own.
+pub(crate) fn handle_repair_vote(core: &mut Core, master: MasterId, id: Id, round: u32, vote: &Vote) {
+    let Core { ground, locks, .. } = core;
+    let Some(op) = locks.ops.find(id) else { return };
+    let Some(held) = op.held() else { return };
+    let claim = locks.claims.get_mut(op.claim);
+    claim.doubts.owes_repair.remove(master);
+    if held.round != round {
+        return;
+    }
+    if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
+        claim.record(master, vote.clone());
+        ground.stats.repairs += 1;
+    }
+}
+
+fn whole_ms(time: Duration) -> Option<u64> {
+    u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0)
+}
+
+/// Keeps a held lock from now on, for `max_hold` in all.
+pub(crate) fn begin_renewal(
+    ground: &mut Ground,
+    locks: &mut Locks,
+    id: Id,
+    since: Instant,
+    max_hold: Duration,
+) {
+    let held = locks.ops.get_mut(id).held_mut().expect("a lock that is kept is held");
+    let max_hold = max_hold.min(ground.config.max_hold);
+    let hold_until = since.checked_add(max_hold).unwrap_or(since + limits::FOREVER);
+    let renewal = held.renewal.insert(Renewal::new(held.ttl, hold_until));
+    renewal.plan(ground.now, since, held.ttl, ground.ticks, &mut ground.rng);
+    locks.arm(ground, id);
+}
+
+/// Reports each renewal of a held lock from now on; also that none follows, if the last one was before
+/// this.
+#[cold]
+#[inline(never)]
+pub(crate) fn submit_report_renewals(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    if let Some(op) = locks.ops.find_mut(id)
+        && let Some(Held { renewal: Some(renewal), valid_until, extension, .. }) = op.held_mut()
+    {
+        renewal.is_reported = true;
+        if extension.is_none() && ground.now < *valid_until {
+            report_renewals_end(ground, locks, id);
+        }
+    }
+}
+
+/// Reports the loss of a held lock, once.
+pub(crate) fn submit_notify_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    if let Some(held) = locks.ops.find_mut(id).and_then(Op::held_mut) {
+        held.notifies_loss = true;
+        locks.arm(ground, id);
+    }
+}
+
+/// An extension has its verdict: plans what follows for a lock that is kept.
+fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended: bool) {
+    let op = locks.ops.get_mut(id);
+    let ttl = op.asked.ttl;
+    let held = op.held_mut().expect("it was held to be extended");
+    let (valid_until, held_ttl) = (held.valid_until, held.ttl);
+    let Some(renewal) = &mut held.renewal else { return };
+    let extended = Extended { valid_until, ttl, held_ttl, is_extended };
+    renewal.follow(ground.now, extended, ground.config.drift, ground.ticks, &mut ground.rng);
+    if ground.now < valid_until {
+        report_renewals_end(ground, locks, id);
+    }
+    locks.arm(ground, id);
+}
+
+/// Reports how a renewal ended, if the caller asked for it.
+fn report_renewal(ground: &mut Ground, locks: &Locks, id: Id, result: &Result<Instant, ExtendError>) {
+    if locks.held(id).renewal.is_some_and(|renewal| renewal.is_reported) {
+        ground.report_outcome(id, Outcome::Renewal(result.clone()));
+    }
+}
+
+/// Reports that the longest hold lets no renewal follow, if that is so.
+fn report_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
+    if let Held { renewal: Some(renewal), since, .. } = locks.held(id)
+        && renewal.renew_at.is_none()
+        && !mutant!(RenewalEndUnreported)
+    {
+        let limit = ExtendError::HoldLimit { max_hold: renewal.hold_until - *since };
+        report_renewal(ground, locks, id, &Err(limit));
+    }
+}
+
+/// Reports, once, that a lock is lost or about to be, and keeps it no longer.
+fn report_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    let Some(held) = locks.ops.get_mut(id).held_mut() else { return };
+    let valid_until = held.valid_until;
+    if std::mem::take(&mut held.notifies_loss) {
+        if !mutant!(KeptAfterLoss) {
+            held.renewal = None;
+        }
+        ground.report_outcome(id, Outcome::Lost(valid_until));
+        counting::note_near_loss(ground, locks, id, valid_until.saturating_duration_since(ground.now));
+    }
+}

@@ -1,0 +1,423 @@
+//! Mode of a lock: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions
+//! and knows no more.
+//!
+//! | | plain | fenced | shared |
+//! | --- | --- | --- | --- |
+//! | waits in the engine's own queue | yes | yes | no |
+//! | may be handed over by a swap | yes | no | in no queue, so it never is |
+//! | a refusal reports the holder's time | no | yes | yes |
+//! | a refusal may be for another reason than a holder | no | its token | no |
+
+use std::time::Instant;
+
+use super::claim::Claim;
+use super::fence::{self, Fencing};
+use super::kind::{AttemptAnswer, Kind, Tag};
+use super::sharing;
+use super::slab::Id;
+use crate::engine::masters::fleet::Fleet;
+use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::masters::wall_clock::WallClock;
+use crate::lock::command::entry::AcquireTail;
+use crate::lock::command::fenced::{FenceState, encode_fenced_acquire, encode_fenced_repair};
+use crate::lock::command::park::{
+    encode_fenced_release_serve, encode_release_serve, encode_shared_acquire_queue,
+    encode_shared_release_serve, encode_swap_parked, encode_unpark,
+};
+use crate::lock::command::scripts::Script;
+use crate::lock::command::shared::encode_shared_extend;
+use crate::lock::command::{ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release};
+use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
+use crate::mutants::mutant;
+use crate::options::{Mode, Options, WaitPolicy};
+
+/// Reports gathered about the key that was in the way of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HoldersKnown {
+    /// All that masters report of it.
+    All,
+    /// Nothing: they are to be asked.
+    None,
+}
+
+/// The mode of an acquisition, and of the lock that comes of it.
+#[derive(Debug)]
+pub(crate) enum ModeState {
+    /// One owner alone.
+    Plain,
+    /// One owner alone, with a number that rises from owner to owner.
+    Fenced(Fencing),
+    /// A reader's, together with others.
+    Shared,
+}
+
+impl ModeState {
+    pub(crate) const fn new(mode: Mode) -> Self {
+        match mode {
+            Mode::Plain => Self::Plain,
+            Mode::Fenced => Self::Fenced(Fencing::new()),
+            Mode::Shared => Self::Shared,
+        }
+    }
+
+    /// Whether its waiters form a queue within the engine: readers do not wait for each other.
+    #[inline]
+    pub(crate) const fn is_queued(&self) -> bool {
+        !matches!(self, Self::Shared)
+    }
+
+    /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
+    /// is.
+    pub(crate) const fn may_be_handed_over(&self) -> bool {
+        !matches!(self, Self::Fenced(_))
+    }
+
+    /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
+    #[inline]
+    pub(crate) fn excluded(&self) -> MasterSet {
+        match self {
+            Self::Fenced(fencing) => fencing.quarantined,
+            Self::Plain | Self::Shared => MasterSet::EMPTY,
+        }
+    }
+
+    /// An attempt begins: returns the kind of its claim.
+    pub(crate) fn begin_attempt(
+        &mut self,
+        fleet: &Fleet,
+        now: Instant,
+        wall_clock: &WallClock,
+        is_retry: bool,
+        holders: &mut Vec<(MasterId, HolderTtl)>,
+    ) -> Kind {
+        match self {
+            Self::Plain => Kind::Plain,
+            Self::Fenced(fencing) => {
+                let mut quarantined = fleet.quarantined_at(now);
+                if mutant!(FenceOfQuarantine) {
+                    quarantined = MasterSet::EMPTY;
+                }
+                if mutant!(RetryForgetsQuarantine) && is_retry {
+                    quarantined = MasterSet::EMPTY;
+                }
+                Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now), quarantined))
+            }
+            Self::Shared => {
+                holders.clear();
+                Kind::Shared
+            }
+        }
+    }
+
+    /// The masters on which a holder is in the way of an attempt that no quorum granted, if masters may have
+    /// refused it for another reason.
+    pub(crate) fn judge(
+        &mut self,
+        now: Instant,
+        wall_clock: &mut WallClock,
+        tally: &Tally,
+        half_us: u64,
+    ) -> Option<MasterSet> {
+        match self {
+            Self::Fenced(fencing) => Some(fencing.judge(now, wall_clock, tally, half_us)),
+            Self::Plain | Self::Shared => None,
+        }
+    }
+
+    /// Whether another attempt may follow without a pause, where [`ModeState::judge`] found nobody; counts it
+    /// if so.
+    pub(crate) fn may_repeat(&mut self) -> bool {
+        match self {
+            Self::Fenced(fencing) => fencing.may_renumber(),
+            Self::Plain | Self::Shared => false,
+        }
+    }
+
+    /// An attempt failed: leaves in `holders` what masters reported of the key in the way.
+    pub(crate) fn gather_holders(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) -> HoldersKnown {
+        match self {
+            Self::Plain => {
+                holders.clear();
+                HoldersKnown::None
+            }
+            Self::Fenced(fencing) => {
+                holders.clear();
+                fencing.end_row(holders);
+                HoldersKnown::All
+            }
+            // They were reported with each refusal.
+            Self::Shared => HoldersKnown::All,
+        }
+    }
+
+    /// A master that is in quarantine now is sent the attempt under way.
+    pub(crate) fn note_quarantined(&mut self, master: MasterId) {
+        if let Self::Fenced(fencing) = self {
+            fencing.quarantined.insert(master);
+        }
+    }
+
+    /// A master refused the token of a parked attempt.
+    pub(crate) fn note_refusal(&mut self, master: MasterId, state: FenceState) {
+        if let Self::Fenced(fencing) = self {
+            fencing.note_refusal(master, state);
+        }
+    }
+
+    /// Whether a parked attempt needs another token at once: masters refuse this one, which would be a quorum
+    /// with those that granted it.
+    pub(crate) fn wants_new_token(
+        &mut self,
+        now: Instant,
+        wall_clock: &mut WallClock,
+        tally: &Tally,
+        quorum: usize,
+        half_us: u64,
+    ) -> bool {
+        let Self::Fenced(fencing) = self else { return false };
+        let refusing = fencing.refusing();
+        if refusing.is_empty() {
+            fencing.end_row(&mut Vec::new());
+        }
+        let wants = !refusing.is_empty() && refusing.union(tally.granted).has(quorum);
+        if wants {
+            fencing.judge(now, wall_clock, tally, half_us);
+        }
+        wants && fencing.may_renumber()
+    }
+}
+
+/// Whether the mode and the waiting policy go together.
+pub(crate) const fn check(options: &Options) -> Result<(), InputError> {
+    match (options.policy, options.mode) {
+        _ if options.has_two_modes => Err(InputError::SharedFenced),
+        (WaitPolicy::Cohort, _) | (WaitPolicy::Fair, Mode::Plain) => Ok(()),
+        (WaitPolicy::Fair, Mode::Fenced) => Err(InputError::FairAndFenced),
+        (WaitPolicy::Fair, Mode::Shared) => Err(InputError::SharedFair),
+    }
+}
+
+/// State of an operation that answers to its attempts update.
+pub(crate) struct Learner<'a> {
+    pub(crate) mode: &'a mut ModeState,
+    pub(crate) holders: &'a mut Vec<(MasterId, HolderTtl)>,
+}
+
+/// The vote in a master's answer to an attempt, from which the operation learns more, unless it is over.
+/// `None` where the answer decides nothing any more.
+pub(crate) fn vote(
+    answer: AttemptAnswer,
+    master: MasterId,
+    claim: &mut Claim,
+    op: Option<Learner<'_>>,
+) -> Option<Vote> {
+    match answer {
+        AttemptAnswer::Fenced(answer) => {
+            let fencing = op.and_then(|op| match op.mode {
+                ModeState::Fenced(fencing) => Some(fencing),
+                ModeState::Plain | ModeState::Shared => None,
+            });
+            fence::vote(answer, master, claim, fencing)
+        }
+        AttemptAnswer::Shared(vote) => sharing::vote(vote, master, claim, op.map(|op| op.holders)),
+    }
+}
+
+/// Queues the request of an attempt that has a script; returns the masters that had room for it.
+pub(crate) fn send_attempt(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+    script: Script,
+) -> MasterSet {
+    let (entry, ttl_ms, prefix_size) = (&claim.entry, ttl.as_millis(), fleet.config.prefix.len());
+    match claim.kind {
+        Kind::Plain => unreachable!("its attempt has no script"),
+        Kind::Fenced(token) => {
+            let fence = fence::fence(&fleet.config, token);
+            fleet.queue(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence))
+        }
+        Kind::Shared => {
+            fleet.queue(to, owed, |out| encode_shared_acquire_queue(out, script, entry, ttl_ms, prefix_size))
+        }
+    }
+}
+
+/// Queues the release of a claim on those of `to` that are ready; returns those that had room for it.
+#[inline(always)]
+pub(crate) fn send_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    if claim.parked.is_some() {
+        return send_parked_release(fleet, to, id, claim);
+    }
+    send_usual_release(fleet, to, id, claim)
+}
+
+/// The same for a claim that masters may have parked: there its entry goes, or its key.
+#[cold]
+#[inline(never)]
+fn send_parked_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    let parked = claim.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.masters);
+    let owed = Owed::round(Verb::Release, Tag::Parked, 0, id);
+    let sent = send_unpark(fleet, to.intersection(parked), owed, claim, Script::Sha);
+    sent.union(send_usual_release(fleet, to.without(parked), id, claim))
+}
+
+/// Queues the end of a parked round on those of `to` that are ready; returns those that had room for it.
+pub(crate) fn send_unpark(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    script: Script,
+) -> MasterSet {
+    let prefix_size = fleet.config.prefix.len();
+    // The fence of a lock that was held is raised.
+    let fence = match (claim.kind, &claim.parked) {
+        (Kind::Fenced(token), Some(parked)) if parked.was_held => Some(fence::fence(&fleet.config, token)),
+        _ => None,
+    };
+    let mut left = to.intersection(fleet.ready);
+    let mut sent = MasterSet::EMPTY;
+    // Nearly always its place is the same on all.
+    while let Some(first) = left.iter().next() {
+        let at_us = claim.entry_at(first, 0);
+        let same: MasterSet = left.iter().filter(|master| claim.entry_at(*master, 0) == at_us).collect();
+        sent = sent.union(fleet.queue(same, owed, |out| {
+            encode_unpark(out, script, &claim.entry, at_us, fence.as_ref(), prefix_size);
+        }));
+        left = left.without(same);
+    }
+    sent
+}
+
+/// Queues the swap of a token that was parked on these masters; returns those that had room for it.
+pub(crate) fn send_parked_swap(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    old: &Claim,
+    new: &Claim,
+    ttl: Ttl,
+    script: Script,
+) -> MasterSet {
+    let prefix_size = fleet.config.prefix.len();
+    let sent = to.iter().map(|master| {
+        fleet.queue(MasterSet::only(master), owed, |out| {
+            encode_swap_parked(
+                out,
+                script,
+                &old.entry,
+                &new.entry,
+                old.entry_at(master, 0),
+                ttl,
+                prefix_size,
+            );
+        })
+    });
+    sent.fold(MasterSet::EMPTY, MasterSet::union)
+}
+
+#[inline(always)]
+fn send_usual_release(fleet: &mut Fleet, to: MasterSet, id: Id, claim: &Claim) -> MasterSet {
+    let owed = Owed::round(Verb::Release, claim.kind.tag(), 0, id);
+    match claim.kind {
+        Kind::Plain if !claim.serves => fleet.send_release(to, owed, &claim.entry),
+        _ => send_scripted_release(fleet, to, owed, claim, Script::Sha),
+    }
+}
+
+/// Queues the script of a release; that of a plain lock, whose first release may be a native command, in
+/// full.
+#[cold]
+#[inline(never)]
+pub(crate) fn send_scripted_release(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    script: Script,
+) -> MasterSet {
+    let (to, entry) = (to.intersection(fleet.ready), &claim.entry);
+    let prefix_size = fleet.config.prefix.len();
+    match claim.kind {
+        Kind::Plain if claim.serves => {
+            fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, prefix_size))
+        }
+        Kind::Plain => fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry)),
+        Kind::Fenced(token) => {
+            let fence = fence::fence(&fleet.config, token);
+            fleet.queue(to, owed, |out| encode_fenced_release_serve(out, script, entry, &fence))
+        }
+        Kind::Shared => {
+            fleet.queue(to, owed, |out| encode_shared_release_serve(out, script, entry, prefix_size))
+        }
+    }
+}
+
+/// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Text`
+/// says that it is sent once more, with the script in full.
+pub(crate) fn send_extend(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl: Ttl,
+    script: Script,
+) -> MasterSet {
+    let entry = &claim.entry;
+    match (claim.kind, script) {
+        (Kind::Shared, _) => {
+            let to = to.intersection(fleet.ready);
+            fleet.queue(to, owed, |out| encode_shared_extend(out, script, entry, ttl.as_millis()))
+        }
+        (Kind::Plain | Kind::Fenced(_), Script::Sha) => {
+            fleet.send_compared(to, owed, |out, by| encode_extend(out, by, entry, ttl))
+        }
+        (Kind::Plain | Kind::Fenced(_), Script::Text) => {
+            fleet.queue(to, owed, |out| encode_extend(out, ExtendBy::Eval, entry, ttl))
+        }
+    }
+}
+
+/// Queues the rest of the time for which a lock is left on those of `to` that are ready; returns those that
+/// had room for it.
+pub(crate) fn send_rest(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    id: Id,
+    claim: &Claim,
+    rest: Ttl,
+    script: Script,
+) -> MasterSet {
+    let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id);
+    let owed = if script == Script::Text { owed.whole() } else { owed };
+    send_extend(fleet, to, owed, claim, rest, script)
+}
+
+/// Queues the command of a held lock for masters that missed it, with this TTL; returns those that had room
+/// for it.
+pub(crate) fn send_repair(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+    ttl_ms: u64,
+) -> MasterSet {
+    let (entry, prefix_size) = (&claim.entry, fleet.config.prefix.len());
+    match claim.kind {
+        Kind::Plain => {
+            let mut tail = AcquireTail::EMPTY;
+            tail.set(ttl_ms);
+            fleet.queue(to, owed, |out| encode_acquire(out, entry, &tail))
+        }
+        Kind::Fenced(token) => {
+            let fence = fence::fence(&fleet.config, token);
+            fleet.queue(to, owed, |out| encode_fenced_repair(out, entry, ttl_ms, &fence))
+        }
+        Kind::Shared => fleet.queue(to, owed, |out| {
+            encode_shared_acquire_queue(out, Script::Text, entry, ttl_ms, prefix_size)
+        }),
+    }
+}

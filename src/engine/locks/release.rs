@@ -1,0 +1,487 @@
+//! Releases: of a lock that is held, of an acquisition that is given up, and of what a failed attempt left.
+//!
+//! A release goes to every master that may hold the key, behind whatever was sent before, and again until
+//! each has answered or the key has expired (I9). So does the rest of the time that a lock is left for.
+//!
+//! A lock that is left for a time ends as a released one does, with another command: each master is sent the
+//! rest of the time as the key's TTL, over a new connection again, until it has answered. A master that has
+//! not answered when the time is over is sent a release. An answer counts if it comes within the answer limit
+//! of its sending: later, the master may have counted the rest from later, too, so it is sent what is left.
+
+use std::time::Instant;
+
+use super::Locks;
+use super::claim::{Counted, Course, NO_RELEASE, Votes};
+use super::leaving::Leaving;
+use super::mode::{send_release, send_rest};
+use super::op::OpState;
+use super::slab::Id;
+use super::{counting, deny, reports};
+use crate::engine::core::{Core, Step};
+use crate::engine::ground::Ground;
+use crate::engine::masters::Masters;
+use crate::engine::masters::link::Predecessor;
+use crate::engine::masters::owed::Owed;
+use crate::engine::request::{Left, Outcome, Released};
+use crate::engine::timers::claim_timer;
+use crate::error::{ExtendError, LeaveError, ReleaseError};
+use crate::limits;
+use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::park;
+use crate::lock::command::scripts::Script;
+use crate::lock::{MasterId, MasterSet, Vote};
+use crate::mutants::mutant;
+
+/// Ends an operation, and releases what it has or may get.
+#[inline(never)]
+pub(crate) fn submit(core: &mut Core, id: Id, awaited: bool) -> Step {
+    let Core { ground, locks, .. } = core;
+    if mutant!(ReleaseReportedAsLoss) {
+        locks.report_release_as_loss(ground, id);
+    }
+    if mutant!(RenewedAfterRelease) && locks.is_renewed(id) {
+        return Step::Done;
+    }
+    let Some(op) = locks.ops.find_mut(id) else {
+        report_nothing_left(ground, id, awaited);
+        return Step::Done;
+    };
+    match op.state() {
+        OpState::Releasing => Step::Done,
+        OpState::Held(held) if mutant!(ExpiredKeptForever) && ground.now >= held.valid_until => Step::Done,
+        _ => end(core, id, awaited),
+    }
+}
+
+/// Released before: nothing was left to release.
+#[cold]
+fn report_nothing_left(ground: &mut Ground, id: Id, awaited: bool) {
+    if awaited {
+        let nothing = Released { deleted: 0, absent: 0, unanswered: 0 };
+        ground.report_outcome(id, Outcome::Release(Ok(nothing)));
+    }
+}
+
+/// Ends an operation that goes on, whatever its state.
+#[inline(always)]
+fn end(core: &mut Core, id: Id, awaited: bool) -> Step {
+    let Core { ground, locks, .. } = core;
+    let op = locks.ops.get_mut(id);
+    let is_noted = op.is_noted;
+    // A lock that is over is counted as lost, and a noted one is timed or observed.
+    let mut is_usual = false;
+    if let Some(held) = op.held_mut() {
+        let under_way = held.extension.take();
+        if under_way.is_some_and(|extension| !extension.is_renewal) {
+            ground.report_outcome(id, Outcome::Extend(Err(ExtendError::NotHeld)));
+        }
+        is_usual = !is_noted && ground.now < held.valid_until;
+    } else if op.parking.is_some() {
+        return stop_waiting(core, id, awaited);
+    }
+    let claim_id = op.claim;
+    let Some(claim) = locks.claims.find_mut(claim_id).filter(|claim| claim.owner == Some(id)) else {
+        return stop_waiting(core, id, awaited);
+    };
+    if !locks.queues.leave_if_alone(id.index) {
+        return Step::PassOn { id, awaited };
+    }
+    let (op, claim) = if is_usual {
+        ground.stats.released += 1;
+        (op, claim)
+    } else {
+        counting::note_ended(ground, locks, id);
+        (locks.ops.get_mut(id), locks.claims.get_mut(claim_id))
+    };
+    let due = ground.now + claim.answer_limit;
+    if awaited {
+        op.enter(OpState::Releasing);
+    } else {
+        claim.owner = None;
+        locks.ops.free(id);
+    }
+    let is_under_way = release_claim(core, due, claim_id);
+    if awaited && !is_under_way {
+        settle(core, claim_id);
+    }
+    Step::Done
+}
+
+/// Ends an operation that waits, or whose last claim is being released already: it is in a queue, or between
+/// two attempts.
+#[cold]
+#[inline(never)]
+fn stop_waiting(core: &mut Core, id: Id, awaited: bool) -> Step {
+    leave_rounds(core, id);
+    let op = core.locks.ops.get(id);
+    if core.locks.claims.find(op.claim).is_some_and(|claim| claim.owner == Some(id)) {
+        return Step::Release { id, awaited };
+    }
+    core.ground.stats.abandoned += u64::from(!matches!(op.state(), OpState::Query));
+    deny::end_op(core, id);
+    report_nothing_left(&mut core.ground, id, awaited);
+    Step::Done
+}
+
+/// Releases what an attempt that is over may have left.
+#[cold]
+#[inline(never)]
+pub(crate) fn release_attempt(core: &mut Core, id: Id) {
+    let claim = core.locks.claims.get_mut(id);
+    claim.owner = None;
+    let due = core.ground.now + claim.answer_limit;
+    release_claim(core, due, id);
+}
+
+/// The wait is over, or the lock is held: ends the tokens of earlier rounds that no later one replaced.
+#[cold]
+#[inline(never)]
+pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
+    let op = core.locks.ops.get(id);
+    let Some(parking) = &op.parking else { return };
+    let (claim, running) = (op.claim, core.locks.claims.find(op.claim));
+    let is_held = running.and_then(|it| it.parked.as_ref()).is_none_or(|it| it.was_held);
+    let earlier: Vec<_> = parking.all_last().filter(|(_, last)| *last != claim).collect();
+    for (master, _) in earlier {
+        if !mutant!(EarlierTokensKept) {
+            end_round(core, master, id);
+        }
+    }
+    if mutant!(LeaveForgotten) && !is_held {
+        core.locks.claims.get_mut(claim).asked = MasterSet::EMPTY;
+    }
+    core.locks.ops.get_mut(id).parking = None;
+}
+
+/// Sends what ends the token that was last sent to a master, if that is one of an earlier round.
+pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
+    let op = core.locks.ops.get(id);
+    let last = op.parking().last(master);
+    let release = core.locks.claims.find(last).filter(|_| last != op.claim).and_then(|claim| claim.release);
+    if release.is_some_and(|release| release.owed.contains(master) && !release.sent.contains(master)) {
+        send_end(core, last, MasterSet::only(master));
+    }
+}
+
+/// A claim is forgotten before masters have answered its park: what that was to replace there is released by
+/// itself.
+pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
+    let replaced = locks.claims.get(id).parked.iter().flat_map(|parked| parked.all_replaced());
+    for (master, old) in replaced.collect::<Vec<_>>() {
+        if let Some(release) = locks.claims.find_mut(old).and_then(|claim| claim.release.as_mut()) {
+            release.sent.remove(master);
+        }
+    }
+}
+
+/// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a
+/// silent one will come to it in order. Answers are `due` at that time; before it nothing has to be done
+/// for this claim. False if none will come.
+// Inlined, for it is the better part of submitting a release.
+#[inline(always)]
+fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
+    let claim = core.locks.claims.get_mut(id);
+    if claim.release.is_some() {
+        return true;
+    }
+    let owed = claim.holders();
+    if mutant!(LabelForgotten) {
+        let key = claim.entry.key().to_vec();
+        claim.entry.set_key(&key, &claim.token);
+    }
+    claim.serves = core.ground.config.wakes_waiters
+        && (core.ground.now >= claim.started + limits::SERVED_HOLD_MIN
+            || claim.votes == Votes::Decide
+            || core.ground.stats.released.is_multiple_of(limits::SHORT_HOLDS_PER_SERVE));
+    let sent = send_release(&mut core.masters.fleet, owed, id, claim);
+    claim.begin_release(core.ground.now, owed, sent);
+    core.ground.timers.arm(claim_timer(id), due);
+    if owed.is_empty() {
+        free_if_done(&mut core.locks, id);
+    }
+    if mutant!(ReleaseOnOtherConnection) {
+        core.release_on_other_connection(id);
+    }
+    !sent.is_empty()
+}
+
+/// Gives a held lock up for a time: each master that may hold its key is sent the rest, behind whatever
+/// was sent before. As [`release_claim`] otherwise.
+pub(crate) fn leave_claim(core: &mut Core, id: Id, leaving: Leaving) -> bool {
+    let claim = core.locks.claims.get_mut(id);
+    let owed = claim.holders();
+    claim.course = Course::Left(Box::new(leaving));
+    claim.begin_release(core.ground.now, owed, MasterSet::EMPTY);
+    core.ground.timers.arm(claim_timer(id), core.ground.now + claim.answer_limit);
+    send_end(core, id, owed);
+    !core.locks.claims.get_mut(id).release_mut().sent.is_empty()
+}
+
+/// Queues the release, or the rest of the time, on those of `masters` that owe no answer to the last one.
+pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
+    let Core { ground, masters, locks } = core;
+    let claim = locks.claims.get_mut(id);
+    claim.serves = ground.config.wakes_waiters;
+    let under_way = claim.release_mut().sent;
+    let mut to = owing.without(under_way);
+    if mutant!(RestSentOnce) && claim.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()) {
+        to = MasterSet::EMPTY;
+    }
+    let is_in_time = claim.is_rest_in_time(ground.now);
+    let rest = claim.next_rest(ground.now, &ground.config);
+    let sent = match rest {
+        Some(ttl) => send_rest(&mut masters.fleet, to, id, claim, ttl, Script::Sha),
+        None if mutant!(RestWithoutEnd) && claim.leaving().is_some() => MasterSet::EMPTY,
+        None => send_release(&mut masters.fleet, to, id, claim),
+    };
+    let mut unproven = claim.unproven();
+    if rest.is_some() && !is_in_time && !mutant!(LateRestCounts) {
+        // Their rest was sent too early for an answer to come in time.
+        unproven = unproven.union(under_way);
+    }
+    let release = claim.release_mut();
+    release.unproven = unproven;
+    release.sent = under_way.union(sent);
+}
+
+/// A master stopped at its limit while it served waiters behind a command of this claim: it is to go on.
+#[cold]
+#[inline(never)]
+pub(crate) fn serve_on(core: &mut Core, master: MasterId, id: Id) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let Some(claim) = locks.claims.find(id).filter(|_| !mutant!(MoreIgnored)) else { return };
+    let prefix_size = ground.config.prefix.len();
+    fleet.queue(MasterSet::only(master), Owed::Look, |out| {
+        park::encode_serve(out, Script::Sha, claim.entry.key(), prefix_size);
+    });
+}
+
+/// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
+pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
+    let Some(claim) = core.locks.claims.find_mut(id) else { return };
+    let fleet = &core.masters.fleet;
+    let needed = claim.needed_answers(fleet.count(), fleet.quorum);
+    let release = claim.release.as_mut().expect(NO_RELEASE);
+    match answer {
+        ReleaseAnswer::Deleted => {
+            return match (claim.count_deleted(master, needed), claim.owner) {
+                (Counted::Decides, Some(_)) => settle(core, id),
+                (Counted::Done, _) => core.locks.claims.free(id),
+                _ => {}
+            };
+        }
+        ReleaseAnswer::Absent => {
+            release.absent.insert(master);
+            // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
+            // later.
+            if !claim.doubts.connection_lost.contains(master) || mutant!(AbsentIsProof) {
+                release.owed.remove(master);
+            }
+        }
+        ReleaseAnswer::Failed(_) if mutant!(ReleaseErrorIsDone) => release.owed.remove(master),
+        ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
+    }
+    release.sent.remove(master);
+    match claim.owner {
+        Some(_) if release.is_settled(needed) => settle(core, id),
+        _ => free_if_done(&mut core.locks, id),
+    }
+}
+
+/// Something may be due for a claim whose release is under way: notes masters that have not answered in
+/// time, and sends again what is owed, or gives up once the key has expired everywhere.
+pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
+    let now = core.ground.now;
+    let claim = core.locks.claims.get(id);
+    // Without one the deadline is of the claim before in this slot.
+    let Some(release) = claim.release else { return };
+    let (limit, due, owner) = (claim.answer_limit, release.started + claim.answer_limit, claim.owner);
+    if now < due {
+        return core.ground.timers.arm(claim_timer(id), due);
+    }
+    for master in release.sent.iter() {
+        core.masters.fleet.note_missed(&mut core.ground, master, limit);
+    }
+    // Nor does the caller wait any longer.
+    if owner.is_some() {
+        settle(core, id);
+    }
+    // The claim may have ended with its operation.
+    let Some(release) = core.locks.claims.find(id).and_then(|claim| claim.release) else { return };
+    send_end(core, id, release.owed);
+    let (claim, drift) = (core.locks.claims.get(id), core.ground.config.drift);
+    if now >= claim.gone_at(drift) && claim.owner.is_none() {
+        forget_claim(&mut core.ground, &mut core.locks, id);
+    } else if let Some(at) = claim.release_deadline(now, drift) {
+        core.ground.timers.arm(claim_timer(id), at);
+    }
+}
+
+/// Ends an awaited release if nothing more is to be waited for.
+pub(crate) fn check(core: &mut Core, claim_id: Id) {
+    let (claim, fleet) = (core.locks.claims.get(claim_id), &core.masters.fleet);
+    let needed = claim.needed_answers(fleet.count(), fleet.quorum);
+    if claim.release.is_some_and(|release| release.is_settled(needed)) {
+        settle(core, claim_id);
+    }
+}
+
+/// Ends an awaited release, or a lock that is left for a time, with what has been heard; what is owed
+/// goes on without the caller.
+pub(crate) fn settle(core: &mut Core, claim_id: Id) {
+    let claim = core.locks.claims.get_mut(claim_id);
+    let id = claim.owner.take().expect("the release is awaited");
+    let is_left = claim.leaving().is_some();
+    let release = claim.release_mut();
+    let ((deleted, absent, unanswered), is_over) = (release.counts(), release.owed.is_empty());
+    if is_left {
+        settle_left(core, claim_id, id);
+    } else if unanswered <= core.masters.fleet.spare() {
+        // Each branch queues its own outcome: built here and moved, one took 28 instructions more.
+        let released = Released { deleted, absent, unanswered };
+        core.ground.report_outcome(id, Outcome::Release(Ok(released)));
+    } else {
+        settle_unconfirmed(core, claim_id, id);
+    }
+    core.locks.ops.free(id);
+    if is_over {
+        core.locks.claims.free(claim_id);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle_unconfirmed(core: &mut Core, claim_id: Id, id: Id) {
+    let Core { ground, masters, locks } = core;
+    let release = locks.claims.get(claim_id).release.expect(NO_RELEASE);
+    let report = reports::release_report(&masters.fleet, ground.now, locks.claims.get(claim_id), &release);
+    ground.report_outcome(id, Outcome::Release(Err(ReleaseError::Unconfirmed(report))));
+}
+
+/// The answer to the rest of the time. The last master's may be the one that is waited for.
+pub(crate) fn handle_rest_answer(core: &mut Core, master: MasterId, id: Id, vote: Vote) {
+    let Some(claim) = core.locks.claims.find_mut(id) else { return };
+    let answer = match vote {
+        Vote::Granted => {
+            claim.note_rest_answer(core.ground.now, master);
+            ReleaseAnswer::Deleted
+        }
+        Vote::Refused { .. } => ReleaseAnswer::Absent,
+        Vote::Failed(failure) => ReleaseAnswer::Failed(failure),
+        Vote::Pending => unreachable!("it is the vote of a reply"),
+    };
+    handle_answer(core, master, id, answer);
+    follow_rest(core, master, id);
+}
+
+/// The time is over for which a lock was left, so a master that needs the script gets no rest: the release
+/// follows.
+pub(crate) fn handle_rest_over(core: &mut Core, master: MasterId, id: Id) {
+    if let Some(claim) = core.locks.claims.find_mut(id) {
+        claim.release_mut().sent.remove(master);
+        follow_rest(core, master, id);
+    }
+}
+
+/// A master owes no answer to a rest any more. If the time is over, the release follows at once.
+fn follow_rest(core: &mut Core, master: MasterId, id: Id) {
+    let Some(claim) = core.locks.claims.find(id) else { return };
+    let is_over = claim.leaving().is_some_and(|leaving| leaving.until <= core.ground.now);
+    if is_over && claim.release.is_some_and(|release| release.owed.contains(master)) {
+        send_end(core, id, MasterSet::only(master));
+    }
+}
+
+/// A lock that was left for a time has its outcome; counts it.
+#[cold]
+#[inline(never)]
+fn settle_left(core: &mut Core, claim_id: Id, id: Id) {
+    let result = left(core, claim_id);
+    let Core { ground, locks, .. } = core;
+    let claim = locks.claims.get(claim_id);
+    let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
+        unreachable!("the lock is left for a time")
+    };
+    // With a rest of zero it was released.
+    if leaving.rest.is_some() {
+        let held = release.started.saturating_duration_since(leaving.since);
+        counting::note_left(ground, locks, id, held, matches!(result, Err(LeaveError::Lost(_))));
+    }
+    ground.report_outcome(id, Outcome::Leave(result));
+}
+
+/// How a lock was left for a time.
+fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let claim = locks.claims.get(claim_id);
+    let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
+        unreachable!("the lock is left for a time")
+    };
+    let latest_end = claim.latest_end(ground.now, ground.config.drift);
+    // A quorum that was seen to have the key while the lock was valid has had it all the time.
+    if claim.confirmed_rest().has(fleet.quorum) && ground.now < leaving.valid_until {
+        let held_until = leaving.held_until(release.started);
+        return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
+    }
+    let report = reports::release_report(fleet, ground.now, claim, &release);
+    Err(if release.deleted.union(release.owed).has(fleet.quorum) {
+        LeaveError::Unconfirmed { report: report.into(), latest_end }
+    } else {
+        LeaveError::Lost(report)
+    })
+}
+
+/// A connection broke: what it owed to this claim will not come. Returns the operation that owns the claim.
+pub(crate) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<Id> {
+    let locks = &mut core.locks;
+    let is_successor = |other| locks.claims.find(other).is_some_and(|claim| claim.has_successor(id));
+    let is_forgotten = mutant!(LateSwapForgotten) && locks.claims.ids().any(is_successor);
+    let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
+    claim.note_stray(master, is_forgotten);
+    claim.owner
+}
+
+/// A link is ready, or has room again: sends what claims still owe there, before anything else.
+pub(crate) fn release_orphans(core: &mut Core, master: MasterId) {
+    for id in core.locks.claims.ids() {
+        let claim = core.locks.claims.get(id);
+        let is_owed = claim.release.is_some_and(|release| release.owed.contains(master));
+        if is_owed && !(mutant!(AwaitedSentOnce) && claim.owner.is_some()) {
+            send_end(core, id, MasterSet::only(master));
+        }
+    }
+}
+
+/// The table is full: leaves the keys of claims that nobody owns to their TTL, so that a master which
+/// does not let go of locks cannot keep the others from granting new ones.
+pub(crate) fn forget_orphans(ground: &mut Ground, locks: &mut Locks) {
+    for id in locks.claims.ids() {
+        if locks.claims.get(id).owner.is_none() {
+            forget_claim(ground, locks, id);
+        }
+    }
+}
+
+/// A claim ends before each master has confirmed the release.
+fn forget_claim(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    ground.stats.orphans += 1;
+    forget_replaced(locks, id);
+    locks.claims.free(id);
+}
+
+/// Another process than before answered for a master.
+pub(crate) fn void_grants(locks: &mut Locks, master: MasterId, before: Predecessor) {
+    if mutant!(RestartedGrantsKept) {
+        return;
+    }
+    let has_ended = before == Predecessor::Ended || mutant!(SuccessorIsProof);
+    for id in locks.claims.ids() {
+        locks.claims.get_mut(id).note_restart(master, has_ended);
+    }
+}
+
+pub(crate) fn free_if_done(locks: &mut Locks, id: Id) {
+    if locks.claims.get(id).is_done() {
+        locks.claims.free(id);
+    }
+}

@@ -1,0 +1,140 @@
+//! The renewal of one held lock: when it is extended again, to what, and when that ends.
+//!
+//! A lock is renewed at a third of its TTL, or somewhat earlier, at a tick that other locks share: what is
+//! due together goes out in one write for each master. A renewal never shortens a validity. It stops after
+//! the longest hold and count.
+
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+
+use crate::limits;
+use crate::lock::{Drift, Ttl};
+use crate::mutants::mutant;
+
+/// How a held lock is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Renewal {
+    /// TTL that each renewal asks for.
+    ttl: Ttl,
+    /// When the next one is due; `None` once there will be no more.
+    pub(crate) renew_at: Option<Instant>,
+    /// No renewal goes beyond this.
+    pub(crate) hold_until: Instant,
+    left_count: u32,
+    /// Whether the caller wants the outcome of each.
+    pub(crate) is_reported: bool,
+}
+
+/// The clock by which the renewals of one engine go out together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticks {
+    /// The time of the engine's making.
+    pub(crate) started: Instant,
+}
+
+impl Ticks {
+    /// The last moment at which renewals go out together.
+    fn before(self, at: Instant) -> Instant {
+        let passed = at.saturating_duration_since(self.started).as_millis();
+        let tick = limits::RENEWAL_TICK.as_millis();
+        let whole = u64::try_from(passed / tick * tick).unwrap_or(u64::MAX);
+        self.started + Duration::from_millis(whole)
+    }
+}
+
+impl Renewal {
+    pub(crate) const fn new(ttl: Ttl, hold_until: Instant) -> Self {
+        let left_count = limits::RENEWAL_COUNT_MAX;
+        Self { ttl, renew_at: None, hold_until, left_count, is_reported: false }
+    }
+
+    /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than
+    /// renewals ask for.
+    fn planned_ttl(&self, held_ttl: Ttl) -> Duration {
+        self.ttl.as_duration().min(held_ttl.as_duration())
+    }
+
+    /// The lock was acquired or extended at `since`: plans the next renewal.
+    pub(crate) fn plan(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        held_ttl: Ttl,
+        ticks: Ticks,
+        rng: &mut impl Rng,
+    ) {
+        let ttl = self.planned_ttl(held_ttl);
+        // Not all at once if many were acquired at once.
+        let early = rng.random_range(Duration::ZERO..=ttl / 12);
+        let at = ticks.before((since + ttl / 3).checked_sub(early).unwrap_or(now));
+        // A tick may be longer than a short TTL: no renewal follows right upon the one before.
+        self.renew_at = Some(at.max(since + ttl / 6).max(now));
+    }
+
+    /// A renewal is due: the TTL to ask for now, if any. A lock that a caller extended to a longer TTL is not
+    /// cut short; and the last renewal is shorter than the others.
+    pub(crate) fn next_ttl(
+        &mut self,
+        now: Instant,
+        valid_until: Instant,
+        drift: Drift,
+        max_ttl: Duration,
+    ) -> Option<Ttl> {
+        let left = self.hold_until.saturating_duration_since(now);
+        let is_capped = self.ttl.as_duration() > left && !mutant!(RenewalUncapped);
+        let ttl = if is_capped { Ttl::new(left, drift, max_ttl).ok() } else { Some(self.ttl) };
+        let ttl = ttl.filter(|ttl| now + ttl.validity() > valid_until && self.left_count > 0);
+        self.renew_at = None;
+        if ttl.is_some() {
+            self.left_count -= 1;
+        } else if !is_capped && self.left_count > 0 {
+            let (since, ttl) = (valid_until - self.ttl.validity(), self.ttl.as_duration());
+            // That is to come, as the validity ends later than it would with a renewal now.
+            self.renew_at = Some(since + ttl / 3);
+        }
+        ttl
+    }
+
+    /// An extension to `ttl` has its verdict: plans what follows.
+    pub(crate) fn follow(
+        &mut self,
+        now: Instant,
+        extended: Extended,
+        drift: Drift,
+        ticks: Ticks,
+        rng: &mut impl Rng,
+    ) {
+        let Extended { valid_until, ttl, held_ttl, is_extended } = extended;
+        // The last renewal, which ends with the longest hold, is short of it by its drift allowance.
+        let ends_at = valid_until + drift.of(self.ttl.as_duration());
+        if valid_until <= now || self.hold_until <= ends_at || self.left_count == 0 {
+            self.renew_at = None;
+        } else if is_extended {
+            self.plan(now, valid_until - ttl.validity(), held_ttl, ticks, rng);
+        } else {
+            let mut longest = limits::RENEWAL_PAUSE_MAX;
+            if mutant!(RenewalPauseUncapped) {
+                longest = Duration::MAX;
+            }
+            let pause = (self.planned_ttl(held_ttl) / 20).clamp(limits::RENEWAL_PAUSE_MIN, longest / 2);
+            self.renew_at = Some(now + pause + rng.random_range(Duration::ZERO..=pause));
+        }
+    }
+}
+
+/// How an extension ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extended {
+    pub(crate) valid_until: Instant,
+    /// TTL that it asked for.
+    pub(crate) ttl: Ttl,
+    /// TTL that the validity counts with.
+    pub(crate) held_ttl: Ttl,
+    pub(crate) is_extended: bool,
+}
+
+/// How long before the end of the validity the loss of a lock with this TTL is reported.
+pub(crate) fn loss_lead(ttl: Ttl) -> Duration {
+    ttl.validity() / 10
+}

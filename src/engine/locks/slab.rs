@@ -1,0 +1,183 @@
+//! A table of reused slots whose ids distinguish one occupant from the next.
+
+use crate::mutants::mutant;
+
+/// The place of an entry and the generation of its occupant; an id of an earlier occupant finds nothing (I7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Id {
+    pub(crate) index: u32,
+    generation: u32,
+}
+
+impl Id {
+    /// An id that nobody ever has: an even generation is a free slot's.
+    pub(crate) const NOBODY: Self = Self { index: u32::MAX, generation: 0 };
+
+    /// Its bytes, for somebody who returns them.
+    pub(crate) fn to_bytes(self) -> [u8; 8] {
+        let ([a, b, c, d], [e, f, g, h]) = (self.index.to_le_bytes(), self.generation.to_le_bytes());
+        [a, b, c, d, e, f, g, h]
+    }
+
+    /// The id with these bytes, which may be anybody's.
+    pub(crate) fn from_bytes([a, b, c, d, e, f, g, h]: [u8; 8]) -> Self {
+        let (index, generation) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        Self { index, generation }
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Odd while the slot is taken; goes up by one with each taking and freeing.
+    generation: u32,
+    value: T,
+}
+
+/// Values stay in their slots when freed, so that the next occupant can reuse their memory. An id that may be
+/// stale is looked for with [`Slab::find`]; any other is of an entry that is there, and [`Slab::get`] asserts
+/// that.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    count_max: usize,
+}
+
+impl<T> Slab<T> {
+    pub(crate) const fn new(count_max: usize) -> Self {
+        assert!(count_max < u32::MAX as usize);
+        Self { slots: Vec::new(), free: Vec::new(), count_max }
+    }
+
+    /// How many slots are taken.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether [`Slab::take`] would find no slot.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() >= self.count_max
+    }
+
+    /// Takes a slot with whatever its last occupant left there, or with `blank`; `None` if the table is full.
+    #[inline]
+    pub(crate) fn take(&mut self, blank: impl FnOnce() -> T) -> Option<(Id, &mut T)> {
+        if self.free.is_empty() && !self.add_slot(blank) {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        Some((Id { index, generation: slot.generation }, &mut slot.value))
+    }
+
+    #[cold]
+    #[expect(clippy::cast_possible_truncation, reason = "count_max is below u32::MAX")]
+    fn add_slot(&mut self, blank: impl FnOnce() -> T) -> bool {
+        let has_room = self.slots.len() < self.count_max;
+        if has_room {
+            // Room for all slots at once, so that freeing never allocates.
+            self.free.reserve(self.slots.len() + 1);
+            self.free.push(self.slots.len() as u32);
+            self.slots.push(Slot { generation: 0, value: blank() });
+        }
+        has_room
+    }
+
+    /// Frees a slot; ids of its occupant find nothing from now on.
+    #[inline]
+    pub(crate) fn free(&mut self, id: Id) {
+        if let Some(slot) = self.slots.get_mut(id.index as usize)
+            && slot.generation == id.generation
+        {
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(id.index);
+        }
+    }
+
+    /// The entry of an id that may be stale: it came from a caller, or with a reply.
+    #[inline]
+    pub(crate) fn find(&self, id: Id) -> Option<&T> {
+        let slot = self.slots.get(id.index as usize)?;
+        if slot.generation == id.generation || (mutant!(LateVoteToNextAttempt) && slot.generation % 2 == 1) {
+            Some(&slot.value)
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find_mut(&mut self, id: Id) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation == id.generation || (mutant!(LateVoteToNextAttempt) && slot.generation % 2 == 1) {
+            Some(&mut slot.value)
+        } else {
+            None
+        }
+    }
+
+    /// The entry of an id that is in use.
+    #[inline]
+    pub(crate) fn get(&self, id: Id) -> &T {
+        self.find(id).unwrap_or_else(|| gone())
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: Id) -> &mut T {
+        self.find_mut(id).unwrap_or_else(|| gone())
+    }
+
+    /// The entry in a slot that is known to be taken.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> &T {
+        self.slots
+            .get(index as usize)
+            .filter(|slot| slot.generation % 2 == 1)
+            .map_or_else(|| gone(), |slot| &slot.value)
+    }
+
+    /// The id of whoever is in a slot now.
+    pub(crate) fn occupant(&self, index: u32) -> Option<Id> {
+        let generation = self.slots.get(index as usize)?.generation;
+        (generation % 2 == 1).then_some(Id { index, generation })
+    }
+
+    /// The id of whoever is in a slot that is known to be taken.
+    pub(crate) fn id_at(&self, index: u32) -> Id {
+        self.occupant(index).unwrap_or_else(|| gone())
+    }
+
+    /// All ids as of now, for walking the table while changing it.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + use<T> {
+        let taken: Vec<Id> =
+            (0..self.slots.len()).filter_map(|index| self.occupant(u32::try_from(index).ok()?)).collect();
+        taken.into_iter()
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn gone() -> ! {
+    panic!("an entry is gone while it is in use")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_an_earlier_occupant_finds_nothing() {
+        let mut slab = Slab::<Vec<u8>>::new(2);
+        let first = slab.take(|| vec![7]).expect("room").0;
+        slab.free(first);
+        slab.free(first);
+        assert_eq!((slab.count(), slab.find(first)), (0, None));
+        let (second, value) = slab.take(|| unreachable!("the memory is reused")).expect("room");
+        assert_eq!((second.index, value.as_slice()), (first.index, [7].as_slice()));
+        assert_eq!(slab.find(first), None);
+        assert_eq!(slab.find_mut(first), None);
+        let third = slab.take(Vec::new).expect("room").0;
+        assert!(slab.is_full() && slab.take(Vec::new).is_none(), "the limit holds");
+        assert_eq!(slab.ids().collect::<Vec<_>>(), [second, third]);
+    }
+}

@@ -1,0 +1,585 @@
+//! The masters together: their links, which of them may be asked and which may vote, and every request on its
+//! way to them.
+//!
+//! Every request but a handshake's and a login goes through [`Fleet::queue`]. Requests are gathered as long
+//! as they go to the same masters, then handed to each link as one piece: before anything for other masters
+//! is taken, before a link's bytes are looked at, and before it fails. So each link has its requests in the
+//! order in which they were made, and an entry for each beside its bytes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::connection::{State, Wishes};
+use super::groups::Groups;
+use super::link::{Link, Predecessor, limit_of_quorum, quorum_th};
+use super::logins::CurrentLogin;
+use super::mark::{self, MarkAnswer};
+use super::owed::{Gathered, MarkStep, Owed};
+use super::trouble::{self, Trouble};
+use crate::config::{Config, Login};
+use crate::engine::ground::Ground;
+use crate::engine::locks::claim::Claim;
+use crate::engine::timers::master_timer;
+use crate::limits;
+use crate::lock::command::entry::Entry;
+use crate::lock::command::{self, ExtendBy};
+use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
+use crate::mutants::mutant;
+use crate::resp;
+
+/// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
+/// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
+const GATHERED_SIZE_MAX: usize = 3584;
+
+/// No request is smaller than this, so fewer than `GATHERED_SIZE_MAX / REQUEST_SIZE_MIN` are gathered.
+const REQUEST_SIZE_MIN: usize = 16;
+
+/// The masters of one engine.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    pub(crate) config: Arc<Config>,
+    links: Vec<Link>,
+    /// The configured masters.
+    pub(crate) all: MasterSet,
+    /// Their quorum.
+    pub(crate) quorum: usize,
+    /// Masters whose link is ready, silent ones too.
+    pub(crate) ready: MasterSet,
+    /// Masters that are sent acquisitions: ready and not silent.
+    pub(crate) usable: MasterSet,
+    /// Ready masters that can park attempts: their connection carries messages, and they said their time.
+    pub(crate) parkers: MasterSet,
+    /// Masters whose votes may not count yet; each has a time in its link.
+    quarantined: MasterSet,
+    /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
+    /// than any answer limit.
+    pub(crate) round_trip_limit: Duration,
+    pub(crate) wishes: Wishes,
+    /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
+    has_queued: bool,
+    gathered: Gathered,
+    /// The ready masters by their commands.
+    groups: Groups,
+}
+
+/// How a handshake ended.
+pub(crate) struct Admission {
+    pub(crate) predecessor: Predecessor,
+    /// Why the master is not taken after all.
+    pub(crate) refusal: Option<String>,
+    /// Whether it was taken before.
+    pub(crate) is_reconnect: bool,
+    /// Whether another process answered than the last time.
+    pub(crate) is_restart: bool,
+}
+
+impl Fleet {
+    /// Masters that are all to be connected.
+    pub(crate) fn new(ground: &mut Ground) -> Self {
+        let config = ground.config.clone();
+        let links: Vec<Link> = (0..config.master_count())
+            .filter_map(MasterId::new)
+            .zip(&config.labels)
+            .map(|(master, name)| Link::new(master, name.clone(), ground.now))
+            .collect();
+        assert_eq!(
+            links.len(),
+            config.master_count(),
+            "a configuration has at most {} masters",
+            limits::MASTER_COUNT_MAX
+        );
+        links.iter().for_each(|link| ground.timers.arm(master_timer(link.master), ground.now));
+        Self {
+            wishes: Wishes::new(config.has_provider()),
+            config,
+            all: MasterSet::first(links.len()),
+            quorum: quorum(links.len()),
+            links,
+            ready: MasterSet::EMPTY,
+            usable: MasterSet::EMPTY,
+            parkers: MasterSet::EMPTY,
+            quarantined: MasterSet::EMPTY,
+            round_trip_limit: Duration::ZERO,
+            has_queued: false,
+            gathered: Gathered::default(),
+            groups: Groups::new(),
+        }
+    }
+
+    /// Number of configured masters.
+    #[inline]
+    pub(crate) const fn count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Number of masters that a quorum can do without.
+    #[inline]
+    pub(crate) const fn spare(&self) -> usize {
+        self.links.len() - self.quorum
+    }
+
+    /// The links in the order of the configuration.
+    pub(crate) fn links(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter()
+    }
+
+    #[inline]
+    pub(crate) fn link(&self, master: MasterId) -> &Link {
+        &self.links[master.index()]
+    }
+
+    #[inline]
+    pub(crate) fn link_mut(&mut self, master: MasterId) -> &mut Link {
+        &mut self.links[master.index()]
+    }
+
+    // ---- requests ----
+
+    /// Queues a request for the masters `to`; returns those that had room for it. The driver's next flush
+    /// writes it.
+    #[inline]
+    pub(crate) fn queue(
+        &mut self,
+        to: MasterSet,
+        owed: Owed,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> MasterSet {
+        if to.is_empty() {
+            return to;
+        }
+        let is_gathering = self.gathered.masters == to && self.gathered.bytes.len() < GATHERED_SIZE_MAX;
+        let has_room = is_gathering || self.gather_for(to);
+        encode(&mut self.gathered.bytes);
+        self.gathered.owed.push(owed);
+        if has_room { to } else { self.distribute() }
+    }
+
+    /// Queues a compare-and-delete on those of `to` that are ready; returns those that had room for it.
+    #[inline]
+    pub(crate) fn send_release(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.groups.release.len() {
+            let (by, group) = self.groups.release[index];
+            let group = group.intersection(to);
+            sent = sent.union(self.queue(group, owed, |out| command::encode_release(out, by, entry)));
+        }
+        sent
+    }
+
+    /// Queues a request that compares the token and sets, an extension or a swap, on those of `to` that are
+    /// ready; returns those that had room for it.
+    pub(crate) fn send_compared(
+        &mut self,
+        to: MasterSet,
+        owed: Owed,
+        encode: impl Fn(&mut Vec<u8>, ExtendBy),
+    ) -> MasterSet {
+        let mut sent = MasterSet::EMPTY;
+        for index in 0..self.groups.extend.len() {
+            let (by, group) = self.groups.extend[index];
+            sent = sent.union(self.queue(group.intersection(to), owed, |out| encode(out, by)));
+        }
+        sent
+    }
+
+    /// Queues a login, which may be larger than any request that is gathered. False if there is no room.
+    pub(crate) fn send_login(&mut self, master: MasterId, login: &Login, version: u32) -> bool {
+        self.distribute_gathered();
+        self.has_queued = true;
+        self.link_mut(master).connection.send_login(login, version, Owed::Login)
+    }
+
+    /// Starts to gather for `masters`. False if one of them might not have room.
+    #[inline(never)]
+    fn gather_for(&mut self, masters: MasterSet) -> bool {
+        self.distribute_gathered();
+        self.gathered.masters = masters;
+        let size_max = GATHERED_SIZE_MAX + limits::REQUEST_SIZE_MAX;
+        let count_max = GATHERED_SIZE_MAX / REQUEST_SIZE_MIN + 1;
+        self.links
+            .iter()
+            .all(|link| !masters.contains(link.master) || link.connection.wire.has_room(size_max, count_max))
+    }
+
+    /// Appends the gathered requests to the outbox of each master that they are for.
+    #[inline]
+    fn distribute_gathered(&mut self) {
+        if !self.gathered.masters.is_empty() {
+            self.distribute();
+        }
+    }
+
+    /// The same; returns those of the masters that had room for it.
+    #[inline(never)]
+    fn distribute(&mut self) -> MasterSet {
+        let Gathered { masters, bytes, owed } = &mut self.gathered;
+        let mut taken = *masters;
+        for link in &mut self.links {
+            if taken.contains(link.master) && link.connection.wire.request(bytes, owed).is_err() {
+                taken.remove(link.master);
+                link.is_unasked = true;
+            }
+        }
+        assert!(taken == *masters || owed.len() == 1, "no room for what was gathered");
+        self.has_queued = true;
+        bytes.clear();
+        owed.clear();
+        *masters = MasterSet::EMPTY;
+        taken
+    }
+
+    // ---- connections ----
+
+    /// The connection that was asked for stands: queues its handshake.
+    pub(crate) fn handle_connected(
+        &mut self,
+        ground: &mut Ground,
+        master: MasterId,
+        login: CurrentLogin<'_>,
+    ) {
+        let link = &mut self.links[master.index()];
+        if !matches!(link.connection.state, State::Connecting { .. }) {
+            return;
+        }
+        link.start_handshake(ground.now, &self.config, login, &mut ground.rng);
+        self.has_queued = true;
+        self.arm(ground, master);
+    }
+
+    /// The reason to be shown for a connection that broke, if the link had one.
+    pub(crate) fn why_lost<'a>(&self, master: MasterId, why: &'a str) -> Option<Cow<'a, str>> {
+        let link = self.link(master);
+        if link.connection.is_down() {
+            return None;
+        }
+        // A server that is full says so in place of its first reply, and then closes the connection.
+        let refused = link.last_refusal().map(|refusal| Trouble::ClosedAfter { why, refusal }.to_string());
+        Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
+    }
+
+    /// Distributes the gathered requests. Returns whether a link got bytes to write since the last call.
+    #[inline]
+    pub(crate) fn take_queued(&mut self) -> bool {
+        self.distribute_gathered();
+        std::mem::take(&mut self.has_queued)
+    }
+
+    /// Bytes to write.
+    pub(crate) fn send_ready(&mut self, master: MasterId) -> &[u8] {
+        self.distribute_gathered();
+        self.link(master).connection.wire.send_ready()
+    }
+
+    /// Bytes were read. Returns whether to [hear](Self::hear_again) a master that may be asked again.
+    pub(crate) fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) -> bool {
+        let link = &mut self.links[master.index()];
+        link.connection.wire.recv_done(size);
+        if size == 0 {
+            return false;
+        }
+        link.heard_at = now;
+        link.is_unasked
+    }
+
+    /// Takes in again what was silent or had no room. Returns whether it was silent, and whether it has room.
+    #[cold]
+    pub(crate) fn hear_again(&mut self, master: MasterId) -> (bool, bool) {
+        let link = &mut self.links[master.index()];
+        let was_silent = link.silent_since.take().is_some();
+        link.is_unasked = !link.connection.wire.is_half_empty();
+        let has_room = !link.is_unasked;
+        if was_silent {
+            self.usable.insert(master);
+        }
+        (was_silent, has_room)
+    }
+
+    /// The nonce came back: takes the master in, unless it must not vote.
+    pub(crate) fn admit(&mut self, ground: &mut Ground, master: MasterId) -> Admission {
+        if let Some(why) = self.is_listed_twice(master) {
+            let predecessor = Predecessor::Same;
+            return Admission { predecessor, refusal: Some(why), is_reconnect: false, is_restart: false };
+        }
+        let link = &mut self.links[master.index()];
+        let restart_count = link.stats.restarts;
+        let predecessor = link.finish_handshake(ground.now, &self.config);
+        let is_restart = link.stats.restarts > restart_count;
+        let refusal = link.refuse_unfit(&self.config);
+        let mut is_reconnect = false;
+        if refusal.is_none() {
+            is_reconnect = link.note_connected();
+            self.usable.insert(master);
+            self.ready.insert(master);
+            self.groups.join(master, link.by);
+            if !link.learnt.channel.is_empty() && link.clock.is_some() {
+                let channel = link.learnt.channel.clone();
+                self.parkers.insert(master);
+                self.queue(MasterSet::only(master), Owed::Subscription, |out| {
+                    command::park::encode_subscribe(out, &channel);
+                });
+            }
+            let link = &mut self.links[master.index()];
+            if link.quarantined_until.is_some() {
+                self.quarantined.insert(master);
+            } else {
+                self.quarantined.remove(master);
+            }
+            self.follow_round_trips();
+            self.arm(ground, master);
+        }
+        Admission { predecessor, refusal, is_reconnect, is_restart }
+    }
+
+    /// Why a master whose handshake is done is the same server as another one.
+    fn is_listed_twice(&self, master: MasterId) -> Option<String> {
+        let State::Handshake { handshake, .. } = &self.link(master).connection.state else {
+            unreachable!("its handshake is done")
+        };
+        if mutant!(SameServerTwice) {
+            return None;
+        }
+        let run_id = handshake.learnt.run_id.as_deref()?;
+        let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
+        let other = &self.config.labels[other.master.index()];
+        Some(Trouble::ListedTwice { other, run_id }.to_string())
+    }
+
+    /// Ends a connection. Returns whether it was ready, so that it may have owed something.
+    pub(crate) fn fail(&mut self, ground: &mut Ground, master: MasterId, why: &str) -> bool {
+        // Requests gathered so far must not reach the next connection.
+        self.distribute_gathered();
+        self.groups.leave(master);
+        let link = &mut self.links[master.index()];
+        let was_open = !link.connection.is_down();
+        let was_ready = link.connection.is_ready();
+        link.fail(ground.now, why, &mut ground.rng);
+        self.ready.remove(master);
+        self.usable.remove(master);
+        self.parkers.remove(master);
+        self.follow_round_trips();
+        self.wishes.close(master, was_open);
+        self.arm(ground, master);
+        was_ready
+    }
+
+    /// Something may be due for a link. Returns why it must end, if it must.
+    pub(crate) fn handle_timeout(&mut self, ground: &mut Ground, master: MasterId) -> Option<String> {
+        let link = &mut self.links[master.index()];
+        let limit = self.config.connect_timeout;
+        if link.deadline().is_none_or(|at| at > ground.now) {
+            self.arm(ground, master);
+            return None;
+        }
+        match link.connection.state {
+            State::Down { .. } if mutant!(NoReconnect) && link.connection.has_failed() => None,
+            State::Down { .. } => {
+                link.connection.start_connecting(ground.now + limit);
+                self.wishes.connect(master);
+                self.arm(ground, master);
+                None
+            }
+            State::Connecting { .. } => {
+                let is_tls = self.config.masters[master.index()].address.is_tls();
+                Some(trouble::no_connection(limit, is_tls, self.wishes.awaiting_login.contains(master)))
+            }
+            State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
+            State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= ground.now).is_some() => {
+                self.read_mark(master);
+                self.arm(ground, master);
+                None
+            }
+            State::Ready { .. } => Some(Trouble::Silent.to_string()),
+        }
+    }
+
+    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
+    /// One that owes nothing has nothing to say: what it was asked went down with an earlier connection.
+    pub(crate) fn note_missed(&mut self, ground: &mut Ground, master: MasterId, limit: Duration) {
+        if self.owed_count(master) == 0 {
+            return;
+        }
+        let link = &mut self.links[master.index()];
+        if link.connection.is_ready() && link.silent_since.is_none() && ground.now - link.heard_at >= limit {
+            (link.silent_since, link.is_unasked) = (Some(ground.now), true);
+            self.usable.remove(master);
+            self.follow_round_trips();
+            self.arm(ground, master);
+        }
+    }
+
+    /// A master has answered an attempt that is measured.
+    pub(crate) fn note_round_trip(&mut self, master: MasterId, round_trip: Duration) {
+        let link = &mut self.links[master.index()];
+        link.stats.round_trip.record(round_trip);
+        link.round_trip.note(round_trip);
+        // The usual case: no limit of a TTL is so short.
+        if !self.round_trip_limit.is_zero() || link.round_trip.limit() > limits::ANSWER_LIMIT_MIN {
+            self.follow_round_trips();
+        }
+    }
+
+    /// How long a quorum takes to answer as a rule.
+    pub(crate) fn round_trip(&self) -> Duration {
+        quorum_th(self.usable.iter().map(|master| self.links[master.index()].round_trip.mean()), self.quorum)
+    }
+
+    /// Masters that do not vote do not count.
+    fn follow_round_trips(&mut self) {
+        let voters = self.usable.without(self.quarantined);
+        let limits = voters.iter().map(|master| self.links[master.index()].round_trip.limit());
+        self.round_trip_limit = limit_of_quorum(limits, self.quorum);
+    }
+
+    /// How long a round of a lock with this TTL waits for answers.
+    pub(crate) fn answer_limit(&self, ttl: Ttl) -> Duration {
+        self.config.answer_limit_by(ttl, self.round_trip_limit)
+    }
+
+    fn arm(&self, ground: &mut Ground, master: MasterId) {
+        if let Some(at) = self.link(master).deadline() {
+            ground.timers.arm(master_timer(master), at);
+        }
+    }
+
+    /// Replies that a master owes or will owe.
+    pub(crate) fn owed_count(&self, master: MasterId) -> usize {
+        let is_gathered = self.gathered.masters.contains(master);
+        self.link(master).connection.wire.owed_count()
+            + if is_gathered { self.gathered.owed.len() } else { 0 }
+    }
+
+    /// Whether each usable master has answered all its commands.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.usable.iter().all(|master| self.owed_count(master) == 0)
+    }
+
+    // ---- votes ----
+
+    /// The masters whose votes do not count at this moment (I8).
+    #[inline]
+    pub(crate) fn quarantined(&mut self, now: Instant) -> MasterSet {
+        if !self.quarantined.is_empty() {
+            self.end_quarantines(now);
+        }
+        self.quarantined
+    }
+
+    #[inline(never)]
+    fn end_quarantines(&mut self, now: Instant) {
+        for master in self.quarantined.iter() {
+            let link = &mut self.links[master.index()];
+            let mut seen = now;
+            if mutant!(QuarantineTickShort) {
+                seen += Duration::from_nanos(1);
+            }
+            if link.quarantined_until.is_none_or(|at| at <= seen) {
+                link.count_quarantine(now);
+                link.quarantined_until = None;
+                self.quarantined.remove(master);
+            }
+        }
+    }
+
+    /// Whether a master may be in quarantine.
+    #[inline]
+    pub(crate) const fn has_quarantines(&self) -> bool {
+        !self.quarantined.is_empty()
+    }
+
+    /// Masters, connected or not, that would be in quarantine at that time.
+    pub(crate) fn quarantined_at(&self, at: Instant) -> MasterSet {
+        let is_quarantined = |link: &&Link| link.quarantined_until.is_some_and(|until| until > at);
+        self.links.iter().filter(is_quarantined).map(|link| link.master).collect()
+    }
+
+    /// Masters that were not asked for a claim vote `Failed` at once: they are known to be down or silent, or
+    /// have no room in their queues.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail_unasked(&mut self, claim: &mut Claim) {
+        self.fail_unasked_but(claim, MasterSet::EMPTY);
+    }
+
+    /// The same but for masters that are `left` out on purpose.
+    pub(crate) fn fail_unasked_but(&mut self, claim: &mut Claim, left: MasterSet) {
+        for master in self.all.without(claim.asked).without(left).iter() {
+            claim.record(master, Vote::Failed(self.why_unasked(master)));
+            self.link_mut(master).stats.unanswered += 1;
+        }
+    }
+
+    /// The time for answers to an attempt is over: masters that have not answered have failed, but for those
+    /// where it waits.
+    pub(crate) fn note_unanswered(&mut self, ground: &mut Ground, claim: &mut Claim, waiting: MasterSet) {
+        let (took, limit) = (ground.now - claim.started, claim.answer_limit);
+        let missing = claim.asked.without(claim.tally.heard()).without(waiting);
+        for master in missing.iter() {
+            claim.record(master, Vote::Failed(Failure::NoAnswer { limit: took }));
+            self.link_mut(master).stats.unanswered += 1;
+        }
+        if took >= limit {
+            missing.iter().for_each(|master| self.note_missed(ground, master, limit));
+        }
+        if mutant!(TimeoutPopsOwed) {
+            missing.iter().for_each(|master| self.link_mut(master).connection.wire.forget_owed());
+        }
+    }
+
+    /// Why a master was not sent a request that goes to all usable ones.
+    pub(crate) fn why_unasked(&self, master: MasterId) -> Failure {
+        if self.usable.contains(master) { Failure::QueueFull } else { self.link(master).absence() }
+    }
+
+    /// The same for each master that was not asked.
+    pub(crate) fn absences(&self, asked: MasterSet) -> impl Iterator<Item = Option<Failure>> {
+        self.all.iter().map(move |master| (!asked.contains(master)).then(|| self.why_unasked(master)))
+    }
+
+    /// For how long a master's votes do not count yet.
+    pub(crate) fn left_in_quarantine(&mut self, now: Instant, master: MasterId) -> Option<Duration> {
+        let until = self.link(master).quarantined_until;
+        let is_quarantined = self.quarantined(now).contains(master);
+        is_quarantined.then(|| until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+    }
+
+    // ---- the mark of strict mode ----
+
+    /// This client's own watch over a master is over: looks whether a mark says so already.
+    fn read_mark(&mut self, master: MasterId) {
+        let key = mark::key(&self.config.prefix);
+        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
+            resp::encode_command(out, &[b"GET", &key]);
+        });
+    }
+
+    /// Writes the mark, unless there is one that serves all whom this client's would serve.
+    pub(crate) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
+        let link = &mut self.links[master.index()];
+        let observed = self.config.quarantine_time();
+        let is_absent = answer == MarkAnswer::Absent;
+        let longest = match answer {
+            MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
+            MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
+            MarkAnswer::Absent => Duration::ZERO,
+            MarkAnswer::Observed(longest) => longest,
+        };
+        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
+        let key = mark::key(&self.config.prefix);
+        let mark = format!("{run_id} {}", observed.as_millis());
+        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
+            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
+            // Nothing that came in the meantime is overwritten either.
+            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
+        });
+    }
+
+    /// A later client has to watch for itself then; this client has.
+    pub(crate) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
+        self.link_mut(master).learnt.note_refused(mark::WRITING, text);
+    }
+}
+
+mod parkers;
+#[cfg(test)]
+mod tests;

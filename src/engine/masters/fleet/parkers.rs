@@ -1,0 +1,67 @@
+//! Which masters park attempts, and what time they have.
+
+use std::time::{Duration, Instant};
+
+use super::Fleet;
+use crate::engine::masters::link::{Link, PARKING};
+use crate::limits;
+use crate::lock::{Failure, MasterId};
+
+/// How the errors begin by which a master refuses each park: a right or a command is missing.
+const NO_PARKING: [&str; 4] =
+    ["NOPERM", "ERR unknown command", "ERR The user executing the script", "ERR ACL failure in script"];
+
+impl Fleet {
+    /// Whether a quorum can park attempts now.
+    pub(in crate::engine) fn can_park(&self) -> bool {
+        self.parkers.intersection(self.usable).has(self.quorum)
+    }
+
+    /// A master refused a park. Without the right or the script it is polled from now on.
+    pub(in crate::engine) fn note_park_refused(&mut self, master: MasterId, failure: &Failure) {
+        if let Failure::Replied(text) = failure
+            && NO_PARKING.iter().any(|refusal| text.starts_with(refusal))
+        {
+            self.stop_parking(master, text.clone());
+        }
+    }
+
+    /// A master cannot park, for this reason, until the next connection.
+    pub(in crate::engine) fn stop_parking(&mut self, master: MasterId, why: Box<str>) {
+        self.parkers.remove(master);
+        self.link_mut(master).learnt.note_refused(PARKING, why);
+    }
+
+    /// A master said its time. An answer was under way for a while, so of several the one counts by which it
+    /// is the latest, until that is old: rates differ, and a clock may be set back.
+    pub(in crate::engine) fn note_clock(&mut self, now: Instant, master: MasterId, clock_us: u64) {
+        let link = self.link_mut(master);
+        let is_better = |(then, known_us): (Instant, u64)| {
+            now - then >= limits::CLOCK_KEPT || clock_us >= shifted(known_us, then, now)
+        };
+        if link.clock.is_none_or(is_better) {
+            link.clock = Some((now, clock_us));
+        }
+    }
+
+    /// The time by the masters' clocks at that moment: that of the one in the middle. Zero if nobody said it.
+    pub(in crate::engine) fn masters_us(&self, at: Instant) -> u64 {
+        let clock = |link: &Link| link.clock.map(|(then, clock_us)| shifted(clock_us, then, at));
+        let mut clocks = [0; limits::MASTER_COUNT_MAX];
+        let mut count = 0;
+        for clock_us in self.links.iter().filter_map(clock) {
+            clocks[count] = clock_us;
+            count += 1;
+        }
+        let clocks = &mut clocks[..count];
+        clocks.sort_unstable();
+        clocks.get(count / 2).copied().unwrap_or(0)
+    }
+}
+
+/// The time of a clock at another moment than the one at which it was read.
+fn shifted(clock_us: u64, read: Instant, at: Instant) -> u64 {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let (later, earlier) = (at.saturating_duration_since(read), read.saturating_duration_since(at));
+    clock_us.saturating_add(micros(later)).saturating_sub(micros(earlier))
+}

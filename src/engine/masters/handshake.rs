@@ -1,0 +1,434 @@
+//! First commands of a new connection, in one write, and the facts learnt from the answers.
+//!
+//! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every
+//! earlier reply has met its request. Login and database must succeed; all else is optional, and what a
+//! server refused is kept to be shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memchr::memmem;
+use rand::Rng;
+
+use super::groups;
+use super::mark;
+use super::trouble::{self, Trouble};
+use crate::config::{Config, Login, Quarantine};
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::{MasterId, PROBE_NAME};
+use crate::mutants::mutant;
+use crate::resp::{self, Reply};
+
+/// A command of the handshake, in the order in which they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandshakeStep {
+    Auth,
+    /// Where waiting is on: from here on the connection may carry messages beside replies.
+    Hello,
+    Select,
+    SetName,
+    LoadScript,
+    InfoServer,
+    InfoReplication,
+    InfoMemory,
+    /// In strict mode; behind `InfoServer`, which reports the process that a mark has to name.
+    ReadMark,
+    TrySetIfEq,
+    TryDelIfEq,
+    TryDelEx,
+    /// On this connection's own channel, to which nobody has subscribed.
+    TryPublish,
+    Time,
+    Echo,
+}
+
+impl HandshakeStep {
+    /// The name of a refused command in messages.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auth => "AUTH",
+            Self::Hello => HELLO,
+            Self::Select => "SELECT",
+            Self::SetName => "CLIENT SETNAME",
+            Self::LoadScript => "SCRIPT LOAD",
+            Self::InfoServer => "INFO server",
+            Self::InfoReplication => "INFO replication",
+            Self::InfoMemory => "INFO memory",
+            Self::ReadMark => mark::READING,
+            Self::TrySetIfEq => "SET IFEQ",
+            Self::TryDelIfEq => "DELIFEQ",
+            Self::TryDelEx => "DELEX IFEQ",
+            Self::TryPublish => "PUBLISH",
+            Self::Time => "TIME",
+            Self::Echo => "ECHO",
+        }
+    }
+}
+
+/// Name of the command by which a connection takes messages.
+pub(crate) const HELLO: &str = "HELLO 3";
+
+const NONCE_SIZE: usize = 16;
+
+/// A handshake under way, and what it has learnt so far.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    nonce: [u8; NONCE_SIZE],
+    /// The channel of this connection, if it is to have one.
+    channel: Arc<[u8]>,
+    /// To keep it out of messages.
+    login: Option<Login>,
+    pub(crate) learnt: Learnt,
+}
+
+/// Facts that a master reported of itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Learnt {
+    pub(crate) run_id: Option<Box<str>>,
+    pub(crate) uptime: Option<Duration>,
+    pub(crate) version: Option<Box<str>>,
+    /// `master`, or `slave` for a replica.
+    pub(crate) role: Option<Box<str>>,
+    pub(crate) maxmemory_policy: Option<Box<str>>,
+    /// For how long some client has watched this very process, by its mark.
+    pub(crate) observed: Duration,
+    pub(crate) has_del_if_eq: bool,
+    pub(crate) has_del_ex: bool,
+    pub(crate) has_set_if_eq: bool,
+    /// The channel by which it reaches this connection; empty if it sends no messages.
+    pub(crate) channel: Arc<[u8]>,
+    /// Its clock, in microseconds since 1970.
+    pub(crate) clock_us: Option<u64>,
+    /// Optional commands that were refused, with the server's words.
+    pub(crate) refused: Vec<(&'static str, Box<str>)>,
+}
+
+impl Learnt {
+    pub(crate) fn is_replica(&self) -> bool {
+        self.role.as_deref().is_some_and(|role| role != "master")
+    }
+
+    /// The policy, if it may evict locks.
+    pub(crate) fn evicting_policy(&self) -> Option<&str> {
+        self.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
+    }
+
+    /// For how long the process has run at the least, as far as the mode takes its word for it.
+    pub(crate) fn age(&self, config: &Config) -> Duration {
+        match config.quarantine {
+            Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
+            Quarantine::Uptime => self.run_time().unwrap_or_default(),
+            Quarantine::Strict if self.observed >= config.quarantine_time() => self.observed,
+            Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
+        }
+    }
+
+    /// For how long it says that it has run, at the least.
+    pub(crate) fn run_time(&self) -> Option<Duration> {
+        // A difference of whole seconds, so up to one second of it may not have passed yet.
+        let mut unsure = Duration::from_secs(1);
+        if mutant!(UptimeRoundedUp) {
+            unsure = Duration::ZERO;
+        }
+        self.uptime.map(|uptime| uptime.saturating_sub(unsure))
+    }
+
+    /// Why strict mode does not count this server.
+    pub(crate) fn unfitness(&self) -> Option<String> {
+        if self.is_replica() {
+            return Some(Trouble::StrictReplica.to_string());
+        }
+        if let Some(policy) = self.evicting_policy() {
+            return Some(Trouble::StrictEvicting { policy }.to_string());
+        }
+        let reported = [
+            ("run_id", self.run_id.is_some()),
+            ("role", self.role.is_some()),
+            ("maxmemory_policy", self.maxmemory_policy.is_some()),
+        ];
+        let missing: Vec<_> =
+            reported.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect();
+        let refused = self.refused.iter().find(|(name, _)| name.starts_with("INFO"));
+        let info_refusal = refused.map(|(_, text)| &**text);
+        let why = Trouble::StrictUnreported { fields: missing.join(", "), info_refusal };
+        (!missing.is_empty()).then(|| why.to_string())
+    }
+
+    /// Keeps what was refused last, of each command.
+    pub(crate) fn note_refused(&mut self, name: &'static str, text: Box<str>) {
+        self.refused.retain(|(other, _)| *other != name);
+        self.refused.push((name, text));
+    }
+
+    /// By which commands it releases and extends.
+    pub(crate) const fn commands(&self, config: &Config) -> groups::Commands {
+        let release = match (self.has_del_if_eq, self.has_del_ex) {
+            (true, _) => ReleaseBy::DelIfEq,
+            (false, true) => ReleaseBy::DelEx,
+            (false, false) => ReleaseBy::EvalSha,
+        };
+        let extend = if self.has_set_if_eq { ExtendBy::SetIfEq } else { ExtendBy::EvalSha };
+        groups::Commands { release, extend, serves: config.wakes_waiters }
+    }
+}
+
+/// The commands of a handshake in their order.
+struct Opening(Vec<(HandshakeStep, Vec<u8>)>);
+
+impl Opening {
+    fn push(&mut self, step: HandshakeStep, arguments: &[&[u8]]) {
+        let mut bytes = Vec::new();
+        resp::encode_command(&mut bytes, arguments);
+        self.0.push((step, bytes));
+    }
+
+    fn push_login(&mut self, login: Option<&Login>) {
+        if let Some(login) = login {
+            let mut bytes = Vec::new();
+            encode_auth(&mut bytes, login);
+            self.0.push((HandshakeStep::Auth, bytes));
+        }
+    }
+}
+
+/// `AUTH [user] password`
+pub(crate) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
+    match login {
+        Login { user: Some(user), password } => resp::encode_command(out, &[b"AUTH", user, password]),
+        Login { user: None, password } => resp::encode_command(out, &[b"AUTH", password]),
+    }
+}
+
+/// An error in the server's words, without what it repeats of this login or of a command's arguments.
+pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
+    command::answer::error_text(without_password(without_arguments(text), login))
+}
+
+/// Random hexadecimal digits.
+fn draw_digits<const N: usize>(rng: &mut impl Rng) -> [u8; N] {
+    let mut digits = [0; N];
+    rng.fill_bytes(&mut digits);
+    digits.map(|random| b"0123456789abcdef"[usize::from(random & 15)])
+}
+
+impl Handshake {
+    /// The handshake and its commands, each as bytes with its step.
+    pub(crate) fn new(
+        config: &Config,
+        master: MasterId,
+        login: Option<&Login>,
+        rng: &mut impl Rng,
+    ) -> (Self, Vec<(HandshakeStep, Vec<u8>)>) {
+        let nonce = draw_digits(rng);
+        // No lock has this key, and the conditions name a value that it never has: the trials write nothing
+        // anywhere.
+        let key = [&config.prefix, PROBE_NAME, &nonce].concat();
+        let url = &config.masters[master.index()];
+        let db = url.db.to_string();
+        let mut commands = Opening(Vec::new());
+        commands.push_login(login);
+        if config.wakes_waiters {
+            commands.push(HandshakeStep::Hello, &[b"HELLO", b"3"]);
+        }
+        if url.db != 0 {
+            commands.push(HandshakeStep::Select, &[b"SELECT", db.as_bytes()]);
+        }
+        commands.push(HandshakeStep::SetName, &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]);
+        for script in command::scripts::PLAIN {
+            commands.push(HandshakeStep::LoadScript, &[b"SCRIPT", b"LOAD", script.text.as_bytes()]);
+        }
+        commands.push(HandshakeStep::InfoServer, &[b"INFO", b"server"]);
+        commands.push(HandshakeStep::InfoReplication, &[b"INFO", b"replication"]);
+        commands.push(HandshakeStep::InfoMemory, &[b"INFO", b"memory"]);
+        if config.quarantine == Quarantine::Strict {
+            commands.push(HandshakeStep::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
+        }
+        commands.push(HandshakeStep::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
+        commands.push(HandshakeStep::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
+        commands.push(HandshakeStep::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
+        let mut channel = Vec::new();
+        if config.wakes_waiters {
+            let mut random = [0; 16];
+            rng.fill_bytes(&mut random);
+            command::park::encode_channel(&mut channel, &config.prefix, &random);
+            commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &channel, b""]);
+            commands.push(HandshakeStep::Time, &[b"TIME"]);
+        }
+        commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
+        (
+            Self { nonce, channel: channel.into(), login: login.cloned(), learnt: Learnt::default() },
+            commands.0,
+        )
+    }
+
+    /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
+    pub(crate) fn handle_reply(&mut self, step: HandshakeStep, reply: &Reply<'_>) -> Result<bool, String> {
+        let learnt = &mut self.learnt;
+        match (step, reply) {
+            (_, Reply::Error(text)) => {
+                let text = without_password(without_arguments(text), self.login.as_ref());
+                if matches!(step, HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::Echo)
+                    || text.starts_with(b"LOADING")
+                {
+                    return Err(trouble::step_refused(step.name(), text));
+                }
+                // A server without a native command is the usual case, not worth a word.
+                if !matches!(
+                    step,
+                    HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx
+                ) || text.starts_with(b"NOPERM")
+                {
+                    learnt.note_refused(step.name(), command::answer::error_text(text));
+                }
+            }
+            (HandshakeStep::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
+                return Ok(true);
+            }
+            (HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::SetName, Reply::Simple(b"OK")) => {}
+            // Whatever else a map says of the server, only one that speaks RESP3 has maps.
+            (HandshakeStep::Hello, Reply::Map(_)) => learnt.channel = std::mem::take(&mut self.channel),
+            (HandshakeStep::Time, Reply::Array(time)) => learnt.clock_us = command::answer::clock_us(time),
+            (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
+            (HandshakeStep::TryPublish, Reply::Integer(_)) => {}
+            (HandshakeStep::InfoServer, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
+                learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
+                learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
+                let version =
+                    info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
+                learnt.version = version.map(command::answer::error_text);
+            }
+            (HandshakeStep::InfoReplication, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
+                learnt.role = info_field(info, "role").map(command::answer::error_text);
+            }
+            (HandshakeStep::InfoMemory, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
+                learnt.maxmemory_policy =
+                    info_field(info, "maxmemory_policy").map(command::answer::error_text);
+            }
+            (HandshakeStep::ReadMark, Reply::NullBulk | Reply::Null) => {}
+            (HandshakeStep::ReadMark, Reply::Bulk(mark)) => {
+                learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
+            }
+            (HandshakeStep::TrySetIfEq, Reply::NullBulk | Reply::Null) => learnt.has_set_if_eq = true,
+            (HandshakeStep::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
+            (HandshakeStep::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
+            _ => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
+        }
+        Ok(false)
+    }
+}
+
+/// The error without the arguments that a server repeats of a command that it does not know: a password is
+/// one.
+fn without_arguments(text: &[u8]) -> &[u8] {
+    memmem::find(text, b", with args").and_then(|end| text.get(..end)).unwrap_or(text)
+}
+
+/// The first word of an error that repeats the password; any other error as it is.
+fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
+    let has_password = |text: &[u8]| login.is_some_and(|login| memmem::find(text, &login.password).is_some());
+    if !has_password(text) {
+        return text;
+    }
+    let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    if has_password(code) { b"ERR" } else { code }
+}
+
+/// The value of `name:value` on a line of its own in the text of `INFO`.
+pub(crate) fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let mut rest = info;
+    while !rest.is_empty() {
+        let (line, next) = match memmem::find(rest, b"\r\n") {
+            Some(end) => (rest.get(..end)?, rest.get(end + 2..)?),
+            None => (rest, b"".as_slice()),
+        };
+        if let Some(value) = line.strip_prefix(name.as_bytes()).and_then(|value| value.strip_prefix(b":")) {
+            return Some(value).filter(|value| !value.is_empty());
+        }
+        rest = next;
+    }
+    None
+}
+
+fn parse_seconds(digits: &[u8]) -> Option<Duration> {
+    std::str::from_utf8(digits).ok()?.parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    fn handshake(url: &str) -> (Handshake, Vec<(HandshakeStep, Vec<u8>)>) {
+        let config = Config::builder().master(url).prefix("p:").build().expect("valid");
+        let master = MasterId::new(0).expect("small");
+        let login = config.masters[0].login.as_ref();
+        Handshake::new(&config, master, login, &mut StdRng::seed_from_u64(1))
+    }
+
+    #[test]
+    fn login_and_database_come_first_and_the_nonce_last() {
+        let steps = |url| handshake(url).1.into_iter().map(|(step, _)| step).collect::<Vec<_>>();
+        let plain = steps("redis://h");
+        assert_eq!((plain.first(), plain.last()), (Some(&HandshakeStep::Hello), Some(&HandshakeStep::Echo)));
+        assert_eq!(
+            steps("redis://me:pw@h/3")[..3],
+            [HandshakeStep::Auth, HandshakeStep::Hello, HandshakeStep::Select]
+        );
+        let (_, commands) = handshake("redis://me:pw@h");
+        assert_eq!(commands[0].1, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n");
+        let (_, commands) = handshake("redis://:pw@h");
+        assert_eq!(commands[0].1, b"*2\r\n$4\r\nAUTH\r\n$2\r\npw\r\n");
+    }
+
+    #[test]
+    fn only_the_right_echo_ends_the_handshake() {
+        let (mut handshake, _) = handshake("redis://h");
+        let nonce = handshake.nonce;
+        assert!(handshake.handle_reply(HandshakeStep::Echo, &Reply::Bulk(b"0123456789abcdef")).is_err());
+        assert!(handshake.handle_reply(HandshakeStep::Echo, &Reply::Simple(b"OK")).is_err());
+        assert_eq!(handshake.handle_reply(HandshakeStep::Echo, &Reply::Bulk(&nonce)), Ok(true));
+    }
+
+    #[test]
+    fn only_refusals_of_needed_commands_end_the_handshake() {
+        let (mut handshake, _) = handshake("redis://h");
+        let noperm = Reply::Error(b"NOPERM no");
+        // Each script is loaded by a command of its own.
+        for step in [
+            HandshakeStep::SetName,
+            HandshakeStep::LoadScript,
+            HandshakeStep::LoadScript,
+            HandshakeStep::InfoServer,
+            HandshakeStep::TryDelIfEq,
+        ] {
+            assert_eq!(handshake.handle_reply(step, &noperm), Ok(false), "{step:?}");
+        }
+        assert_eq!(
+            handshake.handle_reply(HandshakeStep::TryDelEx, &Reply::Error(b"ERR unknown command")),
+            Ok(false)
+        );
+        let names: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["CLIENT SETNAME", "SCRIPT LOAD", "INFO server", "DELIFEQ"]);
+        for step in [HandshakeStep::Auth, HandshakeStep::Select, HandshakeStep::Echo] {
+            assert!(handshake.handle_reply(step, &noperm).is_err(), "{step:?}");
+        }
+        assert!(
+            handshake
+                .handle_reply(HandshakeStep::InfoServer, &Reply::Error(b"LOADING Redis is loading"))
+                .is_err()
+        );
+        assert!(handshake.handle_reply(HandshakeStep::SetName, &Reply::Integer(1)).is_err());
+    }
+
+    #[test]
+    fn info_fields_are_found_on_their_own_line_only() {
+        let info = b"# Server\r\nredis_version:7.0.15\r\nxrun_id:no\r\nrun_id:abc\r\nempty:\r\nlast:1";
+        assert_eq!(info_field(info, "run_id"), Some(b"abc".as_slice()));
+        assert_eq!(info_field(info, "last"), Some(b"1".as_slice()));
+        assert_eq!(info_field(info, "empty"), None);
+        assert_eq!(info_field(info, "uptime_in_seconds"), None);
+        assert_eq!(parse_seconds(b"7201"), Some(Duration::from_secs(7201)));
+        assert_eq!(parse_seconds(b"-1"), None);
+    }
+}

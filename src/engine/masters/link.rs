@@ -1,0 +1,440 @@
+//! One master as the engine sees it: its connection's state, its bytes, and whether its votes count.
+//!
+//! A `Ready` link whose master may have restarted lately is in quarantine until `quarantined_until`: it is
+//! sent commands, and its votes are not counted. A silent one is not sent acquisitions until it answers what
+//! it owes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+
+use super::connection::{Connection, State};
+use super::groups::Commands;
+use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt};
+use super::logins::CurrentLogin;
+use super::owed::{Answer, Owed};
+use super::trouble::{Trouble, Warning};
+use crate::config::{Config, Quarantine};
+use crate::engine::locks::kind::Tag;
+use crate::engine::locks::slab::Id;
+use crate::engine::stats::MasterStats;
+use crate::limits;
+use crate::lock::command::answer::WrongShape;
+use crate::lock::command::park::{self, Message};
+use crate::lock::command::{self, ExtendBy, ReleaseBy};
+use crate::lock::{Failure, MasterId};
+use crate::mutants::mutant;
+use crate::resp::Reply;
+
+/// Name of the parking of attempts among what a master refused.
+pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE)";
+
+/// The process that answered the last handshake, and since when this client has watched that process.
+#[derive(Debug)]
+struct Identity {
+    run_id: Box<str>,
+    /// `None` as long as it is nothing that locks should be on.
+    watched_since: Option<Instant>,
+    /// When bytes last came from it, as of its last connection's end.
+    heard_at: Instant,
+    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's
+    /// place, or it was unfit for a while. Its reported age does not show that it has the locks.
+    is_doubtful: bool,
+}
+
+/// State of the process that was there before, as a handshake reveals it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Predecessor {
+    /// It is the one that answered.
+    Same,
+    /// It has ended: the one that answered started after it was last heard.
+    Ended,
+    /// It may run still: nothing shows which process answered, or that one ran beside it.
+    Unknown,
+}
+
+/// How often another process was found in place of the one before.
+#[derive(Debug)]
+struct Changes {
+    count: u32,
+    last_at: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) master: MasterId,
+    pub(crate) connection: Connection<Owed>,
+    /// The deadline that it missed first, if it was silent ever since.
+    pub(crate) silent_since: Option<Instant>,
+    /// Whether it may be asked again when something is heard of it: it was silent, or had no room for a
+    /// request and half of its queues is not free yet.
+    pub(crate) is_unasked: bool,
+    pub(crate) by: Commands,
+    pub(crate) learnt: Learnt,
+    /// Its clock, in microseconds since 1970, and when it said so.
+    pub(crate) clock: Option<(Instant, u64)>,
+    /// When its votes start to count; `None` once they do.
+    pub(crate) quarantined_until: Option<Instant>,
+    /// When the quarantine began that ends then.
+    quarantined_since: Instant,
+    /// When this client's own watch is over, if it then has to be written into the mark.
+    pub(crate) mark_due_at: Option<Instant>,
+    /// When bytes last came from it.
+    pub(crate) heard_at: Instant,
+    /// Why it is not connected.
+    pub(crate) why: Arc<str>,
+    identity: Option<Identity>,
+    changes: Option<Changes>,
+    /// Whether the scripts of each kind of lock are on their way to it.
+    pub(crate) scripts_loading: [bool; Tag::ALL.len()],
+    pub(crate) round_trip: RoundTrip,
+    /// Counters and times of it. State and time in quarantine are filled in for a snapshot.
+    pub(crate) stats: MasterStats,
+    /// Whether it was ever connected.
+    was_connected: bool,
+}
+
+impl Link {
+    pub(crate) fn new(master: MasterId, name: Arc<str>, now: Instant) -> Self {
+        Self {
+            master,
+            connection: Connection::new(now),
+            silent_since: None,
+            is_unasked: false,
+            by: Commands { release: ReleaseBy::EvalSha, extend: ExtendBy::EvalSha, serves: false },
+            learnt: Learnt::default(),
+            clock: None,
+            quarantined_until: None,
+            quarantined_since: now,
+            mark_due_at: None,
+            heard_at: now,
+            why: Trouble::UnderWay.to_string().into(),
+            identity: None,
+            changes: None,
+            scripts_loading: [false; Tag::ALL.len()],
+            round_trip: RoundTrip::default(),
+            stats: MasterStats::new(name),
+            was_connected: false,
+        }
+    }
+
+    /// Why this master is not being asked, when it is not.
+    pub(crate) fn absence(&self) -> Failure {
+        if self.connection.is_ready() {
+            Failure::Silent
+        } else {
+            Failure::NotConnected { why: self.why.clone() }
+        }
+    }
+
+    /// The reasons why it is a bad master of locks.
+    pub(crate) fn warnings(&self, now: Instant) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        if let Some(Changes { count, last_at }) = self.changes {
+            warnings.push(Warning::Changed { count, ago: now - last_at });
+        }
+        if self.learnt.is_replica() {
+            warnings.push(Warning::Replica);
+        }
+        if let Some(policy) = self.learnt.evicting_policy() {
+            warnings.push(Warning::Evicting { policy: policy.into() });
+        }
+        if let Some(refusal) = self.publish_refusal() {
+            warnings.push(Warning::NotPublishing { refusal: refusal.into() });
+        }
+        let parks_not = self.learnt.refused.iter().find(|(name, _)| [HELLO, PARKING].contains(name));
+        if let Some((_, refusal)) = parks_not {
+            warnings.push(Warning::NotParking { refusal: refusal.clone() });
+        }
+        if self.learnt.run_id.is_none() && self.connection.is_ready() {
+            warnings.push(Warning::NoRunId);
+        }
+        warnings
+    }
+
+    /// How the master refused to publish messages, if it did, in its words.
+    pub(crate) fn publish_refusal(&self) -> Option<&str> {
+        let refused = self.learnt.refused.iter().find(|(name, _)| *name == HandshakeStep::TryPublish.name());
+        refused.map(|(_, text)| &**text)
+    }
+
+    /// The last refusal of a server in its handshake, in its words.
+    pub(crate) fn last_refusal(&self) -> Option<&str> {
+        match &self.connection.state {
+            State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| &**text),
+            _ => None,
+        }
+    }
+
+    /// The process behind a ready link.
+    pub(crate) fn run_id(&self) -> Option<&str> {
+        if self.connection.is_ready() { self.learnt.run_id.as_deref() } else { None }
+    }
+
+    /// When something is to be done about this link, whatever else happens.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.connection.deadline().or_else(|| {
+            let silence_end = self.silent_since.map(|since| since + limits::SILENCE_MAX);
+            silence_end.into_iter().chain(self.mark_due_at).min()
+        })
+    }
+
+    /// The connection stands: queues the handshake.
+    pub(crate) fn start_handshake(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        login: CurrentLogin<'_>,
+        rng: &mut impl Rng,
+    ) {
+        let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
+        self.scripts_loading = [false; Tag::ALL.len()];
+        let deadline = now + config.connect_timeout;
+        self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
+        self.heard_at = now;
+    }
+
+    /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may
+    /// count at all, [`Link::refuse_unfit`] says.
+    pub(crate) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
+        if let Some(deadline) = self.connection.deadline() {
+            let left = deadline.saturating_duration_since(now);
+            self.round_trip.note(config.connect_timeout.saturating_sub(left));
+        }
+        self.learnt = self.connection.finish_handshake(now);
+        self.by = self.learnt.commands(config);
+        self.clock = self.learnt.clock_us.map(|clock_us| (now, clock_us));
+        let is_known = |identity: &Identity| {
+            Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
+        };
+        let is_same_process = self.identity.as_ref().is_some_and(is_known);
+        let needed = config.quarantine_time();
+        let age = self.learnt.age(config);
+        let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
+        let mut watch_end = now + needed;
+        let mut quarantined_until = now + needed.saturating_sub(age);
+        if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity {
+            watch_end = *watched_since.get_or_insert(now) + needed;
+            quarantined_until = if *is_doubtful { watch_end } else { quarantined_until.min(watch_end) };
+        }
+        let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
+        self.count_quarantine(now);
+        self.quarantined_since = now;
+        self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
+        let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed < needed;
+        self.mark_due_at = is_to_mark.then_some(watch_end);
+        if mutant!(MarkUnwatched) {
+            self.mark_due_at = is_to_mark.then_some(now);
+        }
+        predecessor
+    }
+
+    /// Another process than before answered, which is at least of this age. One that already ran when the one
+    /// before was last heard did not start in its place but was put there, and never had its locks.
+    fn meet_process(&mut self, now: Instant, age: Duration) -> Predecessor {
+        let before = self.identity.take();
+        let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
+        let has_ended = before.as_ref().is_some_and(|before| {
+            self.learnt.run_time().is_some_and(|run_time| run_time <= now - before.heard_at)
+        });
+        let is_doubtful = before.as_ref().is_some_and(|before| age > now - before.heard_at);
+        let is_doubtful = is_doubtful && !mutant!(ReplacedServerTrusted);
+        if before.is_some() {
+            let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
+            self.changes = Some(Changes { count, last_at: now });
+            self.stats.restarts += 1;
+        }
+        self.identity = Some(Identity { run_id, watched_since: None, heard_at: now, is_doubtful });
+        if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
+    }
+
+    /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as
+    /// it is, so the watch over it starts when it is fit, whatever its mark says.
+    pub(crate) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
+        let is_strict = config.quarantine == Quarantine::Strict && !mutant!(UnfitServerTaken);
+        let why = self.learnt.unfitness().filter(|_| is_strict)?;
+        if let Some(identity) = &mut self.identity {
+            (identity.watched_since, identity.is_doubtful) = (None, true);
+        }
+        Some(why)
+    }
+
+    /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.
+    pub(crate) fn fail(&mut self, now: Instant, why: &str, rng: &mut impl Rng) {
+        let pause = self.connection.back_off(now, rng);
+        if self.connection.is_ready()
+            && let Some(identity) = &mut self.identity
+        {
+            identity.heard_at = self.heard_at;
+        }
+        self.why = Arc::from(why);
+        (self.silent_since, self.is_unasked) = (None, false);
+        self.connection.close(now + pause);
+    }
+
+    /// The master is taken in. Returns whether it was before.
+    pub(crate) const fn note_connected(&mut self) -> bool {
+        let is_reconnect = std::mem::replace(&mut self.was_connected, true);
+        self.stats.reconnects += is_reconnect as u64;
+        is_reconnect
+    }
+
+    /// Counts the time in the quarantine that ends, or is replaced by another one.
+    pub(crate) fn count_quarantine(&mut self, now: Instant) {
+        self.stats.quarantined += self.time_in_quarantine(now);
+    }
+
+    /// Time in the quarantine under way.
+    fn time_in_quarantine(&self, now: Instant) -> Duration {
+        let until = self.quarantined_until.map_or(self.quarantined_since, |until| until.min(now));
+        until.saturating_duration_since(self.quarantined_since)
+    }
+
+    /// Counters and times of it so far.
+    pub(crate) fn snapshot(&self, now: Instant, is_ready: bool) -> MasterStats {
+        let quarantined = self.stats.quarantined + self.time_in_quarantine(now);
+        MasterStats { is_ready, quarantined, ..self.stats.clone() }
+    }
+
+    /// Takes the next whole reply apart. An error ends the connection and says why. The id is of the claim
+    /// whose round trip is measured, if one is.
+    pub(crate) fn next_answer(&mut self) -> Result<Option<(Answer, Option<Id>)>, String> {
+        let Self { connection, by, learnt, scripts_loading, .. } = self;
+        let Connection { wire, state, login, .. } = connection;
+        let has_messages = !learnt.channel.is_empty() && matches!(state, State::Ready { .. });
+        let is_push = |reply: &Reply<'_>| {
+            has_messages && park::message(reply).is_some_and(|it| it != Message::Subscribed)
+        };
+        match wire.next_reply_or_push(is_push) {
+            Ok(Some((None, push))) => {
+                let answer = match park::message(&push) {
+                    Some(Message::Ring(vote)) => Answer::Ring(Id::from_bytes(vote)),
+                    Some(Message::Vote(vote)) => Answer::Granted(Id::from_bytes(vote)),
+                    _ => Answer::Ignored,
+                };
+                Ok(Some((answer, None)))
+            }
+            Ok(Some((Some(owed), reply))) => {
+                if let Owed::Scripts(tag) = owed {
+                    scripts_loading[tag as usize] = false;
+                }
+                let (owed, timed) = owed.untimed();
+                let answer = match owed {
+                    Owed::Handshake(step) => state
+                        .handle_step(step, &reply)
+                        .map(|is_done| if is_done { Answer::HandshakeDone } else { Answer::Ignored }),
+                    Owed::Login => login.take_answer(&reply).map(Answer::Login).map_err(wrong_shape),
+                    owed => take_apart(learnt, *by, owed, &reply),
+                };
+                answer.map(|answer| Some((answer, timed)))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
+    let is_no = mutant!(NoScriptIsNo) && command::answer::is_noscript(reply) && owed.is_by_digest(by);
+    let reply = if is_no { &Reply::Integer(0) } else { reply };
+    if owed.wants_script(reply, by) {
+        return Ok(Answer::WantsScript(owed));
+    }
+    owed.answer(reply, learnt.run_id.as_deref()).map_err(wrong_shape)
+}
+
+fn wrong_shape(WrongShape: WrongShape) -> String {
+    Trouble::WrongShape.to_string()
+}
+
+/// How long a master takes to answer: an estimate by the rule of TCP's retransmission timer (RFC 6298), from
+/// the handshake and from the acquisitions that are timed. Each reply belongs to its own request, so one that
+/// comes after its attempt is over counts, too. So the estimate learns of a slower network without the
+/// doubling that TCP needs. It is a smoothed mean and a smoothed deviation; zero before the first sample.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RoundTrip {
+    mean: Duration,
+    deviation: Duration,
+}
+
+impl RoundTrip {
+    pub(crate) fn note(&mut self, sample: Duration) {
+        if mutant!(RoundTripUnheard) {
+            return;
+        }
+        if mutant!(SlownessRemembered) && sample < self.mean {
+            return;
+        }
+        if self.mean.is_zero() {
+            (self.mean, self.deviation) = (sample, sample / 2);
+            return;
+        }
+        self.deviation = self.deviation / 4 * 3 + self.mean.abs_diff(sample) / 4;
+        self.mean = self.mean / 8 * 7 + sample / 8;
+    }
+
+    /// Time in which it answers as a rule.
+    pub(crate) const fn mean(self) -> Duration {
+        self.mean
+    }
+
+    /// Time within which it answers, if nothing is wrong.
+    pub(crate) fn limit(self) -> Duration {
+        self.mean + self.deviation * 4
+    }
+}
+
+/// A quorum answers within the limit of the slowest of its masters. Zero for a time that is shorter than any
+/// answer limit.
+pub(crate) fn limit_of_quorum(limits: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
+    let limit = quorum_th(limits, quorum);
+    if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO }
+}
+
+/// The time of the slowest master of the fastest quorum, or of all if there are fewer.
+pub(crate) fn quorum_th(times: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
+    let mut by_master = [Duration::ZERO; limits::MASTER_COUNT_MAX];
+    let mut count = 0;
+    for (place, time) in by_master.iter_mut().zip(times) {
+        *place = time;
+        count += 1;
+    }
+    by_master[..count].sort_unstable();
+    by_master[..count.min(quorum)].last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_master_of_the_quorum_counts() {
+        let limit = |ms: &[u64], quorum| {
+            limit_of_quorum(ms.iter().map(|ms| Duration::from_millis(*ms)), quorum).as_millis()
+        };
+        assert_eq!(limit(&[50, 8, 7, 50, 9], 3), 9);
+        assert_eq!(limit(&[50, 8], 3), 50, "all that there are");
+        assert_eq!([limit(&[], 3), limit(&[5, 5, 5], 2)], [0, 0], "no answer limit is so short");
+    }
+
+    #[test]
+    fn the_limit_follows_samples_and_forgets_a_stall() {
+        let ms = Duration::from_millis;
+        let mut round_trip = RoundTrip::default();
+        assert_eq!(round_trip.limit(), Duration::ZERO);
+        round_trip.note(ms(80));
+        assert_eq!(round_trip.limit(), ms(240));
+        for _ in 0..50 {
+            round_trip.note(ms(80));
+        }
+        let steady = round_trip.limit();
+        assert!((ms(80)..ms(81)).contains(&steady), "{steady:?}");
+        round_trip.note(ms(380));
+        assert!(round_trip.limit() > ms(380), "another stall like this fits");
+        for _ in 0..50 {
+            round_trip.note(ms(80));
+        }
+        assert!(round_trip.limit() < ms(85), "{:?}", round_trip.limit());
+    }
+}

@@ -1,0 +1,160 @@
+//! Scripts that a master does not know, as after `SCRIPT FLUSH`, or that it needs in place of a native
+//! command while its memory is full. `lock/command/scripts.rs` says how scripts reach a master.
+//!
+//! The request goes out once more with the script in full. Behind an attempt, all scripts of that kind of
+//! lock are loaded. An attempt that was decided meanwhile is not sent again, but its scripts are loaded: else
+//! a master that always answers last would never carry out an attempt.
+
+use super::Masters;
+use super::fleet::Fleet;
+use super::owed::{Answer, Owed, Shape, Verb};
+use crate::engine::core::Core;
+use crate::engine::ground::Ground;
+use crate::engine::locks::Locks;
+use crate::engine::locks::kind::Tag;
+use crate::engine::locks::mode;
+use crate::engine::locks::slab::Id;
+use crate::engine::waiting::rounds;
+use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::park::ParkAnswer;
+use crate::lock::command::scripts::Script;
+use crate::lock::command::{self, ExtendBy};
+use crate::lock::{Failure, MasterId, MasterSet, Vote};
+use crate::mutants::mutant;
+
+const OF_A_ROUND: &str = "only requests of a round name their script";
+
+/// The master needs the script: sends it with the command, which also makes it known again. Returns
+/// [`Answer::Ignored`] if the request is on its way or void, else the answer that takes its place.
+pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
+    let Owed::Round { verb, tag, number, id, .. } = owed else {
+        // The next look finds the script.
+        load_scripts(&mut core.masters.fleet, master, Tag::Parked);
+        return Answer::Ignored;
+    };
+    let Some(sent) = send_again(core, master, owed) else {
+        return if verb == Verb::Rest { Answer::RestOver(id) } else { Answer::Ignored };
+    };
+    if verb == Verb::Acquire {
+        load_scripts(&mut core.masters.fleet, master, tag);
+    }
+    if !sent.is_empty() {
+        return Answer::Ignored;
+    }
+    let failure = Failure::QueueFull;
+    match verb {
+        Verb::Extend => Answer::Extend(id, number, Vote::Failed(failure)),
+        Verb::Release => Answer::Release(id, ReleaseAnswer::Failed(failure), false),
+        Verb::Rest => Answer::Rest(id, Vote::Failed(failure)),
+        Verb::Swap => Answer::SwapUnsent(id, number),
+        Verb::Acquire if tag == Tag::Parked => {
+            rounds::note_unsent(&mut core.locks, master, id);
+            Answer::Park(id, ParkAnswer::Failed(failure))
+        }
+        Verb::Acquire | Verb::Repair => Answer::Acquire(id, Vote::Failed(failure)),
+    }
+}
+
+/// Sends a request once more, with its script; returns the master if it had room for it, and `None` if the
+/// request is void by now.
+fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet> {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let Owed::Round { verb, tag, number, id, .. } = owed else { unreachable!("{OF_A_ROUND}") };
+    let only = MasterSet::only(master);
+    Some(match verb {
+        Verb::Acquire => send_whole_attempt(ground, fleet, locks, master, owed, id),
+        Verb::Swap => send_whole_swap(ground, fleet, locks, only, id, (tag, number)),
+        Verb::Release if tag == Tag::Parked => {
+            mode::send_unpark(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
+        }
+        Verb::Release => {
+            mode::send_scripted_release(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
+        }
+        Verb::Rest => {
+            let claim = locks.claims.find_mut(id)?;
+            let ttl = claim.rest_to_repeat(ground.now)?;
+            mode::send_rest(fleet, only, id, claim, ttl, Script::Text)
+        }
+        Verb::Extend => {
+            // An extension that has given way to a later one, to a release or to a rest may not come
+            // behind it, with an answer nobody expects.
+            let op = locks.ops.find(id)?;
+            op.held().filter(|held| held.round == number)?;
+            let claim = locks.claims.get(op.claim);
+            if claim.release.is_some() {
+                return None;
+            }
+            mode::send_extend(fleet, only, owed.whole(), claim, op.asked.ttl, Script::Text)
+        }
+        Verb::Repair => unreachable!("never by a digest"),
+    })
+}
+
+/// Loads the scripts of an attempt and of what may follow it, unless they are on their way.
+fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
+    if fleet.link(master).scripts_loading[tag as usize] || mutant!(LateScriptForgotten) {
+        return;
+    }
+    let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
+    let only = MasterSet::only(master);
+    for script in first {
+        fleet.queue(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
+    }
+    let sent = fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
+    fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
+}
+
+/// An attempt once more, unless its release is on its way already, which it would come behind. The digest is
+/// enough behind the first one, which brings the script.
+fn send_whole_attempt(
+    ground: &Ground,
+    fleet: &mut Fleet,
+    locks: &Locks,
+    master: MasterId,
+    owed: Owed,
+    id: Id,
+) -> MasterSet {
+    let claim = locks.claims.find(id).filter(|claim| claim.release.is_none());
+    let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
+        return MasterSet::EMPTY;
+    };
+    let Owed::Round { tag, .. } = owed else { unreachable!("{OF_A_ROUND}") };
+    let is_coming = fleet.link(master).scripts_loading[tag as usize];
+    let (owed, script) = if is_coming { (owed, Script::Sha) } else { (owed.whole(), Script::Text) };
+    if tag == Tag::Parked {
+        return rounds::send_again(ground, fleet, locks, master, owed, id, script);
+    }
+    let ttl = locks.ops.get(owner).asked.ttl;
+    mode::send_attempt(fleet, MasterSet::only(master), owed, claim, ttl, script)
+}
+
+/// Not if the one that it is handed to is being released by now: that release is on its way, and would be
+/// overtaken.
+fn send_whole_swap(
+    ground: &Ground,
+    fleet: &mut Fleet,
+    locks: &mut Locks,
+    to: MasterSet,
+    id: Id,
+    (tag, from): (Tag, u32),
+) -> MasterSet {
+    let old = locks.claims.occupant(from).and_then(|from| locks.claims.find(from));
+    let (Some(old), Some(new)) = (old.filter(|old| old.has_successor(id)), locks.claims.find(id)) else {
+        return MasterSet::EMPTY;
+    };
+    if new.release.is_some() && !mutant!(SwapBehindRelease) {
+        return MasterSet::EMPTY;
+    }
+    let Some(owner) = new.owner else { return MasterSet::EMPTY };
+    let ttl = locks.ops.get(owner).asked.ttl;
+    let sent = if tag == Tag::Parked {
+        let owed = Owed::round(Verb::Swap, tag, from, id).whole();
+        mode::send_parked_swap(fleet, to, owed, old, new, ttl, Script::Text)
+    } else {
+        fleet.queue(to, Owed::round(Verb::Swap, tag, from, id).whole(), |out| {
+            command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
+        })
+    };
+    locks.claims.get_mut(id).note_sent(ground.now);
+    sent
+}

@@ -1,0 +1,109 @@
+//! How the masters are: for probes and for people.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::trouble::Warning;
+use crate::words::{Counted, Rounded};
+
+/// Whether locks can be acquired now, and how the masters are; from [`Client::health`](crate::Client::health)
+/// and [`Redlock::health`](crate::Redlock::health).
+///
+/// `{}` is one line for a log; `{:#}` has a line for each master.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether the votes of a quorum of masters count now. A readiness probe returns this.
+    pub has_quorum: bool,
+    /// Number of masters that may fail, of those whose votes count now, before no quorum is left. Zero
+    /// without a quorum.
+    pub may_fail: usize,
+    /// Status of each master, in the order of the configuration.
+    pub masters: Vec<MasterStatus>,
+}
+
+/// Status of one master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MasterStatus {
+    /// URL of the master, without the login.
+    pub name: Arc<str>,
+    /// State of its connection.
+    pub state: MasterState,
+    /// Version that the server reports; `None` before it did.
+    pub version: Option<Box<str>>,
+    /// Identity of the server's process; `None` before it reported one.
+    pub run_id: Option<Box<str>>,
+    /// Command that usually releases plain locks there: `DELIFEQ`, `DELEX IFEQ` (run on models only, on no
+    /// server) or `EVALSHA`.
+    pub release_command: &'static str,
+    /// Optional commands that the server refused, with the error texts.
+    pub refused: Vec<(&'static str, Box<str>)>,
+    /// Faults of the server as a master of locks. Each is one sentence by its `Display`.
+    pub warnings: Vec<Warning>,
+}
+
+/// State of the connection to a master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MasterState {
+    /// Not connected, for this reason.
+    Down(Arc<str>),
+    /// Being connected, before the first failure.
+    Connecting,
+    /// Connected: its votes count.
+    Ready,
+    /// Connected and asked; its votes count after this time.
+    Quarantined(Duration),
+    /// Owes an answer; before it says something it is sent no acquisition.
+    Silent,
+}
+
+impl Health {
+    pub(crate) fn new(masters: Vec<MasterStatus>, quorum: usize) -> Self {
+        let counting = masters.iter().filter(|master| master.state.counts()).count();
+        Self { has_quorum: counting >= quorum, may_fail: counting.saturating_sub(quorum), masters }
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counting = self.masters.iter().filter(|master| master.state.counts()).count();
+        write!(f, "{counting} of {} count", Counted(self.masters.len(), "master"))?;
+        match (self.has_quorum, self.may_fail) {
+            (false, _) => f.write_str(": no quorum")?,
+            (true, 0) => f.write_str(": a quorum, and none may fail")?,
+            (true, may_fail) => write!(f, ": a quorum, and {may_fail} more may fail")?,
+        }
+        let mut separator = if f.alternate() { "\n  " } else { ": " };
+        for MasterStatus { name, state, warnings, .. } in &self.masters {
+            if f.alternate() || !state.counts() || !warnings.is_empty() {
+                write!(f, "{separator}{name} {state}")?;
+                warnings.iter().try_for_each(|warning| write!(f, "; {warning}"))?;
+                separator = if f.alternate() { "\n  " } else { ", " };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MasterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down(why) => write!(f, "is not connected: {why}"),
+            Self::Connecting => f.write_str("is being connected"),
+            Self::Ready => f.write_str("counts"),
+            Self::Quarantined(left) => write!(f, "is in quarantine for another {}", Rounded(*left)),
+            Self::Silent => f.write_str("still owes an answer"),
+        }
+    }
+}
+
+impl MasterState {
+    /// Returns whether the votes of the master count now.
+    #[must_use]
+    pub const fn counts(&self) -> bool {
+        matches!(self, Self::Ready)
+    }
+}

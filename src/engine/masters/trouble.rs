@@ -1,0 +1,131 @@
+//! Faults of a master: the texts of warnings, and of the reasons why it is not connected.
+
+use std::time::Duration;
+
+use crate::error::{CredentialsError, advice};
+use crate::limits;
+use crate::lock::command;
+use crate::words::{NO_SERVER, Rounded};
+
+/// Fault of a server as a master of locks. `{}` is one sentence with advice.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// Another process answered in place of the one before.
+    #[error("it restarted or was replaced {}, last {} ago; find out why", times(*count), Rounded(*ago))]
+    Changed {
+        /// How often.
+        count: u32,
+        /// Time since the last time.
+        ago: Duration,
+    },
+    /// It is a replica, which should grant nothing.
+    #[error("it is a replica; list its master instead")]
+    Replica,
+    /// It may evict locks.
+    #[error("its maxmemory-policy is {policy}, which may evict locks; set noeviction")]
+    Evicting {
+        /// Its `maxmemory-policy`.
+        policy: Box<str>,
+    },
+    /// It sends no messages for this login, so waiters may learn late that a lock is theirs.
+    #[error("it sends no messages for this login, so waiters may learn late of a lock: {}", with_advice(.refusal))]
+    NotPublishing {
+        /// Its error reply.
+        refusal: Box<str>,
+    },
+    /// It parks no waiters, so those of this client may retry at random times there.
+    #[error("it parks no waiters, so they may retry at random: {}", with_advice(.refusal))]
+    NotParking {
+        /// Its error reply.
+        refusal: Box<str>,
+    },
+    /// Its open connections have old credentials, which may end.
+    #[error("its connections keep their old credentials: {error}")]
+    CredentialsFailed {
+        /// Why they have no new ones.
+        error: CredentialsError,
+    },
+    /// It does not report its identity, so each reconnect counts as a restart.
+    #[error("it reports no run_id, so each reconnect counts as a restart; grant +info")]
+    NoRunId,
+}
+
+/// Why a connection ended, or cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Trouble<'a> {
+    #[error("the attempt to connect is under way")]
+    UnderWay,
+    #[error("no connection within {}; check name service, address and firewall", Rounded(*.0))]
+    NoConnection(Duration),
+    #[error("no connection within {}; check name service, address, firewall, and that the port speaks TLS", Rounded(*.0))]
+    NoTlsConnection(Duration),
+    #[error("no answer to the handshake within {}; check the master", Rounded(*.0))]
+    NoHandshake(Duration),
+    #[cfg(feature = "doctor")]
+    #[error("no answer within {}; check the master", Rounded(*.0))]
+    NoAnswer(Duration),
+    #[cfg(feature = "doctor")]
+    #[error("not finished within {}; give more time, or ask for less", Rounded(*.0))]
+    NotFinished(Duration),
+    #[cfg(feature = "doctor")]
+    #[error("its name was not resolved within {}; check the name and the name server", Rounded(*.0))]
+    NoAddress(Duration),
+    #[cfg(feature = "doctor")]
+    #[error(
+        "its replies are larger than {size} bytes; check its keys, and that it is a Redis or Valkey server"
+    )]
+    RepliesTooLarge { size: usize },
+    #[cfg(feature = "doctor")]
+    #[error("its replies have more than {} values; {NO_SERVER}", limits::PROBE_VALUE_COUNT_MAX)]
+    RepliesTooMany,
+    #[error("no answer for {}; check the master", Rounded(limits::SILENCE_MAX))]
+    Silent,
+    #[error("the login was refused: {}", with_advice(.refusal))]
+    NoLogin { refusal: &'a str },
+    #[error("{step} was refused: {}", with_advice(.refusal))]
+    StepRefused { step: &'static str, refusal: &'a str },
+    #[error("its answer to {step} is no reply to that; {NO_SERVER}")]
+    WrongStep { step: &'static str },
+    #[error("its reply does not fit the request; {NO_SERVER}")]
+    WrongShape,
+    #[error("{why}, after \"{}\"", with_advice(.refusal))]
+    ClosedAfter { why: &'a str, refusal: &'a str },
+    #[error("it is the same server as {other} (run_id {run_id}); list each server once")]
+    ListedTwice { other: &'a str, run_id: &'a str },
+    #[error("it is a replica, which strict mode refuses; list its master instead")]
+    StrictReplica,
+    #[error("its maxmemory-policy is {policy}, which strict mode refuses; set noeviction")]
+    StrictEvicting { policy: &'a str },
+    #[error("it does not report its {fields}, which strict mode needs; grant +info{}", refused(.info_refusal))]
+    StrictUnreported { fields: String, info_refusal: Option<&'a str> },
+}
+
+fn times(count: u32) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+fn with_advice(refusal: &str) -> String {
+    advice(refusal).map_or_else(|| refusal.to_owned(), |advice| format!("{refusal} ({advice})"))
+}
+
+fn refused(words: &Option<&str>) -> String {
+    words.map(|words| format!(" (INFO was refused: {words})")).unwrap_or_default()
+}
+
+/// Why there is no connection in time.
+pub(crate) fn no_connection(limit: Duration, is_tls: bool, awaits_login: bool) -> String {
+    match (awaits_login, is_tls) {
+        (true, _) => CredentialsError::NoAnswer { limit }.to_string(),
+        (false, true) => Trouble::NoTlsConnection(limit).to_string(),
+        (false, false) => Trouble::NoConnection(limit).to_string(),
+    }
+}
+
+/// Why a step of the handshake that must succeed was refused.
+pub(crate) fn step_refused(step: &'static str, refusal: &[u8]) -> String {
+    let refusal = &command::answer::error_text(refusal);
+    let is_login = step == "AUTH" || refusal.starts_with("NOAUTH");
+    let why = if is_login { Trouble::NoLogin { refusal } } else { Trouble::StepRefused { step, refusal } };
+    why.to_string()
+}

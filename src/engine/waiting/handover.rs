@@ -1,0 +1,182 @@
+//! A lock that is released passes to the next in the queue within this engine, in one round trip: each master
+//! compares the value and puts the next one's token in its place, with a TTL of its own.
+//!
+//! ```text
+//!   A: claim with token TA ── release ──┐ swap TA → TB where A may have the key ─► B's vote, A's answer
+//!                                       │ SET TB NX     where A does not hold it ──► vote for B
+//!                                       └ release TA    where a master is not usable ► answer to A's release
+//!   B: claim with token TB, Acquiring; its validity counts from before all this
+//! ```
+//!
+//! # Why this is safe
+//!
+//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment
+//! the master had no other key than B's there, with its full TTL, set after B's start stamp: a swap replaces
+//! nothing but TA, and A's owner has given the lock up before the first swap is queued. So a quorum of grants
+//! is one of masters that no other valid lock can count, whether TA was still valid or not; deadline,
+//! quarantine and quorum of all masters apply as ever.
+//!
+//! A key set by a swap is released like one set by `SET`. A's claim owes its release wherever it may hold the
+//! key; the answer to the swap is that release's answer: done is `Deleted`, not done is `Absent`. A swap that
+//! fails or is not answered leaves TA owed, to be released behind it or over the next connection; and TB too,
+//! if B does not get the lock. A swap that may come late over a connection that is gone makes the absence of
+//! TB no proof, so B's release is repeated until the key is met or has expired. It cannot bring TB back once
+//! TA is gone.
+//!
+//! `answers.rs` takes the answer to a swap; `script.rs` sends one again that a master did not know.
+//!
+//! # Others get their turn
+//!
+//! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
+//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in the queue makes its attempt after a
+//! pause: without one its `SET` would be right behind the release on the same connections, and no other
+//! client would ever be faster. A bounded number of hand-overs within a group is the method of Dice, Marathe
+//! and Shavit, "Lock Cohorting" (2012).
+
+use std::time::{Duration, Instant};
+
+use super::turns;
+use crate::engine::core::{Core, Step};
+use crate::engine::ground::Ground;
+use crate::engine::locks::Locks;
+use crate::engine::locks::claim::Claim;
+use crate::engine::locks::kind::Tag;
+use crate::engine::locks::op::{HandoverStreak, Held, OpState};
+use crate::engine::locks::slab::Id;
+use crate::engine::locks::{counting, mode, release};
+use crate::engine::masters::Masters;
+use crate::engine::masters::fleet::Fleet;
+use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::timers::{claim_timer, op_timer};
+use crate::limits;
+use crate::lock::command;
+use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::scripts::Script;
+use crate::lock::{MasterSet, Token, Vote};
+use crate::mutants::mutant;
+
+/// A lock is given up for which others of this engine wait: hands it over to the next one. If that cannot be,
+/// it leaves the queue and is released.
+#[cold]
+pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
+    let Core { ground, masters, locks } = core;
+    let Some((successor, streak)) = successor_of(&masters.fleet, locks, ground.now, id) else {
+        let took = turn_time(ground, locks, id);
+        turns::leave_queue(ground, &masters.fleet, locks, id, took);
+        return Step::Release { id, awaited };
+    };
+    if !mutant!(HandoverUncounted) {
+        counting::note_ended(ground, locks, id);
+    }
+    // The successor leads the queue then.
+    locks.queues.leave(id.index);
+    let op = locks.ops.get_mut(id);
+    let claim_id = op.claim;
+    if awaited {
+        op.enter(OpState::Releasing);
+    } else {
+        locks.claims.get_mut(claim_id).owner = None;
+        locks.ops.free(id);
+    }
+    hand_over(core, claim_id, successor, streak);
+    if awaited {
+        release::check(core, claim_id);
+    }
+    Step::Decide(successor)
+}
+
+/// The next in the queue, if the lock can and may be handed over to it.
+fn successor_of(fleet: &Fleet, locks: &Locks, now: Instant, id: Id) -> Option<(Id, HandoverStreak)> {
+    let op = locks.ops.get(id);
+    let &Held { since, valid_until, .. } = op.held()?;
+    let streak = op.streak(since);
+    let is_spent =
+        streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
+    let holders = locks.claims.get(op.claim).holders();
+    let can_be_asked = holders.intersection(fleet.usable).has(fleet.quorum) && !locks.claims.is_full();
+    if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
+        return None;
+    }
+    let successor = locks.ops.id_at(locks.queues.behind(id.index)?);
+    let next = locks.ops.get(successor);
+    // A swap leaves the fence as it is: those who want a token ask all masters.
+    let next_can = next.mode.may_be_handed_over() || mutant!(PlainHandedToFenced);
+    let can_swap = (op.mode.may_be_handed_over() && next_can) || mutant!(FencedHandedOver);
+    if !can_swap {
+        return None;
+    }
+    let waits = matches!(next.state(), OpState::Queued { .. } | OpState::Waiting { .. });
+    let streak = HandoverStreak { count: streak.count + 1, ..streak };
+    (waits && next.asked.wait_until > Some(now)).then_some((successor, streak))
+}
+
+/// How long a turn of the streak that ends with this one was on average, as far as that bears on a pause.
+fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
+    let op = locks.ops.get(id);
+    let Some(held) = op.held() else { return Duration::ZERO };
+    let streak = op.streak(held.since);
+    ((ground.now - streak.since) / (streak.count + 1)).min(ground.config.retry_delay_max)
+}
+
+/// Hands the lock of a claim that is given up over to an operation that waits for it. A usable master that
+/// may hold the key is sent the swap, another one a `SET`. A swap without room is made up for by a release
+/// when the answers are due.
+fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let now = ground.now;
+    let op = locks.ops.get_mut(successor);
+    let (claim_id, claim) =
+        locks.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
+    let ttl = op.asked.ttl;
+    ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config);
+    claim.begin(now, successor, Token::random(&mut ground.rng), ttl, ground.terms.answer_limit);
+    claim.entry.set_key(&op.key, &claim.token);
+    op.add_label(claim);
+    if mutant!(FencedHandedOver) {
+        locks.feign_token(ground, successor, claim_id);
+    }
+    let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));
+    let (holders, usable) = (old.holders(), fleet.usable);
+    let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);
+    let to = holders.intersection(usable);
+    // Where the old token was parked its entry goes, too: it would be served behind this lock.
+    let parked = old.parked.as_ref().map_or(MasterSet::EMPTY, |parked| parked.masters).intersection(to);
+    let swapped = fleet.send_compared(to.without(parked), owed, |out, by| {
+        command::encode_swap(out, by, &old.entry, &new.entry, ttl);
+    });
+    let owed = Owed::round(Verb::Swap, Tag::Parked, from.index, claim_id);
+    let swapped = swapped.union(mode::send_parked_swap(fleet, parked, owed, old, new, ttl, Script::Sha));
+    let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
+    let asked = fleet.queue(usable.without(holders), owed, |out| {
+        command::encode_acquire(out, &new.entry, &ground.terms.tail);
+    });
+    let released = mode::send_release(fleet, holders.without(usable), from, old);
+    let old = locks.claims.get_mut(from);
+    old.begin_handover(now, claim_id, swapped, released);
+    ground.timers.arm(claim_timer(from), now + old.answer_limit);
+    let new = locks.claims.get_mut(claim_id);
+    new.asked = swapped.union(asked);
+    let op = locks.ops.get_mut(successor);
+    let deadline = op.await_votes(claim_id, now + new.answer_limit);
+    op.tries.streak = streak;
+    ground.stats.hand_overs += 1;
+    ground.timers.arm(op_timer(successor), deadline);
+    fleet.fail_unasked(new);
+}
+
+/// The answer to the release of a claim that is handed over, by the answer to a swap, which is a vote.
+pub(crate) fn as_release_answer(vote: &Vote) -> ReleaseAnswer {
+    match vote {
+        Vote::Granted => ReleaseAnswer::Deleted,
+        Vote::Refused { .. } => ReleaseAnswer::Absent,
+        Vote::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
+        Vote::Pending => unreachable!("it is the vote of a reply"),
+    }
+}
+
+/// The claim at this place, if it is the one that was handed over to `successor`: it may be gone by now, and
+/// another in its place.
+pub(crate) fn released_for(locks: &Locks, successor: Id, from: u32) -> Option<Id> {
+    let from = locks.claims.occupant(from)?;
+    locks.claims.find(from).filter(|claim| claim.has_successor(successor)).map(|_| from)
+}

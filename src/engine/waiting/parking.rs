@@ -1,0 +1,377 @@
+//! Parking: the place of one waiter in the masters' queues, and when its next round is due.
+//!
+//! Each round is an attempt with a token of its own. A master delays it until the key is free, and *rings*:
+//! then the next round asks for the lock. A round also begins with each heartbeat, by which the masters know
+//! that the waiter lives. The place in the queues is the same for all rounds: the ticket, drawn once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, RngExt};
+
+use crate::engine::locks::slab::Id;
+use crate::limits;
+use crate::lock::command::park::Waiting;
+use crate::lock::{Drift, HolderTtl, MasterId, MasterSet, Ttl};
+use crate::mutants::mutant;
+
+/// Bytes of the name by which the queues know a waiter.
+pub(crate) const WAITER_SIZE: usize = 12;
+
+/// Place of a waiter in the masters' queues.
+#[derive(Debug)]
+pub(crate) struct Parking {
+    /// Name of the waiter.
+    pub(crate) waiter: [u8; WAITER_SIZE],
+    /// Its place in the order, a time of the masters' clocks. Order depends on it, safety never.
+    pub(crate) ticket_us: u64,
+    /// Rounds begun.
+    pub(crate) round: u32,
+    /// Whether others have the keys that the round before got: this one lets all of them go first.
+    pub(crate) yields: bool,
+    /// The claim whose token was last sent to each master, by its index.
+    last: Vec<Id>,
+    /// Masters on which the running round waits.
+    pub(crate) waiting: MasterSet,
+    /// Masters of these where it is the first of the queue.
+    pub(crate) first: MasterSet,
+    /// Masters that rang for the running round.
+    rung: MasterSet,
+    /// Masters to which it gave back a part of the lock, and does not ask again before others change.
+    pub(crate) aside: MasterSet,
+    /// Rounds in a row that got a part of the lock and no quorum.
+    part_count: u32,
+    /// Rounds in a row that got the lock too late.
+    late_count: u32,
+    /// Reports of the key in the way, by the masters that wait.
+    holders: Vec<(MasterId, HolderTtl, Instant)>,
+    /// Readers that have the lock, as reported last.
+    pub(crate) reader_count: usize,
+    pub(crate) holder_label: Option<Arc<str>>,
+    due: Due,
+}
+
+/// A round of a parked acquisition.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// The acquisition.
+    pub(crate) op: Id,
+    /// Masters that were sent the park, where its entry may stand or its key.
+    pub(crate) masters: MasterSet,
+    /// Its place there, as they answered.
+    at_us: Vec<(MasterId, u64)>,
+    /// The claims whose tokens it replaces there, until they answer.
+    replaced: Vec<(MasterId, Id)>,
+    /// Masters that owe the answer to it. No later park goes to them before.
+    pub(crate) owing: MasterSet,
+    /// When a master was last sent it: within a stay from then on its entry may be there.
+    sent_at: Instant,
+    /// Whether it became a lock.
+    pub(crate) was_held: bool,
+}
+
+impl Parked {
+    pub(crate) fn new(now: Instant, op: Id, master_count: usize) -> Self {
+        Self {
+            op,
+            masters: MasterSet::EMPTY,
+            at_us: Vec::with_capacity(master_count),
+            replaced: Vec::new(),
+            owing: MasterSet::EMPTY,
+            sent_at: now,
+            was_held: false,
+        }
+    }
+
+    /// Whether its entry may stand on a master, or its park still come there in time.
+    pub(crate) fn may_stand(&self, now: Instant, master: MasterId, drift: Drift) -> bool {
+        self.masters.contains(master) && now < self.sent_at + limits::STAY + drift.of(limits::STAY)
+    }
+
+    /// The claims that it was to replace, on masters that have not answered.
+    pub(crate) fn all_replaced(&self) -> impl Iterator<Item = (MasterId, Id)> {
+        self.replaced.iter().copied()
+    }
+
+    /// A master is sent the park.
+    pub(crate) fn note_sent(&mut self, now: Instant, master: MasterId, replaced: Option<Id>) {
+        self.masters.insert(master);
+        self.owing.insert(master);
+        self.sent_at = now;
+        self.replaced.extend(replaced.map(|id| (master, id)));
+    }
+
+    /// A master reports the place of its entry.
+    pub(crate) fn note_at(&mut self, master: MasterId, at_us: u64) {
+        self.at_us.push((master, at_us));
+    }
+
+    /// Its place there, if it is known.
+    pub(crate) fn at(&self, master: MasterId) -> Option<u64> {
+        self.at_us.iter().find(|(other, _)| *other == master).map(|(_, at_us)| *at_us)
+    }
+
+    /// The claim that it replaces there.
+    pub(crate) fn replaced(&self, master: MasterId) -> Option<Id> {
+        self.replaced.iter().find(|(other, _)| *other == master).map(|(_, id)| *id)
+    }
+
+    /// The same, once.
+    pub(crate) fn take_replaced(&mut self, master: MasterId) -> Option<Id> {
+        let place = self.replaced.iter().position(|(other, _)| *other == master)?;
+        Some(self.replaced.swap_remove(place).1)
+    }
+}
+
+/// When something is due.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    /// The masters that have not answered the running round by then have failed.
+    answers: Option<Instant>,
+    /// The next round, at the latest.
+    round: Instant,
+    /// The next round, as masters rang or a part of the lock is held.
+    early: Option<Instant>,
+    /// The first waiter has its masters look whether the key is free: no script runs by itself when a key
+    /// expires.
+    look: Option<Instant>,
+    /// The pause before the look after that.
+    look_pause: Duration,
+}
+
+/// The event that is due for a parked waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Masters have failed to answer.
+    AnswersMissed,
+    /// The next round begins.
+    Round,
+    /// The masters look whether the key is free.
+    Look,
+}
+
+impl Parking {
+    pub(crate) fn new(now: Instant, master_count: usize, ticket_us: u64, rng: &mut impl Rng) -> Self {
+        let mut waiter = [0; WAITER_SIZE];
+        rng.fill_bytes(&mut waiter);
+        let due = Due { answers: None, round: now, early: None, look: None, look_pause: Duration::ZERO };
+        Self {
+            waiter,
+            ticket_us,
+            round: 0,
+            yields: false,
+            last: vec![Id::NOBODY; master_count],
+            waiting: MasterSet::EMPTY,
+            first: MasterSet::EMPTY,
+            rung: MasterSet::EMPTY,
+            aside: MasterSet::EMPTY,
+            part_count: 0,
+            late_count: 0,
+            holders: Vec::new(),
+            reader_count: 0,
+            holder_label: None,
+            due,
+        }
+    }
+
+    /// The claim whose token was last sent to a master.
+    pub(crate) fn last(&self, master: MasterId) -> Id {
+        self.last[master.index()]
+    }
+
+    /// The claims that were last sent to masters, with those.
+    pub(crate) fn all_last(&self) -> impl Iterator<Item = (MasterId, Id)> {
+        self.last.iter().enumerate().filter_map(|(index, id)| Some((MasterId::new(index)?, *id)))
+    }
+
+    /// The token of this claim is sent to a master.
+    pub(crate) fn note_sent(&mut self, master: MasterId, claim: Id) {
+        self.last[master.index()] = claim;
+    }
+
+    /// The claim of an attempt that was no round was sent to these masters.
+    pub(crate) fn note_attempt(&mut self, masters: MasterSet, claim: Id) {
+        masters.iter().for_each(|master| self.note_sent(master, claim));
+    }
+
+    /// A round begins that waits so long for answers.
+    pub(crate) fn begin_round(
+        &mut self,
+        now: Instant,
+        answers: Duration,
+        ttl: Ttl,
+        waits: bool,
+        rng: &mut impl Rng,
+    ) {
+        self.round += 1;
+        (self.waiting, self.first, self.rung) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
+        self.holders.clear();
+        (self.reader_count, self.holder_label) = (0, None);
+        // A part of each beat at random, so that waiters that came together do not come together again.
+        let mut beat = heartbeat(ttl);
+        if mutant!(HeartbeatForgotten) {
+            beat = limits::FOREVER;
+        }
+        // A place in the queue is not given up for a moment's silence.
+        self.due.answers = Some(now + if waits { answers.max(beat / 2) } else { answers });
+        self.due.round = now + rng.random_range(beat / 4 * 3..=beat);
+        (self.due.early, self.due.look) = (None, None);
+    }
+
+    /// Another process answers for a master, or another connection: what was sent there is unanswered.
+    pub(crate) fn note_lost(&mut self, master: MasterId) {
+        self.waiting.remove(master);
+        self.first.remove(master);
+        self.rung.remove(master);
+    }
+
+    /// The running round waits on a master, which reports the key in the way.
+    pub(crate) fn note_waiting(&mut self, now: Instant, master: MasterId, seen: Waiting) {
+        self.waiting.insert(master);
+        if seen.is_first {
+            self.first.insert(master);
+        }
+        self.holders.push((master, seen.holder, now));
+        self.reader_count = self.reader_count.max(seen.readers);
+        self.holder_label = seen.label.or(self.holder_label.take());
+    }
+
+    /// Whether a master has reported the key in the way of the running round.
+    pub(crate) const fn has_heard(&self) -> bool {
+        !self.holders.is_empty()
+    }
+
+    /// The running round got the lock too late. Returns whether the one before did not.
+    pub(crate) const fn note_late(&mut self) -> bool {
+        self.late_count += 1;
+        self.late_count == 1
+    }
+
+    /// The running round ends without the lock.
+    pub(crate) const fn note_in_time(&mut self) {
+        self.late_count = 0;
+    }
+
+    /// A master has granted the running round.
+    pub(crate) fn note_granted(&mut self, master: MasterId) {
+        self.waiting.remove(master);
+        self.first.remove(master);
+        if !mutant!(GrantLeavesAside) {
+            self.aside = MasterSet::EMPTY;
+        }
+    }
+
+    /// Reports of the key in the way, as they are by now.
+    pub(crate) fn holders(&self, now: Instant) -> impl Iterator<Item = (MasterId, HolderTtl)> {
+        self.holders.iter().map(move |(master, holder, at)| {
+            let holder = match holder {
+                HolderTtl::Left(left) => HolderTtl::Left(left.saturating_sub(now.duration_since(*at))),
+                other => *other,
+            };
+            (*master, holder)
+        })
+    }
+
+    /// A master rings for the running round. The next one follows at once behind a quorum, else after about
+    /// a round trip.
+    pub(crate) fn note_ring(&mut self, now: Instant, master: MasterId, quorum: usize, round_trip: Duration) {
+        if mutant!(RingIgnored) {
+            return;
+        }
+        self.rung.insert(master);
+        self.aside = MasterSet::EMPTY;
+        let at = if self.rung.has(quorum) { now } else { now + round_trip };
+        self.hasten(at);
+    }
+
+    /// The next round begins by then.
+    pub(crate) fn hasten(&mut self, at: Instant) {
+        self.due.early = Some(self.due.early.map_or(at, |early| early.min(at)));
+    }
+
+    /// All masters that were asked have answered, and a part of the lock is not all of it: gives it back
+    /// before long, as others may have the other part.
+    pub(crate) fn note_part(
+        &mut self,
+        now: Instant,
+        part: MasterSet,
+        round_trip: Duration,
+        rng: &mut impl Rng,
+    ) {
+        if part.is_empty() {
+            self.part_count = 0;
+            return;
+        }
+        let pause = limits::PART_TIME_MIN.max(round_trip * 5);
+        if self.due.early.is_none() && !mutant!(PartKept) {
+            self.hasten(now + pause + rng.random_range(Duration::ZERO..=pause));
+        }
+    }
+
+    /// The round ends with a part of the lock. The first such round asks again in the order of the tickets,
+    /// which gives those masters to earlier waiters. The second lets all others go first. The third leaves
+    /// these masters alone: a waiter with a minority must not be in the way of the holder's repair.
+    pub(crate) fn end_part(&mut self, part: MasterSet, is_waiting: bool) {
+        self.yields = false;
+        if part.is_empty() {
+            return;
+        }
+        self.part_count += 1;
+        self.yields = self.part_count.is_multiple_of(2);
+        if self.part_count > 2 && is_waiting {
+            self.aside = part;
+        }
+    }
+
+    /// The first waiter has the masters look by itself: when the holder's time is over, and in growing
+    /// pauses, as another library may have released the lock.
+    pub(crate) fn plan_look(&mut self, now: Instant, round_trip: Duration, ttl: Ttl) {
+        if self.first.is_empty() || mutant!(NobodyLooks) {
+            return;
+        }
+        let least = limits::LOOK_PAUSE_MIN.max(round_trip * 4);
+        self.due.look_pause = (self.due.look_pause * 2).clamp(least, heartbeat(ttl).max(least));
+        let left = self.holders(now).filter_map(|(_, holder)| match holder {
+            HolderTtl::Left(left) => Some(left + Duration::from_millis(1)),
+            _ => None,
+        });
+        let left = left.min();
+        if left.is_some_and(|left| left <= Duration::from_millis(1)) {
+            // The holder has had the time to come back to the masters that it missed.
+            self.aside = MasterSet::EMPTY;
+        }
+        let pause = left.map_or(self.due.look_pause, |left| left.min(self.due.look_pause));
+        self.due.look = Some(now + pause);
+    }
+
+    /// All have answered. Returns whether that was awaited.
+    pub(crate) const fn note_answered(&mut self) -> bool {
+        self.due.answers.take().is_some()
+    }
+
+    /// When something is due.
+    pub(crate) fn deadline(&self) -> Instant {
+        let Due { answers, round, early, look, .. } = self.due;
+        [answers, early, look].into_iter().flatten().fold(round, Instant::min)
+    }
+
+    /// Takes the next event that is due.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Event> {
+        if self.due.answers.take_if(|at| *at <= now).is_some() {
+            Some(Event::AnswersMissed)
+        } else if self.due.round <= now || self.due.early.is_some_and(|at| at <= now) {
+            Some(Event::Round)
+        } else if self.due.look.take_if(|at| *at <= now).is_some() {
+            Some(Event::Look)
+        } else {
+            None
+        }
+    }
+}
+
+/// Time between two rounds of a waiter that nobody rings: a second, or a quarter of the TTL if that is from
+/// two seconds on.
+fn heartbeat(ttl: Ttl) -> Duration {
+    let ttl = ttl.as_duration();
+    if ttl < limits::SHORT_TTL { limits::HEARTBEAT } else { limits::HEARTBEAT.min(ttl / 4) }
+}

@@ -1,0 +1,64 @@
+//! How a refused attempt waits that is not parked: the pause before the next one.
+
+use std::time::{Duration, Instant};
+
+use rand::RngExt;
+
+use crate::engine::core::Core;
+use crate::engine::ground::Ground;
+use crate::engine::locks::Locks;
+use crate::engine::locks::op::Cause;
+use crate::engine::locks::slab::Id;
+use crate::engine::masters::fleet::Fleet;
+use crate::engine::masters::link::Link;
+use crate::mutants::mutant;
+
+/// When an operation tries again after an attempt that failed and took so long; `None` to give up.
+pub(crate) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration) -> Option<Instant> {
+    let Core { ground, masters, locks } = core;
+    if cause == Cause::NoQuorum && is_quarantined_beyond_wait(&masters.fleet, locks, id) {
+        return None;
+    }
+    draw_time(ground, locks, id, took)
+}
+
+/// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
+/// succeed. One that is not connected may need none when it is back.
+fn is_quarantined_beyond_wait(fleet: &Fleet, locks: &Locks, id: Id) -> bool {
+    let Some(wait_until) = locks.ops.get(id).asked.wait_until else { return false };
+    let is_late = |link: &&Link| {
+        link.connection.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until)
+    };
+    let late_count = fleet.links().filter(is_late).count();
+    late_count > fleet.spare() && !mutant!(WaitsInQuarantine)
+}
+
+/// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows,
+/// and early enough to be answered before the wait ends; `None` if it cannot be.
+fn draw_time(ground: &mut Ground, locks: &Locks, id: Id, took: Duration) -> Option<Instant> {
+    let op = locks.ops.get(id);
+    if op.has_tried_enough() && !mutant!(TriesUnlimited) {
+        return None;
+    }
+    let last = op.asked.wait_until?.checked_sub(took.max(Duration::from_millis(1)))?;
+    let delay = draw_pause(ground, took, op.tries.count);
+    (last > ground.now + took).then(|| last.min(ground.now + delay))
+}
+
+/// A random pause after an attempt that took so long, the more of them the longer.
+pub(crate) fn draw_pause(ground: &mut Ground, took: Duration, attempts: u32) -> Duration {
+    // At least a millisecond: known-down masters fail an attempt in no time at all.
+    let floor = took.max(Duration::from_millis(1));
+    if let Some(asked) = ground.config.retry_delay_after(attempts) {
+        // Longer than the attempt was, and at random times all the same: else clients that met once would
+        // meet again.
+        return asked.max(floor) + ground.rng.random_range(Duration::ZERO..=floor);
+    }
+    let base = floor.max(ground.config.retry_delay_min);
+    let doubled = base.saturating_mul(1 << attempts.min(16));
+    let mut range = doubled.min(ground.config.retry_delay_max.max(base));
+    if mutant!(NoJitter) {
+        range = Duration::ZERO;
+    }
+    base + ground.rng.random_range(Duration::ZERO..=range)
+}

@@ -1,0 +1,575 @@
+//! The rounds of an attempt that is parked in the masters' queues (`parking.rs`).
+//!
+//! ```text
+//!             park (old token → new token)           a quorum of grants
+//!  begin ──────────────────────────────► Parked ─────────────────────────► Held
+//!    ▲                                    │   ▲ │ too few masters answer
+//!    └── rung, a heartbeat, a part of ────┘   │ └────────────────────────► Waiting: polls for a while
+//!        the lock, a master that is back      └── answers: waiting
+//! ```
+//!
+//! # Why two never hold
+//!
+//! - P1. A token belongs to one round, whose start is read before any byte with the token is queued.
+//! - P2. A command that ends a token (a park that replaces it, an unpark, a release, a swap) is sent only
+//!   when the round is over for this client, or its lock is given up. While it runs nothing else is sent for
+//!   it, also not over a later connection, and no second park goes to a master before the first is answered.
+//! - P3. A vote of a master is the answer to the park or the message of a grant, over the connection that
+//!   carried the park, while that stands. It counts once, for its own round.
+//! - P4. A master writes a token only by carrying out its park or by serving its entry, once for each, and
+//!   with the full TTL from then on; or by a repair or a swap, with the rest of the validity. It never writes
+//!   one over another, and reports it only behind the write, in the same script.
+//! - P5. A master takes a token away before that TTL is over only for a command that names it, by force, or
+//!   by losing its memory. Then its votes do not count until all that it may have forgotten is over
+//!   (quarantine).
+//!
+//! Let A hold by a token and B by another at one moment. Some master is in both quorums. If it lost no memory
+//! since it wrote either, its key is both tokens at that moment (P4, P5: the deadlines of both count from
+//! before their writes). If it lost its memory between the writes, B was decided after its quarantine, which
+//! outlasts A's validity. If it did after both, the second token was written while the first was there, which
+//! no script does. A snapshot brings back entries whose channels belong to connections that have ended:
+//! nobody receives the grant, so the script takes it back. Tickets, rings, stays and freshness occur nowhere
+//! in this.
+//!
+//! # The token that a park replaces
+//!
+//! It is one of a claim whose release has begun, and the answer to the park
+//! answers that release: the old token is gone there. It is no proof if a connection broke meanwhile, over
+//! which the old park may still come; then its release is repeated as any other.
+
+use std::time::Duration;
+
+use super::parking::{Event, Parked, Parking};
+use crate::engine::core::{Core, Step};
+use crate::engine::ground::Ground;
+use crate::engine::locks::Locks;
+use crate::engine::locks::claim::{Claim, Course};
+use crate::engine::locks::fence;
+use crate::engine::locks::kind::{Kind, Tag};
+use crate::engine::locks::op::{Cause, Op, OpState};
+use crate::engine::locks::slab::{Id, Slab};
+use crate::engine::locks::{hold, release};
+use crate::engine::masters::Masters;
+use crate::engine::masters::fleet::Fleet;
+use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::timers::{claim_timer, op_timer};
+use crate::limits;
+use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::park::{self, Park, ParkAnswer, ParkMode};
+use crate::lock::command::scripts::Script;
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::mutants::mutant;
+
+/// Whether an acquisition that is to park does so now: enough masters can.
+pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
+    op.tries.polls_until.is_none_or(|until| until <= ground.now) && fleet.can_park()
+}
+
+/// Whether an acquisition parks behind its attempt, which others refused.
+pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let op = locks.ops.get_mut(id);
+    let waits = op.asked.wait_until.is_some_and(|until| ground.now < until);
+    op.parks |= waits;
+    let follows = waits && op.parking.is_none() && !op.has_tried_enough() && parks(ground, fleet, op);
+    if follows {
+        op.take_key(locks.claims.get(op.claim));
+    }
+    follows
+}
+
+/// Begins the next round, or the first one.
+pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let now = ground.now;
+    if locks.claims.is_full() {
+        release::forget_orphans(ground, locks);
+        if locks.claims.is_full() {
+            return give_up(core, id);
+        }
+    }
+    let op = locks.ops.get_mut(id);
+    let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
+    ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config);
+    let limit = ground.terms.answer_limit;
+    claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, limit);
+    claim.entry.set_key(&op.key, &claim.token);
+    op.add_label(claim);
+    let is_retry = op.tries.count > 0;
+    claim.kind = op.mode.begin_attempt(fleet, now, &ground.wall_clock, is_retry, &mut op.tries.holders);
+    (claim.course, claim.parked) = (Course::Attempt(id), Some(Box::new(Parked::new(now, id, fleet.count()))));
+    let before = op.claim;
+    let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
+    let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
+    let has_old = old.is_some();
+    if let Some(old) = old {
+        (part, held_by_old) = (old.tally.granted, old.holders());
+        old.owner = None;
+        old.begin_release(now, held_by_old, MasterSet::EMPTY);
+        ground.timers.arm(claim_timer(before), now + limit);
+    }
+    let is_first = op.parking.is_none();
+    let parking = op.parking.get_or_insert_with(|| {
+        let ticket_us = fleet.masters_us(op.asked.submitted);
+        Box::new(Parking::new(now, fleet.count(), ticket_us, &mut ground.rng))
+    });
+    if is_first {
+        parking.note_attempt(held_by_old, before);
+        op.tries.count += 1;
+    } else {
+        let is_waiting = parking.waiting.has(fleet.quorum);
+        parking.end_part(part, is_waiting);
+    }
+    let waits = op.asked.wait_until.is_some();
+    parking.begin_round(now, limit, op.asked.ttl, waits, &mut ground.rng);
+    let (aside, mut owing) = (parking.aside, owing(&locks.claims, parking));
+    if mutant!(ParkedTwice) {
+        owing = MasterSet::EMPTY;
+    }
+    if mutant!(TicketForgotten) {
+        parking.ticket_us = fleet.masters_us(now);
+    }
+    op.claim = claim_id;
+    op.tries.streak.count = 0;
+    op.is_noted = true;
+    op.enter(OpState::Parked);
+    let deadline = op.deadline().expect("it is parked");
+    ground.timers.arm(op_timer(id), deadline);
+    for master in fleet.usable.without(owing).without(aside).iter() {
+        send(core, master, id);
+    }
+    for master in aside.iter() {
+        release::end_round(core, master, id);
+    }
+    let Core { masters: Masters { fleet, .. }, locks, .. } = core;
+    if has_old {
+        release::free_if_done(locks, before);
+    }
+    let claim = locks.claims.get_mut(claim_id);
+    fleet.fail_unasked_but(claim, owing.intersection(fleet.usable).union(aside));
+    Step::Decide(id)
+}
+
+/// Masters that owe an answer to the last park that they were sent.
+fn owing(claims: &Slab<Claim>, parking: &Parking) -> MasterSet {
+    let owes = |(master, last): &(MasterId, Id)| {
+        let parked = claims.find(*last).and_then(|claim| claim.parked.as_ref());
+        parked.is_some_and(|parked| parked.owing.contains(*master))
+    };
+    parking.all_last().filter(owes).map(|(master, _)| master).collect()
+}
+
+/// There is no room for another round.
+#[cold]
+fn give_up(core: &mut Core, id: Id) -> Step {
+    release::leave_rounds(core, id);
+    let claim = core.locks.ops.get(id).claim;
+    if core.locks.claims.find(claim).is_some_and(|claim| claim.owner == Some(id)) {
+        release::release_attempt(core, claim);
+    }
+    Step::Refuse(id)
+}
+
+/// Sends the running round to a master that owes no answer to an earlier one. Where it cannot park, the
+/// release of the token before goes ahead of an attempt that waits for nothing.
+fn send(core: &mut Core, master: MasterId, id: Id) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let (now, only) = (ground.now, MasterSet::only(master));
+    let op = locks.ops.get_mut(id);
+    if fleet.quarantined(now).contains(master) {
+        op.mode.note_quarantined(master);
+    }
+    let claim_id = op.claim;
+    if !fleet.parkers.contains(master) {
+        release::end_round(core, master, id);
+        return attempt(core, master, id);
+    }
+    let before = op.parking().last(master);
+    let owed = Owed::round(Verb::Acquire, Tag::Parked, 0, claim_id);
+    let sent = encode(ground, fleet, locks, master, owed, id, before, Script::Sha);
+    if sent.is_empty() {
+        locks.claims.get_mut(claim_id).record(master, Vote::Failed(Failure::QueueFull));
+        return;
+    }
+    locks.ops.get_mut(id).parking_mut().note_sent(master, claim_id);
+    let replaced = locks.claims.find_mut(before).filter(|_| before != claim_id);
+    let replaced = replaced.and_then(|claim| claim.release.as_mut());
+    let is_answer =
+        replaced.is_some_and(|release| release.owed.contains(master) && !release.sent.contains(master));
+    let claim = locks.claims.get_mut(claim_id);
+    claim.asked = claim.asked.union(only);
+    claim.tally.failed.remove(master);
+    claim.parked_mut().note_sent(now, master, is_answer.then_some(before));
+    claim.note_sent(now);
+    if is_answer {
+        locks.claims.get_mut(before).release_mut().sent.insert(master);
+    }
+}
+
+/// Queues the park of a running round on a master, where `before` is the claim whose token it replaces.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the state")]
+fn encode(
+    ground: &Ground,
+    fleet: &mut Fleet,
+    locks: &Locks,
+    master: MasterId,
+    owed: Owed,
+    id: Id,
+    before: Id,
+    script: Script,
+) -> MasterSet {
+    let op = locks.ops.get(id);
+    let parking = op.parking();
+    let claim = locks.claims.get(op.claim);
+    let old = locks.claims.find(before).filter(|_| before != op.claim && !mutant!(OldTokenKept));
+    let channel = fleet.link(master).learnt.channel.clone();
+    let stay = if op.asked.wait_until.is_some() { limits::STAY } else { Duration::ZERO };
+    let park = Park {
+        id: &parking.waiter,
+        round: parking.round,
+        ticket_us: parking.ticket_us,
+        at_us: match locks.claims.find(before) {
+            // It was never here, or never parked.
+            _ if before == Id::NOBODY => Some(parking.ticket_us),
+            Some(before) => before.entry_at(master, parking.ticket_us),
+            None => None,
+        },
+        waited_us: micros(ground.now - op.asked.submitted),
+        old_value: old.map_or(b"", |old| old.entry.value()),
+        yields: parking.yields,
+        mode: match claim.kind {
+            Kind::Plain => ParkMode::Plain,
+            Kind::Fenced(token) => ParkMode::Fenced(fence::fence(&ground.config, token)),
+            Kind::Shared => ParkMode::Shared,
+        },
+        stay_ms: millis(stay),
+        fresh_ms: millis(freshness(op.asked.ttl)),
+        grant_ms: op.asked.ttl.as_millis(),
+        channel: &channel,
+        vote: op.claim.to_bytes(),
+        prefix_size: ground.config.prefix.len(),
+    };
+    fleet.queue(MasterSet::only(master), owed, |out| park::encode_park(out, script, &claim.entry, &park))
+}
+
+/// Sends a park once more to a master that did not know its script.
+pub(crate) fn send_again(
+    ground: &Ground,
+    fleet: &mut Fleet,
+    locks: &Locks,
+    master: MasterId,
+    owed: Owed,
+    claim_id: Id,
+    script: Script,
+) -> MasterSet {
+    let claim = locks.claims.get(claim_id);
+    let parked = claim.parked.as_ref().expect("it is parked");
+    let is_running = locks.ops.find(parked.op).is_some_and(|op| op.claim == claim_id && op.parking.is_some());
+    if !is_running {
+        return MasterSet::EMPTY;
+    }
+    let before = parked.replaced(master).unwrap_or(Id::NOBODY);
+    encode(ground, fleet, locks, master, owed, parked.op, before, script)
+}
+
+/// A master did not know the script of a park, and it is not sent again: nothing of it stands there.
+pub(crate) fn note_unsent(locks: &mut Locks, master: MasterId, claim_id: Id) {
+    if let Some(claim) = locks.claims.find_mut(claim_id) {
+        claim.parked_mut().masters.remove(master);
+    }
+}
+
+/// An attempt of the running round at a master that cannot park.
+fn attempt(core: &mut Core, master: MasterId, id: Id) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let only = MasterSet::only(master);
+    let op = locks.ops.get_mut(id);
+    let claim_id = op.claim;
+    let claim = locks.claims.get(claim_id);
+    let sent = if claim.kind.tag() == Tag::Plain {
+        fleet.queue(only, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
+            crate::lock::command::encode_acquire(out, &claim.entry, &ground.terms.tail);
+        })
+    } else {
+        let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
+        crate::engine::locks::mode::send_attempt(fleet, only, owed, claim, op.asked.ttl, Script::Sha)
+    };
+    op.parking_mut().note_sent(master, claim_id);
+    let claim = locks.claims.get_mut(claim_id);
+    claim.asked = claim.asked.union(sent);
+    if sent.is_empty() {
+        claim.record(master, Vote::Failed(Failure::QueueFull));
+    }
+}
+
+/// Effect of an answer to a park.
+pub(crate) enum Heard {
+    Vote(Vote),
+    /// No vote yet.
+    Then(Step),
+}
+
+/// The answer to a park.
+pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
+    let now = core.ground.now;
+    let Some(claim) = core.locks.claims.find_mut(claim_id) else { return Heard::Then(Step::Done) };
+    let parked = claim.parked_mut();
+    let (id, replaced) = (parked.op, parked.take_replaced(master));
+    parked.owing.remove(master);
+    if let ParkAnswer::Granted(seen) | ParkAnswer::Own(seen) | ParkAnswer::Waiting(seen, _) = &answer {
+        parked.note_at(master, seen.ticket_us);
+        core.masters.fleet.note_clock(now, master, seen.now_us);
+        if seen.has_more {
+            release::serve_on(core, master, claim_id);
+        }
+    }
+    if let Some(replaced) = replaced {
+        // An error does not say what was done before it.
+        let its = match &answer {
+            ParkAnswer::Failed(failure) => ReleaseAnswer::Failed(failure.clone()),
+            _ => ReleaseAnswer::Absent,
+        };
+        release::handle_answer(core, master, replaced, its);
+    }
+    if let ParkAnswer::Failed(failure) = &answer {
+        core.masters.fleet.note_park_refused(master, failure);
+    }
+    let Some(op) = core.locks.ops.find_mut(id) else { return Heard::Then(Step::Done) };
+    let is_running = op.claim == claim_id;
+    if op.parking.is_some() && !is_running {
+        // It was late: the running round comes behind it.
+        if core.masters.fleet.usable.contains(master) {
+            send(core, master, id);
+        }
+        return Heard::Then(Step::Done);
+    }
+    follow_answer(core, master, claim_id, answer)
+}
+
+/// The answer to the park of a round that runs, or whose lock is held or given up.
+fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
+    let now = core.ground.now;
+    let claim = core.locks.claims.get_mut(claim_id);
+    Heard::Vote(match answer {
+        ParkAnswer::Granted(_) => {
+            if let Some(parking) =
+                claim.owner.and_then(|owner| core.locks.ops.get_mut(owner).parking.as_mut())
+            {
+                parking.note_granted(master);
+            }
+            Vote::Granted
+        }
+        ParkAnswer::Own(_) => claim.note_twin(master),
+        ParkAnswer::Failed(failure) => {
+            // The lock may be held without this master, which has the key by a `SET` then.
+            if let Some(owner) = claim.owner {
+                hold::repair_op(core, master, owner);
+            }
+            Vote::Failed(failure)
+        }
+        ParkAnswer::Waiting(_, waiting) => {
+            core.masters.fleet.link_mut(master).stats.count_vote(&Vote::Refused { holder: waiting.holder });
+            let Some(owner) = claim.owner else { return Heard::Then(Step::Done) };
+            // It may have been late.
+            claim.tally.failed.remove(master);
+            let op = core.locks.ops.get_mut(owner);
+            let Some(parking) = &mut op.parking else { return Heard::Then(Step::Done) };
+            if let Some(state) = waiting.refusal {
+                op.mode.note_refusal(master, state);
+            }
+            parking.note_waiting(now, master, waiting);
+            if op.asked.wait_until.is_none() {
+                // It stays in no queue.
+                claim.parked_mut().masters.remove(master);
+                claim.record(master, Vote::Refused { holder: HolderTtl::Unknown });
+            }
+            return Heard::Then(Step::Decide(owner));
+        }
+    })
+}
+
+/// A master grants a round that waits there. Returns whether the message is a vote: it came over the
+/// connection that carried the round.
+pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> bool {
+    let Some(claim) = core.locks.claims.find_mut(claim_id) else { return false };
+    let is_parked = claim.parked.as_ref().is_some_and(|parked| parked.masters.contains(master));
+    let is_lost = claim.doubts.connection_lost.contains(master) && !mutant!(LostGrantHeard);
+    if !is_parked || is_lost {
+        return false;
+    }
+    if let Some(op) = claim.owner.and_then(|owner| core.locks.ops.find_mut(owner))
+        && let Some(parking) = &mut op.parking
+    {
+        parking.note_granted(master);
+        core.ground.stats.notified += 1;
+    }
+    core.locks.claims.get_mut(claim_id).note_served(master);
+    true
+}
+
+/// A master rings for a round.
+pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return Step::Done };
+    let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
+    let Some(parking) = &mut op.parking else { return Step::Done };
+    parking.note_ring(ground.now, master, fleet.quorum, fleet.round_trip());
+    ground.stats.notified += 1;
+    locks.arm(ground, id);
+    Step::Done
+}
+
+/// Votes of the running round leave it open: plans what follows when all have answered.
+#[cold]
+#[inline(never)]
+pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let op = locks.ops.get_mut(id);
+    let (claim, ttl) = (locks.claims.get(op.claim), op.asked.ttl);
+    let answered = claim.tally.heard().union(op.parking().waiting);
+    if !claim.asked.without(answered).is_empty() {
+        return Step::Done;
+    }
+    let round_trip = fleet.round_trip();
+    let half_us = ground.config.window().half_us;
+    let is_refused =
+        op.mode.wants_new_token(ground.now, &mut ground.wall_clock, &claim.tally, fleet.quorum, half_us);
+    let parking = op.parking_mut();
+    parking.note_part(ground.now, claim.tally.granted, round_trip, &mut ground.rng);
+    if is_refused {
+        parking.hasten(ground.now);
+    }
+    if parking.note_answered() {
+        parking.plan_look(ground.now, round_trip, ttl);
+    }
+    locks.arm(ground, id);
+    Step::Done
+}
+
+/// Something is due for a parked acquisition.
+pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let now = ground.now;
+    let op = locks.ops.get_mut(id);
+    if op.asked.wait_until.is_some_and(|until| until <= now) {
+        return Step::Fail(id, Cause::Contended);
+    }
+    let ttl = op.asked.ttl;
+    let Some(event) = op.parking_mut().take_due(now) else { return Step::Done };
+    match event {
+        Event::AnswersMissed => {
+            let claim = locks.claims.get_mut(op.claim);
+            let parking = op.parking_mut();
+            fleet.note_unanswered(ground, claim, parking.waiting);
+            parking.note_part(now, claim.tally.granted, fleet.round_trip(), &mut ground.rng);
+            parking.plan_look(now, fleet.round_trip(), ttl);
+            Step::Decide(id)
+        }
+        Event::Round => {
+            op.parking_mut().note_in_time();
+            Step::Park(id)
+        }
+        Event::Look => {
+            let parking = op.parking_mut();
+            parking.plan_look(now, fleet.round_trip(), ttl);
+            let to = parking.first.intersection(fleet.usable);
+            serve(fleet, locks, to, id);
+            Step::Done
+        }
+    }
+}
+
+/// A connection broke: nothing that was sent over it is answered any more.
+pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
+    for id in locks.ops.ids() {
+        if let Some(parking) = &mut locks.ops.get_mut(id).parking {
+            parking.note_lost(master);
+        }
+    }
+}
+
+/// Has masters look whether the first waiter can have the lock.
+fn serve(fleet: &mut Fleet, locks: &Locks, to: MasterSet, id: Id) {
+    let Some(op) = locks.ops.find(id) else { return };
+    let (to, prefix_size) = (to.intersection(fleet.parkers), fleet.config.prefix.len());
+    fleet.queue(to, Owed::Look, |out| {
+        park::encode_serve(out, Script::Sha, &op.key, prefix_size);
+    });
+}
+
+/// A master can be asked again, over a new connection or after a silence: a round that was sent to it before
+/// says nothing any more, and another one comes to it.
+#[cold]
+#[inline(never)]
+pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
+    for id in core.locks.ops.ids() {
+        let op = core.locks.ops.get_mut(id);
+        if !matches!(op.state(), OpState::Parked) {
+            continue;
+        }
+        let claim = core.locks.claims.get(op.claim);
+        let parking = op.parking_mut();
+        if owing(&core.locks.claims, parking).contains(master) || parking.waiting.contains(master) {
+            continue;
+        }
+        if claim.asked.contains(master) {
+            let at = core.ground.now
+                + rand::RngExt::random_range(&mut core.ground.rng, Duration::ZERO..=limits::REJOIN_TIME);
+            parking.hasten(at);
+            core.locks.arm(&mut core.ground, id);
+        } else if !parking.aside.contains(master) {
+            send(core, master, id);
+        }
+    }
+}
+
+/// A quorum granted the running round so late that too little validity is left. Whether another round may
+/// follow: two in a row are a failed attempt.
+pub(crate) fn may_repeat(core: &mut Core, id: Id) -> bool {
+    core.locks.ops.get_mut(id).parking_mut().note_late()
+}
+
+/// The running round has become a lock.
+#[cold]
+#[inline(never)]
+pub(crate) fn hold(core: &mut Core, id: Id) {
+    let claim = core.locks.ops.get(id).claim;
+    core.locks.claims.get_mut(claim).parked_mut().was_held = true;
+    release::leave_rounds(core, id);
+}
+
+/// The votes of an attempt so far, in which a master where a round waits has refused it.
+pub(crate) fn tally(op: &Op, claim: &Claim) -> Tally {
+    let waiting = op.parking.as_ref().map_or(MasterSet::EMPTY, |parking| parking.waiting);
+    let Tally { granted, refused, failed } = claim.tally;
+    // One that answered too late has failed, and waits all the same.
+    let failed = failed.without(waiting);
+    Tally { granted, refused: refused.union(waiting.without(granted)), failed }
+}
+
+/// A round is over without the lock: keeps what masters reported of the key in the way.
+pub(crate) fn note_holders(core: &mut Core, id: Id) {
+    let op = core.locks.ops.get_mut(id);
+    let Some(parking) = &op.parking else { return };
+    op.tries.holders.clear();
+    op.tries.holders.extend(parking.holders(core.ground.now));
+    op.tries.reader_count = parking.reader_count;
+}
+
+/// For how long a master may grant a parked attempt by itself: it is asked again in time, and a dead waiter
+/// gets a lock of at most so long a TTL. The next round of a longer one asks for it.
+fn freshness(ttl: Ttl) -> Duration {
+    match ttl.as_duration() {
+        ttl if ttl > limits::GRANTED_TTL_MAX || mutant!(OnlyRings) => Duration::ZERO,
+        ttl if ttl < limits::SHORT_TTL => ttl / 4,
+        _ => limits::STAY,
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,167 @@
+//! Whose turn it is to ask the masters for a lock, among the operations of this engine that want the same.
+//!
+//! Callers that may wait form a wait queue, and only its first waiter asks the masters: as many callers of
+//! one process are one contender to the others. While an operation of this engine holds the lock nobody asks
+//! at all; the lock is handed over when it is released (`handover.rs`). A holder that lets the validity end
+//! without a release holds nobody up any longer: the first waiter has a timer for that end. An acquisition
+//! that does not wait goes past the queue to the masters, and is its head while it holds the lock.
+//!
+//! ```text
+//!               nobody there                      votes
+//!  enqueue ────────────────► Acquiring ◄───────────────────────► Waiting (a pause; still the first waiter)
+//!       │ others before it       ▲  │ quorum                        │ a local holder came meanwhile
+//!       ▼          take_turn     │  ▼                               │
+//!    Queued ─────────────────────┘ Held ── released ──────────────► │
+//!       ▲ Later, AfterHolder, At       handed over to the next, or the next one's turn comes At a time
+//!       └───────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Keeps I22 for waiters in a queue: each is answered by the end of its wait.
+
+use std::time::Duration;
+
+use super::pauses;
+use crate::engine::core::{Core, Step};
+use crate::engine::ground::Ground;
+use crate::engine::locks::Locks;
+use crate::engine::locks::op::{OpState, Turn};
+use crate::engine::locks::slab::Id;
+use crate::engine::masters::Masters;
+use crate::engine::masters::fleet::Fleet;
+use crate::engine::request::SubmitError;
+use crate::limits;
+use crate::lock::Resource;
+use crate::mutants::mutant;
+
+/// An acquisition that may wait. Returns whether it asks the masters, as nobody here wants the lock; else it
+/// waits behind those waiters.
+pub(crate) fn enqueue(
+    ground: &mut Ground,
+    fleet: &Fleet,
+    locks: &mut Locks,
+    id: Id,
+    resource: Resource<'_>,
+) -> Result<bool, SubmitError> {
+    let Some(head) = head_or_found(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
+    if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
+        locks.ops.free(id);
+        return Err(ground.refuse_acquisition(resource));
+    }
+    locks.queues.join(id.index, head);
+    let op = locks.ops.get_mut(id);
+    op.enter(OpState::Queued { turn: Turn::Later });
+    (op.tries.has_queued, op.is_noted, op.parks) = (true, true, true);
+    tend_queue(ground, fleet, locks, head, Duration::ZERO);
+    locks.arm(ground, id);
+    Ok(false)
+}
+
+/// The head of the queue for the key of this operation; without one it becomes that itself.
+#[inline]
+fn head_or_found(locks: &mut Locks, id: Id) -> Option<u32> {
+    let key = locks.key_of(id.index);
+    let hash = locks.queues.hash(key);
+    let head = locks.queues.find(hash, |place| locks.key_of(place) == key);
+    if head.is_none() {
+        locks.queues.found(id.index, hash);
+    }
+    head
+}
+
+/// An operation has the lock: the others stand behind it.
+#[inline(never)]
+pub(crate) fn note_held(core: &mut Core, id: Id) {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let place = id.index;
+    let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { head_or_found(locks, id) };
+    if let Some(head) = head {
+        locks.queues.lead(place, head);
+        // Only the first behind a holder asks the masters, so that one has lost the lock.
+        if locks.held_until(head).is_some() {
+            locks.queues.leave(head);
+        }
+    }
+    tend_queue(ground, fleet, locks, place, Duration::ZERO);
+}
+
+/// Leaves its queue, if it is in one. `took` is as in [`tend_queue`].
+pub(crate) fn leave_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id, took: Duration) {
+    let place = id.index;
+    let (ahead, behind) = (locks.queues.ahead(place), locks.queues.behind(place));
+    locks.queues.leave(place);
+    // The new head gets a turn.
+    let head = ahead.or(behind).filter(|place| locks.queues.is_head(*place));
+    if let Some(head) = head {
+        tend_queue(ground, fleet, locks, head, took);
+    }
+}
+
+/// Gives the head its turn, if this operation is at the head of its queue.
+pub(crate) fn tend_queue_of(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) {
+    if locks.ops.find(id).is_some() && locks.queues.is_head(id.index) {
+        tend_queue(ground, fleet, locks, id.index, Duration::ZERO);
+    }
+}
+
+/// Gives the first waiter of a queue its turn: when the holder's validity ends. Without a holder it parks at
+/// once; where it cannot, it asks after a pause like that after a failed attempt that took so long, as others
+/// want the lock too.
+fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, took: Duration) {
+    let now = ground.now;
+    let held_until = locks.held_until(head);
+    let first = if held_until.is_some() { locks.queues.behind(head) } else { Some(head) };
+    let Some(first) = first.map(|place| locks.ops.id_at(place)) else { return };
+    let op = locks.ops.get(first);
+    let OpState::Queued { turn } = op.state() else { return };
+    // Early enough to be answered before its wait ends.
+    let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
+    let turn = match (held_until.filter(|at| now < *at), *turn) {
+        (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
+        (Some(at), _) => Turn::AfterHolder(at),
+        (None, Turn::At(at)) => Turn::At(at),
+        // The masters' queue lets others go before it that asked earlier.
+        (None, _) if fleet.can_park() => Turn::At(now),
+        (None, _) => Turn::At(now + pauses::draw_pause(ground, took, 1).min(left / 2)),
+    };
+    locks.ops.get_mut(first).enter(OpState::Queued { turn });
+    locks.arm(ground, first);
+}
+
+/// The pause between two attempts is over: makes the next one, unless the whole wait has passed
+/// meanwhile, as it may when this process was stopped.
+pub(crate) fn end_pause(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
+    if locks.ops.get(id).asked.wait_until.is_some_and(|until| until <= ground.now) {
+        Step::Deny(id)
+    } else {
+        take_turn(ground, fleet, locks, id)
+    }
+}
+
+/// Something is due for an operation in the queue: its turn, or the end of its wait.
+pub(crate) fn end_queuing(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
+    let op = locks.ops.get(id);
+    let OpState::Queued { turn } = *op.state() else { unreachable!("it waits in a queue") };
+    if op.asked.wait_until.is_some_and(|until| until <= ground.now) {
+        return Step::DenyQueued(id);
+    }
+    match turn {
+        Turn::At(at) if at <= ground.now => take_turn(ground, fleet, locks, id),
+        _ => {
+            let head = locks.queues.ahead(id.index).unwrap_or(id.index);
+            tend_queue(ground, fleet, locks, head, Duration::ZERO);
+            Step::Done
+        }
+    }
+}
+
+/// The first in the queue asks the masters, unless one that did not wait has the lock by now.
+fn take_turn(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> Step {
+    let holder = locks.queues.ahead(id.index).filter(|place| locks.held_until(*place) > Some(ground.now));
+    if let Some(holder) = holder {
+        locks.ops.get_mut(id).enter(OpState::Queued { turn: Turn::Later });
+        tend_queue(ground, fleet, locks, holder, Duration::ZERO);
+        return Step::Done;
+    }
+    ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
+    Step::Begin(id)
+}
