@@ -28,14 +28,14 @@
 //!
 //! # Paths, by the files that they pass
 //!
-//! - An acquisition: `submit` here → `locks/acquire` (the operation, its claim) → `locks/mode` (which command)
-//!   → `masters/fleet` (the outbox of each master). Its answers: `answers` → `locks/claim` (the vote) →
-//!   `locks/acquire` (the verdict). If others refused: `locks/acquire` → `waiting/rounds` (a park), or
-//!   `waiting/pauses` where masters cannot park.
+//! - An acquisition: `submit` here → `locks/acquire` (the operation, its claim) → `locks/mode` (which
+//!   command) → `masters/fleet` (the outbox of each master). Its answers: `answers` → `locks/claim` (the
+//!   vote) → `locks/acquire` (the verdict). If others refused: `locks/acquire` → `waiting/rounds` (a park),
+//!   or `waiting/pauses` where masters cannot park.
 //! - A release: `submit` here → `locks/release` → `locks/mode` → `masters/fleet`; its answers: `answers` →
 //!   `locks/release`. With others of this engine in the queue: `locks/release` → `waiting/handover`.
-//! - A message of a master: `answers` → `waiting/rounds`. A grant goes on as a vote to `locks/acquire`, a ring
-//!   begins the next round.
+//! - A message of a master: `answers` → `waiting/rounds`. A grant goes on as a vote to `locks/acquire`, a
+//!   ring begins the next round.
 //!
 //! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in
 //! `src/lock/tally.rs`.
