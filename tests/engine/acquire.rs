@@ -12,27 +12,27 @@ use crate::{defaults, denied, granted, ms, no_quorum};
 #[test]
 fn a_quorum_decides_and_late_grants_add_margin() {
     let mut rig = Rig::new(5, defaults);
-    (0..5).for_each(|index| rig.hold(index));
+    (0..5).for_each(|index| rig.stall_replies(index));
     let lock = rig.acquire("a", 10_000, 0);
-    rig.deliver(0);
-    rig.deliver(1);
+    rig.end_stall(0);
+    rig.end_stall(1);
     assert_eq!(rig.outcome(), None, "two of five are no quorum");
-    rig.deliver(2);
+    rig.end_stall(2);
     assert_eq!(granted(&mut rig).granted.count(), 3);
     assert_eq!(rig.engine.margin(lock), 0);
-    rig.deliver(3);
-    rig.deliver(4);
+    rig.end_stall(3);
+    rig.end_stall(4);
     assert_eq!(rig.engine.margin(lock), 2);
 }
 
 #[test]
 fn the_deadline_counts_from_the_start() {
     let mut rig = Rig::new(5, |builder| builder.answer_timeout(ms(5000)));
-    (0..5).for_each(|index| rig.hold(index));
+    (0..5).for_each(|index| rig.stall_replies(index));
     let start = rig.now;
     rig.acquire("a", 10_000, 0);
-    rig.advance(ms(3000));
-    (0..3).for_each(|index| rig.deliver(index));
+    rig.run_for(ms(3000));
+    (0..3).for_each(|index| rig.end_stall(index));
     assert_eq!(granted(&mut rig).valid_until, start + ms(9898));
 }
 
@@ -49,11 +49,11 @@ fn the_default_ttl_keeps_to_the_longest() {
 #[test]
 fn a_late_quorum_is_released() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(20_000)));
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     rig.acquire("a", 10_000, 0);
     // The replies arrive while the process sleeps past the deadline.
     rig.jump(ms(9898));
-    rig.deliver_all();
+    rig.end_stalls();
     assert!(matches!(denied(&mut rig), AcquireError::Expired(_)));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
@@ -69,11 +69,11 @@ fn the_asked_for_validity_must_be_left() {
     };
     let refused = rig.engine.submit(rig.now, request(ms(988)));
     assert!(matches!(refused, Err(SubmitError::Input(InputError::MinValidityTooLong { .. }))), "{refused:?}");
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.engine.submit(rig.now, request(ms(900))).expect("room");
     rig.pump();
     rig.jump(ms(88));
-    rig.deliver(0);
+    rig.end_stall(0);
     assert!(matches!(denied(&mut rig), AcquireError::Expired(_)));
 }
 
@@ -82,17 +82,17 @@ fn a_refusal_needs_a_quorum_ruled_out() {
     let mut rig = Rig::new(5, |builder| builder.ask_holder(false));
     let until = rig.now + ms(5000);
     (0..3).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
-    (0..5).for_each(|index| rig.hold(index));
+    (0..5).for_each(|index| rig.stall_replies(index));
     rig.acquire("a", 10_000, 0);
     (0..5).for_each(|index| drop(rig.masters[index].take_log()));
-    rig.deliver(3);
-    rig.deliver(0);
-    rig.deliver(1);
+    rig.end_stall(3);
+    rig.end_stall(0);
+    rig.end_stall(1);
     assert_eq!(rig.outcome(), None, "a quorum is still possible");
-    rig.deliver(2);
+    rig.end_stall(2);
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention has its own error") };
     assert_eq!(denial.report.votes[4].1, Vote::Pending);
-    rig.deliver(4);
+    rig.end_stall(4);
     // Master 3 granted, master 4 had not answered: both are released, and those that refused are left alone.
     let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
     assert_eq!(logs, [vec![], vec![], vec![], vec!["EVALSHA"], vec!["EVALSHA"]]);
@@ -131,10 +131,10 @@ fn a_denial_knows_the_latest_holder_only() {
     };
     hold(&mut rig, ms(2000));
     rig.acquire("a", 10_000, 1500);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     // The lock passes to a holder with more time.
     hold(&mut rig, ms(60_000));
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
     assert!(matches!(denial.holder, HolderTtl::Left(left) if left > ms(50_000)), "{denial}");
 }
@@ -156,12 +156,12 @@ fn a_denial_names_this_client_as_holder() {
     rig.acquire("a", 10_000, 0);
     assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"a".to_vec()), "one attempt");
     rig.acquire("a", 10_000, 500);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"a".to_vec()), "a wait");
     fair(&mut rig, Duration::ZERO);
     assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"f".to_vec()), "a fair attempt");
     fair(&mut rig, ms(500));
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!(held_by(&mut rig), (HeldBy::ThisClient, b"f".to_vec()), "a fair wait");
     let until = rig.now + ms(5000);
     rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", Some(until)));
@@ -195,7 +195,7 @@ fn a_waiter_gets_a_freed_lock_with_new_token() {
     let until = rig.now + ms(300);
     (0..2).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
     rig.acquire("a", 10_000, 2000);
-    rig.advance(until - rig.now + ms(3));
+    rig.run_for(until - rig.now + ms(3));
     let grant = granted(&mut rig);
     assert!(grant.attempts > 1);
     let sets: Vec<_> =
@@ -213,16 +213,16 @@ fn a_waiting_acquisition_says_how_it_failed() {
     let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
     let until = rig.now + ms(5000);
     (0..2).for_each(|index| rig.masters[index].put(b"a", b"other", Some(until)));
-    (0..2).for_each(|index| rig.hold(index));
+    (0..2).for_each(|index| rig.stall_replies(index));
     let lock = rig.acquire("a", 10_000, 60_000);
     assert_eq!(rig.engine.last_failure(rig.now, lock), None, "no attempt has failed");
     (0..2).for_each(|index| rig.deliver_some(index, b"$-1\r\n".len()));
     assert_eq!(rig.engine.last_failure(rig.now, lock), None, "the holder is asked for");
-    rig.deliver_all();
+    rig.end_stalls();
     let error = rig.engine.last_failure(rig.now, lock);
     let Some(AcquireError::Contended(denial)) = error else { panic!("{error:?}") };
     assert_eq!((denial.attempts, denial.holder), (1, HolderTtl::Left(ms(5000))));
-    rig.advance(ms(6000));
+    rig.run_for(ms(6000));
     granted(&mut rig);
 }
 
@@ -237,7 +237,7 @@ fn every_acquire_ends_by_its_deadline_whatever_is_up() {
             rig.acquire("a", 10_000, wait);
             while rig.outcomes.is_empty() {
                 assert!(rig.now <= start + ms(wait.max(50)), "{up} up, wait {wait}: no answer in time");
-                rig.advance(Duration::from_micros(100));
+                rig.run_for(Duration::from_micros(100));
             }
             no_quorum(&mut rig);
         }
@@ -254,7 +254,7 @@ fn asking_for_the_holder_prolongs_no_wait() {
     while rig.outcomes.is_empty() {
         // From the first refusal on, the master answers no PTTL any more.
         rig.masters[0].errors.insert("PTTL".into(), "BUSY x".into());
-        rig.advance(Duration::from_micros(100));
+        rig.run_for(Duration::from_micros(100));
         assert!(rig.now <= start + ms(20), "the wait was over");
     }
     assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
@@ -267,9 +267,9 @@ fn contention_in_a_cut_attempt_is_no_outage() {
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
     rig.acquire("a", 10_000, 200);
     // From here on the network takes long: the last attempt cannot be answered before the wait ends.
-    rig.advance(ms(150));
-    (0..3).for_each(|index| rig.hold(index));
-    rig.advance(ms(50));
+    rig.run_for(ms(150));
+    (0..3).for_each(|index| rig.stall_replies(index));
+    rig.run_for(ms(50));
     let error = denied(&mut rig);
     let AcquireError::Contended(denial) = &error else { panic!("{error}") };
     assert!(denial.attempts > 1 && denial.holder != HolderTtl::Unknown, "{error}");
@@ -297,7 +297,7 @@ fn retries_are_jittered_and_bounded() {
     rig.acquire("a", 10_000, 5000);
     let (mut times, mut seen): (Vec<Instant>, usize) = (Vec::new(), 0);
     for _ in 0..6000 {
-        rig.advance(ms(1));
+        rig.run_for(ms(1));
         let sets = rig.masters[0].log.iter().filter(|args| args[0] == b"SET").count();
         if sets > seen {
             seen = sets;
@@ -315,7 +315,7 @@ fn retries_are_jittered_and_bounded() {
 fn the_table_of_locks_is_bounded() {
     let mut rig = Rig::unconnected(1, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
     rig.pump();
-    rig.stop(0);
+    rig.stop_master(0);
     while rig.engine.poll_event().is_some() {}
     let mut last = None;
     for count in 1..=limits::OPERATION_COUNT_MAX {
@@ -331,7 +331,7 @@ fn the_table_of_locks_is_bounded() {
     assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Overloaded));
     let refused = Event::Denied { resource: "b".into(), error: AcquireError::Overloaded };
     assert_eq!(rig.engine.poll_event(), Some(refused));
-    rig.resume(0);
+    rig.resume_master(0);
     rig.release(last.expect("some"), false);
     assert!(rig.engine.submit(rig.now, request).is_ok());
 }
@@ -370,7 +370,7 @@ fn releases_without_room_go_out_once_there_is_some() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let held = fill(&mut rig, "a");
     rig.pump();
-    rig.advance(ms(10));
+    rig.run_for(ms(10));
     held.iter().for_each(|lock| {
         granted(&mut rig);
         let release = Request::Release { lock: *lock, awaited: false };
@@ -420,10 +420,10 @@ fn no_more_attempts_are_made_than_asked_for() {
         rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
         (masters_up..3).for_each(|index| {
             rig.refuse(index, true);
-            rig.disconnect(index);
+            rig.reset_conn(index);
         });
         rig.acquire_with("a", Options::new().wait(ms(30_000)).max_attempts(count));
-        rig.advance(ms(2000));
+        rig.run_for(ms(2000));
         let error = denied(&mut rig);
         let (AcquireError::Contended(denial) | AcquireError::NoQuorum(denial)) = error else {
             panic!("{error}")
@@ -434,7 +434,7 @@ fn no_more_attempts_are_made_than_asked_for() {
         (masters_up..3).for_each(|index| rig.refuse(index, false));
         rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(rig.now + ms(3000))));
         rig.acquire("a", 10_000, 30_000);
-        rig.advance(ms(10_000));
+        rig.run_for(ms(10_000));
         assert!(granted(&mut rig).attempts > 3);
     }
 }
@@ -449,7 +449,7 @@ fn a_callers_delay_is_a_random_lower_bound() {
         rig.acquire("a", 10_000, 60_000);
         let (mut times, mut count) = (vec![rig.now], sent_count(&rig));
         while times.len() < 7 {
-            rig.advance(Duration::from_micros(100));
+            rig.run_for(Duration::from_micros(100));
             let now_count = sent_count(&rig);
             if now_count > count {
                 (count, times) = (now_count, [times, vec![rig.now]].concat());
@@ -472,7 +472,7 @@ fn an_early_denial_does_not_deny_asking() {
     let mut rig = Rig::new(3, defaults);
     for index in [1, 2] {
         rig.refuse(index, true);
-        rig.disconnect(index);
+        rig.reset_conn(index);
     }
     rig.acquire("a", 10_000, 0);
     let denial = no_quorum(&mut rig);

@@ -128,19 +128,19 @@ fn check_link(rig: &Rig, reply: &[u8], fate: &Fate, why: &str) {
 #[track_caller]
 fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
     if down(rig).is_none() {
-        let late = rig.cut(0);
+        let late = rig.break_conn(0);
         rig.carry_out(0, late);
     }
-    rig.resume(0);
+    rig.resume_master(0);
     rig.outcomes.clear();
     if let Some(lock) = lock {
         rig.release(lock, false);
     }
     // Before its TTL ends the key is gone, and nothing of it is kept for longer. Somebody else's key ends,
     // too.
-    rig.advance(ms(TTL_MS - 200));
+    rig.run_for(ms(TTL_MS - 200));
     assert_eq!((rig.holder_count("a"), rig.engine.operation_count()), (0, 0));
-    rig.advance(ms(400));
+    rig.run_for(ms(400));
     assert_eq!(rig.engine.claim_count(), 0);
     assert_eq!(rig.engine.owed_count(id(0)), 0);
     let lock = rig.acquire("b", TTL_MS, 0);
@@ -176,7 +176,7 @@ const STEPS: [(&str, &[u8], bool); 17] = [
 fn rig_at_step(step: usize) -> Rig {
     let mut rig = Rig::with_urls(vec!["redis://me:pw@m0/3".to_owned()], defaults);
     rig.masters[0].password = Some("pw".to_owned());
-    rig.stop(0);
+    rig.stop_master(0);
     rig.pump();
     for (_, right, _) in &STEPS[..step] {
         rig.receive(0, right);
@@ -230,11 +230,11 @@ fn a_handshake_one_reply_ahead_never_votes() {
     // One reply too many comes first, and then all the right ones, each to the wrong request.
     for extra in REPLIES {
         let mut rig = Rig::unconnected(1, defaults);
-        rig.stop(0);
+        rig.stop_master(0);
         rig.pump();
         rig.receive(0, extra);
         rig.refuse(0, true);
-        rig.resume(0);
+        rig.resume_master(0);
         assert!(down(&rig).is_some(), "{}", extra.escape_ascii());
         rig.refuse(0, false);
         check_nothing_is_lost(&mut rig, None);
@@ -296,7 +296,7 @@ fn each_reply_to_an_acquisition_votes_or_ends() {
     let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, |builder| builder.ask_holder(false).wake_waiters(false));
-        rig.stop(0);
+        rig.stop_master(0);
         let lock = rig.acquire("a", TTL_MS, 0);
         rig.receive(0, &reply);
         let fate = match reply.as_slice() {
@@ -324,7 +324,7 @@ fn each_reply_to_an_acquisition_votes_or_ends() {
         assert!(is_reported, "{}: {outcome:?}", reply.escape_ascii());
         if fate == Fate::Answer(Seen::No) {
             // A master that says no has not set the key.
-            drop(rig.cut(0));
+            drop(rig.break_conn(0));
         }
         check_nothing_is_lost(&mut rig, is_held.then_some(lock));
     }
@@ -333,7 +333,7 @@ fn each_reply_to_an_acquisition_votes_or_ends() {
 #[test]
 fn a_second_reply_ends_the_connection() {
     let mut rig = Rig::new(3, defaults);
-    (0..3).for_each(|index| rig.stop(index));
+    (0..3).for_each(|index| rig.stop_master(index));
     let lock = rig.acquire("a", TTL_MS, 0);
     rig.receive(0, b"+OK\r\n+OK\r\n");
     let why = down(&rig).expect("ended");
@@ -341,10 +341,10 @@ fn a_second_reply_ends_the_connection() {
     assert_eq!(rig.outcome(), None);
     rig.receive(1, b"+OK\r\n");
     assert_eq!(rig.outcome(), None, "one vote of three, and one that went with its connection");
-    (0..3).for_each(|index| rig.resume(index));
+    (0..3).for_each(|index| rig.resume_master(index));
     rig.outcomes.clear();
     rig.release(lock, false);
-    rig.advance(ms(TTL_MS + 200));
+    rig.run_for(ms(TTL_MS + 200));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
@@ -363,7 +363,7 @@ fn rig_with_request(by: By, request: impl Fn(&mut Rig, OpId)) -> (Rig, OpId) {
     rig.pump();
     let lock = rig.acquire("a", TTL_MS, 0);
     granted(&mut rig);
-    rig.stop(0);
+    rig.stop_master(0);
     request(&mut rig, lock);
     if by == By::WholeScript {
         rig.receive(0, b"-NOSCRIPT x\r\n");
@@ -460,7 +460,7 @@ fn each_reply_about_the_holder_shows_or_ends() {
         let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
         let until = rig.now + ms(1500);
         rig.masters[0].put(b"a", b"other", Some(until));
-        rig.stop(0);
+        rig.stop_master(0);
         rig.acquire("a", TTL_MS, 0);
         rig.receive(0, b"$-1\r\n");
         rig.pump();
@@ -480,7 +480,7 @@ fn each_reply_about_the_holder_shows_or_ends() {
         let ends = fate == Fate::Answer(Seen::Holder(HolderTtl::Unknown)) && !is_error(&reply);
         check_link(&rig, &reply, if ends { &Fate::Ends } else { &fate }, why);
         // Where the connection ended, the answer's limit ends the wait for it.
-        rig.advance(ms(50));
+        rig.run_for(ms(50));
         let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("a nil is a refusal") };
         assert_eq!(fate, Fate::Answer(Seen::Holder(denial.holder)), "{}", reply.escape_ascii());
         check_nothing_is_lost(&mut rig, None);
@@ -493,15 +493,15 @@ fn each_reply_about_the_holder_shows_or_ends() {
 fn an_endless_holder_lets_a_waiter_try() {
     for answer in [b":9223372036854775807\r\n".as_slice(), b":-1\r\n"] {
         let mut rig = Rig::new(1, defaults);
-        rig.stop(0);
+        rig.stop_master(0);
         rig.acquire("a", TTL_MS, 2000);
         rig.receive(0, b"$-1\r\n");
         rig.pump();
         rig.receive(0, answer);
         // What it was sent is lost, and it turns out to be free.
-        drop(rig.cut(0));
-        rig.resume(0);
-        rig.advance(ms(2000));
+        drop(rig.break_conn(0));
+        rig.resume_master(0);
+        rig.run_for(ms(2000));
         granted(&mut rig);
     }
 }
@@ -517,10 +517,10 @@ fn an_endless_wait_ends_free_or_given_up() {
         Request::Acquire { resource, options: Options::new().ttl(ttl).wait(Duration::MAX), label: None };
     let first = rig.engine.submit(rig.now, request).expect("taken");
     let second = rig.engine.submit(rig.now, request).expect("taken");
-    rig.advance(ms(59_000));
+    rig.run_for(ms(59_000));
     assert_eq!(rig.outcome(), None);
     rig.release(second, false);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert!(granted(&mut rig).attempts > 300);
     rig.release(first, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));

@@ -36,7 +36,7 @@ fn a_drain_notifies_watchers_before_any_answer() {
     let kept = hold(&mut rig, "b", options().auto_extend(ms(600_000)));
     let unwatched = hold(&mut rig, "c", options());
     [plain, kept].into_iter().for_each(|lock| watch(&mut rig, lock));
-    (0..3).for_each(|index| rig.stop(index));
+    (0..3).for_each(|index| rig.stop_master(index));
     drain(&mut rig, HeldLocks::Release);
     while let Some(outcome) = rig.engine.poll_outcome() {
         rig.outcomes.push_back(outcome);
@@ -56,10 +56,10 @@ fn a_drain_releases_locks_that_are_being_extended() {
             let mut rig = Rig::new(3, defaults);
             let options = if is_kept { options().auto_extend(ms(600_000)) } else { options() };
             let lock = hold(&mut rig, "a", options);
-            (0..3).for_each(|index| rig.hold(index));
+            (0..3).for_each(|index| rig.stall_replies(index));
             match is_kept {
                 // The renewal is under way.
-                true => rig.advance(ms(TTL_MS / 3)),
+                true => rig.run_for(ms(TTL_MS / 3)),
                 false => rig.extend(lock, TTL_MS),
             }
             let drain = drain(&mut rig, HeldLocks::Release);
@@ -68,12 +68,12 @@ fn a_drain_releases_locks_that_are_being_extended() {
             let expected = if is_kept { vec![] } else { vec![(lock, ended)] };
             assert_eq!(std::mem::take(&mut rig.outcomes), expected, "kept {is_kept}");
             if is_answered {
-                rig.deliver_all();
+                rig.end_stalls();
             } else {
-                (0..3).for_each(|index| rig.disconnect(index));
-                (0..3).for_each(|index| rig.deliver(index));
+                (0..3).for_each(|index| rig.reset_conn(index));
+                (0..3).for_each(|index| rig.end_stall(index));
             }
-            rig.advance(ms(4000));
+            rig.run_for(ms(4000));
             assert_eq!(rig.outcomes, [(drain, Outcome::Drained(0))], "kept {is_kept}, {is_answered}");
             let left = (rig.holder_count("a"), rig.engine.operation_count(), rig.engine.claim_count());
             assert_eq!(left, (0, 0, 0), "kept {is_kept}, {is_answered}");
@@ -86,11 +86,11 @@ fn a_drain_leaves_a_kept_lock_kept_until_its_release() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, "a", options().auto_extend(ms(600_000)));
     let drain = drain(&mut rig, HeldLocks::Leave);
-    rig.advance(ms(10 * TTL_MS));
+    rig.run_for(ms(10 * TTL_MS));
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3));
     assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "it is renewed no more");
     rig.release(lock, false);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!((rig.outcomes.pop_front(), rig.holder_count("a")), (Some((drain, Outcome::Drained(0))), 0));
 }
 
@@ -100,12 +100,12 @@ fn a_drain_answers_each_waiter_once() {
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     let waiters = [(); 3].map(|()| rig.acquire("a", TTL_MS, 60_000));
     let attempting = {
-        (0..3).for_each(|index| rig.hold(index));
+        (0..3).for_each(|index| rig.stall_replies(index));
         rig.acquire("b", TTL_MS, 60_000)
     };
     drain(&mut rig, HeldLocks::Leave);
-    rig.deliver_all();
-    rig.advance(ms(1000));
+    rig.end_stalls();
+    rig.run_for(ms(1000));
     for waiter in waiters.into_iter().chain([attempting]) {
         let mut answers = rig.outcomes.iter().filter(|(lock, _)| *lock == waiter);
         assert!(matches!(answers.next(), Some((_, Outcome::Acquire(Err(AcquireError::Stopped(_)))))));
@@ -120,17 +120,17 @@ fn an_extension_under_way_is_answered_when_its_lock_ends() {
     for is_left in [false, true] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, "a", options());
-        (0..3).for_each(|index| rig.hold(index));
+        (0..3).for_each(|index| rig.stall_replies(index));
         rig.extend(lock, TTL_MS);
         if is_left {
             rig.engine.leave(rig.now, lock).expect("held");
         } else {
             rig.release(lock, false);
         }
-        rig.deliver_all();
+        rig.end_stalls();
         let ended = (lock, Outcome::Extend(Err(ExtendError::NotHeld)));
         assert_eq!(std::mem::take(&mut rig.outcomes), [ended], "left {is_left}");
-        rig.advance(ms(1000));
+        rig.run_for(ms(1000));
         assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0), "left {is_left}");
     }
 }

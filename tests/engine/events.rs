@@ -29,16 +29,16 @@ fn events_name_the_lock_without_its_prefix() {
     rig.acquire("a", 10_000, 0);
     let denied = events(&mut rig);
     assert!(matches!(&denied[..], [Event::Denied { resource, .. }] if resource == "a"), "{denied:?}");
-    rig.advance(ms(20));
+    rig.run_for(ms(20));
     rig.release(lock, false);
     assert_eq!(events(&mut rig), [Event::Released { resource: resource.clone(), held: ms(20) }]);
     let lock = rig.acquire("a", 1000, 0);
     events(&mut rig);
     rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
-    rig.advance(ms(950));
+    rig.run_for(ms(950));
     let near = events(&mut rig);
     assert!(matches!(&near[..], [Event::NearLoss { resource, .. }] if resource == "a"), "{near:?}");
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     rig.release(lock, false);
     assert_eq!(events(&mut rig), [Event::Lost { resource, held: ms(988) }]);
 }
@@ -48,15 +48,15 @@ fn a_masters_ups_and_downs_are_events() {
     let mut rig = Rig::new(3, observed);
     events(&mut rig);
     rig.refuse(1, true);
-    rig.disconnect(1);
-    rig.advance(ms(3000));
+    rig.reset_conn(1);
+    rig.run_for(ms(3000));
     let name = || "redis://m1:6379".into();
     let down = events(&mut rig);
     assert_eq!(down, [Event::Disconnected { master: name(), why: "connection reset".into() }], "once");
     let now = rig.now;
     rig.masters[1].restart("other", now);
     rig.refuse(1, false);
-    rig.advance(ms(3000));
+    rig.run_for(ms(3000));
     let up = events(&mut rig);
     assert_eq!(
         up[..2],
@@ -85,6 +85,6 @@ fn without_an_observer_there_is_no_event() {
     let mut rig = Rig::new(1, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     rig.release(lock, false);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     assert_eq!((events(&mut rig), stats(&rig).events_dropped), (vec![], 0));
 }

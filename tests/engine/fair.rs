@@ -55,9 +55,9 @@ fn a_standing_park_is_one_attempt() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     rig.acquire_with("a", Options::new().wait(ms(10_000)).fair().max_attempts(1));
-    rig.advance(ms(9900));
+    rig.run_for(ms(9900));
     assert_eq!((rig.outcome().is_none(), waiters(&rig)), (true, vec![1; 3]), "rounds are no attempts");
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 1));
     assert_eq!((waiters(&rig), rig.engine.claim_count()), (vec![0; 3], 0));
 }
@@ -74,16 +74,16 @@ fn an_impossible_answer_to_a_park_ends_the_connection() {
         [b"+OK\r\n", b":1\r\n", b"_\r\n", b"*4\r\n:7\r\n:1\r\n:0\r\n:0\r\n", b"*1\r\n:2\r\n"];
     for reply in wrong {
         let mut rig = Rig::new(3, defaults);
-        rig.stop(0);
+        rig.stop_master(0);
         let lock = acquire(&mut rig, Duration::ZERO);
         answer(&mut rig, 0, reply);
         assert!(!granted(&mut rig).granted.contains(id(0)), "{}", reply.escape_ascii());
         let state = rig.engine.master_status(rig.now, id(0)).state;
         assert!(!matches!(state, MasterState::Ready), "{}: {state:?}", reply.escape_ascii());
-        rig.resume(0);
+        rig.resume_master(0);
         rig.release(lock, false);
         // What may come late over the connection that ended is owed until its TTL is over.
-        rig.advance(ms(15_000));
+        rig.run_for(ms(15_000));
         assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
     }
 }
@@ -94,7 +94,7 @@ fn a_release_grants_the_first_waiter_by_a_message() {
     let held = acquire(&mut rig, Duration::ZERO);
     granted(&mut rig);
     let waiting = acquire(&mut rig, ms(60_000));
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!(waiters(&rig), [1; 3]);
     logs(&mut rig);
     rig.release(held, false);
@@ -102,7 +102,7 @@ fn a_release_grants_the_first_waiter_by_a_message() {
     assert_eq!(logs(&mut rig), vec![vec!["EVALSHA"]; 3], "the release, and nothing of the waiter");
     assert_eq!((waiters(&rig), rig.engine.woken_count()), (vec![0; 3], 2));
     rig.release(waiting, true);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
@@ -115,10 +115,10 @@ fn each_round_ends_the_token_of_the_one_before() {
     acquire(&mut rig, ms(60_000));
     let first = rig.masters[2].value(rig.now, b"a").map(<[u8]>::to_vec);
     assert!(first.is_some());
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     let now = rig.now;
     assert_ne!(rig.masters[2].value(now, b"a").map(<[u8]>::to_vec), first, "it gives a part back");
-    rig.advance(ms(5000));
+    rig.run_for(ms(5000));
     assert!(rig.engine.claim_count() <= 2, "{} tokens of a waiter", rig.engine.claim_count());
     assert_eq!(
         (rig.holder_count("a"), waiters(&rig)[..2].to_vec()),
@@ -132,11 +132,11 @@ fn a_waiter_comes_back_to_a_master_that_was_away() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     acquire(&mut rig, ms(60_000));
-    rig.disconnect(2);
+    rig.reset_conn(2);
     let now = rig.now;
     rig.masters[2].restart("other", now);
     rig.masters[2].put(b"a", b"other", None);
-    rig.advance(ms(1500));
+    rig.run_for(ms(1500));
     assert_eq!(waiters(&rig), [1; 3]);
 }
 
@@ -149,10 +149,10 @@ fn a_master_without_messages_is_polled_beside_the_others() {
     granted(&mut rig);
     assert_eq!(rig.engine.margin(held), 1);
     let waiting = acquire(&mut rig, ms(60_000));
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!(waiters(&rig), [1, 1, 0]);
     rig.release(held, false);
-    rig.advance(ms(10));
+    rig.run_for(ms(10));
     granted(&mut rig);
     assert_eq!(rig.engine.margin(waiting), 0, "the third is asked in the next round, which never begins");
 }
@@ -167,13 +167,13 @@ fn without_a_quorum_that_parks_all_are_polled() {
     let held = acquire(&mut rig, Duration::ZERO);
     granted(&mut rig);
     let waiting = acquire(&mut rig, ms(60_000));
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!(waiters(&rig), [0; 3]);
     rig.release(held, false);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     granted(&mut rig);
     rig.release(waiting, false);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
@@ -184,7 +184,7 @@ fn a_refused_channel_stops_parking() {
     rig.pump();
     rig.masters[0].put(b"a", b"other", None);
     acquire(&mut rig, ms(60_000));
-    rig.advance(ms(3000));
+    rig.run_for(ms(3000));
     assert_eq!(waiters(&rig), [0]);
     let refused = rig.engine.master_status(rig.now, id(0)).refused;
     assert!(
@@ -207,9 +207,9 @@ fn the_slowest_master_learns_the_script() {
         // script.
         let mut ask_for = |time: u64| {
             for _ in 0..time / 20 {
-                rig.hold(2);
-                rig.advance(ms(20));
-                rig.deliver(2);
+                rig.stall_replies(2);
+                rig.run_for(ms(20));
+                rig.end_stall(2);
             }
             rig.masters[2].take_log()
         };
@@ -229,7 +229,7 @@ fn a_master_that_learns_the_script_late_has_the_key() {
     for kind in ["fair", "fenced", "shared"] {
         let mut rig = Rig::new(3, defaults);
         rig.masters[2].flush_scripts();
-        rig.hold(2);
+        rig.stall_replies(2);
         let options = Options::new().wait(ms(60_000));
         let options = match kind {
             "fair" => options.fair(),
@@ -238,7 +238,7 @@ fn a_master_that_learns_the_script_late_has_the_key() {
         };
         rig.acquire_with("a", options);
         granted(&mut rig);
-        rig.deliver(2);
+        rig.end_stall(2);
         let is_there = |index: usize| match kind {
             "shared" => rig.masters[index].reader_count(rig.now, b"a") == 1,
             _ => rig.masters[index].value(rig.now, b"a").is_some(),
@@ -254,7 +254,7 @@ fn many_unknown_attempts_load_scripts_once() {
         for round in 0..2 {
             rig.masters[0].flush_scripts();
             logs(&mut rig);
-            rig.hold(0);
+            rig.stall_replies(0);
             for index in 0..20 {
                 let name = format!("{round} {index}");
                 let options = Options::new().wait(Duration::ZERO);
@@ -266,7 +266,7 @@ fn many_unknown_attempts_load_scripts_once() {
                 rig.submit_with(&name, options);
             }
             rig.pump();
-            rig.deliver(0);
+            rig.end_stall(0);
             let log = rig.masters[0].take_log();
             let sent = |name: &str| log.iter().filter(|sent| *sent == name).count();
             assert_eq!((sent("EVAL"), sent("SCRIPT")), (1, script_count), "{kind}: {log:?}");

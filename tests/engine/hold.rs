@@ -11,21 +11,21 @@ use crate::{defaults, granted, ms, no_quorum};
 #[test]
 fn an_unanswered_set_is_released_after_the_reconnect() {
     let mut rig = Rig::new(3, defaults);
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.masters[1].errors.insert("SET".into(), "OOM x".into());
     rig.masters[2].errors.insert("SET".into(), "OOM x".into());
     rig.acquire("a", 10_000, 0);
     no_quorum(&mut rig);
     // The SET was carried out; neither its reply nor the release's came through.
     rig.masters[0].errors.insert("EVALSHA".into(), "BUSY x".into());
-    rig.disconnect(0);
+    rig.reset_conn(0);
     rig.masters[0].errors.clear();
-    rig.deliver(0);
+    rig.end_stall(0);
     drop(rig.masters[0].take_log());
     assert_eq!(rig.engine.claim_count(), 1);
     let is_echo = |args: &Vec<Vec<u8>>| args[0] == b"ECHO";
     while !rig.masters[0].log.iter().any(is_echo) {
-        rig.advance(Duration::from_micros(100));
+        rig.run_for(Duration::from_micros(100));
     }
     // In the same instant in which the connection has proved itself.
     let log = rig.masters[0].take_log();
@@ -40,13 +40,13 @@ fn a_lock_without_connections_is_released_everywhere() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     (0..3).for_each(|index| rig.refuse(index, true));
-    (0..3).for_each(|index| rig.disconnect(index));
+    (0..3).for_each(|index| rig.reset_conn(index));
     rig.release(lock, true);
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))), "{outcome:?}");
     assert_eq!(rig.holder_count("a"), 3);
     (0..3).for_each(|index| rig.refuse(index, false));
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
@@ -58,15 +58,15 @@ fn an_awaited_release_ends_at_its_limit() {
     rig.release(first, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
     // Its deadline, 50 ms after the release, outlives it and meets the second lock in the same slot.
-    rig.advance(ms(20));
+    rig.run_for(ms(20));
     let second = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.stop(0);
-    rig.stop(1);
+    rig.stop_master(0);
+    rig.stop_master(1);
     rig.release(second, true);
-    rig.advance(ms(49));
+    rig.run_for(ms(49));
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))), "{outcome:?}");
 }
@@ -74,12 +74,12 @@ fn an_awaited_release_ends_at_its_limit() {
 #[test]
 fn a_release_that_came_before_its_set_is_repeated() {
     let mut rig = Rig::new(1, defaults);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.acquire("a", 10_000, 0);
-    let set = rig.cut(0);
+    let set = rig.break_conn(0);
     no_quorum(&mut rig);
-    rig.resume(0);
-    rig.advance(ms(500));
+    rig.resume_master(0);
+    rig.run_for(ms(500));
     assert_eq!(
         rig.masters[0].take_log().last().map(String::as_str),
         Some("EVALSHA"),
@@ -88,9 +88,9 @@ fn a_release_that_came_before_its_set_is_repeated() {
     // Only now the SET of the broken connection is carried out.
     rig.carry_out(0, set);
     assert_eq!(rig.holder_count("a"), 1);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
-    rig.advance(ms(10_000));
+    rig.run_for(ms(10_000));
     assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
 }
 
@@ -99,14 +99,14 @@ fn an_extension_counts_from_its_own_sending() {
     let mut rig = Rig::new(5, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.advance(ms(4000));
+    rig.run_for(ms(4000));
     let sent = rig.now;
-    (0..5).for_each(|index| rig.hold(index));
+    (0..5).for_each(|index| rig.stall_replies(index));
     rig.extend(lock, 10_000);
-    rig.advance(ms(40));
-    (0..3).for_each(|index| rig.deliver(index));
+    rig.run_for(ms(40));
+    (0..3).for_each(|index| rig.end_stall(index));
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Ok(sent + ms(9898)))));
-    rig.advance(ms(9000));
+    rig.run_for(ms(9000));
     assert_eq!(rig.holder_count("a"), 5);
 }
 
@@ -116,15 +116,15 @@ fn an_extension_without_a_quorum_leaves_the_deadline() {
     let start = rig.now;
     let lock = rig.acquire("a", 10_000, 0);
     let grant = granted(&mut rig);
-    (2..5).for_each(|index| rig.stop(index));
+    (2..5).for_each(|index| rig.stop_master(index));
     rig.extend(lock, 20_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
     assert_eq!(grant.valid_until, start + ms(9898));
     // At that deadline it can no longer be extended, though most keys still live.
-    (2..5).for_each(|index| rig.resume(index));
-    rig.advance(grant.valid_until - rig.now);
+    (2..5).for_each(|index| rig.resume_master(index));
+    rig.run_for(grant.valid_until - rig.now);
     rig.extend(lock, 10_000);
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Expired))));
     let sent = rig.masters[0].log.iter().filter(|args| args[0] == b"EVALSHA").count();
@@ -152,12 +152,12 @@ fn a_failed_shorter_extension_shortens_the_lock() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     rig.extend(lock, 1000);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
-    (0..3).for_each(|index| rig.deliver(index));
-    rig.advance(ms(488));
+    (0..3).for_each(|index| rig.end_stall(index));
+    rig.run_for(ms(488));
     rig.extend(lock, 10_000);
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Expired))));
 }
@@ -167,13 +167,13 @@ fn extensions_are_bounded_and_one_at_a_time() {
     let mut rig = Rig::new(1, |builder| builder.max_hold(ms(15_000)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.extend(lock, 10_000);
     rig.extend(lock, 10_000);
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Busy))));
-    rig.deliver(0);
+    rig.end_stall(0);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    rig.advance(ms(5001));
+    rig.run_for(ms(5001));
     rig.extend(lock, 10_000);
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::HoldLimit { max_hold: ms(15_000) }))));
 }
@@ -215,12 +215,12 @@ fn each_master_is_released_by_what_it_knows() {
 #[test]
 fn a_cancelled_acquire_leaves_no_key() {
     let mut rig = Rig::new(3, defaults);
-    (0..3).for_each(|index| rig.stop(index));
+    (0..3).for_each(|index| rig.stop_master(index));
     let lock = rig.acquire("a", 10_000, 0);
     rig.release(lock, false);
     assert_eq!(rig.engine.operation_count(), 0);
     let other = rig.acquire("b", 10_000, 0);
-    (0..3).for_each(|index| rig.resume(index));
+    (0..3).for_each(|index| rig.resume_master(index));
     assert_eq!(rig.outcomes.len(), 1, "a cancelled acquire has no outcome");
     assert_eq!(rig.outcomes[0].0, other);
     granted(&mut rig);
@@ -236,7 +236,7 @@ fn an_acquire_cancelled_between_two_attempts_ends_there() {
     let lock = rig.acquire("a", 10_000, 5000);
     rig.release(lock, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(released))) if released.was_already_gone()));
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!((rig.outcome(), rig.engine.operation_count(), rig.engine.claim_count()), (None, 0, 0));
 }
 
@@ -245,7 +245,7 @@ fn releasing_what_is_gone_is_an_answer() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     for expected_absent in [3, 0] {
         rig.release(lock, true);
         let Some(Outcome::Release(Ok(released))) = rig.outcome() else { panic!("an answer") };
@@ -263,15 +263,15 @@ fn a_lost_answer_to_a_release_does_not_keep_the_claim() {
     for is_heard in [true, false] {
         let mut rig = Rig::new(3, defaults);
         if !is_heard {
-            rig.hold(2);
+            rig.stall_replies(2);
         }
         let lock = rig.acquire("a", 10_000, 0);
         granted(&mut rig);
-        rig.hold(2);
+        rig.stall_replies(2);
         rig.release(lock, false);
-        rig.disconnect(2);
-        rig.deliver(2);
-        rig.advance(ms(100));
+        rig.reset_conn(2);
+        rig.end_stall(2);
+        rig.run_for(ms(100));
         assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, usize::from(!is_heard)));
     }
 }
@@ -300,9 +300,9 @@ fn an_absent_master_gets_the_lock_later() {
     granted(&mut rig);
     assert_eq!(rig.engine.margin(lock), 0);
     rig.refuse(2, false);
-    rig.advance(ms(4000));
+    rig.run_for(ms(4000));
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
-    rig.advance(ms(6000));
+    rig.run_for(ms(6000));
     assert_eq!(rig.holder_count("a"), 0, "all three end together");
     rig.release(lock, true);
     rig.pump();
@@ -315,9 +315,9 @@ fn a_restarted_master_gets_the_lock_again() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     let now = rig.now;
-    rig.disconnect(1);
+    rig.reset_conn(1);
     rig.masters[1].restart("other", now);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
     rig.release(lock, false);
     rig.pump();
@@ -327,26 +327,26 @@ fn a_restarted_master_gets_the_lock_again() {
 #[test]
 fn a_silent_master_gets_missed_locks_later() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(2);
+    rig.stop_master(2);
     rig.acquire("first", 10_000, 0);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     let lock = rig.acquire("a", 10_000, 0);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (0, 2));
-    rig.resume(2);
+    rig.resume_master(2);
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
 }
 
 #[test]
 fn a_repair_recognizes_its_own_key() {
     let mut rig = Rig::new(3, defaults);
-    rig.hold(2);
+    rig.stall_replies(2);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     // The SET was carried out there, its answer is lost.
-    rig.disconnect(2);
-    rig.deliver(2);
-    rig.advance(ms(1000));
+    rig.reset_conn(2);
+    rig.end_stall(2);
+    rig.run_for(ms(1000));
     assert_eq!(rig.engine.margin(lock), 0, "not proven");
     rig.extend(lock, 10_000);
     rig.pump();
@@ -363,9 +363,9 @@ fn an_expired_lock_is_not_put_back() {
     rig.pump();
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     rig.refuse(2, false);
-    rig.advance(ms(4000));
+    rig.run_for(ms(4000));
     assert_eq!(rig.holder_count("a"), 0);
 }
 
@@ -373,14 +373,14 @@ fn an_expired_lock_is_not_put_back() {
 fn an_ended_lock_is_not_put_back() {
     for early in [Duration::from_nanos(1), Duration::ZERO] {
         let mut rig = Rig::new(3, defaults);
-        rig.stop(2);
+        rig.stop_master(2);
         rig.acquire("first", 10_000, 0);
         granted(&mut rig);
-        rig.advance(ms(100));
+        rig.run_for(ms(100));
         rig.acquire("a", 3000, 0);
         let valid_until = granted(&mut rig).valid_until;
-        rig.advance(valid_until - rig.now - early);
-        rig.resume(2);
+        rig.run_for(valid_until - rig.now - early);
+        rig.resume_master(2);
         assert_eq!(
             rig.masters[2].value(rig.now, b"a").is_some(),
             !early.is_zero(),
@@ -397,14 +397,14 @@ fn quarantined_masters_extend_no_repaired_lock() {
     granted(&mut rig);
     let now = rig.now;
     for index in 1..3 {
-        rig.disconnect(index);
+        rig.reset_conn(index);
         rig.masters[index].restart("other", now);
         rig.masters[index].run_id = format!("run{index}b");
     }
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(rig.holder_count("a"), 3, "put back");
     rig.extend(lock, 10_000);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
 }
@@ -426,17 +426,17 @@ fn a_master_listed_twice_extends_once() {
     // The first fenced lock learns the masters' clocks, and the next one needs one attempt.
     rig.acquire_with("first", options);
     granted(&mut rig);
-    rig.stop(2);
+    rig.stop_master(2);
     let lock = rig.acquire_with("a", options);
     granted(&mut rig);
-    rig.hold(1);
+    rig.stall_replies(1);
     rig.extend(lock, 10_000);
     // Behind the extension comes what it answers to the lock's request: it has the key by another connection.
     rig.receive(2, b"+OWN\r\n");
     rig.receive(2, b":1\r\n");
     rig.pump();
     assert_eq!(rig.outcome(), None, "one server is no quorum");
-    rig.deliver(1);
+    rig.end_stall(1);
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Ok(_)))), "{outcome:?}");
     assert_eq!(rig.engine.margin(lock), 0);
@@ -448,10 +448,10 @@ fn a_silent_master_gets_one_release() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     drop(rig.masters[2].take_log());
-    rig.stop(2);
+    rig.stop_master(2);
     rig.release(lock, false);
-    rig.advance(ms(2000));
-    rig.resume(2);
+    rig.run_for(ms(2000));
+    rig.resume_master(2);
     assert_eq!(rig.masters[2].take_log(), ["EVALSHA"]);
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }

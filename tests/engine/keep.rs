@@ -28,7 +28,7 @@ fn keep_and_report(rig: &mut Rig, max_hold: Duration) -> OpId {
 #[track_caller]
 fn renewal(rig: &mut Rig) -> Result<Instant, ExtendError> {
     while rig.outcomes.is_empty() {
-        rig.advance(ms(10));
+        rig.run_for(ms(10));
     }
     match rig.outcome() {
         Some(Outcome::Renewal(result)) => result,
@@ -51,24 +51,24 @@ fn a_much_longer_ttl_is_no_loss() {
         let lock = rig.acquire("a", 1000, 0);
         let valid_until = granted(&mut rig).valid_until;
         watch(&mut rig, lock);
-        rig.advance(ms(100));
+        rig.run_for(ms(100));
         // A tenth of the new validity is more than all that is left of the old one.
-        (0..3).for_each(|index| rig.hold(index));
+        (0..3).for_each(|index| rig.stall_replies(index));
         rig.extend(lock, 30_000);
-        rig.advance(ms(5));
+        rig.run_for(ms(5));
         assert_eq!(rig.outcome(), None);
         assert!(!rig.engine.is_losing(rig.now, lock));
         if is_answered {
-            (0..3).for_each(|index| rig.deliver(index));
+            (0..3).for_each(|index| rig.end_stall(index));
             assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-            rig.advance(ms(20_000));
+            rig.run_for(ms(20_000));
             assert_eq!(rig.outcome(), None);
         } else {
-            rig.advance(ms(100));
+            rig.run_for(ms(100));
             assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(_)))));
-            rig.advance(valid_until - rig.now - ms(99));
+            rig.run_for(valid_until - rig.now - ms(99));
             assert_eq!(rig.outcome(), None, "the old validity lasts, and its tenth counts");
-            rig.advance(ms(1));
+            rig.run_for(ms(1));
             assert_eq!(rig.outcome(), Some(Outcome::Lost(valid_until)));
         }
     }
@@ -79,18 +79,18 @@ fn a_kept_lock_survives_a_shorter_extension() {
     for is_answered in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = keep(&mut rig, 10_000, ms(600_000));
-        (0..3).for_each(|index| rig.hold(index));
+        (0..3).for_each(|index| rig.stall_replies(index));
         rig.extend(lock, 500);
         if !is_answered {
-            rig.advance(ms(51));
+            rig.run_for(ms(51));
         }
-        (0..3).for_each(|index| rig.deliver(index));
+        (0..3).for_each(|index| rig.end_stall(index));
         let outcome = rig.outcome();
         assert!(
             matches!(outcome, Some(Outcome::Extend(result)) if result.is_ok() == is_answered),
             "one answer"
         );
-        rig.advance(ms(60_000));
+        rig.run_for(ms(60_000));
         assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "{is_answered}");
     }
 }
@@ -100,9 +100,9 @@ fn the_shortest_ttl_is_not_renewed_too_often() {
     for ttl in [100, 40, 20, 6] {
         let mut rig = Rig::new(1, defaults);
         let lock = keep(&mut rig, ttl, ms(600_000));
-        rig.hold(0);
+        rig.stall_replies(0);
         for _ in 0..10_000 {
-            rig.advance(Duration::from_micros(97));
+            rig.run_for(Duration::from_micros(97));
             // An answer, `:1`, takes some time.
             if rig.engine.owed_count(id(0)) > 0 {
                 rig.deliver_some(0, 4);
@@ -119,7 +119,7 @@ fn the_shortest_ttl_is_not_renewed_too_often() {
 fn the_longest_hold_may_be_without_end() {
     let mut rig = Rig::new(3, |builder| builder.max_hold(Duration::MAX));
     let lock = keep(&mut rig, 10_000, Duration::MAX);
-    rig.advance(ms(60_000));
+    rig.run_for(ms(60_000));
     assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
 }
 
@@ -128,7 +128,7 @@ fn the_longest_hold_is_reached_in_few_renewals() {
     let mut rig = Rig::new(3, defaults);
     let start = rig.now;
     let lock = keep(&mut rig, 10_000, ms(11_000));
-    rig.advance(ms(20_000));
+    rig.run_for(ms(20_000));
     let until = rig.engine.valid_until(lock).expect("it is not released");
     assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
     assert!(extension_count(&rig) <= 2, "{}", extension_count(&rig));
@@ -139,13 +139,13 @@ fn a_forgotten_script_serves_no_superseded_renewal() {
     let mut rig = Rig::new(1, defaults);
     let lock = keep(&mut rig, 10_000, ms(600_000));
     rig.masters[0].flush_scripts();
-    rig.hold(0);
+    rig.stall_replies(0);
     while rig.engine.owed_count(id(0)) == 0 {
-        rig.advance(ms(1));
+        rig.run_for(ms(1));
     }
     rig.extend(lock, 20_000);
     drop(rig.masters[0].take_log());
-    rig.deliver(0);
+    rig.end_stall(0);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     assert_eq!(rig.masters[0].take_log().iter().filter(|name| *name == "EVAL").count(), 1);
 }
@@ -167,7 +167,7 @@ fn a_failed_renewal_says_which_masters_failed() {
     let lock = keep_and_report(&mut rig, ms(600_000));
     let valid_until = rig.engine.valid_until(lock);
     rig.masters[1].errors.insert("EVALSHA".into(), "BUSY x".into());
-    rig.stop(2);
+    rig.stop_master(2);
     let Err(ExtendError::NoQuorum(report)) = renewal(&mut rig) else { panic!("one of three is no quorum") };
     let votes: Vec<&Vote> = report.votes.iter().map(|(_, vote)| vote).collect();
     assert!(matches!(votes[..], [Vote::Granted, Vote::Failed(_), Vote::Failed(_)]), "{votes:?}");
@@ -186,7 +186,7 @@ fn a_renewal_that_meets_a_loss_reports_it_once() {
         }
         (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
         assert!(matches!(renewal(&mut rig), Err(ExtendError::Lost(_))));
-        rig.advance(ms(30_000));
+        rig.run_for(ms(30_000));
         assert_eq!(rig.outcome().is_some_and(|it| matches!(it, Outcome::Lost(_))), notifies_loss);
         assert_eq!(rig.outcome(), None);
     }
@@ -198,13 +198,13 @@ fn a_loss_that_a_late_answer_proves_is_reported_once() {
     let mut rig = Rig::new(3, defaults);
     keep_and_report(&mut rig, ms(600_000));
     (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
-    (1..3).for_each(|index| rig.hold(index));
+    (1..3).for_each(|index| rig.stall_replies(index));
     assert!(matches!(renewal(&mut rig), Err(ExtendError::NoQuorum(_))));
-    (1..3).for_each(|index| rig.deliver(index));
+    (1..3).for_each(|index| rig.end_stall(index));
     let Err(ExtendError::Lost(report)) = renewal(&mut rig) else { panic!("two of three prove it") };
     let refused = report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count();
     assert_eq!(refused, 2, "{report}");
-    rig.advance(ms(30_000));
+    rig.run_for(ms(30_000));
     assert_eq!(rig.outcome(), None);
 }
 
@@ -212,12 +212,12 @@ fn a_loss_that_a_late_answer_proves_is_reported_once() {
 fn a_renewal_that_gives_way_is_not_reported() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep_and_report(&mut rig, ms(600_000));
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     while rig.engine.owed_count(id(0)) == 0 {
-        rig.advance(ms(1));
+        rig.run_for(ms(1));
     }
     rig.extend(lock, 10_000);
-    (0..3).for_each(|index| rig.deliver(index));
+    (0..3).for_each(|index| rig.end_stall(index));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     assert_eq!(rig.outcome(), None);
     assert!(renewal(&mut rig).is_ok(), "the next one is");
@@ -235,7 +235,7 @@ fn the_longest_hold_is_reported_before_the_validity_ends() {
         let limit = ExtendError::HoldLimit { max_hold: ms(max_hold) };
         assert_eq!(renewal(&mut rig), Err(limit));
         assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
-        rig.advance(ms(30_000));
+        rig.run_for(ms(30_000));
         assert_eq!(rig.outcome(), None);
     }
 }
@@ -246,7 +246,7 @@ fn a_renewal_after_a_long_pause_is_reported_expired() {
     keep_and_report(&mut rig, ms(600_000));
     rig.jump(ms(20_000));
     assert_eq!(renewal(&mut rig), Err(ExtendError::Expired));
-    rig.advance(ms(30_000));
+    rig.run_for(ms(30_000));
     assert_eq!(rig.outcome(), None);
 }
 
@@ -254,7 +254,7 @@ fn a_renewal_after_a_long_pause_is_reported_expired() {
 fn reports_asked_for_after_the_last_renewal_say_so() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep(&mut rig, 10_000, ms(5000));
-    rig.advance(ms(4000));
+    rig.run_for(ms(4000));
     assert_eq!(rig.outcome(), None);
     rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
     assert_eq!(renewal(&mut rig), Err(ExtendError::HoldLimit { max_hold: ms(5000) }));
@@ -264,13 +264,13 @@ fn reports_asked_for_after_the_last_renewal_say_so() {
 fn a_renewal_under_way_is_reported_to_a_caller_that_asks_then() {
     let mut rig = Rig::new(3, defaults);
     let lock = keep(&mut rig, 10_000, ms(600_000));
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     while rig.engine.owed_count(id(0)) == 0 {
-        rig.advance(ms(1));
+        rig.run_for(ms(1));
     }
     rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
     assert_eq!(rig.outcome(), None);
-    (0..3).for_each(|index| rig.deliver(index));
+    (0..3).for_each(|index| rig.end_stall(index));
     assert!(renewal(&mut rig).is_ok());
 }
 
@@ -280,7 +280,7 @@ fn a_kept_lock_is_renewed_after_a_longer_extension() {
     let lock = keep(&mut rig, 3000, ms(600_000));
     rig.extend(lock, 30_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    rig.advance(ms(60_000));
+    rig.run_for(ms(60_000));
     assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
 }
 
@@ -289,7 +289,7 @@ fn the_configured_longest_hold_is_used_up() {
     let mut rig = Rig::new(3, |builder| builder.max_hold(ms(11_000)));
     let start = rig.now;
     let lock = keep(&mut rig, 10_000, ms(600_000));
-    rig.advance(ms(20_000));
+    rig.run_for(ms(20_000));
     let until = rig.engine.valid_until(lock).expect("it is not released");
     assert!(until <= start + ms(11_000) && until >= start + ms(10_897), "{:?}", until - start);
 }
@@ -307,11 +307,11 @@ fn a_lock_is_losing_in_its_last_tenth() {
 #[test]
 fn the_longest_hold_counts_from_the_request() {
     let mut rig = Rig::new(3, defaults);
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     let options = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).auto_extend(ms(15_000));
     let lock = rig.acquire_with("a", options);
-    rig.advance(ms(40));
-    rig.deliver_all();
+    rig.run_for(ms(40));
+    rig.end_stalls();
     granted(&mut rig);
     rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
     let limit = loop {
@@ -333,7 +333,7 @@ fn locks_acquired_together_are_renewed_apart() {
     let counts: Vec<usize> = (0..1000)
         .map(|_| {
             let before = extension_count(&rig);
-            rig.advance(ms(4));
+            rig.run_for(ms(4));
             extension_count(&rig) - before
         })
         .collect();

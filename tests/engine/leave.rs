@@ -35,9 +35,9 @@ fn leave_for(rig: &mut Rig, lock: OpId, rest: Duration) -> Result<Left, LeaveErr
 /// The key is on all masters so long, and on none a moment later.
 #[track_caller]
 fn assert_ends_after(rig: &mut Rig, time: Duration) {
-    rig.advance(time - ms(5));
+    rig.run_for(time - ms(5));
     assert_eq!(rig.holder_count("a"), 3, "it lasts");
-    rig.advance(ms(10));
+    rig.run_for(ms(10));
     assert_eq!(rig.holder_count("a"), 0, "it ends");
     let nothing = (rig.engine.operation_count(), rig.engine.claim_count());
     assert_eq!(nothing, (0, 0), "nothing is left behind");
@@ -69,7 +69,7 @@ fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
 fn a_lost_lock_cannot_be_left() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 1000);
-    rig.advance(ms(1100));
+    rig.run_for(ms(1100));
     assert_eq!(rig.engine.leave(rig.now, lock), Err(LeaveError::Expired));
     rig.release(lock, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.was_already_gone()));
@@ -80,10 +80,10 @@ fn a_lost_lock_cannot_be_left() {
 #[test]
 fn a_grant_that_comes_after_the_leave_is_part_of_the_lock() {
     let mut rig = Rig::new(3, defaults);
-    rig.hold(2);
+    rig.stall_replies(2);
     let lock = hold(&mut rig, 5000);
     rig.engine.leave(rig.now, lock).expect("held");
-    rig.deliver(2);
+    rig.end_stall(2);
     assert_ends_after(&mut rig, ms(5000));
 }
 
@@ -93,9 +93,9 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
     let lock = hold(&mut rig, 3000);
     let waiting = rig.acquire("a", 5000, 60_000);
     rig.engine.leave(rig.now, lock).expect("held");
-    rig.advance(ms(2990));
+    rig.run_for(ms(2990));
     assert_eq!(rig.outcome(), None, "it is not handed over");
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     granted(&mut rig);
     rig.release(waiting, false);
     rig.outcomes.clear();
@@ -103,7 +103,7 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
     let lock = hold(&mut rig, 9000);
     rig.acquire("a", 5000, 300);
     rig.engine.leave(rig.now, lock).expect("held");
-    rig.advance(ms(400));
+    rig.run_for(ms(400));
     match denied(&mut rig) {
         redlatch::AcquireError::Contended(denial) => assert_eq!(denial.held_by, HeldBy::AnotherClient),
         other => panic!("{other}"),
@@ -116,7 +116,7 @@ fn a_lock_is_left_for_the_rest_of_a_time() {
     for (ttl_ms, rest) in [(1000, ms(5000)), (9000, ms(2000)), (9000, Duration::from_micros(700_300))] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, ttl_ms);
-        rig.advance(ms(300));
+        rig.run_for(ms(300));
         let left = leave_for(&mut rig, lock, rest).expect("confirmed");
         assert!(left.held_until < rig.now + rest && rig.now + rest <= left.latest_end, "{left:?}");
         assert!(left.latest_end < rig.now + rest + ms(60) && left.unanswered == 0, "{left:?}");
@@ -142,7 +142,7 @@ fn a_lock_that_cannot_be_left_for_a_time_is_as_before() {
     let too_long = leave_for(&mut rig, lock, ms(30_001));
     assert_eq!(too_long, Err(InputError::TtlTooLong { ttl: ms(30_001), max_ttl: ms(30_000) }.into()));
     assert!(rig.engine.valid_until(lock).is_some_and(|end| rig.now < end));
-    rig.advance(ms(5000));
+    rig.run_for(ms(5000));
     assert_eq!(leave_for(&mut rig, lock, ms(1000)), Err(LeaveError::Expired));
     rig.release(lock, true);
     assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
@@ -172,7 +172,7 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
         let lock = hold(&mut rig, 8000);
         let gone_at = rig.now + ms(8000);
         (0..2).for_each(|index| rig.refuse(index, true));
-        (0..2).for_each(|index| rig.disconnect(index));
+        (0..2).for_each(|index| rig.reset_conn(index));
         submit_leave(&mut rig, lock, ms(500));
         match result(&mut rig) {
             Err(LeaveError::Unconfirmed { latest_end, report }) => {
@@ -184,10 +184,10 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
             }
             other => panic!("{other:?}"),
         }
-        rig.advance(ms(away_ms));
+        rig.run_for(ms(away_ms));
         (0..2).for_each(|index| rig.refuse(index, false));
         // Pauses between two attempts to connect grow with the time that the master is away.
-        rig.advance(ms(4500));
+        rig.run_for(ms(4500));
         assert_eq!(rig.holder_count("a"), 0, "away for {away_ms} ms");
         assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
         assert_eq!(rig.engine.stats(rig.now).orphans, 0);
@@ -201,21 +201,21 @@ fn a_silent_master_is_released_after_the_time() {
     {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, 8000);
-        rig.stop(2);
+        rig.stop_master(2);
         if is_forgotten {
             rig.masters[2].flush_scripts();
         }
         submit_leave(&mut rig, lock, ms(2000));
         assert_eq!(rig.outcome(), None, "it may still answer");
-        rig.advance(ms(200));
+        rig.run_for(ms(200));
         let left = result(&mut rig).expect("a quorum has the rest");
         assert_eq!(left.unanswered, 1);
         assert!(left.latest_end >= rig.now + ms(9700), "it may carry out the rest at its end: {left:?}");
-        rig.advance(ms(silent_ms - 200));
-        rig.resume(2);
+        rig.run_for(ms(silent_ms - 200));
+        rig.resume_master(2);
         if silent_ms < 2000 {
             assert_eq!(rig.holder_count("a"), 3, "it counts the rest from now");
-            rig.advance(ms(400));
+            rig.run_for(ms(400));
         }
         assert_eq!(rig.holder_count("a"), 0, "{silent_ms} ms: it is released in time all the same");
         assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
@@ -227,14 +227,14 @@ fn a_silent_master_is_released_after_the_time() {
 fn a_rest_sent_later_leaves_an_earlier_one_in_time() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(5000)));
     let lock = hold(&mut rig, 8000);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.refuse(1, true);
-    rig.disconnect(1);
+    rig.reset_conn(1);
     submit_leave(&mut rig, lock, ms(3000));
     rig.refuse(1, false);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(rig.outcome(), None, "the other one may still answer");
-    rig.resume(0);
+    rig.resume_master(0);
     result(&mut rig).expect("all masters have the rest");
     assert_eq!(rig.engine.claim_count(), 0, "nothing is owed");
 }
@@ -244,21 +244,21 @@ fn a_rest_sent_later_leaves_an_earlier_one_in_time() {
 fn a_broken_shorter_extension_confirms_no_rest() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
-    (0..2).for_each(|index| rig.stop(index));
+    (0..2).for_each(|index| rig.stop_master(index));
     rig.extend(lock, 1500);
-    let late: Vec<Vec<u8>> = (0..2).map(|index| rig.cut(index)).collect();
-    (0..2).for_each(|index| rig.resume(index));
-    rig.advance(ms(300));
+    let late: Vec<Vec<u8>> = (0..2).map(|index| rig.break_conn(index)).collect();
+    (0..2).for_each(|index| rig.resume_master(index));
+    rig.run_for(ms(300));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(_))));
     submit_leave(&mut rig, lock, ms(5000));
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     let left = result(&mut rig);
     // The client sends nothing more.
-    (0..3).for_each(|index| rig.stop(index));
+    (0..3).for_each(|index| rig.stop_master(index));
     for (index, bytes) in late.into_iter().enumerate() {
         rig.carry_out(index, bytes);
     }
-    rig.advance(ms(1600));
+    rig.run_for(ms(1600));
     assert_eq!(rig.holder_count("a"), 1, "the others carried the extension out after the rest");
     assert!(matches!(left, Err(LeaveError::Unconfirmed { .. })), "{left:?}");
 }
@@ -267,17 +267,17 @@ fn a_broken_shorter_extension_confirms_no_rest() {
 fn a_late_rest_does_not_block_behind_its_end() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
-    (0..2).for_each(|index| rig.stop(index));
+    (0..2).for_each(|index| rig.stop_master(index));
     submit_leave(&mut rig, lock, ms(5000));
-    let late: Vec<Vec<u8>> = (0..2).map(|index| rig.cut(index)).collect();
-    (0..2).for_each(|index| rig.resume(index));
+    let late: Vec<Vec<u8>> = (0..2).map(|index| rig.break_conn(index)).collect();
+    (0..2).for_each(|index| rig.resume_master(index));
     assert!(matches!(result(&mut rig), Err(LeaveError::Unconfirmed { .. })));
-    rig.advance(ms(4000));
+    rig.run_for(ms(4000));
     // Only now, behind the rest over the next connection, the first one is carried out.
     for (index, bytes) in late.into_iter().enumerate() {
         rig.carry_out(index, bytes);
     }
-    rig.advance(ms(1500));
+    rig.run_for(ms(1500));
     assert_eq!(rig.holder_count("a"), 0, "released when the time is over");
 }
 
@@ -285,10 +285,10 @@ fn a_late_rest_does_not_block_behind_its_end() {
 fn an_answered_shorter_extension_confirms_the_rest() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
-    (0..2).for_each(|index| rig.hold(index));
+    (0..2).for_each(|index| rig.stall_replies(index));
     rig.extend(lock, 1500);
     submit_leave(&mut rig, lock, ms(5000));
-    (0..2).for_each(|index| rig.deliver(index));
+    (0..2).for_each(|index| rig.end_stall(index));
     assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
     result(&mut rig).expect("confirmed");
     assert_ends_after(&mut rig, ms(5000));
@@ -299,12 +299,12 @@ fn an_answered_shorter_extension_confirms_the_rest() {
 fn an_extension_never_follows_the_rest() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
-    (0..2).for_each(|index| rig.hold(index));
+    (0..2).for_each(|index| rig.stall_replies(index));
     rig.masters.iter_mut().for_each(|master| master.flush_scripts());
     rig.extend(lock, 20_000);
     rig.masters.iter_mut().for_each(|master| master.load_scripts());
     submit_leave(&mut rig, lock, ms(1000));
-    (0..2).for_each(|index| rig.deliver(index));
+    (0..2).for_each(|index| rig.end_stall(index));
     assert_ends_after(&mut rig, ms(1000));
 }
 
@@ -313,13 +313,13 @@ fn latest_end_counts_each_rest_from_its_answer() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
     let lock = hold(&mut rig, 8000);
     rig.refuse(2, true);
-    rig.disconnect(2);
-    (0..2).for_each(|index| rig.stop(index));
+    rig.reset_conn(2);
+    (0..2).for_each(|index| rig.stop_master(index));
     submit_leave(&mut rig, lock, ms(9000));
-    rig.advance(ms(150));
-    (0..2).for_each(|index| rig.resume(index));
+    rig.run_for(ms(150));
+    (0..2).for_each(|index| rig.resume_master(index));
     let left = result(&mut rig).expect("a quorum has the rest");
-    rig.advance(ms(8999));
+    rig.run_for(ms(8999));
     assert_eq!(rig.holder_count("a"), 2);
     assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
 }
@@ -328,15 +328,15 @@ fn latest_end_counts_each_rest_from_its_answer() {
 fn latest_end_counts_an_extension_that_may_come_late() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.refuse(0, true);
     rig.extend(lock, 30_000);
-    let late = rig.cut(0);
+    let late = rig.break_conn(0);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     let left = leave_for(&mut rig, lock, ms(2000)).expect("a quorum has the rest");
-    rig.advance(ms(7900));
+    rig.run_for(ms(7900));
     rig.carry_out(0, late);
-    rig.advance(ms(29_900));
+    rig.run_for(ms(29_900));
     assert_eq!(rig.holder_count("a"), 1);
     assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
 }
@@ -348,7 +348,7 @@ fn a_fair_lock_left_for_no_time_passes_on_at_once() {
     let lock = rig.acquire_with("a", options);
     granted(&mut rig);
     rig.acquire_with("a", options);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     submit_leave(&mut rig, lock, Duration::ZERO);
     // A master's message to the waiter may come before its answer.
     granted(&mut rig);
@@ -367,7 +367,7 @@ fn a_lock_is_counted_by_how_its_leave_ended() {
         if is_lost {
             rig.masters.iter_mut().for_each(|master| master.put(b"a", b"another value", Some(others)));
         }
-        rig.advance(ms(10));
+        rig.run_for(ms(10));
         assert_eq!(leave_for(&mut rig, lock, ms(rest_ms)).is_err(), is_lost);
         let stats = rig.engine.stats(rig.now);
         assert_eq!((stats.released, stats.left, stats.lost), expected);
@@ -390,7 +390,7 @@ fn a_lock_that_masters_lost_is_not_called_left() {
     let others = rig.now + ms(1);
     (0..2).for_each(|index| rig.masters[index].put(b"a", b"another value", Some(others)));
     assert!(matches!(leave_for(&mut rig, lock, ms(2000)), Err(LeaveError::Lost(_))));
-    rig.advance(ms(2010));
+    rig.run_for(ms(2010));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
@@ -400,9 +400,9 @@ fn a_waiter_behind_a_left_lock_waits_for_its_end() {
     let lock = hold(&mut rig, 1000);
     rig.acquire("a", 1000, 60_000);
     leave_for(&mut rig, lock, ms(8000)).expect("confirmed");
-    rig.advance(ms(7990));
+    rig.run_for(ms(7990));
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(300));
+    rig.run_for(ms(300));
     granted(&mut rig);
 }
 
@@ -424,10 +424,10 @@ fn each_mode_of_a_lock_can_be_left() {
                 }
                 let nothing = (rig.engine.operation_count(), rig.engine.claim_count());
                 assert_eq!(nothing, (0, 0), "{options:?}, {rest_ms:?}");
-                rig.advance(ms(rest_ms.unwrap_or(2000) - 10));
+                rig.run_for(ms(rest_ms.unwrap_or(2000) - 10));
                 rig.acquire("a", 1000, 0);
                 denied(&mut rig);
-                rig.advance(ms(60));
+                rig.run_for(ms(60));
                 rig.acquire("a", 1000, 0);
                 granted(&mut rig);
             }
@@ -440,15 +440,15 @@ fn a_drain_waits_for_a_rest_that_is_owed() {
     for is_back in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, 8000);
-        rig.stop(0);
+        rig.stop_master(0);
         submit_leave(&mut rig, lock, ms(1000));
-        rig.advance(ms(200));
+        rig.run_for(ms(200));
         result(&mut rig).expect("a quorum has the rest");
         rig.engine.submit(rig.now, Request::Drain { held: HeldLocks::Leave, limit: ms(900) }).expect("room");
         if is_back {
-            rig.resume(0);
+            rig.resume_master(0);
         }
-        rig.advance(ms(1000));
+        rig.run_for(ms(1000));
         let owed = usize::from(!is_back);
         assert_eq!((rig.outcome(), rig.holder_count("a")), (Some(Outcome::Drained(owed)), owed));
     }

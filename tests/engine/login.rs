@@ -93,8 +93,8 @@ fn each_connect_asks_for_credentials_first() {
     answer(&mut rig, 0, Ok(credentials("pw")));
     assert_eq!((state(&rig, 0), seen(&mut rig, 0)), (MasterState::Ready, vec!["pw".to_owned()]));
     assert_eq!(state(&rig, 1), MasterState::Connecting);
-    rig.disconnect(0);
-    rig.advance(limits::BACKOFF_MAX);
+    rig.reset_conn(0);
+    rig.run_for(limits::BACKOFF_MAX);
     assert!(rig.asked.contains(&0), "a reconnect does not ask");
 }
 
@@ -104,7 +104,7 @@ fn a_failing_provider_costs_its_master_only() {
     answer(&mut rig, 0, Err(CredentialsError::Panicked));
     // Master 1 hangs.
     answer(&mut rig, 2, Ok(credentials("pw")));
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     let why = |index| match state(&rig, index) {
         MasterState::Down(why) => why.to_string(),
         other => panic!("{other:?}"),
@@ -115,11 +115,11 @@ fn a_failing_provider_costs_its_master_only() {
     // A question that stays open is not asked again.
     let asked_of = |index: usize| rig.asked.iter().filter(|asked| **asked == index).count();
     assert_eq!([asked_of(0), asked_of(1)], [2, 1]);
-    rig.advance(ms(5000));
+    rig.run_for(ms(5000));
     assert_eq!(rig.asked.len(), 4, "{:?}", rig.asked);
     // The late answer serves the next attempt.
     answer(&mut rig, 1, Ok(credentials("pw")));
-    rig.advance(limits::BACKOFF_MAX);
+    rig.run_for(limits::BACKOFF_MAX);
     assert_eq!(state(&rig, 1), MasterState::Ready);
     rig.acquire("a", 10_000, 0);
     assert_eq!(granted(&mut rig).granted.iter().collect::<Vec<_>>(), [id(1), id(2)]);
@@ -131,9 +131,9 @@ fn credentials_are_renewed_before_they_end() {
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
-    rig.advance(RENEWAL - ms(1));
+    rig.run_for(RENEWAL - ms(1));
     assert!(rig.asked.is_empty(), "too early");
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert_eq!(rig.asked, [0, 1, 2]);
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
     answer_all(&mut rig, "next");
@@ -141,10 +141,10 @@ fn credentials_are_renewed_before_they_end() {
     assert_eq!((rig.engine.owed_count(id(0)), errors(&rig, 0)), (0, vec![]));
     assert_eq!(rig.engine.stats(rig.now).reconnects(), 0);
     // The same again changes nothing, and is renewed again.
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     answer_all(&mut rig, "next");
     assert!(seen(&mut rig, 0).is_empty(), "AUTH without need");
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     assert_eq!(rig.asked, [0, 1, 2]);
 }
 
@@ -152,7 +152,7 @@ fn credentials_are_renewed_before_they_end() {
 fn refused_credentials_are_a_warning_until_accepted() {
     let mut rig = connected("pw");
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     answer_all(&mut rig, "early");
     let refused = errors(&rig, 0);
     assert!(
@@ -164,7 +164,7 @@ fn refused_credentials_are_a_warning_until_accepted() {
     assert!(!health.contains("early") && !health.contains("101, 97, 114"), "{health}");
     // The server learns the password later: the same one is sent again.
     rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked.len(), 3, "no second try");
     answer_all(&mut rig, "early");
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned(); 2], vec![]));
@@ -179,7 +179,7 @@ fn a_provider_that_fails_at_a_connect_is_an_event() {
     assert_eq!(events(&mut rig), [sealed()]);
     // Once for each reason in a row.
     rig.asked.clear();
-    rig.advance(limits::BACKOFF_MAX);
+    rig.run_for(limits::BACKOFF_MAX);
     assert!(rig.asked.contains(&0), "the next connect asks again");
     answer(&mut rig, 0, Err(sealed()));
     assert_eq!((events(&mut rig), errors(&rig, 0)), (vec![], vec![]));
@@ -188,17 +188,17 @@ fn a_provider_that_fails_at_a_connect_is_an_event() {
 #[test]
 fn a_provider_that_fails_later_is_a_warning() {
     let mut rig = connected("pw");
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     assert_eq!(rig.asked.len(), 3);
     rig.asked.clear();
     answer(&mut rig, 0, Err(sealed()));
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(errors(&rig, 0), [sealed()]);
     assert_eq!(errors(&rig, 1), [CredentialsError::NoAnswer { limit: ms(1000) }]);
     assert_eq!(events(&mut rig).len(), 3);
     assert!((0..3).all(|index| state(&rig, index) == MasterState::Ready));
     // The one that failed is asked again; a late answer counts.
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked, [0]);
     answer_all(&mut rig, "pw");
     answer(&mut rig, 1, Ok(credentials("pw")));
@@ -209,14 +209,14 @@ fn a_provider_that_fails_later_is_a_warning() {
 fn a_connection_lost_during_auth_logs_in_anew() {
     let mut rig = connected("pw");
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
-    rig.advance(RENEWAL);
-    rig.stop(0);
+    rig.run_for(RENEWAL);
+    rig.stop_master(0);
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
     answer_all(&mut rig, "next");
     assert_eq!(rig.engine.owed_count(id(0)), 1);
-    rig.cut(0);
-    rig.resume(0);
-    rig.advance(limits::BACKOFF_MAX);
+    rig.break_conn(0);
+    rig.resume_master(0);
+    rig.run_for(limits::BACKOFF_MAX);
     assert_eq!((seen(&mut rig, 0), rig.asked.len()), (vec![], 1));
     answer_all(&mut rig, "next");
     assert_eq!((state(&rig, 0), seen(&mut rig, 0)), (MasterState::Ready, vec!["next".to_owned()]));
@@ -227,7 +227,7 @@ fn a_connection_lost_during_auth_logs_in_anew() {
 fn a_reply_to_auth_is_no_vote() {
     for refusal in [None, Some("WRONGPASS no")] {
         let mut rig = Rig::new(3, defaults);
-        (0..3).for_each(|index| rig.hold(index));
+        (0..3).for_each(|index| rig.stall_replies(index));
         rig.submit_acquire("a", 10_000, 0);
         for index in 0..3 {
             rig.masters[index].errors.extend(refusal.map(|text| ("AUTH".to_owned(), text.to_owned())));
@@ -236,7 +236,7 @@ fn a_reply_to_auth_is_no_vote() {
         }
         rig.submit_acquire("a", 10_000, 0);
         rig.pump();
-        rig.deliver_all();
+        rig.end_stalls();
         assert!(granted(&mut rig).granted.count() >= 2);
         assert!((0..3).all(|index| state(&rig, index) == MasterState::Ready));
         assert!(matches!(crate::denied(&mut rig), redlatch::AcquireError::Contended(_)));
@@ -251,7 +251,7 @@ fn a_waiter_stays_parked_under_new_credentials() {
     rig.acquire("b", 10_000, 600_000);
     assert!(rig.asked.is_empty(), "there is no other connection");
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
     answer_all(&mut rig, "next");
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["next".to_owned()], vec![]));
@@ -264,8 +264,8 @@ fn a_login_under_way_is_not_shown() {
     rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", None));
     rig.acquire("b", 10_000, 600_000);
     answer_all(&mut rig, "pw");
-    rig.disconnect(1);
-    rig.advance(limits::BACKOFF_MAX);
+    rig.reset_conn(1);
+    rig.run_for(limits::BACKOFF_MAX);
     let mut shown = String::new();
     for master in 0..3 {
         // One gets it in its handshake, and one has refused it before.
@@ -284,8 +284,8 @@ fn a_password_in_a_servers_error_is_not_shown() {
     for (text, shown) in [("WRONGPASS s3cret is wrong", "WRONGPASS"), ("s3cret is wrong", "ERR")] {
         let mut rig = connected("pw");
         (0..2).for_each(|index| drop(rig.masters[index].errors.insert("AUTH".into(), text.into())));
-        rig.disconnect(1);
-        rig.advance(limits::BACKOFF_MAX);
+        rig.reset_conn(1);
+        rig.run_for(limits::BACKOFF_MAX);
         rig.asked.clear();
         (0..2).for_each(|index| answer(&mut rig, index, Ok(credentials("s3cret"))));
         assert_eq!(errors(&rig, 0), [CredentialsError::Refused { refusal: shown.into() }]);
@@ -303,26 +303,26 @@ fn credentials_too_late_for_a_connect_serve_the_next() {
     // One turn finds both: the answer, and the end of the connect.
     rig.engine.handle_credentials(rig.now, id(0), Ok(credentials("pw")));
     rig.engine.handle_timeout(rig.now);
-    rig.advance(limits::BACKOFF_MAX);
+    rig.run_for(limits::BACKOFF_MAX);
     assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
     // They serve one attempt.
-    rig.disconnect(0);
-    rig.advance(limits::BACKOFF_MAX);
+    rig.reset_conn(0);
+    rig.run_for(limits::BACKOFF_MAX);
     assert_eq!(rig.asked, [0]);
 }
 
 #[test]
 fn refused_credentials_are_sent_again_whatever_failed_since() {
     let mut rig = connected("pw");
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     answer_all(&mut rig, "early");
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     while let Some(master) = rig.asked.pop_front() {
         answer(&mut rig, master, Err(sealed()));
     }
     assert_eq!(errors(&rig, 0), [sealed()]);
     rig.masters.iter_mut().for_each(|master| master.password = Some("early".to_owned()));
-    rig.advance(limits::CREDENTIALS_PAUSE_MAX);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MAX);
     (0..3).for_each(|index| drop(seen(&mut rig, index)));
     answer_all(&mut rig, "early");
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
@@ -339,7 +339,7 @@ fn a_refused_login_is_sent_again_after_a_pause() {
         if rig.engine.stats(rig.now).masters[0].credentials_failed > refused_at.len() as u64 {
             refused_at.push(rig.now);
         }
-        rig.advance(ms(100));
+        rig.run_for(ms(100));
     }
     let pauses: Vec<_> = refused_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!((1..20).contains(&pauses.len()), "{pauses:?}");
@@ -362,11 +362,11 @@ fn no_part_of_a_repeated_password_is_shown() {
     // Another login comes before the answer to this one.
     let mut rig = connected("pw");
     rig.masters[0].errors.insert("AUTH".to_owned(), "WRONGPASS s3cret is wrong".to_owned());
-    rig.hold(0);
+    rig.stall_replies(0);
     answer(&mut rig, 0, Ok(credentials("s3cret")));
     answer(&mut rig, 0, Ok(credentials("pw")));
     rig.masters[0].errors.clear();
-    rig.deliver_all();
+    rig.end_stalls();
     let shown =
         format!("{:?} {:?}", std::iter::from_fn(|| rig.engine.poll_event()).collect::<Vec<_>>(), rig.engine);
     assert!(shown.contains("WRONGPASS") && !shown.contains("s3cret"), "{shown}");
@@ -387,7 +387,7 @@ fn a_login_beyond_the_room_is_sent_later() {
     rig.engine.handle_credentials(rig.now, id(0), Ok(credentials(&password)));
     assert_eq!(errors(&rig, 0), []);
     rig.masters[0].password = Some(password.clone());
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN);
     answer_all(&mut rig, &password);
     assert!(seen(&mut rig, 0) == [password], "the login was lost");
 }
@@ -411,21 +411,21 @@ fn a_failed_renewal_in_a_handshake_is_repeated() {
     rig.masters[0].password = Some("pw".to_owned());
     rig.pump();
     rig.asked.clear();
-    rig.stop(0);
+    rig.stop_master(0);
     answer(&mut rig, 0, Ok(credentials("pw").valid_for(limits::CREDENTIALS_PAUSE_MIN)));
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN);
     assert_eq!((rig.asked.pop_front(), state(&rig, 0)), (Some(0), MasterState::Connecting));
     answer(&mut rig, 0, Err(sealed()));
-    rig.resume(0);
+    rig.resume_master(0);
     assert_eq!(state(&rig, 0), MasterState::Ready);
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert!(rig.asked.contains(&0), "nothing renews the credentials");
 }
 
 #[test]
 fn no_master_needs_a_provider() {
     let mut rig = Rig::new(3, defaults);
-    rig.advance(MINUTE);
+    rig.run_for(MINUTE);
     assert!(rig.asked.is_empty() && rig.engine.stats(rig.now).masters[0].credentials_failed == 0);
 }
 
@@ -435,7 +435,7 @@ fn accepted_credentials_end_the_row_of_failures() {
     let fail = |rig: &mut Rig, count: usize| {
         for _ in 0..count {
             while rig.asked.is_empty() {
-                rig.advance(ms(100));
+                rig.run_for(ms(100));
             }
             while let Some(master) = rig.asked.pop_front() {
                 answer(rig, master, Err(sealed()));
@@ -444,25 +444,25 @@ fn accepted_credentials_end_the_row_of_failures() {
     };
     fail(&mut rig, 20);
     while rig.asked.len() < 3 {
-        rig.advance(ms(100));
+        rig.run_for(ms(100));
     }
     answer_all(&mut rig, "pw");
     assert_eq!(errors(&rig, 0), []);
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     assert_eq!(rig.asked.len(), 3);
     while let Some(master) = rig.asked.pop_front() {
         answer(&mut rig, master, Err(sealed()));
     }
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked.len(), 3, "the pause is that after many failures");
 }
 
 #[test]
 fn a_provider_that_hangs_has_failed_once() {
     let mut rig = connected("pw");
-    rig.advance(RENEWAL);
+    rig.run_for(RENEWAL);
     assert_eq!(rig.asked, [0, 1, 2]);
-    rig.advance(MINUTE);
+    rig.run_for(MINUTE);
     let stats = rig.engine.stats(rig.now);
     assert!(stats.masters.iter().all(|master| master.credentials_failed == 1), "{stats:?}");
     assert_eq!(rig.asked, [0, 1, 2], "it is not asked again");
@@ -478,7 +478,7 @@ fn a_refused_login_that_comes_again_early_is_repeated() {
     }
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0).len()), (vec!["early".to_owned()], 1));
     rig.masters[0].password = Some("early".to_owned());
-    rig.advance(limits::CREDENTIALS_PAUSE_MIN * 2);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
     assert_eq!(rig.asked, [0]);
     rig.asked.clear();
     answer(&mut rig, 0, Ok(Credentials::new("early").user("me")));
@@ -488,9 +488,9 @@ fn a_refused_login_that_comes_again_early_is_repeated() {
 #[test]
 fn credentials_that_come_between_connects_serve_the_next() {
     let mut rig = connected("pw");
-    rig.disconnect(0);
+    rig.reset_conn(0);
     assert!(matches!(state(&rig, 0), MasterState::Down(_)));
     answer(&mut rig, 0, Ok(credentials("pw")));
-    rig.advance(limits::BACKOFF_MAX);
+    rig.run_for(limits::BACKOFF_MAX);
     assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
 }

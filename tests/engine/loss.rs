@@ -16,12 +16,12 @@ fn empty(rig: &mut Rig, index: usize) {
 /// Another process without data takes its place, and is connected. It takes no key, so that the lock is not
 /// put back.
 fn restart(rig: &mut Rig, index: usize) {
-    rig.disconnect(index);
+    rig.reset_conn(index);
     let now = rig.now;
     rig.masters[index].errors.insert("SET".into(), "OOM x".into());
     rig.masters[index].restart(&format!("run{index}b"), now);
     while !matches!(rig.engine.master_status(rig.now, id(index)).state, MasterState::Quarantined(_)) {
-        rig.advance(ms(1));
+        rig.run_for(ms(1));
     }
 }
 
@@ -54,7 +54,7 @@ fn a_master_granted_later_proves_no_loss() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     rig.refuse(2, false);
-    rig.advance(ms(2100));
+    rig.run_for(ms(2100));
     assert_eq!(rig.engine.margin(lock), 1, "put back");
     empty(&mut rig, 0);
     assert_eq!(extend(&mut rig, lock), Ok(()));
@@ -89,7 +89,7 @@ fn a_renewal_reports_the_kept_locks_loss() {
     (0..2).for_each(|index| restart(&mut rig, index));
     let begun = rig.now;
     while rig.outcomes.is_empty() {
-        rig.advance(ms(10));
+        rig.run_for(ms(10));
     }
     assert!(matches!(rig.outcome(), Some(Outcome::Lost(_))));
     assert!(rig.now < begun + ms(10_000) / 3, "reported {:?} after the restart", rig.now - begun);
@@ -102,14 +102,14 @@ fn an_answer_that_comes_late_proves_a_loss() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     (0..2).for_each(|index| empty(&mut rig, index));
-    rig.hold(1);
+    rig.stall_replies(1);
     rig.refuse(2, true);
-    rig.disconnect(2);
+    rig.reset_conn(2);
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
     assert!(rig.engine.valid_until(lock) > Some(rig.now), "not proven yet");
-    rig.deliver(1);
+    rig.end_stall(1);
     assert!(rig.engine.valid_until(lock) <= Some(rig.now), "proven by two of three");
 }
 
@@ -124,7 +124,7 @@ fn an_emptied_master_reconnecting_proves_a_loss() {
     rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))));
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     rig.masters[1].errors.clear();
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))));
 }

@@ -12,20 +12,20 @@ use crate::{defaults, denied, granted, ms, no_quorum};
 #[test]
 fn a_late_master_is_skipped_until_it_answers() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(2);
-    rig.stop(1);
+    rig.stop_master(2);
+    rig.stop_master(1);
     rig.acquire("a", 10_000, 0);
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(49));
+    rig.run_for(ms(49));
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let denial = no_quorum(&mut rig);
     assert_eq!(denial.report.votes[1].1, Vote::Failed(Failure::NoAnswer { limit: ms(50) }));
     // The next acquire is not sent to the silent ones, and knows its answer at once.
     rig.acquire("b", 10_000, 0);
     assert_eq!(no_quorum(&mut rig).report.votes[1].1, Vote::Failed(Failure::Silent));
     // Going on, it carries out SET and release in order, which leaves nothing, and counts again.
-    rig.resume(1);
+    rig.resume_master(1);
     assert_eq!((rig.holder_count("a"), rig.engine.owed_count(id(1))), (0, 0));
     rig.acquire("b", 10_000, 0);
     assert_eq!(granted(&mut rig).granted.count(), 2);
@@ -34,13 +34,13 @@ fn a_late_master_is_skipped_until_it_answers() {
 #[test]
 fn a_silent_master_is_reconnected_after_a_while() {
     let mut rig = Rig::new(1, defaults);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.acquire("a", 10_000, 0);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     no_quorum(&mut rig);
-    rig.advance(limits::SILENCE_MAX);
-    rig.resume(0);
-    rig.advance(limits::BACKOFF_MAX);
+    rig.run_for(limits::SILENCE_MAX);
+    rig.resume_master(0);
+    rig.run_for(limits::BACKOFF_MAX);
     rig.acquire("b", 10_000, 0);
     granted(&mut rig);
 }
@@ -50,12 +50,12 @@ fn a_master_that_is_only_slow_is_not_skipped() {
     let mut rig = Rig::new(1, defaults);
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.acquire("b", 10_000, 0);
-    rig.advance(ms(30));
+    rig.run_for(ms(30));
     // It answers an earlier request meanwhile, so it is alive.
     rig.receive(0, b"+OK\r");
-    rig.advance(ms(30));
+    rig.run_for(ms(30));
     no_quorum(&mut rig);
     let status = rig.engine.master_status(rig.now, id(0));
     assert_eq!(status.state, MasterState::Ready);
@@ -64,13 +64,13 @@ fn a_master_that_is_only_slow_is_not_skipped() {
 #[test]
 fn a_grant_dies_with_its_connection() {
     let mut rig = Rig::new(3, defaults);
-    rig.hold(1);
-    rig.hold(2);
+    rig.stall_replies(1);
+    rig.stall_replies(2);
     rig.acquire("a", 10_000, 0);
-    rig.disconnect(0);
-    rig.deliver(1);
+    rig.reset_conn(0);
+    rig.end_stall(1);
     assert_eq!(rig.outcome(), None, "one grant was lost with its connection");
-    rig.deliver(2);
+    rig.end_stall(2);
     assert_eq!(granted(&mut rig).granted.iter().collect::<Vec<_>>(), [id(1), id(2)]);
 }
 
@@ -78,18 +78,18 @@ fn a_grant_dies_with_its_connection() {
 fn a_restarted_master_waits_for_forgotten_locks() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     rig.refuse(2, true);
-    rig.disconnect(2);
+    rig.reset_conn(2);
     rig.acquire("a", 10_000, 0);
     let held = granted(&mut rig).token;
     // Masters 1 and 2 come back and do not take the lock again, so that it is on one of three.
     // Masters 1 and 2 come back, and do not take the lock again.
     (1..3).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
     // Master 1 comes back empty; with masters 1 and 2 a rival would have two votes for a lock that is held.
-    rig.disconnect(1);
+    rig.reset_conn(1);
     let restarted = rig.now;
     rig.masters[1].restart("run1b", restarted);
     rig.refuse(2, false);
-    rig.advance(ms(2500));
+    rig.run_for(ms(2500));
     rig.outcomes.clear();
     let counted_from = match rig.engine.master_status(rig.now, id(1)).state {
         MasterState::Quarantined(left) => rig.now + left,
@@ -103,12 +103,12 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(held.as_bytes().as_slice()));
     // One tick short it does not count, and then it does.
     rig.refuse(2, true);
-    rig.disconnect(2);
-    rig.advance(counted_from - rig.now - Duration::from_nanos(1));
+    rig.reset_conn(2);
+    rig.run_for(counted_from - rig.now - Duration::from_nanos(1));
     rig.acquire("b", 10_000, 0);
     let denial = no_quorum(&mut rig);
     assert!(matches!(denial.report.votes[1].1, Vote::Failed(Failure::Quarantined { .. })), "{denial}");
-    rig.advance(Duration::from_nanos(1));
+    rig.run_for(Duration::from_nanos(1));
     rig.acquire("b", 10_000, 0);
     granted(&mut rig);
 }
@@ -136,7 +136,7 @@ fn a_wait_shorter_than_the_quarantine_fails() {
     // A wait that is long enough is worth it, and so is one for a master that may come back in time.
     rig.acquire("a", 1000, 20_000);
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(19_000));
+    rig.run_for(ms(19_000));
     granted(&mut rig);
 }
 
@@ -147,21 +147,21 @@ fn a_wait_goes_on_for_a_returning_master() {
     rig.refuse(1, true);
     rig.pump();
     rig.acquire("a", 1000, 5000);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(rig.outcome(), None);
     rig.refuse(1, false);
-    rig.advance(ms(3000));
+    rig.run_for(ms(3000));
     assert_eq!(granted(&mut rig).granted.iter().filter(|master| *master != id(0)).count(), 2);
 }
 
 #[test]
 fn knowing_a_process_before_its_restart_is_worthless() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
-    rig.advance(ms(60_000));
-    rig.disconnect(0);
+    rig.run_for(ms(60_000));
+    rig.reset_conn(0);
     let restarted = rig.now;
     rig.masters[0].restart("run0b", restarted);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     rig.acquire("a", 1000, 0);
     no_quorum(&mut rig);
 }
@@ -171,14 +171,14 @@ fn an_uptime_may_be_a_second_early() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     // Started at the end of a second and asked at the beginning of another, it reports almost a second too
     // much.
-    rig.advance(ms(950));
-    rig.disconnect(0);
+    rig.run_for(ms(950));
+    rig.reset_conn(0);
     rig.refuse(0, true);
     let restarted = rig.now;
     rig.masters[0].restart("run0b", restarted);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     rig.refuse(0, false);
-    rig.advance(ms(2100));
+    rig.run_for(ms(2100));
     let MasterState::Quarantined(left) = rig.engine.master_status(rig.now, id(0)).state else {
         panic!("young")
     };
@@ -190,10 +190,10 @@ fn a_reconnect_to_the_same_process_is_no_restart() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     let start = rig.now;
     rig.masters[0].restart("young", start);
-    rig.disconnect(0);
-    rig.advance(ms(5000));
-    rig.disconnect(0);
-    rig.advance(ms(5200));
+    rig.reset_conn(0);
+    rig.run_for(ms(5000));
+    rig.reset_conn(0);
+    rig.run_for(ms(5200));
     assert!(rig.now > start + ms(10_102));
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
@@ -207,11 +207,11 @@ fn a_nameless_master_is_quarantined_at_each_connect() {
     rig.acquire("a", 1000, 0);
     no_quorum(&mut rig);
     assert_eq!(rig.engine.master_status(rig.now, id(0)).refused.len(), 3);
-    rig.advance(ms(10_102));
+    rig.run_for(ms(10_102));
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
-    rig.disconnect(0);
-    rig.advance(ms(3000));
+    rig.reset_conn(0);
+    rig.run_for(ms(3000));
     rig.acquire("b", 1000, 0);
     no_quorum(&mut rig);
 }
@@ -241,7 +241,7 @@ fn one_server_under_two_names_votes_once() {
 fn an_impossible_reply_ends_the_connection() {
     for bytes in [b"+QUEUED\r\n".as_slice(), b":1\r\n", b"*0\r\n", b"?", b"$-2\r\n"] {
         let mut rig = Rig::new(1, defaults);
-        rig.stop(0);
+        rig.stop_master(0);
         rig.acquire("a", 10_000, 0);
         rig.receive(0, bytes);
         rig.refuse(0, true);
@@ -285,9 +285,9 @@ fn the_same_seed_and_times_give_the_same_bytes() {
         rig.masters[0].put(b"a", b"other", Some(until));
         rig.masters[1].put(b"a", b"other", Some(until));
         rig.acquire("a", 1000, 500);
-        rig.advance(ms(50));
-        rig.disconnect(2);
-        rig.advance(ms(500));
+        rig.run_for(ms(50));
+        rig.reset_conn(2);
+        rig.run_for(ms(500));
         rig.masters.into_iter().map(|master| master.log).collect::<Vec<_>>()
     };
     assert_eq!(run(), run());

@@ -75,7 +75,7 @@ fn say(rig: &mut Rig, payload: &[u8]) {
 
 #[track_caller]
 fn check_nothing_left(rig: &mut Rig) {
-    rig.advance(ms(20));
+    rig.run_for(ms(20));
     let queues: Vec<_> = rig.masters.iter().map(|master| master.parked(rig.now, KEY).len()).collect();
     assert_eq!(queues, vec![0; rig.masters.len()], "entries stay");
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
@@ -85,7 +85,7 @@ fn check_nothing_left(rig: &mut Rig) {
 fn a_waiter_is_granted_by_the_message_of_a_release() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert!(rig.outcome().is_none());
     forget_logs(&mut rig);
     free_all(&mut rig);
@@ -105,13 +105,13 @@ fn a_vote_of_a_connection_that_broke_is_void() {
     free(&mut rig, 0);
     rig.pump();
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     free(&mut rig, 1);
     rig.pump();
     assert_eq!(rig.outcome(), None, "one vote stands");
     // Its next round asks the master again, and ends the token there.
     rig.refuse(0, false);
-    rig.advance(ms(3000));
+    rig.run_for(ms(3000));
     assert!(granted(&mut rig).granted.count() >= 2);
 }
 
@@ -120,21 +120,21 @@ fn a_message_of_an_earlier_round_changes_nothing() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
     let old = vote(&rig);
-    rig.advance(ms(1500));
+    rig.run_for(ms(1500));
     assert_ne!(vote(&rig), old, "no round has begun");
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     forget_logs(&mut rig);
     let current = vote(&rig);
     for payload in [&old[..], b"\0\0\0\0\0\0\0\0", b"01234567"] {
         say(&mut rig, payload);
         say(&mut rig, &[payload, b"r"].concat());
     }
-    rig.advance(ms(5));
+    rig.run_for(ms(5));
     assert_eq!((rig.outcome(), vote(&rig)), (None, current.clone()));
     assert!(!scripts(&mut rig, 0).contains(&"park"));
     // A ring of its own begins a round.
     say(&mut rig, &[&current[..], b"r"].concat());
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert_ne!(vote(&rig), current);
     // The caller goes, and with it all of its attempts.
     let current = vote(&rig);
@@ -149,10 +149,10 @@ fn a_message_of_an_earlier_round_changes_nothing() {
 fn a_long_ttl_is_rung_and_asks_again() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", Options::new().ttl(ms(20_000)).wait(ms(60_000)));
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     forget_logs(&mut rig);
     free_all(&mut rig);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let grant = granted(&mut rig);
     assert!(grant.valid_until > rig.now + ms(19_700), "its validity counts from the new round");
     assert!(scripts(&mut rig, 0).contains(&"park"));
@@ -162,7 +162,7 @@ fn a_long_ttl_is_rung_and_asks_again() {
 fn too_little_validity_begins_another_round_at_once() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting().min_validity(ms(9800)));
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     free_all(&mut rig);
     let grant = granted(&mut rig);
     assert!(grant.valid_until > rig.now + ms(9800));
@@ -173,16 +173,16 @@ fn too_little_validity_begins_another_round_at_once() {
 fn the_second_round_in_a_row_that_is_too_late_has_failed() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
     rig.acquire_with("a", waiting().min_validity(ms(9800)).max_attempts(2));
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     (0..3).for_each(|index| free(&mut rig, index));
     let pushes: Vec<_> = rig.masters.iter_mut().map(|master| std::mem::take(&mut master.pushes)).collect();
-    (0..3).for_each(|index| rig.stop(index));
+    (0..3).for_each(|index| rig.stop_master(index));
     for (index, pushes) in pushes.into_iter().enumerate() {
         pushes.iter().for_each(|(_, message)| rig.receive(index, message));
     }
     rig.pump();
     rig.now += ms(150);
-    (0..3).for_each(|index| rig.resume(index));
+    (0..3).for_each(|index| rig.resume_master(index));
     let error = denied(&mut rig);
     assert!(matches!(&error, AcquireError::Expired(denial) if denial.attempts == 2), "{error}");
     check_nothing_left(&mut rig);
@@ -193,7 +193,7 @@ fn the_second_round_in_a_row_that_is_too_late_has_failed() {
 fn a_stale_token_is_followed_by_a_larger_one() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting().fenced());
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     let fence = rig.masters[0].wall_us(rig.now) + 1_000_000;
     let until = rig.now + ms(60_000);
     for master in &mut rig.masters {
@@ -201,7 +201,7 @@ fn a_stale_token_is_followed_by_a_larger_one() {
     }
     forget_logs(&mut rig);
     free_all(&mut rig);
-    rig.advance(ms(5));
+    rig.run_for(ms(5));
     let token = granted(&mut rig).fencing_token.expect("it is fenced");
     assert!(token.as_u64() > fence, "{token} is behind {fence}");
     let parks = scripts(&mut rig, 0).iter().filter(|script| **script == "park").count();
@@ -212,7 +212,7 @@ fn a_stale_token_is_followed_by_a_larger_one() {
 fn waiting_readers_are_granted_together() {
     let mut rig = rig_with_other(3);
     let readers: Vec<OpId> = (0..4).map(|_| rig.acquire_with("a", waiting().shared())).collect();
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     forget_logs(&mut rig);
     free_all(&mut rig);
     for _ in &readers {
@@ -229,12 +229,12 @@ fn a_reader_stands_behind_a_waiting_writer() {
     let first = rig.acquire_with("a", waiting().shared());
     granted(&mut rig);
     let writer = rig.acquire_with("a", waiting());
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     rig.acquire_with("a", waiting().wait(Duration::ZERO).shared());
     assert!(matches!(denied(&mut rig), AcquireError::Contended(_)));
     // Readers that keep coming do not starve it.
     let last = rig.acquire_with("a", waiting().shared());
-    rig.advance(ms(5));
+    rig.run_for(ms(5));
     rig.release(first, false);
     assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(writer));
     rig.release(writer, false);
@@ -245,9 +245,9 @@ fn a_reader_stands_behind_a_waiting_writer() {
 fn the_end_of_the_wait_ends_a_round() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting().wait(ms(5500)));
-    rig.advance(ms(5499));
+    rig.run_for(ms(5499));
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("it is held") };
     assert_eq!((denial.took, denial.attempts), (ms(5500), 2));
     assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= ms(54_500) && left > ms(54_400)));
@@ -259,7 +259,7 @@ fn the_end_of_the_wait_ends_a_round() {
 fn a_caller_that_goes_leaves_no_entry() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
-    rig.advance(ms(1200));
+    rig.run_for(ms(1200));
     // A part of the lock goes with it.
     free(&mut rig, 0);
     rig.pump();
@@ -272,12 +272,12 @@ fn a_caller_that_goes_leaves_no_entry() {
 fn a_drain_ends_what_is_parked() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     let request = Request::Drain { held: HeldLocks::Release, limit: ms(1000) };
     rig.engine.submit(rig.now, request).expect("room");
     rig.pump();
     assert!(matches!(denied(&mut rig), AcquireError::Stopped(_)));
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Drained(0))), "{outcome:?}");
     check_nothing_left(&mut rig);
@@ -311,7 +311,7 @@ fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
     for (time, expected) in [(0, "DELIFEQ"), (9, "DELIFEQ"), (10, "EVALSHA")] {
         let lock = rig.acquire("a", 10_000, 0);
         granted(&mut rig);
-        rig.advance(ms(time));
+        rig.run_for(ms(time));
         forget_logs(&mut rig);
         rig.release(lock, false);
         let sha = rig.masters[0].log[0].get(1).cloned();

@@ -36,7 +36,7 @@ fn an_inspection_takes_one_round_trip() {
     let mut rig = Rig::new(3, defaults);
     rig.acquire("a", 10_000, 0);
     let token = granted(&mut rig).token;
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     let until = rig.now + ms(5000);
     rig.masters[2].put(b"a", b"somebody else's", Some(until));
     rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
@@ -59,17 +59,17 @@ fn an_inspection_takes_one_round_trip() {
 fn an_inspection_ends_with_each_masters_reason() {
     let mut rig = Rig::new(5, defaults);
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     rig.masters[1].errors.insert("GETRANGE".into(), "NOPERM x".into());
     rig.masters[2].put_list(b"a");
-    rig.stop(3);
-    rig.stop(4);
+    rig.stop_master(3);
+    rig.stop_master(4);
     inspect(&mut rig, "a");
-    rig.disconnect(4);
+    rig.reset_conn(4);
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(49));
+    rig.run_for(ms(49));
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let states = inspected(&mut rig).masters;
     let failure = |index: usize| match &states[index].1 {
         KeyState::Failed(failure) => failure,
@@ -81,17 +81,17 @@ fn an_inspection_ends_with_each_masters_reason() {
     assert_eq!(failure(3), &Failure::NoAnswer { limit: ms(50) });
     assert_eq!(failure(4), &Failure::ConnectionLost);
     // What comes late finds nobody, and leaves the order of replies as it is.
-    rig.resume(3);
+    rig.resume_master(3);
     assert_eq!((rig.outcome(), rig.engine.owed_count(id(3))), (None, 0));
 }
 
 #[test]
 fn a_quarantined_master_is_not_called_free() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
-    rig.disconnect(2);
+    rig.reset_conn(2);
     let now = rig.now;
     rig.masters[2].restart("run2b", now);
-    rig.advance(ms(2500));
+    rig.run_for(ms(2500));
     inspect(&mut rig, "a");
     let inspection = inspected(&mut rig);
     assert!(
@@ -117,13 +117,13 @@ fn a_value_of_any_size_is_cut() {
 #[test]
 fn an_answer_to_an_inspection_is_no_vote() {
     let mut rig = Rig::new(3, defaults);
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     // The slot of a look that was cancelled has a lock in it when the answers come.
     let look = inspect(&mut rig, "a");
     rig.release(look, false);
     rig.acquire("a", 10_000, 0);
-    (0..3).for_each(|index| rig.stop(index));
-    rig.deliver_all();
+    (0..3).for_each(|index| rig.stop_master(index));
+    rig.end_stalls();
     assert_eq!(granted(&mut rig).attempts, 1);
     assert!((0..3).all(|index| rig.engine.owed_count(id(index)) == 0));
 }
@@ -136,9 +136,9 @@ fn only_a_forced_unlock_deletes_without_comparing() {
     rig.extend(first, 20_000);
     let next = rig.acquire("a", 10_000, 5000);
     rig.release(first, true);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     rig.release(next, true);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     rig.outcomes.clear();
     let before = rig.masters[0].take_log();
     assert!(
@@ -172,23 +172,23 @@ fn an_extension_reveals_a_forced_unlock() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.stop(2);
+    rig.stop_master(2);
     force_unlock(&mut rig, "a");
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     let Some(Outcome::ForceUnlock(done)) = rig.outcome() else { panic!("an answer") };
     assert_eq!((done.deleted(), done.absent(), done.unanswered()), (2, 0, 1));
     assert!(rig.engine.valid_until(lock) > Some(rig.now), "it is not told");
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     let is_reported = |rig: &mut Rig| matches!(rig.outcome(), Some(Outcome::Extend(Err(_))));
     assert!(is_reported(&mut rig));
     // Nor do its own masters have it put back, whatever answers come in which order.
     assert_eq!((rig.holder_count("a"), rig.masters[2].value(rig.now, b"a").is_some()), (1, true));
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(is_reported(&mut rig));
-    rig.resume(2);
-    rig.advance(Duration::from_secs(1));
+    rig.resume_master(2);
+    rig.run_for(Duration::from_secs(1));
     assert_eq!(rig.holder_count("a"), 0, "a lock that was broken is not put back");
 }
 
@@ -202,7 +202,7 @@ fn a_pause_is_random_and_can_be_cancelled() {
             .submit(rig.now, Request::Pause { attempts: 3, took: ms(5), limit: ms(1000) })
             .expect("room");
         while rig.outcome().is_none() {
-            rig.advance(Duration::from_micros(100));
+            rig.run_for(Duration::from_micros(100));
         }
         times.push(rig.now - begun);
     }
@@ -213,12 +213,12 @@ fn a_pause_is_random_and_can_be_cancelled() {
         .submit(rig.now, Request::Pause { attempts: 1, took: ms(5), limit: ms(1000) })
         .expect("room");
     rig.release(pause, false);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 0));
     let begun = rig.now;
     rig.engine.submit(rig.now, Request::Pause { attempts: 3, took: ms(5), limit: ms(2) }).expect("room");
     while rig.outcome().is_none() {
-        rig.advance(Duration::from_micros(100));
+        rig.run_for(Duration::from_micros(100));
     }
     assert!(rig.now - begun <= ms(2) + Duration::from_micros(100), "the limit ends it");
 }
@@ -237,7 +237,7 @@ fn an_impossible_reply_to_a_query_ends_the_connection() {
         (b"$1\r\nx\r\n", true),
     ] {
         let mut rig = Rig::new(1, defaults);
-        rig.stop(0);
+        rig.stop_master(0);
         if is_forced {
             force_unlock(&mut rig, "a");
         } else {

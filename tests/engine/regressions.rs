@@ -17,7 +17,7 @@ fn a_retry_delay_of_zero_makes_no_endless_loop() {
         rig.refuse(0, true);
         rig.pump();
         rig.acquire("a", 10_000, 20);
-        rig.advance(ms(30));
+        rig.run_for(ms(30));
         let _ = done.send(rig.outcome().is_some());
     });
     assert_eq!(wait.recv_timeout(Duration::from_secs(10)), Ok(true), "handle_timeout never returns");
@@ -27,17 +27,17 @@ fn a_retry_delay_of_zero_makes_no_endless_loop() {
 fn one_stopped_master_of_three_is_skipped() {
     for awaited in [true, false] {
         let mut rig = Rig::new(3, defaults);
-        rig.stop(2);
+        rig.stop_master(2);
         let lock = rig.acquire("a", 10_000, 0);
         granted(&mut rig);
-        rig.advance(ms(100));
+        rig.run_for(ms(100));
         rig.release(lock, awaited);
-        rig.advance(ms(100));
+        rig.run_for(ms(100));
         for _ in 0..100 {
             let lock = rig.acquire("a", 10_000, 0);
-            rig.advance(ms(60));
+            rig.run_for(ms(60));
             rig.release(lock, awaited);
-            rig.advance(ms(60));
+            rig.run_for(ms(60));
         }
         let state = rig.engine.master_status(rig.now, id(2)).state;
         let (owed, claims) = (rig.engine.owed_count(id(2)), rig.engine.claim_count());
@@ -48,7 +48,7 @@ fn one_stopped_master_of_three_is_skipped() {
 #[test]
 fn one_stopped_master_of_three_never_overloads_the_client() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(2);
+    rig.stop_master(2);
     for n in 0..=limits::OPERATION_COUNT_MAX {
         let ttl = ms(30_000);
         let resource = Resource::new("b").expect("valid");
@@ -58,7 +58,7 @@ fn one_stopped_master_of_three_never_overloads_the_client() {
         rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
         if n % 100 == 0 {
             // 50,000 pairs a second
-            rig.advance(ms(2));
+            rig.run_for(ms(2));
             rig.outcomes.clear();
         }
     }
@@ -72,10 +72,10 @@ fn silence_and_one_refusal_prove_no_loss() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     assert_eq!(rig.holder_count("a"), 5);
-    rig.stop(1);
-    rig.stop(2);
+    rig.stop_master(1);
+    rig.stop_master(2);
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     let outcome = rig.outcome();
     // Masters 1 to 4 hold it, a quorum.
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
@@ -86,11 +86,11 @@ fn an_extension_outlives_its_locks_release() {
     let mut rig = Rig::new(1, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.extend(lock, 10_000);
     rig.release(lock, true);
-    rig.deliver(0);
-    rig.advance(ms(1000));
+    rig.end_stall(0);
+    rig.run_for(ms(1000));
     let all: Vec<_> = rig.outcomes.iter().map(|(_, o)| o.clone()).collect();
     assert_eq!(all.len(), 2, "{all:?}");
 }
@@ -131,10 +131,10 @@ fn a_master_that_restarted_adds_nothing_to_the_margin() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     let now = rig.now;
-    rig.disconnect(2);
+    rig.reset_conn(2);
     rig.masters[2].restart("other", now);
     rig.masters[2].errors.insert("SET".into(), "OOM x".into());
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(rig.holder_count("a"), 2);
     assert_eq!(rig.engine.margin(lock), 0);
 }
@@ -142,11 +142,11 @@ fn a_master_that_restarted_adds_nothing_to_the_margin() {
 #[test]
 fn a_long_answer_limit_still_finds_stopped_masters() {
     let mut rig = Rig::new(1, |b| b.answer_timeout(ms(1000)));
-    rig.stop(0);
+    rig.stop_master(0);
     rig.acquire("a", 1000, 0);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     no_quorum(&mut rig);
-    rig.advance(ms(10));
+    rig.run_for(ms(10));
     assert_ne!(rig.engine.master_status(rig.now, id(0)).state, MasterState::Ready);
 }
 
@@ -156,9 +156,9 @@ fn three_quarantined_of_five_need_no_answers_to_decide() {
     let now = rig.now;
     (0..3).for_each(|i| rig.masters[i].restart(&format!("r{i}"), now));
     rig.pump();
-    rig.stop(3);
-    rig.stop(4);
-    (0..3).for_each(|i| rig.hold(i));
+    rig.stop_master(3);
+    rig.stop_master(4);
+    (0..3).for_each(|i| rig.stall_replies(i));
     rig.acquire("a", 1000, 0);
     assert!(rig.outcome().is_some());
 }
@@ -194,11 +194,11 @@ fn a_failed_handshake_names_its_cause_only() {
 #[test]
 fn an_orphan_ends_with_its_ttl() {
     let mut rig = Rig::new(3, |b| b.answer_timeout(ms(3_600_000)));
-    rig.stop(2);
+    rig.stop_master(2);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
     rig.release(lock, false);
-    rig.advance(ms(60_000));
+    rig.run_for(ms(60_000));
     assert_eq!(rig.engine.claim_count(), 0, "gone after TTL");
 }
 
@@ -206,10 +206,10 @@ fn an_orphan_ends_with_its_ttl() {
 fn short_waits_find_a_dead_master_too() {
     // repeated short waits against a stopped single master never mark it
     let mut rig = Rig::new(1, defaults);
-    rig.stop(0);
+    rig.stop_master(0);
     for _ in 0..100 {
         rig.acquire("a", 10_000, 20);
-        rig.advance(ms(20));
+        rig.run_for(ms(20));
         rig.outcomes.clear();
     }
     let state = rig.engine.master_status(rig.now, id(0)).state;
@@ -222,28 +222,28 @@ fn an_extensions_margin_counts_extended_masters_only() {
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
     assert_eq!(rig.engine.margin(lock), 1);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.extend(lock, 10_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     // Master 0 would let the key go after one second.
     assert_eq!(rig.engine.margin(lock), 0);
-    rig.resume(0);
+    rig.resume_master(0);
     assert_eq!(rig.engine.margin(lock), 1, "it was extended after all");
 }
 
 #[test]
 fn late_answers_do_not_count_after_an_extension() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(0);
+    rig.stop_master(0);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
     // Skipped by the extension, for it owes an answer.
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     rig.extend(lock, 10_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    rig.resume(0);
+    rig.resume_master(0);
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (0, 3));
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(rig.holder_count("a"), 2);
 }
 
@@ -265,14 +265,14 @@ fn an_extension_puts_a_lost_key_back() {
 #[test]
 fn a_dead_master_is_found_by_its_debts() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(2);
+    rig.stop_master(2);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     rig.release(lock, false);
     // Some earlier answer arrives after both were sent, and then nothing more.
-    rig.advance(ms(10));
+    rig.run_for(ms(10));
     rig.receive(2, b"+O");
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
 }
 
@@ -282,10 +282,10 @@ fn another_process_needs_no_second_release() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     let now = rig.now;
-    rig.disconnect(1);
+    rig.reset_conn(1);
     rig.masters[1].restart("other", now);
     rig.release(lock, false);
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
 }
 
@@ -315,22 +315,22 @@ fn a_repaired_key_lives_with_the_extended_lock() {
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
     rig.masters[2].errors.clear();
-    rig.hold(2);
+    rig.stall_replies(2);
     rig.acquire("b", 1000, 0);
     granted(&mut rig);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
-    rig.hold(0);
-    rig.hold(1);
+    rig.stall_replies(0);
+    rig.stall_replies(1);
     rig.extend(lock, 10_000);
     // It speaks while the extension is under way, and is asked again; its answer comes when that is over.
     rig.deliver_some(2, 1);
-    rig.deliver(0);
-    rig.deliver(1);
+    rig.end_stall(0);
+    rig.end_stall(1);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    rig.deliver(2);
+    rig.end_stall(2);
     let margin = rig.engine.margin(lock);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert!(rig.holder_count("a") >= 2 + margin, "{} hold it, margin {margin}", rig.holder_count("a"));
 }
 
@@ -339,15 +339,15 @@ fn a_broken_connection_does_not_count_as_extended() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 1000, 0);
     granted(&mut rig);
-    rig.hold(1);
-    rig.stop(2);
+    rig.stall_replies(1);
+    rig.stop_master(2);
     rig.extend(lock, 10_000);
     let now = rig.now;
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     rig.masters[0].restart("other", now);
-    rig.deliver(1);
-    rig.advance(ms(60));
+    rig.end_stall(1);
+    rig.run_for(ms(60));
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))), "{outcome:?}");
 }
@@ -357,49 +357,49 @@ fn a_nameless_server_may_act_late() {
     let mut rig = Rig::unconnected(1, |b| b.quarantine(Quarantine::Trust));
     rig.masters[0].errors.insert("INFO".into(), "NOPERM x".into());
     rig.pump();
-    rig.stop(0);
+    rig.stop_master(0);
     rig.acquire("a", 10_000, 0);
-    let set = rig.cut(0);
+    let set = rig.break_conn(0);
     no_quorum(&mut rig);
-    rig.resume(0);
-    rig.advance(ms(500));
+    rig.resume_master(0);
+    rig.run_for(ms(500));
     rig.carry_out(0, set);
     assert_eq!(rig.holder_count("a"), 1);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
 }
 
 #[test]
 fn a_deleted_repair_proves_nothing_about_the_set() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(2);
+    rig.stop_master(2);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    let set = rig.cut(2);
-    rig.resume(2);
-    rig.advance(ms(500));
+    let set = rig.break_conn(2);
+    rig.resume_master(2);
+    rig.run_for(ms(500));
     assert_eq!(rig.engine.margin(lock), 1, "put back");
     rig.release(lock, false);
     assert_eq!(rig.holder_count("a"), 0);
     rig.carry_out(2, set);
     assert_eq!(rig.holder_count("a"), 1);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
-    rig.advance(ms(10_000));
+    rig.run_for(ms(10_000));
     assert_eq!(rig.engine.claim_count(), 0, "and not for ever");
 }
 
 #[test]
 fn a_master_without_debts_is_not_silent() {
     let mut rig = Rig::new(3, defaults);
-    rig.hold(2);
+    rig.stall_replies(2);
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     // The SET was carried out there, and its answer is lost; over the next connection the key is found.
-    rig.disconnect(2);
-    rig.deliver(2);
+    rig.reset_conn(2);
+    rig.end_stall(2);
     while rig.engine.master_status(rig.now, id(2)).state != MasterState::Ready {
-        rig.advance(ms(1));
+        rig.run_for(ms(1));
     }
     rig.jump(ms(1000));
     rig.pump();
@@ -412,16 +412,16 @@ fn a_pending_shorter_extension_cuts_nothing() {
     let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust).answer_timeout(ms(500)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.extend(lock, 1000);
-    let shorter = rig.cut(0);
+    let shorter = rig.break_conn(0);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(_)))));
-    rig.resume(0);
-    rig.advance(ms(200));
+    rig.resume_master(0);
+    rig.run_for(ms(200));
     rig.extend(lock, 10_000);
     rig.carry_out(0, shorter);
     let outcome = rig.outcome();
-    rig.advance(ms(1100));
+    rig.run_for(ms(1100));
     let is_valid = rig.engine.valid_until(lock).is_some_and(|until| rig.now < until);
     assert!(!is_valid || rig.holder_count("a") == 1, "valid and gone after {outcome:?}");
 }
@@ -429,33 +429,33 @@ fn a_pending_shorter_extension_cuts_nothing() {
 #[test]
 fn a_replacement_server_proves_nothing_about_the_old() {
     let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust));
-    rig.stop(0);
+    rig.stop_master(0);
     rig.acquire("a", 10_000, 0);
-    let set = rig.cut(0);
+    let set = rig.break_conn(0);
     no_quorum(&mut rig);
-    rig.resume(0);
+    rig.resume_master(0);
     // For a moment the address leads to a server that has run for an hour, too.
     let first = std::mem::replace(&mut rig.masters[0].run_id, "other".to_owned());
-    rig.advance(ms(500));
-    rig.disconnect(0);
+    rig.run_for(ms(500));
+    rig.reset_conn(0);
     rig.masters[0].run_id = first;
     rig.carry_out(0, set);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     assert_eq!(rig.holder_count("a"), 0, "long before its TTL ends");
 }
 
 #[test]
 fn a_repaired_key_is_released_after_a_refusal() {
     let mut rig = Rig::new(3, defaults);
-    rig.hold(2);
+    rig.stall_replies(2);
     let until = rig.now + ms(1);
     rig.masters[2].put(b"a", b"other", Some(until));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
     // The refusal arrives, and what was in the way is gone.
-    rig.deliver(2);
+    rig.end_stall(2);
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
     rig.release(lock, false);
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));

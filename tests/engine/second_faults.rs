@@ -65,7 +65,7 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
     (1..3).for_each(|index| drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())));
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))));
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     empty(&mut rig, 1);
     rig.masters[1].errors.clear();
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
@@ -77,23 +77,23 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
 fn a_repair_that_comes_after_the_release_is_released() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
-    rig.hold(0);
+    rig.stall_replies(0);
     assert_eq!(extend(&mut rig, lock), Ok(()));
-    rig.hold(1);
+    rig.stall_replies(1);
     rig.acquire("b", 10_000, 0);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)), "masters 0 and 1 are silent");
-    rig.deliver(1);
-    rig.stop(0);
-    rig.deliver(0);
-    let late = rig.cut(0);
-    rig.resume(0);
+    rig.end_stall(1);
+    rig.stop_master(0);
+    rig.end_stall(0);
+    let late = rig.break_conn(0);
+    rig.resume_master(0);
     rig.release(lock, false);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!(rig.holder_count("a"), 0);
     rig.carry_out(0, late);
     assert_eq!(rig.holder_count("a"), 1, "it was the repair");
-    rig.advance(ms(5000));
+    rig.run_for(ms(5000));
     assert_eq!(rig.holder_count("a"), 0);
 }
 
@@ -104,15 +104,15 @@ fn an_absence_from_before_the_repair_proves_nothing() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
-    rig.hold(0);
+    rig.stall_replies(0);
     assert_eq!(extend(&mut rig, lock), Ok(()));
-    rig.hold(1);
+    rig.stall_replies(1);
     rig.acquire("b", 10_000, 0);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)), "masters 0 and 1 are silent");
-    rig.deliver(1);
+    rig.end_stall(1);
     assert_eq!(extend(&mut rig, lock), Ok(()), "without the silent master 0");
-    rig.deliver(0);
+    rig.end_stall(0);
     assert_whole(&rig, lock);
     empty(&mut rig, 1);
     assert_eq!(extend(&mut rig, lock), Ok(()), "master 0 has it again");
@@ -128,11 +128,11 @@ fn a_master_that_got_its_data_back_holds_the_lock() {
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))), "master 0 has nothing");
     (1..3).for_each(|index| rig.masters[index].errors.clear());
     fill(&mut rig, 0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     let now = rig.now;
     rig.masters[0].restart("from its disk", now);
     rig.masters[0].load_keys(data);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     empty(&mut rig, 1);
     assert_eq!(extend(&mut rig, lock), Ok(()), "masters 0 and 2 hold it");
 }
@@ -143,15 +143,15 @@ fn a_repair_from_before_an_extension_is_no_margin() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
-    rig.hold(0);
+    rig.stall_replies(0);
     assert_eq!(extend(&mut rig, lock), Ok(()));
     rig.deliver_some(0, b":0\r\n".len());
     assert_eq!(rig.holder_count("a"), 3, "it is put back");
     rig.masters[0].errors.insert("EVALSHA".into(), "BUSY x".into());
-    rig.advance(ms(3000));
+    rig.run_for(ms(3000));
     rig.extend(lock, 10_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    rig.deliver(0);
+    rig.end_stall(0);
     assert_eq!(rig.engine.margin(lock), 0, "master 0 lets it go earlier");
 }
 
@@ -163,8 +163,8 @@ fn a_master_that_refused_is_not_asked_again() {
     let put_count = |rig: &Rig| {
         rig.masters[2].log.iter().filter(|args| args.starts_with(&[b"SET".to_vec(), b"a".to_vec()])).count()
     };
-    rig.disconnect(2);
-    rig.advance(ms(2000));
+    rig.reset_conn(2);
+    rig.run_for(ms(2000));
     assert_eq!(extend(&mut rig, lock), Ok(()));
     assert_eq!(put_count(&rig), 1);
 }
@@ -177,15 +177,15 @@ fn a_loss_that_is_proven_late_is_reported_then() {
     let next = rig.acquire("a", 10_000, 60_000);
     rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("always taken");
     (0..2).for_each(|index| empty(&mut rig, index));
-    rig.hold(1);
+    rig.stall_replies(1);
     rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
     rig.masters[2].load_keys(Default::default());
-    rig.deliver(1);
+    rig.end_stall(1);
     assert_eq!(rig.outcome(), Some(Outcome::Lost(rig.now)));
-    rig.advance(ms(10));
+    rig.run_for(ms(10));
     let granted = rig.outcomes.pop_front();
     assert!(matches!(granted, Some((lock, Outcome::Acquire(Ok(_)))) if lock == next), "{granted:?}");
 }
@@ -196,17 +196,17 @@ fn one_absence_reported_late_proves_no_loss() {
     let lock = hold(&mut rig);
     // Nobody knows of master 2, so that the lock is not put back on master 1 either.
     let now = rig.now;
-    rig.disconnect(2);
+    rig.reset_conn(2);
     rig.masters[2].restart_from_snapshot("from its disk", now);
     fill(&mut rig, 2, true);
-    rig.advance(ms(2000));
+    rig.run_for(ms(2000));
     empty(&mut rig, 1);
-    rig.hold(1);
+    rig.stall_replies(1);
     rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
-    rig.deliver(1);
+    rig.end_stall(1);
     rig.masters[2].errors.clear();
     assert!(rig.engine.valid_until(lock) > Some(rig.now));
     assert_eq!(extend(&mut rig, lock), Ok(()), "masters 0 and 2 hold it");
@@ -216,9 +216,9 @@ fn one_absence_reported_late_proves_no_loss() {
 fn masters_that_miss_an_extension_are_silent() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
-    (1..3).for_each(|index| rig.stop(index));
+    (1..3).for_each(|index| rig.stop_master(index));
     rig.extend(lock, 10_000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
     for index in 1..3 {
         assert_eq!(rig.engine.master_status(rig.now, id(index)).state, MasterState::Silent);
@@ -231,15 +231,15 @@ fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
     // The answer to the repair is lost, once before and once after the master has carried it out.
-    rig.hold(0);
+    rig.stall_replies(0);
     extend(&mut rig, lock).expect("two of three");
     rig.deliver_some(0, 4);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.pump();
-    drop(rig.cut(0));
-    rig.resume(0);
-    rig.deliver(0);
-    rig.advance(ms(2000));
+    drop(rig.break_conn(0));
+    rig.resume_master(0);
+    rig.end_stall(0);
+    rig.run_for(ms(2000));
     assert_eq!(extend(&mut rig, lock), Ok(()));
     assert_whole(&rig, lock);
     empty(&mut rig, 1);
@@ -248,7 +248,7 @@ fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
     rig.release(lock, true);
     assert_eq!(rig.holder_count("a"), 0);
     // The lost one of two puts may come late, until it could not be there any more.
-    rig.advance(ms(11_000));
+    rig.run_for(ms(11_000));
     assert_eq!(rig.engine.claim_count(), 0);
 }
 
@@ -258,19 +258,19 @@ fn the_next_lock_inherits_no_fault() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     // A shorter extension is lost on its way to master 0, and master 1 says that it has nothing.
-    rig.hold(0);
+    rig.stall_replies(0);
     empty(&mut rig, 1);
     fill(&mut rig, 1, true);
     rig.masters[2].errors.insert("EVALSHA".into(), "BUSY x".into());
     rig.extend(lock, 1000);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
-    rig.disconnect(0);
+    rig.reset_conn(0);
     (1..3).for_each(|index| rig.masters[index].errors.clear());
-    rig.deliver(0);
-    rig.advance(ms(2000));
+    rig.end_stall(0);
+    rig.run_for(ms(2000));
     rig.release(lock, false);
-    rig.advance(ms(12_000));
+    rig.run_for(ms(12_000));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
     let next = hold(&mut rig);
     // Also by masters that are asked for less, and then for more.
@@ -303,9 +303,9 @@ fn a_kept_lock_survives_faults_one_after_the_other() {
         let index = round % 3;
         match round % 2 {
             0 => empty(&mut rig, index),
-            _ => rig.disconnect(index),
+            _ => rig.reset_conn(index),
         }
-        rig.advance(ms(4000));
+        rig.run_for(ms(4000));
         assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now), "fault {round}");
         assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3), "fault {round}");
     }
@@ -323,15 +323,15 @@ fn a_kept_lock_that_fails_at_last_leaves_nothing() {
                 true => drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())),
                 false => rig.masters[index].errors.clear(),
             });
-            rig.advance(ms(2000));
+            rig.run_for(ms(2000));
         }
-        rig.advance(ms(1000));
+        rig.run_for(ms(1000));
         let Some(Outcome::Lost(valid_until)) = rig.outcome() else { panic!("its loss is not reported") };
         assert_eq!(rig.outcome(), None);
-        rig.advance(valid_until.saturating_duration_since(rig.now));
+        rig.run_for(valid_until.saturating_duration_since(rig.now));
         (0..2).for_each(|index| rig.masters[index].errors.clear());
         let count = renewal_count(&rig);
-        rig.advance(ms(20_000));
+        rig.run_for(ms(20_000));
         assert_eq!((renewal_count(&rig), rig.outcome()), (count, None), "a lock that is over is renewed");
         rig.release(lock, !is_dropped);
         let answered = matches!(rig.outcome(), Some(Outcome::Release(Ok(it))) if it.was_already_gone());
@@ -341,7 +341,7 @@ fn a_kept_lock_that_fails_at_last_leaves_nothing() {
         assert_eq!((stats.lost, stats.released, stats.held()), (1, 0, 0));
         // Nothing is planned for it any more.
         let is_quiet = |rig: &Rig| rig.engine.next_timeout().is_none_or(|(at, _)| at > rig.now);
-        rig.advance(ms(20_000));
+        rig.run_for(ms(20_000));
         assert!(is_quiet(&rig) && rig.engine.owed_count(id(0)) == 0);
     }
 }
@@ -360,7 +360,7 @@ fn the_lock_after_a_kept_one_is_not_kept() {
     let granted_until = rig.engine.valid_until(lock).expect("held");
     assert_eq!(validity.until(granted_until), granted_until);
     let count = renewal_count(&rig);
-    rig.advance(ms(9950));
+    rig.run_for(ms(9950));
     assert_eq!((renewal_count(&rig), rig.outcome()), (count, None), "neither renewed nor watched");
     assert_eq!(rig.engine.valid_until(lock), Some(granted_until));
 }

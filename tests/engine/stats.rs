@@ -100,20 +100,20 @@ const LIVES: &[Row] = &[
     (
         "expired",
         |rig| {
-            (0..3).for_each(|index| rig.hold(index));
+            (0..3).for_each(|index| rig.stall_replies(index));
             rig.acquire("a", 40, 0);
             rig.jump(ms(40));
-            rig.deliver_all();
+            rig.end_stalls();
         },
         &[("expired", 1)],
     ),
     (
         "abandoned in an attempt",
         |rig| {
-            (0..3).for_each(|index| rig.hold(index));
+            (0..3).for_each(|index| rig.stall_replies(index));
             let lock = rig.acquire("a", 10_000, 0);
             rig.release(lock, false);
-            rig.deliver_all();
+            rig.end_stalls();
         },
         &[("abandoned", 1)],
     ),
@@ -129,12 +129,12 @@ const LIVES: &[Row] = &[
     (
         "abandoned in an attempt before others",
         |rig| {
-            (0..3).for_each(|index| rig.hold(index));
+            (0..3).for_each(|index| rig.stall_replies(index));
             let first = rig.acquire("a", 10_000, 60_000);
             rig.acquire("a", 10_000, 60_000);
             rig.release(first, false);
-            rig.deliver_all();
-            rig.advance(ms(100));
+            rig.end_stalls();
+            rig.run_for(ms(100));
         },
         &[("abandoned", 1), ("acquired", 1)],
     ),
@@ -152,7 +152,7 @@ const LIVES: &[Row] = &[
         "a query is none of these",
         |rig| {
             let resource = Resource::new("a").expect("valid");
-            rig.hold(0);
+            rig.stall_replies(0);
             let query = rig.engine.submit(rig.now, Request::Inspect { resource }).expect("room");
             rig.release(query, false);
         },
@@ -162,7 +162,7 @@ const LIVES: &[Row] = &[
         "released too late",
         |rig| {
             let lock = rig.acquire("a", 1000, 0);
-            rig.advance(ms(1000));
+            rig.run_for(ms(1000));
             assert_eq!(stats(rig).held(), 1, "nobody has noticed it");
             rig.release(lock, true);
         },
@@ -184,7 +184,7 @@ const LIVES: &[Row] = &[
         |rig| {
             let lock = rig.acquire("a", 10_000, 0);
             rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
-            rig.advance(ms(9500));
+            rig.run_for(ms(9500));
             rig.release(lock, true);
         },
         &[("acquired", 1), ("near_losses", 1), ("released", 1)],
@@ -193,7 +193,7 @@ const LIVES: &[Row] = &[
         "extended in time",
         |rig| {
             let lock = rig.acquire("a", 10_000, 0);
-            rig.advance(ms(5000));
+            rig.run_for(ms(5000));
             rig.extend(lock, 10_000);
         },
         &[("acquired", 1), ("extended", 1)],
@@ -202,7 +202,7 @@ const LIVES: &[Row] = &[
         "extended in the last moment",
         |rig| {
             let lock = rig.acquire("a", 10_000, 0);
-            rig.advance(ms(9500));
+            rig.run_for(ms(9500));
             rig.extend(lock, 10_000);
         },
         &[("acquired", 1), ("extended", 1), ("near_losses", 1)],
@@ -212,10 +212,10 @@ const LIVES: &[Row] = &[
         |rig| {
             let lock = rig.acquire("a", 10_000, 0);
             rig.engine.submit(rig.now, Request::NotifyLoss { lock }).expect("taken");
-            rig.advance(ms(9500));
+            rig.run_for(ms(9500));
             rig.extend(lock, 10_000);
             assert_eq!(stats(rig).near_losses, 1, "one for both");
-            rig.advance(ms(9500));
+            rig.run_for(ms(9500));
             rig.extend(lock, 10_000);
         },
         &[("acquired", 1), ("extended", 2), ("near_losses", 2)],
@@ -243,14 +243,14 @@ const LIVES: &[Row] = &[
         "renewed, then not",
         |rig| {
             rig.acquire_with("a", kept());
-            rig.advance(ms(4000));
+            rig.run_for(ms(4000));
             let errors = |rig: &mut Rig, command: &str| {
                 rig.masters.iter_mut().for_each(|it| drop(it.errors.insert(command.into(), "OOM x".into())));
             };
             errors(rig, "EVALSHA");
             let before = stats(rig).extensions_failed;
             while stats(rig).extensions_failed == before {
-                rig.advance(ms(10));
+                rig.run_for(ms(10));
             }
         },
         &[("acquired", 1), ("extended", 1), ("extensions_failed", 1)],
@@ -261,7 +261,7 @@ const LIVES: &[Row] = &[
             held_by_another(rig, ms(300));
             rig.acquire("a", 10_000, 2000);
             while stats(rig).acquired == 0 {
-                rig.advance(ms(10));
+                rig.run_for(ms(10));
             }
             let attempts = u64::from(granted(rig).attempts);
             assert_eq!(stats(rig).retries, attempts - 1);
@@ -284,23 +284,23 @@ const LIVES: &[Row] = &[
     (
         "repaired",
         |rig| {
-            rig.stop(2);
+            rig.stop_master(2);
             rig.acquire("first", 10_000, 0);
-            rig.advance(ms(100));
+            rig.run_for(ms(100));
             rig.acquire("a", 10_000, 0);
-            rig.resume(2);
+            rig.resume_master(2);
         },
         &[("acquired", 2), ("repairs", 1)],
     ),
     (
         "orphaned",
         |rig| {
-            rig.stop(2);
+            rig.stop_master(2);
             let lock = rig.acquire("a", 1000, 0);
             rig.release(lock, false);
             rig.refuse(2, true);
-            rig.disconnect(2);
-            rig.advance(ms(5000));
+            rig.reset_conn(2);
+            rig.run_for(ms(5000));
             assert_eq!(stats(rig).claims, 0);
         },
         &[("acquired", 1), ("released", 1), ("orphans", 1)],
@@ -353,10 +353,10 @@ const MASTERS: &[Row] = &[
     (
         "granted late",
         |rig| {
-            rig.hold(2);
+            rig.stall_replies(2);
             let lock = rig.acquire("a", 10_000, 0);
             rig.release(lock, false);
-            rig.deliver(2);
+            rig.end_stall(2);
         },
         &[("master_granted", 3), ("master_late_grants", 1)],
     ),
@@ -379,9 +379,9 @@ const MASTERS: &[Row] = &[
     (
         "no answer in time",
         |rig| {
-            (0..3).for_each(|index| rig.stop(index));
+            (0..3).for_each(|index| rig.stop_master(index));
             rig.acquire("a", 10_000, 0);
-            rig.advance(ms(60));
+            rig.run_for(ms(60));
         },
         &[("master_unanswered", 3)],
     ),
@@ -389,7 +389,7 @@ const MASTERS: &[Row] = &[
         "not asked",
         |rig| {
             rig.refuse(2, true);
-            rig.disconnect(2);
+            rig.reset_conn(2);
             rig.acquire("a", 10_000, 0);
         },
         &[("master_granted", 2), ("master_unanswered", 1)],
@@ -397,30 +397,30 @@ const MASTERS: &[Row] = &[
     (
         "connection lost",
         |rig| {
-            rig.hold(0);
-            rig.hold(1);
+            rig.stall_replies(0);
+            rig.stall_replies(1);
             rig.acquire("a", 10_000, 0);
             rig.refuse(0, true);
-            rig.disconnect(0);
-            rig.deliver(1);
+            rig.reset_conn(0);
+            rig.end_stall(1);
         },
         &[("master_granted", 2), ("master_unanswered", 1)],
     ),
     (
         "reconnected",
         |rig| {
-            rig.disconnect(1);
-            rig.advance(ms(100));
+            rig.reset_conn(1);
+            rig.run_for(ms(100));
         },
         &[("master_reconnects", 1)],
     ),
     (
         "restarted",
         |rig| {
-            rig.disconnect(1);
+            rig.reset_conn(1);
             let now = rig.now;
             rig.masters[1].restart("other", now);
-            rig.advance(ms(100));
+            rig.run_for(ms(100));
         },
         &[("master_reconnects", 1), ("master_restarts", 1)],
     ),
@@ -443,7 +443,7 @@ fn a_release_notification_is_counted() {
     let mut rig = Rig::new(3, defaults);
     held_by_another(&mut rig, ms(60_000));
     rig.acquire("a", 10_000, 30_000);
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     assert_eq!(stats(&rig).notified, 0);
     let resource = Resource::new("a").expect("valid");
     rig.engine.submit(rig.now, Request::ForceUnlock { resource }).expect("room");
@@ -456,21 +456,21 @@ fn a_release_notification_is_counted() {
 fn the_time_in_quarantine_counts_until_its_end() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].quarantined), (1, Duration::ZERO));
-    rig.disconnect(1);
+    rig.reset_conn(1);
     let now = rig.now;
     rig.masters[1].restart("other", now);
-    rig.advance(ms(4000));
+    rig.run_for(ms(4000));
     let under_way = stats(&rig).masters[1].quarantined;
     assert!((ms(1000)..=ms(4000)).contains(&under_way), "{under_way:?}");
     assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].is_ready), (0, false));
     // Connected anew it is in the same quarantine.
-    rig.disconnect(1);
-    rig.advance(ms(20_000));
+    rig.reset_conn(1);
+    rig.run_for(ms(20_000));
     let whole = stats(&rig).masters[1].quarantined;
     assert!((ms(9000)..=ms(10_200)).contains(&whole), "{whole:?}");
-    rig.advance(ms(20_000));
+    rig.run_for(ms(20_000));
     rig.acquire("a", 1000, 0);
-    rig.advance(ms(20_000));
+    rig.run_for(ms(20_000));
     assert_eq!(stats(&rig).masters[1].quarantined, whole, "it is over");
     assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].is_ready), (1, true));
 }
@@ -478,11 +478,11 @@ fn the_time_in_quarantine_counts_until_its_end() {
 #[test]
 fn acquisitions_waits_and_holds_are_timed() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(100)));
-    (0..3).for_each(|index| rig.hold(index));
+    (0..3).for_each(|index| rig.stall_replies(index));
     let lock = rig.acquire("a", 10_000, 0);
-    rig.advance(ms(7));
-    rig.deliver_all();
-    rig.advance(ms(500));
+    rig.run_for(ms(7));
+    rig.end_stalls();
+    rig.run_for(ms(500));
     rig.release(lock, false);
     let at_first = stats(&rig);
     assert_eq!(at_first.acquire_time.sum(), ms(7));
@@ -495,7 +495,7 @@ fn acquisitions_waits_and_holds_are_timed() {
     // Behind another caller of the same engine.
     let first = rig.acquire("a", 10_000, 0);
     let second = rig.acquire("a", 10_000, 60_000);
-    rig.advance(ms(300));
+    rig.run_for(ms(300));
     rig.release(first, false);
     rig.release(second, false);
     let since = stats(&rig).since(&at_first);
@@ -505,7 +505,7 @@ fn acquisitions_waits_and_holds_are_timed() {
     // One that waits in vain has waited, too.
     held_by_another(&mut rig, ms(60_000));
     rig.acquire("a", 10_000, 100);
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     let last = stats(&rig).since(&at_first);
     assert_eq!((last.contended, last.wait_time.count(), last.acquire_time.count()), (1, 2, 2));
     rig.acquire("a", 10_000, 0);

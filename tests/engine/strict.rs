@@ -72,11 +72,11 @@ fn counts(rig: &mut Rig, resource: &str) -> bool {
 /// Breaks the connection, lets the master do something, and waits for the next connection.
 fn reconnect_after(rig: &mut Rig, change: impl FnOnce(&mut Rig)) {
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     change(rig);
     rig.refuse(0, false);
     // Longer than any pause between two attempts to connect.
-    rig.advance(redlatch::limits::BACKOFF_MAX);
+    rig.run_for(redlatch::limits::BACKOFF_MAX);
 }
 
 /// A client of its own with the master that the other one has; what it does there comes back with the master.
@@ -93,11 +93,11 @@ fn second_client(rig: &mut Rig, settings: impl FnOnce(ConfigBuilder) -> ConfigBu
 fn a_master_counts_after_the_whole_watch_exactly() {
     // It has run for an hour, which proves nothing.
     let mut rig = Rig::new(1, strict);
-    rig.advance(WATCH - TICK);
+    rig.run_for(WATCH - TICK);
     rig.acquire("a", 1000, 0);
     let denial = no_quorum(&mut rig);
     assert_eq!(denial.report.votes[0].1, Vote::Failed(Failure::Quarantined { left: TICK }));
-    rig.advance(TICK);
+    rig.run_for(TICK);
     assert!(counts(&mut rig, "b"));
 }
 
@@ -105,10 +105,10 @@ fn a_master_counts_after_the_whole_watch_exactly() {
 fn a_reconnect_continues_the_watch() {
     let mut rig = Rig::new(1, strict);
     let end = rig.now + WATCH;
-    rig.advance(ms(5000));
+    rig.run_for(ms(5000));
     reconnect_after(&mut rig, |_| {});
     assert_eq!(quarantine_end(&rig), end);
-    rig.advance(end - rig.now);
+    rig.run_for(end - rig.now);
     assert!(counts(&mut rig, "a"));
     assert_eq!(marks_written(&rig), ["run0 10102"]);
 }
@@ -116,7 +116,7 @@ fn a_reconnect_continues_the_watch() {
 #[test]
 fn a_watch_may_end_while_disconnected() {
     let mut rig = Rig::new(1, strict);
-    reconnect_after(&mut rig, |rig| rig.advance(WATCH));
+    reconnect_after(&mut rig, |rig| rig.run_for(WATCH));
     assert!(counts(&mut rig, "a"));
     assert_eq!(marks_written(&rig), ["run0 10102"]);
 }
@@ -124,13 +124,13 @@ fn a_watch_may_end_while_disconnected() {
 #[test]
 fn a_restart_starts_the_watch_anew() {
     let mut rig = Rig::new(1, strict);
-    rig.advance(WATCH);
+    rig.run_for(WATCH);
     assert!(counts(&mut rig, "a"));
     reconnect_after(&mut rig, |rig| rig.masters[0].restart("run0b", rig.now));
     assert!(quarantine_end(&rig) > rig.now + WATCH - ms(2001));
     assert!(!counts(&mut rig, "a"));
     let left = quarantine_end(&rig) - rig.now;
-    rig.advance(left);
+    rig.run_for(left);
     assert!(counts(&mut rig, "b"));
     assert_eq!(marks_written(&rig), ["run0 10102", "run0b 10102"]);
 }
@@ -158,30 +158,30 @@ fn strict_mode_ignores_a_lying_uptime() {
 #[test]
 fn the_mark_is_written_once_after_the_watch() {
     let mut rig = Rig::new(1, strict);
-    rig.advance(WATCH - TICK);
+    rig.run_for(WATCH - TICK);
     assert_eq!(marks_written(&rig), [""; 0]);
     let (at, _) = rig.engine.next_timeout().expect("the end of the watch");
     assert_eq!(at, rig.now + TICK, "nobody has to call before");
-    rig.advance(TICK);
+    rig.run_for(TICK);
     assert_eq!(marks_written(&rig), ["run0 10102"]);
     assert_eq!(rig.engine.owed_count(id(0)), 0);
     assert_eq!(rig.masters[0].value(rig.now + ms(1 << 40), MARK), Some(&b"run0 10102"[..]), "no TTL");
     let handshakes = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"ECHO").count();
     assert_eq!(handshakes(&rig), 1);
-    rig.advance(WATCH * 3);
+    rig.run_for(WATCH * 3);
     reconnect_after(&mut rig, |_| {});
-    rig.advance(WATCH);
+    rig.run_for(WATCH);
     assert_eq!((handshakes(&rig), marks_written(&rig).len()), (2, 1));
 }
 
 #[test]
 fn the_marks_reply_is_owed_like_others() {
     let mut rig = Rig::new(1, strict);
-    rig.hold(0);
-    rig.advance(WATCH);
+    rig.stall_replies(0);
+    rig.run_for(WATCH);
     assert_eq!((rig.engine.owed_count(id(0)), marks_written(&rig).len()), (1, 0), "read first");
     let lock = rig.submit_acquire("a", 1000, 0);
-    rig.deliver(0);
+    rig.end_stall(0);
     granted(&mut rig);
     assert_eq!((rig.engine.owed_count(id(0)), marks_written(&rig).len()), (0, 1));
     rig.release(lock, true);
@@ -190,12 +190,12 @@ fn the_marks_reply_is_owed_like_others() {
 #[test]
 fn a_second_client_counts_marked_masters_at_once() {
     let mut rig = Rig::new(1, strict);
-    rig.advance(WATCH);
+    rig.run_for(WATCH);
     let mut second = second_client(&mut rig, strict);
     second.pump();
     assert!(counts(&mut second, "a"));
     let before = second.masters[0].log.len();
-    second.advance(WATCH * 2);
+    second.run_for(WATCH * 2);
     assert_eq!(second.masters[0].log.len(), before);
 }
 
@@ -203,7 +203,7 @@ fn a_second_client_counts_marked_masters_at_once() {
 fn other_modes_neither_read_nor_write_the_mark() {
     for mode in [Quarantine::Uptime, Quarantine::Trust] {
         let mut rig = Rig::new(1, |builder| uptime(builder).quarantine(mode));
-        rig.advance(WATCH * 2);
+        rig.run_for(WATCH * 2);
         let touched = rig.masters[0].log.iter().any(|args| args.get(1).is_some_and(|key| key == MARK));
         assert!(!touched, "{mode:?}");
     }
@@ -217,7 +217,7 @@ fn an_unfit_mark_is_ignored_and_overwritten() {
         rig.pump();
         assert_eq!(quarantine_end(&rig), rig.now + WATCH, "{mark}");
         assert!(!counts(&mut rig, "a"), "{mark}");
-        rig.advance(WATCH);
+        rig.run_for(WATCH);
         assert!(counts(&mut rig, "b"), "{mark}");
         assert_eq!(marks_written(&rig), ["run0 10102"], "{mark}");
     }
@@ -233,7 +233,7 @@ fn what_is_no_mark_counts_for_nothing_and_stays() {
         }
         rig.pump();
         assert_eq!(quarantine_end(&rig), rig.now + WATCH, "{mark:?}");
-        rig.advance(WATCH);
+        rig.run_for(WATCH);
         assert!(counts(&mut rig, "a"), "{mark:?}");
         assert_eq!(marks_written(&rig), [""; 0], "{mark:?}");
         let refused = status(&rig).refused;
@@ -254,19 +254,19 @@ fn a_mark_of_enough_time_counts() {
 #[test]
 fn a_snapshots_old_mark_does_not_count() {
     let mut rig = Rig::new(1, strict);
-    rig.advance(WATCH);
+    rig.run_for(WATCH);
     assert!(counts(&mut rig, "a"));
-    rig.disconnect(0);
+    rig.reset_conn(0);
     rig.masters[0].restart_from_snapshot("run0b", rig.now);
     assert_eq!(rig.masters[0].value(rig.now, MARK), Some(&b"run0 10102"[..]));
-    rig.advance(redlatch::limits::BACKOFF_MAX);
+    rig.run_for(redlatch::limits::BACKOFF_MAX);
     assert!(!counts(&mut rig, "b"), "by the client that has written it");
     let mut second = second_client(&mut rig, strict);
     second.pump();
     assert!(!counts(&mut second, "b"));
-    second.advance(WATCH - TICK);
+    second.run_for(WATCH - TICK);
     assert!(!counts(&mut second, "c"));
-    second.advance(TICK);
+    second.run_for(TICK);
     assert!(counts(&mut second, "d"));
 }
 
@@ -276,24 +276,24 @@ fn a_longer_mark_is_never_overwritten() {
     let mut rig = Rig::new(1, strict);
     // Written by another client, which needs a longer watch.
     rig.masters[0].put(MARK, b"run0 30302", None);
-    rig.advance(WATCH * 2);
+    rig.run_for(WATCH * 2);
     assert!(counts(&mut rig, "a"));
     assert_eq!(marks_written(&rig), [""; 0]);
     // The same when this one has read that there is none, and has not written its own.
     let mut rig = Rig::new(1, strict);
-    rig.hold(0);
-    rig.advance(WATCH);
+    rig.stall_replies(0);
+    rig.run_for(WATCH);
     rig.masters[0].put(MARK, b"run0 30302", None);
-    rig.deliver(0);
+    rig.end_stall(0);
     assert_eq!(marks_written(&rig).len(), 1, "it asks the master to write its own if there is none");
     assert_eq!(rig.masters[0].value(rig.now, MARK), Some(&b"run0 30302"[..]));
     // The other way round it is.
     let mut rig = Rig::unconnected(1, longer);
     rig.masters[0].put(MARK, b"run0 10102", None);
     rig.pump();
-    rig.advance(ms(30_301));
+    rig.run_for(ms(30_301));
     assert!(!counts(&mut rig, "a") && marks_written(&rig).is_empty());
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert!(counts(&mut rig, "b"));
     assert_eq!(marks_written(&rig), ["run0 30302"]);
 }
@@ -304,11 +304,11 @@ fn an_unusable_mark_is_reported_and_locks_work() {
         let mut rig = Rig::unconnected(1, strict);
         rig.masters[0].errors.insert(format!("{command} p:redlatch:mark"), "NOPERM no such key".into());
         rig.pump();
-        rig.advance(WATCH);
+        rig.run_for(WATCH);
         assert!(counts(&mut rig, "a"), "{command}");
         assert_eq!(status(&rig).refused, [(text, "NOPERM no such key".into())]);
         let before = rig.masters[0].log.len();
-        rig.advance(WATCH * 3);
+        rig.run_for(WATCH * 3);
         assert_eq!(rig.masters[0].log.len(), before, "{command} is not tried again");
         assert_eq!(rig.masters[0].value(rig.now, MARK), None);
     }
@@ -318,10 +318,10 @@ fn an_unusable_mark_is_reported_and_locks_work() {
 fn an_impossible_mark_ends_the_connection() {
     for (reading, reply) in [(true, b":1\r\n".as_slice()), (false, b":1\r\n"), (false, b"$2\r\nOK\r\n")] {
         let mut rig = Rig::new(1, strict);
-        rig.advance(WATCH - TICK);
-        rig.stop(0);
+        rig.run_for(WATCH - TICK);
+        rig.stop_master(0);
         rig.refuse(0, true);
-        rig.advance(TICK);
+        rig.run_for(TICK);
         if !reading {
             rig.receive(0, b"$-1\r\n");
             rig.pump();
@@ -336,13 +336,13 @@ fn silence_ends_a_watched_connection_too() {
     let mut rig = Rig::unconnected(1, strict);
     rig.masters[0].put(MARK, b"run0 1", None);
     rig.pump();
-    rig.advance(WATCH - ms(100));
-    rig.stop(0);
+    rig.run_for(WATCH - ms(100));
+    rig.stop_master(0);
     rig.acquire("a", 10_000, 0);
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     assert_eq!(status(&rig).state, MasterState::Silent);
     rig.refuse(0, true);
-    rig.advance(redlatch::limits::SILENCE_MAX);
+    rig.run_for(redlatch::limits::SILENCE_MAX);
     rig.pump();
     assert!(matches!(status(&rig).state, MasterState::Down(_)));
 }
@@ -377,7 +377,7 @@ fn strict_mode_refuses_unfit_masters_with_advice() {
         // It is tried again, and refused for as long as it takes.
         let tried = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"ECHO").count();
         let before = tried(&rig);
-        rig.advance(ms(60_000));
+        rig.run_for(ms(60_000));
         assert!(tried(&rig) > before + 20 && marks_written(&rig).is_empty(), "{why}");
         assert!(!rig.masters[0].log.iter().any(|args| args.contains(&b"NX".to_vec())), "no lock was sent");
     }
@@ -398,7 +398,7 @@ fn the_other_modes_warn_of_what_strict_mode_refuses() {
 fn a_formerly_unfit_server_is_watched_again() {
     for is_replica in [true, false] {
         let mut rig = Rig::new(1, strict);
-        rig.advance(WATCH);
+        rig.run_for(WATCH);
         assert!(counts(&mut rig, "a"));
         reconnect_after(&mut rig, |rig| {
             if is_replica {
@@ -408,14 +408,14 @@ fn a_formerly_unfit_server_is_watched_again() {
             }
         });
         assert!(why_down(&rig).contains("strict mode refuses"), "{}", why_down(&rig));
-        rig.advance(ms(60_000));
+        rig.run_for(ms(60_000));
         rig.masters[0].role = "master".into();
         rig.masters[0].maxmemory_policy = "noeviction".into();
         let fit_since = rig.now;
-        rig.advance(redlatch::limits::BACKOFF_MAX);
+        rig.run_for(redlatch::limits::BACKOFF_MAX);
         let end = quarantine_end(&rig);
         assert!(end >= fit_since + WATCH);
-        rig.advance(end - rig.now);
+        rig.run_for(end - rig.now);
         assert!(counts(&mut rig, "b"));
     }
 }
@@ -430,10 +430,10 @@ fn an_unfit_successor_has_no_old_locks() {
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
     assert_eq!(rig.engine.margin(lock), 1);
-    rig.disconnect(2);
+    rig.reset_conn(2);
     rig.masters[2].restart_from_snapshot("promoted", rig.now);
     rig.masters[2].role = "slave".to_owned();
-    rig.advance(redlatch::limits::BACKOFF_MAX);
+    rig.run_for(redlatch::limits::BACKOFF_MAX);
     assert_eq!(rig.engine.margin(lock), 0);
 }
 
@@ -467,11 +467,11 @@ fn an_unfit_masters_restart_is_counted_and_an_event() {
 fn left_for_a_successor_of_uptime(away: Duration, uptime_s: u64) -> Duration {
     let mut rig = Rig::new(1, uptime);
     // Whole seconds since the model's start, so that the uptime reported is exact.
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
     rig.refuse(0, true);
-    rig.disconnect(0);
+    rig.reset_conn(0);
     rig.jump(away);
     let started = rig.now - Duration::from_secs(uptime_s);
     rig.masters[0].restart("other", started);
@@ -503,28 +503,28 @@ fn a_reconnect_validates_no_replacements_uptime() {
     assert!(end > rig.now + WATCH - ms(2001));
     reconnect_after(&mut rig, |_| {});
     assert_eq!(quarantine_end(&rig), end);
-    rig.advance(end - rig.now - TICK);
+    rig.run_for(end - rig.now - TICK);
     assert!(!counts(&mut rig, "a"));
-    rig.advance(TICK);
+    rig.run_for(TICK);
     assert!(counts(&mut rig, "b"));
 }
 
 #[test]
 fn a_failed_handshake_is_no_sign_of_life() {
     let mut rig = Rig::new(1, uptime);
-    rig.advance(ms(1000));
+    rig.run_for(ms(1000));
     let heard_at = rig.now;
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
     rig.refuse(0, true);
-    rig.disconnect(0);
-    rig.advance(ms(1000));
+    rig.reset_conn(0);
+    rig.run_for(ms(1000));
     rig.masters[0].restart("other", rig.now);
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.refuse(0, false);
-    rig.advance(ms(6000));
-    rig.deliver(0);
-    rig.advance(ms(2500));
+    rig.run_for(ms(6000));
+    rig.end_stall(0);
+    rig.run_for(ms(2500));
     // Restarted one second after the old one was heard, it may use its uptime: two seconds of it are cut off,
     // and the handshake that is asked for it may take one more.
     assert!(quarantine_end(&rig) < heard_at + ms(1000) + WATCH + ms(3000));
@@ -537,7 +537,7 @@ fn a_mark_on_a_running_replacement_is_worthless() {
         let mut rig = Rig::new(1, strict);
         rig.masters[0].put(MARK, b"other 10102", None);
         rig.refuse(0, true);
-        rig.disconnect(0);
+        rig.reset_conn(0);
         rig.jump(away);
         rig.masters[0].restart_from_snapshot("other", rig.now);
         rig.refuse(0, false);
@@ -557,12 +557,12 @@ fn a_changed_process_is_reported_in_all_modes() {
         reconnect_after(&mut rig, |rig| rig.masters[0].restart("second", rig.now));
         let text = |rig: &Rig| shown(&status(rig).warnings);
         assert!(text(&rig).contains("restarted or was replaced once, last "), "{mode:?}");
-        rig.disconnect(0);
+        rig.reset_conn(0);
         rig.masters[0].restart("third", rig.now);
         while !matches!(status(&rig).state, MasterState::Ready | MasterState::Quarantined(_)) {
-            rig.advance(ms(1));
+            rig.run_for(ms(1));
         }
-        rig.advance(ms(12_000));
+        rig.run_for(ms(12_000));
         assert_eq!(
             text(&rig),
             "it restarted or was replaced 2 times, last 12s ago; find out why",

@@ -60,7 +60,7 @@ fn swap_count(rig: &Rig) -> usize {
 fn queued_callers_follow_in_one_round_trip_each() {
     let (mut rig, mut held) = rig_with_holder(3);
     let waiting: Vec<_> = (0..5).map(|_| rig.acquire("a", 10_000, 60_000)).collect();
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert!(rig.masters[0].log.is_empty(), "nobody in line asks the masters");
     for next in waiting {
         rig.release(held, false);
@@ -80,12 +80,12 @@ fn queued_callers_follow_in_one_round_trip_each() {
 fn the_next_caller_has_its_own_token_and_ttl() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 2000, 60_000);
-    rig.advance(ms(500));
-    (0..3).for_each(|index| rig.hold(index));
+    rig.run_for(ms(500));
+    (0..3).for_each(|index| rig.stall_replies(index));
     let start = rig.now;
     rig.release(held, true);
-    rig.advance(ms(20));
-    rig.deliver_all();
+    rig.run_for(ms(20));
+    rig.end_stalls();
     // The round that grants the one confirms the release of the other.
     let outcomes: Vec<_> = rig.outcomes.drain(..).map(|(_, outcome)| outcome).collect();
     let [Outcome::Acquire(Ok(grant)), Outcome::Release(Ok(released))] = outcomes.as_slice() else {
@@ -94,7 +94,7 @@ fn the_next_caller_has_its_own_token_and_ttl() {
     assert_eq!((grant.valid_until, grant.attempts), (start + ms(1978), 1));
     assert_eq!(rig.masters[0].value(rig.now, b"a"), Some(grant.token.as_bytes().as_slice()));
     assert_eq!((released.deleted, released.absent), (2, 0));
-    rig.advance(ms(1980));
+    rig.run_for(ms(1980));
     assert_eq!(rig.holder_count("a"), 0, "the TTL is the next one's");
 }
 
@@ -141,9 +141,9 @@ fn who_leaves_the_line_is_not_waited_for() {
 fn a_wait_ended_in_the_queue_is_answered() {
     let (mut rig, _) = rig_with_holder(3);
     rig.acquire("a", 10_000, 50);
-    rig.advance(ms(49));
+    rig.run_for(ms(49));
     assert_eq!(rig.outcome(), None);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     let denial = contended(&mut rig);
     assert_eq!((denial.attempts, denial.took), (0, ms(50)));
     // What is left of the holder's TTL, by its own start.
@@ -159,10 +159,10 @@ fn an_outage_is_an_outage_for_the_whole_line() {
     rig.pump();
     rig.acquire("a", 10_000, 1000);
     rig.acquire("a", 10_000, 50);
-    rig.advance(ms(50));
+    rig.run_for(ms(50));
     let denial = no_quorum(&mut rig);
     assert_eq!((denial.attempts, denial.took), (0, ms(50)));
-    rig.advance(ms(950));
+    rig.run_for(ms(950));
     no_quorum(&mut rig);
 }
 
@@ -174,7 +174,7 @@ fn one_caller_asks_for_locks_held_elsewhere() {
     forget_logs(&mut rig);
     let waiting: Vec<_> = (0..10).map(|_| rig.acquire("a", 10_000, 5000)).collect();
     assert_eq!(rig.masters[0].take_log(), ["SET"]);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!(next_holder(&mut rig), waiting[0]);
     rig.release(waiting[0], false);
     assert_eq!(next_holder(&mut rig), waiting[1]);
@@ -191,13 +191,13 @@ fn an_acquisition_without_wait_passes_the_queue() {
     let quick = rig.submit_acquire("a", 10_000, 0);
     rig.pump();
     assert_eq!(next_holder(&mut rig), quick);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!(rig.outcome(), None);
     rig.release(held, false);
     assert_eq!(rig.outcome(), None, "it has nothing to hand over any more");
     rig.release(quick, false);
     // By then the first in line asks the masters itself, or is handed the lock.
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!(next_holder(&mut rig), next);
 }
 
@@ -225,7 +225,7 @@ fn the_line_is_bounded_and_says_so_at_once() {
     assert!(rig.engine.submit(rig.now, request("b")).is_ok());
     assert!(rig.masters[0].log.is_empty());
     // Nobody is forgotten.
-    rig.advance(ms(60_000));
+    rig.run_for(ms(60_000));
     assert!(rig.outcomes.len() >= limits::QUEUED_COUNT_MAX);
 }
 
@@ -242,9 +242,9 @@ fn a_run_of_hand_overs_ends_released() {
     let next = rig.acquire("a", 10_000, 60_000);
     rig.release(held, false);
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0));
-    rig.advance(Duration::from_micros(999));
+    rig.run_for(Duration::from_micros(999));
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0), "others may take it");
-    rig.advance(ms(3));
+    rig.run_for(ms(3));
     assert_eq!(next_holder(&mut rig), next);
     // Another run begins.
     let last = rig.acquire("a", 10_000, 60_000);
@@ -257,7 +257,7 @@ fn behind_a_run_of_hand_overs_the_next_parks_behind_others() {
     let (mut rig, mut held) = rig_with_holder(3);
     // It waits in the masters' queues by itself, as a caller of another client does.
     let other = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair());
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     for _ in 0..limits::HANDOVER_COUNT_MAX {
         let next = rig.acquire("a", 10_000, 60_000);
         rig.release(held, false);
@@ -279,17 +279,17 @@ fn a_run_of_hand_overs_ends_in_time() {
     let turn = limits::HANDOVER_TIME_MAX / 10;
     for _ in 0..9 {
         let next = rig.acquire("a", 10_000, 60_000);
-        rig.advance(turn);
+        rig.run_for(turn);
         rig.release(held, false);
         assert_eq!(next_holder(&mut rig), next);
         held = next;
     }
     let next = rig.acquire("a", 10_000, 60_000);
-    rig.advance(turn);
+    rig.run_for(turn);
     rig.release(held, false);
-    rig.advance(turn - ms(1));
+    rig.run_for(turn - ms(1));
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0), "others may take it");
-    rig.advance(2 * turn + ms(2));
+    rig.run_for(2 * turn + ms(2));
     assert_eq!(next_holder(&mut rig), next);
 }
 
@@ -297,12 +297,12 @@ fn a_run_of_hand_overs_ends_in_time() {
 fn a_yielding_pause_does_not_outlast_the_wait() {
     let (mut rig, held) = polling_rig_with_holder(1);
     // A long turn, so the pause would be a tenth of a second at the least.
-    rig.advance(limits::HANDOVER_TIME_MAX);
+    rig.run_for(limits::HANDOVER_TIME_MAX);
     let next = rig.acquire("a", 10_000, 40);
     rig.release(held, false);
-    rig.advance(ms(19));
+    rig.run_for(ms(19));
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 0));
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert_eq!(next_holder(&mut rig), next);
 }
 
@@ -311,18 +311,18 @@ fn a_holder_that_expires_delays_nobody() {
     let (mut rig, held) = rig_with_holder(3);
     let start = rig.now;
     let next = rig.acquire("a", 10_000, 60_000);
-    rig.advance(ms(5000));
+    rig.run_for(ms(5000));
     rig.extend(held, 10_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
     forget_logs(&mut rig);
-    rig.advance(start + ms(5000 + 9890) - rig.now);
+    rig.run_for(start + ms(5000 + 9890) - rig.now);
     assert!(rig.masters[0].log.is_empty(), "it waits for the extended end");
-    rig.advance(ms(120));
+    rig.run_for(ms(120));
     assert_eq!(next_holder(&mut rig), next);
     // What has ended has nothing to hand over.
     let last = rig.acquire("a", 10_000, 60_000);
     rig.release(held, false);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3));
     rig.release(next, false);
     assert_eq!(next_holder(&mut rig), last);
@@ -334,7 +334,7 @@ fn a_shorter_extension_brings_the_next_turn_forward() {
     let next = rig.acquire("a", 10_000, 60_000);
     rig.extend(held, 500);
     rig.outcomes.clear();
-    rig.advance(ms(600));
+    rig.run_for(ms(600));
     assert_eq!(next_holder(&mut rig), next);
 }
 
@@ -350,31 +350,31 @@ fn a_hand_over_without_quorum_fails_the_attempt() {
     let released = rig.outcome();
     assert!(matches!(released, Some(Outcome::Release(Err(_)))) || released.is_none(), "{released:?}");
     rig.masters.iter_mut().for_each(|master| master.errors.clear());
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     rig.outcomes.retain(|(_, outcome)| matches!(outcome, Outcome::Acquire(_)));
     assert_eq!(next_holder(&mut rig), next, "it stays the first in line");
     rig.release(next, false);
     assert_eq!(next_holder(&mut rig), last);
     rig.release(last, false);
-    rig.advance(ms(500));
+    rig.run_for(ms(500));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
 #[test]
 fn a_silent_master_is_released_not_handed_over() {
     let mut rig = Rig::new(3, defaults);
-    rig.stop(2);
+    rig.stop_master(2);
     let held = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     let next = rig.acquire("a", 10_000, 60_000);
     rig.release(held, false);
     assert_eq!(next_holder(&mut rig), next);
-    rig.resume(2);
+    rig.resume_master(2);
     // It has carried out SET and release by now, and is asked again for the lock that it missed.
     assert_eq!((rig.holder_count("a"), rig.engine.margin(next)), (3, 1));
     rig.release(next, false);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count(), rig.engine.owed_count(id(2))), (0, 0, 0));
 }
 
@@ -385,7 +385,7 @@ fn a_master_that_missed_the_lock_is_asked_next() {
     rig.masters[2].put(b"a", b"other", Some(until));
     let held = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    rig.advance(ms(200));
+    rig.run_for(ms(200));
     forget_logs(&mut rig);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.release(held, false);
@@ -400,7 +400,7 @@ fn without_a_quorum_to_ask_nothing_is_handed_over() {
     let (mut rig, held) = rig_with_holder(3);
     rig.acquire("a", 10_000, 60_000);
     (0..2).for_each(|index| rig.refuse(index, true));
-    (0..2).for_each(|index| rig.disconnect(index));
+    (0..2).for_each(|index| rig.reset_conn(index));
     rig.release(held, false);
     assert_eq!((swap_count(&rig), rig.masters[2].take_log()), (0, vec!["EVALSHA".to_owned()]));
     assert_eq!(rig.masters[2].value(rig.now, b"a"), None);
@@ -411,14 +411,14 @@ fn a_void_swap_is_made_up_for_at_once() {
     let (mut rig, held) = rig_with_holder(3);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
-    rig.hold(0);
+    rig.stall_replies(0);
     rig.release(held, false);
     granted(&mut rig);
     // The swap is void by the time at which the master asks for the script: the next lock is released, too.
     rig.masters[0].errors.clear();
     rig.release(next, false);
     assert!(rig.masters[0].value(rig.now, b"a").is_some());
-    rig.deliver(0);
+    rig.end_stall(0);
     rig.pump();
     assert_eq!(rig.masters[0].value(rig.now, b"a"), None, "the lock of the first holder stays");
 }
@@ -429,15 +429,15 @@ fn a_handing_release_answers_truthfully_at_a_quorum() {
     rig.acquire("a", 10_000, 60_000);
     // One has lost the key, one does not answer.
     rig.masters[0].load_keys(Default::default());
-    (0..5).for_each(|index| rig.hold(index));
+    (0..5).for_each(|index| rig.stall_replies(index));
     rig.release(held, true);
-    rig.deliver(0);
-    rig.deliver(1);
+    rig.end_stall(0);
+    rig.end_stall(1);
     assert_eq!(rig.outcome(), None);
-    rig.deliver(2);
+    rig.end_stall(2);
     let Some(Outcome::Release(Ok(released))) = rig.outcome() else { panic!("a quorum has answered") };
     assert_eq!((released.deleted, released.absent, released.unanswered), (2, 1, 2));
-    rig.deliver(3);
+    rig.end_stall(3);
     assert_eq!(granted(&mut rig).granted.count(), 3);
 }
 
@@ -447,7 +447,7 @@ fn thousands_of_queued_waits_end_together() {
     for _ in 0..limits::QUEUED_COUNT_MAX {
         rig.submit_acquire("a", 10_000, 100);
     }
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!((rig.outcomes.len(), rig.engine.operation_count()), (limits::QUEUED_COUNT_MAX, 1));
 }
 
@@ -459,18 +459,18 @@ fn a_waiter_whose_time_is_over_gets_no_hand_over() {
     rig.jump(ms(200));
     rig.release(held, false);
     contended(&mut rig);
-    rig.advance(ms(100));
+    rig.run_for(ms(100));
     assert_eq!((rig.outcome(), rig.holder_count("a"), rig.engine.operation_count()), (None, 0, 0));
 }
 
 #[test]
 fn an_orphan_lasts_until_its_key_has_expired_by_any_clock() {
     let (mut rig, held) = rig_with_holder(1);
-    rig.stop(0);
+    rig.stop_master(0);
     rig.release(held, false);
     // The TTL of 10 s, and the drift allowance of a hundredth and 2 ms.
-    rig.advance(ms(10_101));
+    rig.run_for(ms(10_101));
     assert_eq!(rig.engine.claim_count(), 1);
-    rig.advance(ms(1));
+    rig.run_for(ms(1));
     assert_eq!(rig.engine.claim_count(), 0);
 }

@@ -1,4 +1,5 @@
-//! One engine and N model masters in one thread: each test decides when bytes and time move.
+//! One engine and N model masters in one thread: each test decides when bytes and time move. Faults and times
+//! have the names that `World` has for them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ struct Link {
     /// Bytes to the master stay on their way.
     is_stopped: bool,
     /// Replies stay on their way.
-    is_held: bool,
+    is_stalled: bool,
     to_master: Vec<u8>,
     to_engine: Vec<u8>,
 }
@@ -123,7 +124,7 @@ impl Rig {
             }
         }
         let link = &mut self.links[index];
-        if link.is_held || link.to_engine.is_empty() {
+        if link.is_stalled || link.to_engine.is_empty() {
             return !bytes.is_empty();
         }
         let replies = std::mem::take(&mut link.to_engine);
@@ -144,7 +145,7 @@ impl Rig {
     }
 
     /// Lets time pass in steps no longer than the engine's next deadline.
-    pub fn advance(&mut self, time: Duration) {
+    pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
             let next = self.engine.next_timeout().map_or(end, |(at, _)| at.clamp(self.now, end));
@@ -158,18 +159,18 @@ impl Rig {
         self.now += time;
     }
 
-    /// Replies of this master are held back from now on.
-    pub fn hold(&mut self, index: usize) {
-        self.links[index].is_held = true;
+    /// Replies of this master stay on their way from now on.
+    pub fn stall_replies(&mut self, index: usize) {
+        self.links[index].is_stalled = true;
     }
 
     /// Replies of this master flow again.
-    pub fn deliver(&mut self, index: usize) {
-        self.links[index].is_held = false;
+    pub fn end_stall(&mut self, index: usize) {
+        self.links[index].is_stalled = false;
         self.pump();
     }
 
-    /// So many bytes of the replies that are held back arrive.
+    /// So many bytes of the stalled replies arrive.
     pub fn deliver_some(&mut self, index: usize, size: usize) {
         let some: Vec<u8> = self.links[index].to_engine.drain(..size).collect();
         self.receive(index, &some);
@@ -177,23 +178,23 @@ impl Rig {
     }
 
     /// The replies of all masters flow again, and arrive together.
-    pub fn deliver_all(&mut self) {
-        self.links.iter_mut().for_each(|link| link.is_held = false);
+    pub fn end_stalls(&mut self) {
+        self.links.iter_mut().for_each(|link| link.is_stalled = false);
         self.pump();
     }
 
     /// The master's process stops: bytes to it are kept, none are handled.
-    pub fn stop(&mut self, index: usize) {
+    pub fn stop_master(&mut self, index: usize) {
         self.links[index].is_stopped = true;
     }
 
-    pub fn resume(&mut self, index: usize) {
+    pub fn resume_master(&mut self, index: usize) {
         self.links[index].is_stopped = false;
         self.pump();
     }
 
     /// The connection breaks. What the master has already received, it carries out; replies are lost.
-    pub fn disconnect(&mut self, index: usize) {
+    pub fn reset_conn(&mut self, index: usize) {
         let link = &mut self.links[index];
         self.masters[index].handle_over(index, self.now, &mut link.to_master, &mut link.to_engine);
         self.masters[index].forget_conn(index);
@@ -202,7 +203,7 @@ impl Rig {
     }
 
     /// The connection breaks while bytes to the master are still on their way: they can arrive later.
-    pub fn cut(&mut self, index: usize) -> Vec<u8> {
+    pub fn break_conn(&mut self, index: usize) -> Vec<u8> {
         let late = std::mem::take(&mut self.links[index].to_master);
         self.links[index].close();
         self.masters[index].forget_conn(index);
