@@ -7,47 +7,10 @@ use std::time::Instant;
 use redlatch::engine::{Engine, MasterId};
 use redlatch::resp::{self, Decoded, Reply};
 
-use super::model::{ModelMaster, script};
-
-/// What a master may say, right or wrong, whole or in part, to any request or to none.
-pub const REPLIES: [&[u8]; 24] = [
-    b"+OK\r\n",
-    b"$-1\r\n",
-    b":1\r\n",
-    b":0\r\n",
-    b":-1\r\n",
-    b":-2\r\n",
-    b":700\r\n",
-    b"-ERR x\r\n",
-    b"-NOSCRIPT x\r\n",
-    b"-LOADING x\r\n",
-    b"*0\r\n",
-    b"*-1\r\n",
-    b"*1\r\n+OK\r\n",
-    b"$2\r\nOK\r\n",
-    b"$99999999999\r\n",
-    b"$-2\r\n",
-    b":99999999999999999999\r\n",
-    b"+OK\r\n+OK\r\n",
-    b"+OK\r\n?",
-    b":1\r\n:1\r\n",
-    b"+O",
-    b"K\r\n",
-    b"$1000\r\n",
-    b":9223372036854775807\r\n",
-];
-
-/// Commands that a master can be made to refuse, and its words.
-pub const ERRORS: [(&str, &str); 8] = [
-    ("SET", "OOM command not allowed"),
-    ("EVALSHA", "NOSCRIPT No matching script"),
-    ("EVALSHA", "NOPERM x"),
-    ("EVAL", "BUSY x"),
-    ("PTTL", "ERR x"),
-    ("INFO", "NOPERM x"),
-    ("CLIENT", "LOADING x"),
-    ("ECHO", "ERR x"),
-];
+use super::model::ModelMaster;
+use super::words::{
+    Call, TOKEN_SIZE, bulk, first_size, is_grant, is_noscript, is_parked_grant, message, swap, whole_commands,
+};
 
 pub type Token = Vec<u8>;
 
@@ -451,8 +414,6 @@ impl TokenLog {
     }
 }
 
-const TOKEN_SIZE: usize = 20;
-
 fn note_answer(
     master: MasterId,
     (number, is_open): (u64, bool),
@@ -601,76 +562,4 @@ fn check_aim(master: MasterId, args: &[&[u8]], tokens: &HashMap<Token, TokenLog>
     let may_be_unseen = !log.granted_on.is_empty();
     let is_asked = log.asked >> master.index() & 1 == 1;
     assert!(is_asked || may_be_unseen, "a master that was not sent the token is asked");
-}
-
-/// A command that runs a script.
-struct Call<'a> {
-    is_digest: bool,
-    name: &'static str,
-    /// The lock's key.
-    key: &'a [u8],
-    /// What follows the keys.
-    args: Vec<&'a [u8]>,
-}
-
-impl<'a> Call<'a> {
-    fn of(args: &[&'a [u8]]) -> Option<Self> {
-        let [by @ (b"EVALSHA" | b"EVAL"), word, count, key, rest @ ..] = args else { return None };
-        let name = script(word).expect("no script of the client").name;
-        let more_keys = usize::from(count[0] - b'1');
-        Some(Self { is_digest: *by == b"EVALSHA", name, key, args: rest[more_keys..].to_vec() })
-    }
-}
-
-/// Key, old and new token of a command that hands a lock over.
-fn swap<'a>(args: &[&'a [u8]]) -> Option<[&'a [u8]; 3]> {
-    match *args {
-        [b"SET", key, new, b"IFEQ", old, b"PX", _] if old != new && new.len() == TOKEN_SIZE => {
-            Some([key, old, new])
-        }
-        _ => None,
-    }
-}
-
-/// The grant of a `SET` and of a fenced lock.
-fn is_grant(reply: &Reply<'_>) -> bool {
-    *reply == Reply::Simple(b"OK")
-}
-
-/// The grant of a parked attempt.
-fn is_parked_grant(reply: &Reply<'_>) -> bool {
-    matches!(reply, Reply::Array(values) if values.iter().next() == Some(Reply::Integer(1)))
-}
-
-fn is_noscript(reply: &Reply<'_>) -> bool {
-    matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
-}
-
-/// A message, which answers nothing, with its payload if it is one of a channel. The confirmation of a
-/// channel is a reply.
-fn message<'a>(reply: &Reply<'a>) -> Option<Option<&'a [u8]>> {
-    let Reply::Push(elements) = reply else { return None };
-    match &elements.iter().collect::<Vec<_>>()[..] {
-        [Reply::Bulk(b"subscribe"), Reply::Bulk(_), Reply::Integer(_)] => None,
-        [Reply::Bulk(b"message"), Reply::Bulk(_), Reply::Bulk(payload)] => Some(Some(payload)),
-        _ => Some(None),
-    }
-}
-
-fn bulk<'a>(reply: Reply<'a>) -> &'a [u8] {
-    if let Reply::Bulk(bytes) = reply { bytes } else { panic!("a command has {reply:?}") }
-}
-
-fn first_size(commands: &[u8]) -> usize {
-    if let Ok(Decoded::Complete { size, .. }) = resp::decode(commands) { size } else { 0 }
-}
-
-fn whole_commands(bytes: &[u8]) -> usize {
-    let mut whole = 0;
-    loop {
-        match first_size(&bytes[whole..]) {
-            0 => return whole,
-            size => whole += size,
-        }
-    }
 }

@@ -11,6 +11,8 @@ mod extras;
 mod model;
 #[path = "engine_net.rs"]
 mod net;
+#[path = "engine_words.rs"]
+mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,10 +22,11 @@ use std::time::{Duration, Instant};
 use callers::Lock;
 use extras::Query;
 use model::ModelMaster;
-use net::{ERRORS, Peer, REPLIES, Token, TokenLog};
+use net::{Peer, Token, TokenLog};
 use redlatch::engine::{Engine, LinkRequest, MasterId, OpId};
 use redlatch::status::MasterState;
 use redlatch::{Config, Quarantine, limits};
+use words::{ERRORS, REPLIES};
 
 /// Operations of one run; the rest of the input is not looked at.
 const STEP_COUNT_MAX: usize = 120;

@@ -34,6 +34,7 @@ pub mod masters;
 pub mod owners;
 pub mod parked;
 pub mod queries;
+pub mod rounds;
 pub mod sets;
 pub mod sharing;
 

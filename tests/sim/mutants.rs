@@ -10,7 +10,7 @@ use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
     Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters, parked,
-    sharing,
+    rounds, sharing,
 };
 use crate::directed::{login, owners, queries, sets};
 use crate::model::lua::{self, Break};
@@ -127,10 +127,10 @@ killed! {
     ticket_forgotten: TicketForgotten by parked::heartbeats_move_nobody;
     ring_ignored: RingIgnored by fair::a_place_is_kept_however_long_the_wait_is;
     heartbeat_forgotten: HeartbeatForgotten by fair::a_place_is_kept_however_long_the_wait_is;
-    part_kept: PartKept by fair::two_minorities_learn_who_is_first;
+    part_kept: PartKept by rounds::two_minorities_learn_who_is_first;
     nobody_looks: NobodyLooks by parked::a_foreign_release_is_found_by_looking;
-    old_token_kept: OldTokenKept by fair::two_minorities_learn_who_is_first;
-    earlier_tokens_kept: EarlierTokensKept by fair::what_an_earlier_round_left_goes_at_once;
+    old_token_kept: OldTokenKept by rounds::two_minorities_learn_who_is_first;
+    earlier_tokens_kept: EarlierTokensKept by rounds::what_an_earlier_round_left_goes_at_once;
     lost_grant_heard: LostGrantHeard by parked::a_message_over_the_next_connection_is_no_vote;
     only_rings: OnlyRings by parked::a_hand_over_takes_one_round_trip;
     undone_grant_leaves_key: UndoneGrantLeavesKey by parked::who_died_last_leaves_no_key;
@@ -147,8 +147,8 @@ killed! {
     grant_leaves_fence: GrantLeavesFence by parked::a_grant_by_message_raises_the_fence;
     grant_below_fence: GrantBelowFence by parked::a_token_below_the_fence_is_not_granted;
     swap_leaves_entry: SwapLeavesEntry by parked::a_hand_over_within_a_client_ends_the_entry;
-    late_park_replaces: LateParkReplaces by fair::a_late_park_leaves_the_later_entry;
-    old_value_left: OldValueLeft by fair::two_minorities_learn_who_is_first;
+    late_park_replaces: LateParkReplaces by rounds::a_late_park_leaves_the_later_entry;
+    old_value_left: OldValueLeft by rounds::two_minorities_learn_who_is_first;
     rung_keeps_stay: RungKeepsStay by fair::one_that_stands_still_is_passed_soon;
     ring_prolongs: RingProlongs by parked::rings_prolong_no_stay;
     ticket_unlimited: TicketUnlimited by fair::a_wrong_estimate_shifts_a_waiter_by_seconds;
@@ -158,8 +158,8 @@ killed! {
     grant_leaves_aside: GrantLeavesAside by a_history_of_wrong_clocks;
     writer_served_beside_readers: WriterServedBesideReaders by parked::readers_at_the_head_come_together;
     served_over_holder: ServedOverHolder by parked::readers_at_the_head_come_together;
-    parked_twice: ParkedTwice by fair::a_slow_master_gets_one_park_at_a_time;
-    repair_while_parked: RepairWhileParked by fair::no_repair_goes_where_an_entry_may_wait;
+    parked_twice: ParkedTwice by rounds::a_slow_master_gets_one_park_at_a_time;
+    repair_while_parked: RepairWhileParked by rounds::no_repair_goes_where_an_entry_may_wait;
     late_script_forgotten: LateScriptForgotten by fair::a_master_that_answers_last_learns_the_scripts;
     leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
     reader_beside_writer: ReaderBesideWriter by sharing::readers_share_a_lock_and_writers_do_not;

@@ -1,0 +1,173 @@
+//! The rounds of fair waiters: masters that disagree, answers that are late, connections that break.
+
+use redlatch::engine::Outcome;
+
+use super::fair::*;
+use super::{KEY, Verdict, demand, is_held, ms, occupy, outcome, verdict, world};
+use crate::clock::{MS, SECOND};
+use crate::faults::Data;
+use crate::world::World;
+
+pub fn two_minorities_learn_who_is_first() -> Verdict {
+    for first in [0, 1] {
+        let mut world = world(3, 2, defaults);
+        world.kill_master(2, true);
+        world.run_for(MS);
+        world.stall(first, 1, true, false, 5 * MS);
+        world.stall(1 - first, 0, true, false, 5 * MS);
+        world.submit_fair(first, KEY, TTL, LONG).expect("room");
+        world.submit_fair(1 - first, KEY, TTL, LONG).expect("room");
+        let has_one =
+            |world: &mut World| world.clients.iter().position(|client| !client.outcomes.is_empty()).is_some();
+        demand(world.run_until(SECOND / 2, has_one), "neither has it")?;
+        let winner = usize::from(world.clients[0].outcomes.is_empty());
+        each_has_it(&mut world, &[winner, 1 - winner], SECOND / 2)?;
+        no_key_is_left(&mut world)?;
+    }
+    Ok(())
+}
+
+/// A waiter that has a part of the lock asks again before long, and one master has not answered before.
+pub fn a_slow_master_gets_one_park_at_a_time() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    (0..3).for_each(|master| world.masters[master].model.load_scripts());
+    world.stall(1, 2, false, true, 40 * MS);
+    world.trace = Some(Vec::new());
+    world.submit_fair(1, KEY, TTL, LONG).expect("room");
+    world.run_for(5 * MS);
+    // It is rung by the others, and asks them again.
+    world.submit_release(0, held, false);
+    world.run_for(5 * MS);
+    let parks = |world: &World, master: usize| {
+        let park = format!("m{master} for c1: EVALSHA {}", &crate::model::digest("park")[..8]);
+        world.trace.iter().flatten().filter(|line| line.contains(&park)).count()
+    };
+    demand(parks(&world, 0) == 2, "it asks the others twice")?;
+    let count = parks(&world, 2);
+    demand(count == 1, &format!("{count} parks under way"))
+}
+
+/// The master restarted without its keys while another client holds the lock on the two others.
+pub fn a_waiter_leaves_a_minority_to_the_holder() -> Verdict {
+    let mut world = world(3, 2, trust);
+    hold_fairly(&mut world, 0)?;
+    wait_fairly(&mut world, 1)?;
+    world.flush_all(2);
+    let is_back = |world: &mut World| is_held(world, 2, KEY);
+    demand(world.run_until(2 * SECOND, is_back), "the waiter does not ask there again")?;
+    world.run_for(300 * MS);
+    demand(!is_held(&world, 2, KEY), "a waiter keeps a minority")
+}
+
+/// The lock is had on two masters while the third has not answered the round before.
+pub fn what_an_earlier_round_left_goes_at_once() -> Verdict {
+    let mut world = world(3, 2, |builder| defaults(builder).answer_timeout(ms(2000)));
+    let held = hold_fairly(&mut world, 0)?;
+    world.stall(1, 2, true, false, 100 * MS);
+    wait_fairly(&mut world, 1)?;
+    world.submit_release(0, held, false);
+    let Outcome::Acquire(Ok(_)) = outcome(&mut world, 1)? else { return Err("it is denied".to_owned()) };
+    world.run_for(120 * MS);
+    verdict(&mut world)?;
+    let (own, left) = (value(&world, 0), value(&world, 2));
+    demand(left.is_none() || left == own, "the key of an earlier round is left")?;
+    demand(!has_queue(&world, 2), "an entry of an earlier round is left")
+}
+
+/// A master answers a round only when the next one is under way: it has given its key to the earlier one.
+pub fn a_late_round_serves_no_next_one() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    // Somebody else's key on one master, and a crashed one on another.
+    occupy(&mut world, 1..2, KEY);
+    world.stall(0, 2, false, true, 100 * MS);
+    world.submit_fair(0, KEY, TTL, LONG).expect("room");
+    world.run_for(SECOND / 2);
+    verdict(&mut world)
+}
+
+/// The connection breaks behind the park of a round, which comes late; by then a later round waits there.
+pub fn a_late_park_leaves_the_later_entry() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    hold_fairly(&mut world, 0)?;
+    world.stall(1, 2, true, false, 500 * MS);
+    wait_fairly(&mut world, 1)?;
+    world.break_conn(1, 2);
+    let is_there = |world: &mut World| !entries(world, 2).is_empty();
+    demand(world.run_until(400 * MS, is_there), "it does not wait there again")?;
+    let before: Vec<_> = entries(&world, 2).into_iter().map(|entry| entry.value).collect();
+    let at = 520 * MS;
+    world.run_until(at, |_| false);
+    let after: Vec<_> = entries(&world, 2).into_iter().map(|entry| entry.value).collect();
+    verdict(&mut world)?;
+    demand(before == after, "a late park took the place of a later one")
+}
+
+/// The lock is had on two masters while the park to the third may come late.
+pub fn no_repair_goes_where_an_entry_may_wait() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    world.stall(1, 2, true, false, 50 * MS);
+    wait_fairly(&mut world, 1)?;
+    world.run_for(50 * MS);
+    demand(entries(&world, 2).len() == 1, "it waits on each master")?;
+    // It does not hear that it is rung there, nor can it ask.
+    world.stall(1, 2, true, true, 200 * MS);
+    world.submit_release(0, held, false);
+    let Outcome::Acquire(Ok(_)) = outcome(&mut world, 1)? else { return Err("it is denied".to_owned()) };
+    world.reset_conn(1, 2);
+    world.run_until(SECOND, |world| world.is_connected(1, 2));
+    world.run_for(SECOND / 2);
+    verdict(&mut world)?;
+    demand(value(&world, 2).is_none(), "the lock is put back where its entry may wait")
+}
+
+/// It crashes, or its connections break, at any byte of a round.
+pub fn a_broken_round_leaves_nothing() -> Verdict {
+    for at in 0..12 {
+        let mut world = world(3, 3, defaults);
+        (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
+        let held = hold_fairly(&mut world, 0)?;
+        wait_fairly(&mut world, 1)?;
+        wait_fairly(&mut world, 2)?;
+        world.submit_release(0, held, false);
+        world.run_for(at * TRIP / 4);
+        (0..2).for_each(|master| world.reset_conn(1, master));
+        let has_it = |world: &mut World| {
+            let position = world.clients.iter().position(|client| !client.outcomes.is_empty());
+            position.is_some()
+        };
+        demand(world.run_until(SECOND, has_it), "neither has it")?;
+        let winner = if world.clients[1].outcomes.is_empty() { 2 } else { 1 };
+        each_has_it(&mut world, &[winner, 3 - winner], SECOND).map_err(|why| format!("{at}: {why}"))?;
+        world.run_for(SECOND);
+        no_key_is_left(&mut world)?;
+    }
+    Ok(())
+}
+
+/// The quarantine of the empty master keeps it from a second holder.
+pub fn an_empty_master_gives_no_second_holder() -> Verdict {
+    let mut world = world(3, 3, defaults);
+    let held = hold_fairly(&mut world, 0)?;
+    wait_fairly(&mut world, 1)?;
+    world.kill_master(0, true);
+    world.start_master(0, Data::Empty);
+    wait_fairly(&mut world, 2)?;
+    world.run_for(2 * SECOND);
+    demand(world.clients[1].outcomes.is_empty() && world.clients[2].outcomes.is_empty(), "two hold it")?;
+    world.submit_release(0, held, false);
+    each_has_it(&mut world, &[1, 2], SECOND)
+}
+
+tests!(
+    two_minorities_learn_who_is_first,
+    a_slow_master_gets_one_park_at_a_time,
+    a_waiter_leaves_a_minority_to_the_holder,
+    what_an_earlier_round_left_goes_at_once,
+    a_late_round_serves_no_next_one,
+    a_late_park_leaves_the_later_entry,
+    no_repair_goes_where_an_entry_may_wait,
+    a_broken_round_leaves_nothing,
+    an_empty_master_gives_no_second_holder,
+);
