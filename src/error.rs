@@ -34,8 +34,8 @@ pub(crate) use usual::{AcquireError, ExtendError, ReleaseError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// Another client, or what looks like one: a reader or a fair lock of this client, a reservation, or a
-    /// key that is no lock.
+    /// Another client, or what looks like one: a reader or a fair lock of this client, or a key that is
+    /// no lock.
     #[default]
     AnotherClient,
     /// Another caller of this client.

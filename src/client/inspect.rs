@@ -48,10 +48,9 @@ impl Client {
     /// [`crate::Guard::on_lost`] if the lock is kept. A fencing token still stops it at a storage that checks
     /// tokens.
     ///
-    /// Waiters get no notification either. Callers of this client that wait behind a holder of the same
-    /// client go on waiting for that holder. Fair waiters of other clients come within a second, other
-    /// waiters when the old holder's time or their own pause ends. The queue of a fair lock and a writer's
-    /// reservation stay.
+    /// Each master serves the first waiters in its queue, as at a release. A client that only polls comes
+    /// when its own pause ends. Callers of this client that wait behind a holder of the same client go on
+    /// waiting for that holder.
     ///
     /// It is for operators who know that the holder is dead and cannot wait for the end of its TTL.
     ///

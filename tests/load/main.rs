@@ -214,8 +214,8 @@ fn assert_none_inside_twice(witness: &Witness) {
     assert!(overlaps.is_empty(), "{overlaps:#?}");
 }
 
-/// Number of keys of locks on a master, with those of wait queues if `has_queues`. Keys of fences, marks and
-/// reservations do not count.
+/// Number of keys of locks on a master, with those of wait queues if `has_queues`. Keys of fences and
+/// marks do not count.
 fn key_count(master: &mut fleet::Master, has_queues: bool) -> usize {
     let fleet::Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
     let is_queue = |key: &str| key.starts_with("redlatch:wait:");

@@ -30,7 +30,7 @@ use commands::integer;
 use conns::Conns;
 pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases, token_of};
 pub use park::{Parked, parking_script, queue_key};
-pub use scripts::{Interpreter, WITHOUT_LIKENESS, digest, reader_script, script};
+pub use scripts::{Interpreter, WITHOUT_LIKENESS, digest, script};
 
 #[path = "model_answer.rs"]
 mod answer;

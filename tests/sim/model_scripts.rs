@@ -50,11 +50,6 @@ pub fn digest(name: &str) -> &'static str {
     SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name").sha
 }
 
-/// The name of a reader's script, if it is one that `EVALSHA` or `EVAL` names with this word.
-pub fn reader_script(word: &[u8]) -> Option<&'static str> {
-    script(word).map(|script| script.name).filter(|name| name.starts_with("shared_"))
-}
-
 impl ModelMaster {
     pub(super) fn carry_out_script(
         &mut self,

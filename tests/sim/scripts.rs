@@ -101,7 +101,7 @@ impl Pair {
         self.pick(&VALUES).to_vec()
     }
 
-    /// A writer's reservation.
+    /// A value with the mark of a waiter's entry.
     fn marked(&mut self) -> Vec<u8> {
         [b"redlatch:1:".as_slice(), &self.value()].concat()
     }
@@ -110,8 +110,7 @@ impl Pair {
     fn key(&mut self) -> Vec<u8> {
         let lock = self.lock();
         match self.rng.random_range(0..6) {
-            0 => fence_key(lock),
-            1..3 => reservation_key(lock),
+            0..3 => fence_key(lock),
             _ => lock.to_vec(),
         }
     }
@@ -137,11 +136,6 @@ impl Pair {
         self.now += Duration::from_nanos(ns);
         if self.chance(3) {
             self.put_foreign();
-        }
-        if self.chance(6) {
-            let (key, expires) = (reservation_key(self.lock()), self.now + Duration::from_millis(300));
-            let reservation = self.marked();
-            self.both(|it| it.data.put(&key, Value::String(reservation.clone()), Some(expires)));
         }
         if self.chance(6) {
             let is_full = self.chance(3);
@@ -299,10 +293,6 @@ fn kind(reply: &str) -> String {
 
 fn fence_key(lock: &[u8]) -> Vec<u8> {
     crate::model::fence_key(lock)
-}
-
-fn reservation_key(lock: &[u8]) -> Vec<u8> {
-    [b"redlatch:writer:", lock].concat()
 }
 
 /// The kind of lock that a script is for, none for a plain one.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redlatch::resp::{self, Decoded, Reply};
 
 use crate::clock::Time;
-use crate::model::{self, reader_script};
+use crate::model::{self, script};
 use crate::network::{Arrival, ConnState};
 use crate::parked::ParkingCall;
 use crate::world::{Event, World, command, note, number, shown};
@@ -106,14 +106,12 @@ impl World {
         // What is sent in full answers a master that did not know the script, whenever that was.
         let is_whole = words[0] == b"EVAL";
         let late = if is_whole { Time::MAX } else { self.now - self.conns[conn].input_queued_at };
-        if let [b"EVALSHA" | b"EVAL", script, _, rest @ ..] = words
-            && let Some(script) = reader_script(script)
+        if let [b"EVALSHA" | b"EVAL", word, _, rest @ ..] = words
+            && script(word).is_some_and(|script| script.name == "shared_extend")
         {
-            return self.note_shared(conn, script, rest, reply, late);
+            return self.note_reader_extended(conn, rest, reply, late);
         }
         match (words, reply) {
-            // A writer's reservation, which is no vote.
-            ([b"EVAL", _, b"1", key, ..], _) if key.starts_with(b"redlatch:writer:") => {}
             ([b"EVALSHA" | b"EVAL", _, b"2", rest @ ..], _) => self.note_fenced(conn, rest, reply, late),
             ([b"SET", key, new, b"IFEQ", old, ..], Reply::Simple(_) | Reply::NullBulk | Reply::Null)
                 if old != new =>
@@ -165,20 +163,15 @@ impl World {
         }
     }
 
-    /// A reader came, stayed or went.
-    fn note_shared(&mut self, conn: usize, script: &str, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
-        let (client, master) = (self.conns[conn].client, self.conns[conn].master);
-        match (script, args, reply) {
-            ("shared_acquire", [key, _, value, _], Reply::Simple(_))
-            | ("shared_extend", [key, value, _], Reply::Integer(1)) => {
+    /// A reader stayed, or is gone.
+    fn note_reader_extended(&mut self, conn: usize, args: &[&[u8]], reply: &Reply<'_>, late: Time) {
+        let master = self.conns[conn].master;
+        match (args, reply) {
+            ([key, value, _], Reply::Integer(1)) => {
                 self.checker.note_granted(conn, &self.conns[conn], key, value, late);
             }
-            ("shared_acquire", [key, ..], Reply::Integer(_)) => {
-                self.checker.note_refused(client, key, master);
-            }
-            ("shared_acquire", ..) => {}
-            (_, [_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
-            (_, [_, value, _], Reply::Error(text)) if text.starts_with(b"WRONGTYPE") => {
+            ([_, value, _], Reply::Integer(0)) => self.checker.note_denied(master, value),
+            ([_, value, _], Reply::Error(text)) if text.starts_with(b"WRONGTYPE") => {
                 self.checker.note_denied(master, value);
             }
             _ => {}

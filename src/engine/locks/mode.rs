@@ -4,7 +4,7 @@
 //! | | plain | fenced | shared |
 //! | --- | --- | --- | --- |
 //! | waits in the engine's own queue | yes | yes | no |
-//! | may be handed over by a swap | yes | no | in no queue, so it never is |
+//! | may be handed over by a swap | yes | no | no |
 //! | a refusal reports the holder's time | no | yes | yes |
 //! | a refusal may be for another reason than a holder | no | its token | no |
 
@@ -67,9 +67,9 @@ impl ModeState {
     }
 
     /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
-    /// is.
+    /// is, and compares with a value that readers have not.
     pub(crate) const fn may_be_handed_over(&self) -> bool {
-        !matches!(self, Self::Fenced(_))
+        matches!(self, Self::Plain)
     }
 
     /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.

@@ -2,7 +2,7 @@
 //!
 //! A writer is whoever has the lock alone, by any other request: nothing about it is different. A reader's
 //! attempt, extension and release are a writer's but for the commands (`lock/command/shared.rs`), and for
-//! wait queues: readers are in none.
+//! the wait queues of this engine: readers are in none.
 //!
 //! # Why readers and a writer exclude each other
 //!

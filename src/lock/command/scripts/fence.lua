@@ -1,4 +1,4 @@
--- The end of a fenced lock: raises the fence to the token, as fenced_release.lua does. Follows key.lua.
+-- The end of a fenced lock: raises the fence to the token, as fenced_release_serve.lua does. Follows key.lua.
 --
 -- A token outside the window changes nothing, and neither does a fence that cannot be raised: the release stands.
 local function raise_fence(fence, token, older_us, newer_us, fence_ttl_ms, now_us)

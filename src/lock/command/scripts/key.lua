@@ -1,6 +1,6 @@
 -- The lock's key: reading it, writing it for a waiter and taking a value out, as the scripts of each mode do. Follows queue.lua.
 --
--- `held` is 'none'; 'value' and the value; 'readers', a set that shared_acquire.lua joins; or 'other', which stays.
+-- `held` is 'none'; 'value' and the value; 'readers', a set that shared_acquire_queue.lua joins; or 'other', which stays.
 local READERS = 'redlatch:readers:1'
 
 -- The server's clock in microseconds and in milliseconds.
@@ -34,7 +34,8 @@ local function has(lock, held, holder, value, now_ms)
   return held == 'value' and holder == value
 end
 
--- Gives a set of readers the end of the last one, as shared_release.lua does. Returns what the key has then.
+-- Gives a set of readers the end of the last one, or deletes it with the last one. Returns what the key has then: 'readers' also
+-- where it cannot be read.
 local function settle_readers(lock, now_ms)
   redis.pcall('zremrangebyscore', lock, 0, now_ms)
   local last = redis.pcall('zrange', lock, -1, -1, 'withscores')

@@ -7,6 +7,8 @@
 --   33 end of its stay, ms              46 fresh until, ms                      59 TTL of a grant, ms
 --   69 size of the channel's name       72 that name, then the vote of 8 bytes
 --
+-- Clients of several versions share a queue: a new mode, or any other form of an entry, needs a new mark.
+--
 -- A fenced waiter's token (16), half of its window in microseconds (12) and the TTL of its fence (10) follow. The value is
 -- the rest.
 local MARK, STAY_MAX_MS, RUNG_MS = 'redlatch:1:', 3000, 200

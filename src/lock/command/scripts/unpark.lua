@@ -2,7 +2,7 @@
 -- Returns 0, 1 or 2 as `answer` has it.
 --
 -- `at` is the ticket that it has here; unknown: all entries are looked through. `token` is that of a fenced lock that was held,
--- which raises the fence as fenced_release.lua does; else it is empty.
+-- which raises the fence (fence.lua); else it is empty.
 local lock, queue, fence, at, value = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local token, half_us, fence_ttl_ms = ARGV[3], ARGV[4], ARGV[5]
 
