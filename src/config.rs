@@ -344,8 +344,9 @@ impl ConfigBuilder {
 
     /// Sets the least delay between two attempts of a waiting acquisition that stands in no queue, and the
     /// most random time that is added to it: 1 ms and 100 ms by default, at most one day. The end of the
-    /// holder's time and the end of the wait shorten it. A waiter in the masters' queues has no such delay
-    /// ([`ConfigBuilder::wake_waiters`]).
+    /// holder's time and the end of the wait shorten it. An attempt that others refuse has no such delay
+    /// where the masters have queues ([`ConfigBuilder::wake_waiters`]); one that too few masters answered, or
+    /// too late, has it everywhere.
     ///
     /// A drawn delay is not shorter than the attempt was. The range of its random part doubles with each
     /// attempt, up to its bound.

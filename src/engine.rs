@@ -28,10 +28,11 @@
 //!
 //! # Paths, by the files that they pass
 //!
-//! - An acquisition: `submit` here → `locks/acquire` (the operation, its claim) → `locks/mode` (which
-//!   command) → `masters/fleet` (the outbox of each master). Its answers: `answers` → `locks/claim` (the
-//!   vote) → `locks/acquire` (the verdict). If others refused: `locks/acquire` → `waiting/rounds` (a park),
-//!   or `waiting/pauses` where masters cannot park.
+//! - An acquisition: `submit` here → `locks/acquire` (the operation) → `waiting/turns` (its place among the
+//!   callers of this engine) → `locks/acquire` (the claim) → `masters/fleet` (the outbox of each master). A
+//!   lock that is not plain, or is measured, goes by `locks/op` and `locks/mode`. The answers: `answers` →
+//!   `locks/claim` (the vote) → `locks/acquire` (the verdict). If others refused: `locks/acquire` →
+//!   `waiting/rounds` (a park), or `waiting/pauses` where masters cannot park.
 //! - A release: `submit` here → `locks/release` → `locks/mode` → `masters/fleet`; its answers: `answers` →
 //!   `locks/release`. With others of this engine in the queue: `locks/release` → `waiting/handover`.
 //! - A message of a master: `answers` → `waiting/rounds`. A grant goes on as a vote to `locks/acquire`, a
@@ -251,7 +252,9 @@ impl Engine {
     /// Returns the bytes to write.
     #[must_use]
     pub fn send_ready(&mut self, master: MasterId) -> &[u8] {
-        self.core.masters.fleet.send_ready(master)
+        let fleet = &mut self.core.masters.fleet;
+        fleet.distribute_gathered();
+        fleet.link(master).connection.wire.send_ready()
     }
 
     /// Drops `size` bytes of [`Engine::send_ready`], which were written.

@@ -53,7 +53,8 @@ pub const QUEUED_COUNT_MAX: usize = 4096;
 /// Largest number of times in a row that a lock passes from one caller of an engine to the next without being
 /// free in between: 16.
 ///
-/// Then the lock is released, and the next caller asks for it only after a pause. The pause is drawn as after
+/// Then the lock is released, and the next caller stands behind the waiters of other clients in the masters'
+/// queues. Where masters have none, it asks only after a pause. The pause is drawn as after
 /// a failed attempt that took as long as an average turn of the row, so its mean is about two turns. Other
 /// clients therefore find the lock free for about a tenth of the time, for turns up to the longest retry
 /// delay. Half as many turns would cost the callers of a busy engine twice as much for it. With turns shorter

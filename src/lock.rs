@@ -268,9 +268,7 @@ pub enum InputError {
     #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
     SharedFenced,
     /// A lock that is to be shared and fair.
-    #[error(
-        "a lock cannot be both shared and fair, as readers come in together; ask for one of the two"
-    )]
+    #[error("a lock cannot be both shared and fair, as readers come in together; ask for one of the two")]
     SharedFair,
     /// Automatic extension for no time.
     #[error(

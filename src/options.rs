@@ -24,8 +24,9 @@ macro_rules! option_methods {
 
         /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait
         /// limits them, and it still does: give a long wait if only the number is to count. A place in the
-        /// wait queue behind other callers of the same client is no attempt. A refused fencing token adds up
-        /// to three attempts, and each confirmed subscription one. For a set it bounds the rounds.
+        /// wait queue behind other callers of the same client is no attempt, and one in the masters' queues
+        /// is one, however long it lasts. A refused fencing token adds up to three attempts. For a set it
+        /// bounds the rounds.
         pub fn max_attempts(mut self, count: u32) -> Self {
             self.$($field.)*max_attempts = Some(count);
             self

@@ -61,7 +61,7 @@ pub struct Stats {
     pub notified: u64,
     /// Keys put back on masters that had missed or lost them while their lock was held.
     pub repairs: u64,
-    /// Locks and attempts whose release some master did not confirm; the TTL ends what is left of them.
+    /// Tokens of locks and attempts whose release some master did not confirm; the TTL ends what is left.
     pub orphans: u64,
     /// Events that were dropped because the observer did not keep up.
     pub events_dropped: u64,
@@ -301,7 +301,7 @@ macro_rules! listed {
                 [$((Metric { name: $name, help: $help }, &self.$field),)*]
             }
 
-            const fn $list_mut(&mut self) -> [(Metric, &mut $type); $count] {
+            pub(crate) const fn $list_mut(&mut self) -> [(Metric, &mut $type); $count] {
                 [$((Metric { name: $name, help: $help }, &mut self.$field),)*]
             }
         }
@@ -325,7 +325,7 @@ listed! { Stats, counters counters_mut: [u64; 18] {
     hand_overs "redlatch_hand_overs_total" "Swaps sent to pass a lock on to the next waiter of the same client.",
     notified "redlatch_notified_total" "Messages of masters to waiters: grants, and calls to ask again.",
     repairs "redlatch_repairs_total" "Keys put back on masters that had missed or lost them.",
-    orphans "redlatch_orphans_total" "Keys whose release was never confirmed, so that they ended by their TTL.",
+    orphans "redlatch_orphans_total" "Tokens whose release some master never confirmed, so that the TTL ended what was left.",
     events_dropped "redlatch_events_dropped_total" "Events dropped because the observer did not keep up.",
 } }
 

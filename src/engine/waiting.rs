@@ -1,9 +1,13 @@
 //! How callers wait for a lock.
 //!
-//! Callers of this engine stand in a queue of their own for each lock (`wait_queues`). Its head asks the
-//! masters, and parks there if they refuse (`parking` is its place, `rounds` the flow); `turns` chooses the
-//! next head, and `handover` passes a lock on from one caller to the next. A head that cannot park asks again
-//! after a pause (`pauses`).
+//! | a caller | waits |
+//! | --- | --- |
+//! | behind others of this engine, who hold the lock or wait for it | in a queue of this engine (`wait_queues`): `handover` passes the lock on, or `turns` makes it the head |
+//! | that others refused, or the next head; a quorum can park it | in the masters' queues: `parking` is its place, `rounds` the flow |
+//! | that others refused, and no quorum can park it | for a pause (`pauses`), then it asks again |
+//! | whose attempt too few masters answered, or too late | for a pause, too; then it asks, or parks if it was refused before |
+//! | that is fair | as one that others refused, from its first attempt on; in no queue of this engine |
+//! | that is a reader | as any other, in no queue of this engine |
 
 pub(super) mod handover;
 pub(super) mod parking;

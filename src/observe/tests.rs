@@ -117,16 +117,8 @@ mod recorded {
     /// Each number is another one, and larger in a later snapshot.
     fn stats(unit: u64) -> Stats {
         let mut stats = Stats::default();
-        let Stats { acquired, contended, no_quorum, expired, overloaded, abandoned, released, .. } =
-            &mut stats;
-        let first = [acquired, contended, no_quorum, expired, overloaded, abandoned, released];
-        (1_000..).zip(first).for_each(|(count, counter)| *counter = unit * count);
-        let Stats { lost, near_losses, extended, extensions_failed, retries, hand_overs, .. } = &mut stats;
-        let second = [lost, near_losses, extended, extensions_failed, retries, hand_overs];
-        (100..).zip(second).for_each(|(count, counter)| *counter = unit * count);
-        let Stats { notified, repairs, orphans, events_dropped, .. } = &mut stats;
-        let third = [notified, repairs, orphans, events_dropped];
-        (50..).zip(third).for_each(|(count, counter)| *counter = unit * count);
+        let counters = stats.counters_mut().into_iter().map(|(_, counter)| counter);
+        (1_000..).zip(counters).for_each(|(count, counter)| *counter = unit * count);
         (stats.operations, stats.claims, stats.quorum) = (17, 18, 2);
         stats.acquire_time = times(Duration::from_micros(5 * unit));
         stats.wait_time = times(Duration::from_micros(11 * unit));

@@ -99,6 +99,17 @@ fn a_waiter_is_granted_by_the_message_of_a_release() {
 }
 
 #[test]
+fn a_place_in_the_queue_is_one_attempt_and_one_retry() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting());
+    rig.run_for(ms(3000));
+    free_all(&mut rig);
+    assert_eq!(granted(&mut rig).attempts, 2);
+    let stats = rig.engine.stats(rig.now);
+    assert_eq!((stats.retries, stats.acquired), (1, 1));
+}
+
+#[test]
 fn a_vote_of_a_connection_that_broke_is_void() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());

@@ -97,6 +97,74 @@ fn a_repair_that_comes_after_the_release_is_released() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
+/// As before, with a second silence: the master owes two answers to repairs when the first one comes.
+#[test]
+fn a_second_repair_that_comes_after_the_release_is_released() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    rig.stall_replies(0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    rig.acquire("b", 10_000, 0);
+    granted(&mut rig);
+    rig.run_for(ms(50));
+    rig.deliver_some(0, b":1\r\n".len());
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    rig.acquire("c", 10_000, 0);
+    granted(&mut rig);
+    rig.run_for(ms(50));
+    rig.stop_master(0);
+    rig.end_stall(0);
+    let late = rig.break_conn(0);
+    rig.resume_master(0);
+    rig.release(lock, false);
+    rig.run_for(ms(100));
+    assert_eq!(rig.holder_count("a"), 0);
+    rig.carry_out(0, late);
+    assert_eq!(rig.holder_count("a"), 1, "it was the second repair");
+    rig.run_for(ms(5000));
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
+/// The connection leads to another server for a while, which has no key, and then back.
+#[test]
+fn a_server_that_is_back_is_released_though_another_had_no_key() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let lock = hold(&mut rig);
+    let keys = rig.masters[0].keys().clone();
+    let lead_to = |rig: &mut Rig, name: &str, keys| {
+        let now = rig.now;
+        rig.masters[0].restart(name, now - ms(3_600_000));
+        rig.masters[0].load_keys(keys);
+        rig.refuse(0, false);
+        rig.run_for(ms(1000));
+    };
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    rig.release(lock, false);
+    lead_to(&mut rig, "another", Default::default());
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 1));
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    lead_to(&mut rig, "the first", keys);
+    assert_eq!(rig.holder_count("a"), 0, "the first is released, too");
+}
+
+/// A silent master owes an answer to a reader's first attempt. It is heard again by another lock's answer and
+/// sent the lock; then it says that it did not know the script of the attempt.
+#[test]
+fn an_attempt_is_not_sent_again_behind_its_repair() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stall_replies(0);
+    rig.acquire("x", 10_000, 0);
+    granted(&mut rig);
+    let lock = rig.acquire_with("a", Options::new().ttl(ms(10_000)).shared());
+    granted(&mut rig);
+    rig.run_for(ms(50));
+    rig.deliver_some(0, b"+OK\r\n".len());
+    rig.end_stall(0);
+    assert_eq!(rig.engine.margin(lock), 1, "all three have it");
+}
+
 /// The refusal of an earlier round arrives in one piece with the end of a silence, for which the lock is put
 /// back.
 #[test]

@@ -155,7 +155,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     } else {
         claim.course = Course::Attempt(id);
         let tail = &ground.terms.tail;
-        op.send_unusual_attempt(fleet, now, claim_id, claim, &ground.wall_clock, tail)
+        op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, tail)
     };
     if mutant!(RenumberingKeepsVotes) {
         claim.tally.granted = kept;

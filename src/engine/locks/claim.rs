@@ -76,12 +76,12 @@ pub(crate) struct Doubts {
     /// Their answer to the `SET` showed that it had been carried out there before. It is sent to each master
     /// once, so another address leads to the same server. They are released as all others, and never vote.
     pub(crate) twins: MasterSet,
-    /// Their connection broke before they answered the `SET`: it may still be carried out there, after any
-    /// release.
+    /// Their connection broke before they answered the `SET`, or another process may answer for them than the
+    /// one that did: the key may be there after any release.
     pub(crate) connection_lost: MasterSet,
     /// They were sent another `SET`: where the first was refused the key may live all the same, and where it
     /// may still be carried out, one key that was deleted does not show which of the two it was.
-    sent_again: MasterSet,
+    pub(crate) sent_again: MasterSet,
     /// They no longer had the key when they were last asked, and were sent no other `SET` since.
     gone: MasterSet,
     /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
@@ -362,11 +362,9 @@ impl Claim {
         }
     }
 
-    /// Whether a master has answered each `SET` of this claim, so that none is under way to it. Never of a
-    /// parked one: an entry gets the key without a `SET`.
+    /// Whether a master has answered its only `SET`. An entry gets the key without one.
     fn has_answered(&self, master: MasterId) -> bool {
-        let Tally { granted, refused, .. } = self.tally;
-        let answered = granted.union(refused).union(self.doubts.gone).without(self.doubts.owes_repair);
+        let answered = self.tally.granted.union(self.tally.refused).without(self.doubts.sent_again);
         self.parked.is_none() && answered.contains(master)
     }
 
@@ -382,6 +380,8 @@ impl Claim {
             }
             self.doubts.connection_lost.remove(master);
             self.doubts.lost_extension.remove(master);
+        } else if self.asked.contains(master) && self.parked.is_none() {
+            self.doubts.connection_lost.insert(master);
         }
     }
 

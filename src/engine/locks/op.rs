@@ -97,7 +97,8 @@ pub(crate) struct Tries {
     pub(crate) polls_until: Option<Instant>,
     /// How the latest attempt failed that did.
     pub(crate) denied: Option<Box<Denied>>,
-    /// The turns in a row that led to this one, if it was handed over; see [`Op::streak`].
+    /// The turns in a row that led to this one: none unless the latest attempt was a hand-over. Before the
+    /// first attempt it may be that of the slot's last operation. See [`Op::streak`].
     pub(crate) streak: HandoverStreak,
     /// Times left of the key that was in the way of the latest attempt, as masters reported them.
     pub(crate) holders: Vec<(MasterId, HolderTtl)>,
@@ -231,7 +232,7 @@ impl Op {
     /// caller that seldom asks, each one. It goes to the usable masters; returns those that had room for it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn send_unusual_attempt(
+    pub(crate) fn send_special_attempt(
         &mut self,
         fleet: &mut Fleet,
         now: Instant,

@@ -204,7 +204,7 @@ impl Fleet {
 
     /// Appends the gathered requests to the outbox of each master that they are for.
     #[inline]
-    fn distribute_gathered(&mut self) {
+    pub(crate) fn distribute_gathered(&mut self) {
         if !self.gathered.masters.is_empty() {
             self.distribute();
         }
@@ -263,12 +263,6 @@ impl Fleet {
     pub(crate) fn take_queued(&mut self) -> bool {
         self.distribute_gathered();
         std::mem::take(&mut self.has_queued)
-    }
-
-    /// Bytes to write.
-    pub(crate) fn send_ready(&mut self, master: MasterId) -> &[u8] {
-        self.distribute_gathered();
-        self.link(master).connection.wire.send_ready()
     }
 
     /// Bytes were read. Returns whether to [hear](Self::hear_again) a master that may be asked again.

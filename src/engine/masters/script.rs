@@ -104,8 +104,8 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
     fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
 }
 
-/// An attempt once more, unless its release is on its way already, which it would come behind. The digest is
-/// enough behind the first one, which brings the script.
+/// An attempt once more, unless its release is on its way already, which it would come behind, or a repair,
+/// which does the same. The digest is enough behind the first one, which brings the script.
 fn send_whole_attempt(
     ground: &Ground,
     fleet: &mut Fleet,
@@ -114,7 +114,8 @@ fn send_whole_attempt(
     owed: Owed,
     id: Id,
 ) -> MasterSet {
-    let claim = locks.claims.find(id).filter(|claim| claim.release.is_none());
+    let claim =
+        locks.claims.find(id).filter(|it| it.release.is_none() && !it.doubts.sent_again.contains(master));
     let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
         return MasterSet::EMPTY;
     };

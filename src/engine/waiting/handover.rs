@@ -23,15 +23,17 @@
 //! TB no proof, so B's release is repeated until the key is met or has expired. It cannot bring TB back once
 //! TA is gone.
 //!
+//! A hand-over that gives B no quorum is a failed attempt of B as any other (`acquire.rs`, `fail`).
+//!
 //! `answers.rs` takes the answer to a swap; `script.rs` sends one again that a master did not know.
 //!
 //! # Others get their turn
 //!
 //! Other clients see a lock that is never free. So after [`limits::HANDOVER_COUNT_MAX`] turns in a row, or
-//! [`limits::HANDOVER_TIME_MAX`], it is really released, and the next in the queue makes its attempt after a
-//! pause: without one its `SET` would be right behind the release on the same connections, and no other
-//! client would ever be faster. A bounded number of hand-overs within a group is the method of Dice, Marathe
-//! and Shavit, "Lock Cohorting" (2012).
+//! [`limits::HANDOVER_TIME_MAX`], it is really released. The next in the queue parks behind the waiters of
+//! other clients. Where masters cannot park it makes its attempt after a pause: without one its `SET` would
+//! be right behind the release on the same connections, and no other client would ever be faster. A bounded
+//! number of hand-overs within a group is the method of Dice, Marathe and Shavit, "Lock Cohorting" (2012).
 
 use std::time::{Duration, Instant};
 

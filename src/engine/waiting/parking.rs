@@ -39,7 +39,7 @@ pub(crate) struct Parking {
     rung: MasterSet,
     /// Masters to which it gave back a part of the lock, and does not ask again before others change.
     pub(crate) aside: MasterSet,
-    /// Rounds in a row that got a part of the lock and no quorum.
+    /// Rounds in a row that got a part of the lock, or all of it too late.
     part_count: u32,
     /// Rounds in a row that got the lock too late.
     late_count: u32,
@@ -291,7 +291,7 @@ impl Parking {
 
     /// All masters that were asked have answered, and a part of the lock is not all of it: gives it back
     /// before long, as others may have the other part.
-    pub(crate) fn note_part(
+    pub(crate) fn plan_give_back(
         &mut self,
         now: Instant,
         part: MasterSet,
@@ -308,10 +308,11 @@ impl Parking {
         }
     }
 
-    /// The round ends with a part of the lock. The first such round asks again in the order of the tickets,
-    /// which gives those masters to earlier waiters. The second lets all others go first. The third leaves
-    /// these masters alone: a waiter with a minority must not be in the way of the holder's repair.
-    pub(crate) fn end_part(&mut self, part: MasterSet, is_waiting: bool) {
+    /// The round ends, perhaps with a part of the lock, or all of it too late. The first such round asks
+    /// again in the order of the tickets, which gives those masters to earlier waiters. The second lets all
+    /// others go first. The third leaves these masters alone: a waiter with a minority must not be in the way
+    /// of the holder's repair.
+    pub(crate) fn give_back(&mut self, part: MasterSet, is_waiting: bool) {
         self.yields = false;
         if part.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! How a refused attempt waits that is not parked: the pause before the next one.
+//! The pause between two attempts of which the later one is not parked behind a refusal.
 
 use std::time::{Duration, Instant};
 

@@ -73,6 +73,7 @@ pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
     op.parks |= waits;
     let follows = waits && op.parking.is_none() && !op.has_tried_enough() && parks(ground, fleet, op);
     if follows {
+        ground.stats.retries += 1;
         op.take_key(locks.claims.get(op.claim));
     }
     follows
@@ -118,7 +119,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
         op.tries.count += 1;
     } else {
         let is_waiting = parking.waiting.has(fleet.quorum);
-        parking.end_part(part, is_waiting);
+        parking.give_back(part, is_waiting);
     }
     let waits = op.asked.wait_until.is_some();
     parking.begin_round(now, limit, op.asked.ttl, waits, &mut ground.rng);
@@ -435,7 +436,7 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
     let is_refused =
         op.mode.wants_new_token(ground.now, &mut ground.wall_clock, &claim.tally, fleet.quorum, half_us);
     let parking = op.parking_mut();
-    parking.note_part(ground.now, claim.tally.granted, round_trip, &mut ground.rng);
+    parking.plan_give_back(ground.now, claim.tally.granted, round_trip, &mut ground.rng);
     if is_refused {
         parking.hasten(ground.now);
     }
@@ -461,7 +462,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
             let claim = locks.claims.get_mut(op.claim);
             let parking = op.parking_mut();
             fleet.note_unanswered(ground, claim, parking.waiting);
-            parking.note_part(now, claim.tally.granted, fleet.round_trip(), &mut ground.rng);
+            parking.plan_give_back(now, claim.tally.granted, fleet.round_trip(), &mut ground.rng);
             parking.plan_look(now, fleet.round_trip(), ttl);
             Step::Decide(id)
         }

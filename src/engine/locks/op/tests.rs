@@ -8,7 +8,7 @@ fn op_in(state: OpState) -> Op {
 }
 
 /// Each state once, in the order of the table below.
-fn states() -> [OpState; 8] {
+fn states() -> [OpState; 9] {
     let at = Instant::now();
     let held = Held::new(at, at, op_in(OpState::New).asked.ttl);
     [
@@ -16,6 +16,7 @@ fn states() -> [OpState; 8] {
         OpState::Queued { turn: Turn::Later },
         OpState::Waiting { retry_at: at },
         OpState::Acquiring { deadline: at },
+        OpState::Parked,
         OpState::Asking { deadline: at },
         OpState::Held(held),
         OpState::Releasing,
@@ -27,14 +28,15 @@ fn states() -> [OpState; 8] {
 fn only_the_drawn_transitions_are_legal() {
     // A row for each state before; a column for each one that may follow.
     let drawn = [
-        [0, 1, 0, 1, 0, 0, 0, 1],
-        [0, 1, 0, 1, 0, 0, 0, 0],
-        [0, 1, 0, 1, 0, 0, 0, 0],
-        [0, 0, 1, 1, 1, 1, 1, 0],
-        [0, 0, 0, 0, 0, 0, 0, 0],
-        [0, 0, 0, 0, 0, 0, 1, 0],
-        [0, 0, 0, 0, 0, 0, 0, 0],
-        [0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 1, 0, 1, 1, 0, 0, 0, 1],
+        [0, 1, 0, 1, 1, 0, 0, 0, 0],
+        [0, 1, 0, 1, 1, 0, 0, 0, 0],
+        [0, 0, 1, 1, 1, 1, 1, 1, 0],
+        [0, 0, 1, 0, 1, 1, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
     ];
     for (before, row) in states().into_iter().zip(drawn) {
         for (after, is_drawn) in states().into_iter().zip(row) {
@@ -46,7 +48,7 @@ fn only_the_drawn_transitions_are_legal() {
 #[test]
 #[should_panic(expected = "no such state follows")]
 fn a_released_lock_is_not_held_again() {
-    op_in(OpState::Releasing).enter(states()[5]);
+    op_in(OpState::Releasing).enter(states()[6]);
 }
 
 #[test]
