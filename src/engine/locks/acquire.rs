@@ -266,7 +266,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     ground.stats.acquired += 1;
     ground.report_outcome(id, Outcome::Acquire(Ok(grant)));
     let is_queued = op.mode.is_queued() && !op.is_fair;
-    let (may_found, max_hold) = (op.asked.wait_until.is_none(), op.asked.max_hold);
+    let (may_begin, max_hold) = (op.asked.wait_until.is_none(), op.asked.max_hold);
     if op.is_noted {
         counting::note_acquired(ground, locks, id);
     }
@@ -277,7 +277,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     if let Some(max_hold) = max_hold {
         hold::begin_renewal(ground, locks, id, since, max_hold);
     }
-    if is_queued && (!may_found || !locks.queues.found_first(id.index, hash)) {
+    if is_queued && (!may_begin || !locks.queues.begin_first(id.index, hash)) {
         turns::note_held(core, id);
     }
     Step::Done

@@ -42,7 +42,7 @@ pub(crate) fn enqueue(
     id: Id,
     resource: Resource<'_>,
 ) -> Result<bool, SubmitError> {
-    let Some(head) = head_or_found(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
+    let Some(head) = head_or_begin(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
     if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
         locks.ops.free(id);
         return Err(ground.refuse_acquisition(resource));
@@ -58,12 +58,12 @@ pub(crate) fn enqueue(
 
 /// The head of the queue for the key of this operation; without one it becomes that itself.
 #[inline]
-fn head_or_found(locks: &mut Locks, id: Id) -> Option<u32> {
+fn head_or_begin(locks: &mut Locks, id: Id) -> Option<u32> {
     let key = locks.key_of(id.index);
     let hash = locks.queues.hash(key);
     let head = locks.queues.find(hash, |place| locks.key_of(place) == key);
     if head.is_none() {
-        locks.queues.found(id.index, hash);
+        locks.queues.begin(id.index, hash);
     }
     head
 }
@@ -73,7 +73,7 @@ fn head_or_found(locks: &mut Locks, id: Id) -> Option<u32> {
 pub(crate) fn note_held(core: &mut Core, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let place = id.index;
-    let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { head_or_found(locks, id) };
+    let head = if locks.queues.has(place) { locks.queues.ahead(place) } else { head_or_begin(locks, id) };
     if let Some(head) = head {
         locks.queues.lead(place, head);
         // Only the first behind a holder asks the masters, so that one has lost the lock.

@@ -74,7 +74,7 @@ impl WaitQueues {
     /// Starts a queue with `place` as its head, unless there may be one for the same key: that is to be
     /// looked for.
     #[inline]
-    pub(crate) fn found_first(&mut self, place: u32, hash: u32) -> bool {
+    pub(crate) fn begin_first(&mut self, place: u32, hash: u32) -> bool {
         let mut other = self.buckets[self.bucket(hash)];
         while other != NOBODY {
             let spot = &self.spots[other as usize];
@@ -83,7 +83,7 @@ impl WaitQueues {
             }
             other = spot.next_head;
         }
-        self.found(place, hash);
+        self.begin(place, hash);
         true
     }
 
@@ -116,7 +116,7 @@ impl WaitQueues {
 
     /// Starts a queue with `place` as its head.
     #[inline]
-    pub(crate) fn found(&mut self, place: u32, hash: u32) {
+    pub(crate) fn begin(&mut self, place: u32, hash: u32) {
         if place as usize >= self.spots.len() || self.queue_count >= self.buckets.len() {
             self.grow(place);
         }
@@ -308,8 +308,8 @@ mod tests {
                     oracle.get_mut(&key).expect("its queue").push_back(place);
                 }
                 (None, None) => {
-                    if !queues.found_first(place, hash) {
-                        queues.found(place, hash);
+                    if !queues.begin_first(place, hash) {
+                        queues.begin(place, hash);
                     }
                     keys.insert(place, key);
                     oracle.insert(key, VecDeque::from([place]));
