@@ -13,7 +13,7 @@ pub(crate) mod query;
 pub(crate) mod scripts;
 pub(crate) mod shared;
 
-use super::Ttl;
+use super::ttl::Ttl;
 use entry::{AcquireTail, Entry, encode_decimal_bulk};
 use scripts::Script;
 

@@ -7,7 +7,8 @@
 //! Every command and script compares whole values, so a label changes nothing of who excludes whom: clients
 //! of earlier versions and of other libraries see a value that is not theirs.
 
-use super::{InputError, Token};
+use super::input_error::InputError;
+use super::token::Token;
 use crate::limits;
 
 /// Separator of token and label. No text has it, so a value of another library is not taken apart.

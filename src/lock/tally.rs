@@ -1,6 +1,6 @@
 //! Votes in, verdict out: the quorum table and the earliest moment at which an outcome is fixed.
 
-use super::MasterSet;
+use super::master_set::MasterSet;
 use crate::mutants::mutant;
 
 /// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is

@@ -5,7 +5,7 @@ use std::time::Duration;
 use memchr::memmem;
 
 use crate::limits;
-use crate::lock::{Failure, HolderTtl, Vote};
+use crate::lock::vote::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::resp::{Array, Reply};
 use crate::words::is_deceptive;

@@ -2,7 +2,8 @@
 
 use memchr::memchr;
 
-use crate::lock::{Token, encode_label, label_part_size};
+use crate::lock::label::{encode_label, label_part_size};
+use crate::lock::token::Token;
 use crate::resp;
 
 const CRLF: &[u8] = b"\r\n";

@@ -16,7 +16,7 @@ use super::answer::{WrongShape, failure};
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
 use super::scripts::{FENCED_ACQUIRE, Script};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
-use crate::lock::{Failure, HolderTtl};
+use crate::lock::vote::{Failure, HolderTtl};
 use crate::mutants::mutant;
 use crate::resp::{Array, Reply};
 use std::time::Duration;

@@ -25,7 +25,9 @@ use super::scripts::{
     SHARED_RELEASE_SERVE, SWAP_PARKED, Script, UNPARK,
 };
 use crate::lock::fencing::{FENCE_NAME, Window};
-use crate::lock::{Failure, HolderTtl, Ttl, label_in};
+use crate::lock::label::label_in;
+use crate::lock::ttl::Ttl;
+use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::{self, Array, Reply};
 
 /// Part of a queue's key between the prefix and the lock's name: no lock may have a name that starts like

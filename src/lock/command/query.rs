@@ -7,7 +7,7 @@
 
 use super::answer::{WrongShape, failure, holder_ttl, is_wrong_type};
 use crate::limits;
-use crate::lock::{Failure, HolderTtl};
+use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::Reply;
 
 /// `PTTL key`, with a key from [`super::entry::Entry::key`]: what is left of the holder's time.

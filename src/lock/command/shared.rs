@@ -17,7 +17,7 @@
 use super::answer::{WrongShape, failure};
 use super::entry::{Entry, encode_decimal_bulk};
 use super::scripts::{SHARED_EXTEND, Script};
-use crate::lock::{Failure, HolderTtl, Vote};
+use crate::lock::vote::{Failure, HolderTtl, Vote};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 use std::time::Duration;

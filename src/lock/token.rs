@@ -1,0 +1,53 @@
+//! The value of a lock on the masters.
+
+use std::fmt;
+
+use rand::Rng;
+
+use crate::mutants::mutant;
+
+/// Random value that names a lock's holder on the masters: 20 bytes, new for every attempt.
+///
+/// It makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
+/// Treat it as a secret among cooperating processes: a process that knows it can release the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub(super) [u8; Self::SIZE]);
+
+impl Token {
+    /// Number of bytes of a token: 20, as Redis's page on distributed locks proposes.
+    pub const SIZE: usize = 20;
+
+    /// Placeholder where no token was drawn yet; no master ever gets it.
+    pub(crate) const UNSET: Self = Self([0; Self::SIZE]);
+
+    /// Draws a token; the generator must be a cryptographic one.
+    #[inline]
+    pub(crate) fn random(rng: &mut impl Rng) -> Self {
+        if mutant!(ValueReused) {
+            return Self::UNSET;
+        }
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+        bytes[8..16].copy_from_slice(&rng.next_u64().to_le_bytes());
+        bytes[16..].copy_from_slice(&rng.next_u32().to_le_bytes());
+        Self(bytes)
+    }
+
+    /// Returns the bytes as the masters store them.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::SIZE] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
