@@ -136,16 +136,13 @@ fn a_reentrant_lock_is_refused(fleet: &Fleet) {
                 }
             });
         }
-        let forked = catch_unwind(AssertUnwindSafe(|| {
-            for _ in 0..RACE_COUNT {
-                in_child("a reentrant lock", || {
-                    let (first, second) = holds.take().expect("it has them");
-                    reentrant_refused_in_child(&lock, first, second);
-                });
-            }
-        }));
-        is_over.store(true, Ordering::Relaxed);
-        forked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let _end = fleet::Until(&is_over);
+        for _ in 0..RACE_COUNT {
+            in_child("a reentrant lock", || {
+                let (first, second) = holds.take().expect("it has them");
+                reentrant_refused_in_child(&lock, first, second);
+            });
+        }
     });
     let (first, second) = holds.expect("the children have copies");
     drop(first);

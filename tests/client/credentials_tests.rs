@@ -11,7 +11,7 @@ use redlatch::error::{CredentialsError, ProviderError};
 use redlatch::status::{MasterState, Warning};
 use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event, Redlock};
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config,
 };
@@ -139,6 +139,7 @@ fn a_password_changes_under_load_and_no_lock_is_lost() {
     let guard = clients[0].lock("kept").ttl(TTL).auto_extend(NEVER).wait(PATIENCE).acquire().expect("free");
     let (is_over, turns, inside) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
+        let _end = Until(&is_over);
         for index in 0..6 {
             let (client, is_over, turns, inside) = (&clients[index % 2], &is_over, &turns, &inside);
             scope.spawn(move || {
@@ -162,7 +163,6 @@ fn a_password_changes_under_load_and_no_lock_is_lost() {
             let turns_before = turns.load(Ordering::SeqCst);
             eventually(PATIENCE, "the load goes on", || turns.load(Ordering::SeqCst) > turns_before + 20);
         }
-        is_over.store(true, Ordering::SeqCst);
     });
     assert!(guard.is_valid());
     guard.release().expect("confirmed");

@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard, ReleaseError, limits};
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{PATIENCE, await_no_keys, block_on, config, drive_on_tokio};
 use crate::proxy::Proxy;
 
@@ -306,8 +306,9 @@ fn withstand(is_driven: bool) {
     };
     thread::scope(|scope| {
         let hammering = scope.spawn(|| hammer(&stress, is_driven));
+        let end = Until(&stress.is_over);
         harm(&mut fleet, &proxies, limit);
-        stress.is_over.store(true, Ordering::SeqCst);
+        drop(end);
         let given_up = Instant::now() + PATIENCE;
         while !hammering.is_finished() {
             if Instant::now() >= given_up {

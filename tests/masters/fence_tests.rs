@@ -11,7 +11,7 @@ use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, Config, HeldLocks, Lease, Redlock};
 
-use crate::fleet::{Fleet, Place, Raw, eventually};
+use crate::fleet::{Fleet, Place, Raw, Until, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
 use crate::proxy::Proxy;
 use crate::valkey_tests::valkey_9;
@@ -66,6 +66,7 @@ fn tokens_rise_through_kills_stops_and_pauses() {
     let (held, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let count = |held: &Mutex<Vec<Held>>| held.lock().expect("no panic").len();
     thread::scope(|scope| {
+        let _end = Until(&is_over);
         for _ in 0..3 {
             scope.spawn(|| contend(&urls, &held, &is_over));
         }
@@ -84,7 +85,6 @@ fn tokens_rise_through_kills_stops_and_pauses() {
             // The next one that forgets is not to be one too many.
             thread::sleep(Duration::from_millis(2_200));
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     assert_rising(held.into_inner().expect("no panic"));
 }

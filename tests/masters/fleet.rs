@@ -13,6 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::testing::{self, Server};
@@ -237,6 +238,15 @@ fn reset() -> &'static [&'static str] {
         tried.is_ok_and(|status| status.success())
     });
     if *CAN_RESET { &RESET } else { &[] }
+}
+
+/// At its end the flag is true, also if that is a panic: a scope waits for threads that look at it.
+pub(crate) struct Until<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Waits for something to become true; panics with `what` if it does not within `patience`.
