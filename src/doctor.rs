@@ -20,6 +20,7 @@
 //! A finding is a value, so a caller can match on [`Problem`], and compare by its stable
 //! [code](Problem::code).
 
+pub(crate) mod diagnosis;
 pub(crate) mod facts;
 mod finding;
 mod judge;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::driver::ConnectError;
-use facts::diagnose;
+use diagnosis::diagnose;
 
 pub use finding::{Finding, Problem, Severity};
 

@@ -191,7 +191,10 @@ pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle};
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
-    pub use crate::doctor::facts::{Diagnosis, ExaminedMaster, Facts, diagnose};
+    pub use crate::doctor::{
+        diagnosis::{Diagnosis, diagnose},
+        facts::{ExaminedMaster, Facts},
+    };
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};

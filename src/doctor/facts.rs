@@ -11,18 +11,7 @@ use crate::driver::probe::{Answer, Probe, ProbeError, each};
 use crate::engine::{info_field, mark_key, observed_by_mark};
 use crate::lock::command::answer::error_text;
 
-use super::finding::Finding;
-use super::judge::judge;
-use super::rights::{Trial, trial_key, trials};
-
-/// Result of an examination.
-#[derive(Debug, Clone)]
-pub struct Diagnosis {
-    /// Each master with its facts, in the order of the configuration.
-    pub masters: Vec<ExaminedMaster>,
-    /// Findings, the most severe first.
-    pub findings: Vec<Finding>,
-}
+use super::rights::{Rights, Trial, trial_key, trials};
 
 /// One master of the configuration, and what the examination found out about it.
 #[derive(Debug, Clone)]
@@ -114,21 +103,6 @@ pub struct Settings {
     pub skips_fsync_on_rewrite: Option<bool>,
 }
 
-/// Rights of the login, found by commands that change nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rights {
-    /// Name of the user; `default` for a login without a name.
-    pub user: Box<str>,
-    /// Commands that the user may not run, as an ACL names them.
-    pub denied: Vec<&'static str>,
-    /// Commands that the server does not know.
-    pub unknown: Vec<&'static str>,
-    /// Whether a key behind the prefix is out of its reach.
-    pub lacks_keys: bool,
-    /// Whether a channel behind the prefix is out of its reach.
-    pub lacks_channels: bool,
-}
-
 impl Facts {
     /// Returns whether every write is on disk before it is answered.
     #[must_use]
@@ -154,18 +128,16 @@ const CLOCK_READING_COUNT: usize = 5;
 /// The sections of `INFO` that are asked for.
 const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persistence", "cluster"];
 
-/// Examines the masters of a configuration; see [`super::examine`].
+/// Asks each master, all at the same time, for `limit` at most.
 ///
 /// # Errors
 /// As [`super::examine`].
-pub fn diagnose(config: &Config, limit: Duration) -> Result<Diagnosis, ConnectError> {
+pub(super) fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;
     let answers = each(config, limit, move |probe, _| gather(probe, &settings, time))?;
     let names = config.labels.iter().cloned();
-    let masters: Vec<_> = names.zip(answers).map(|(name, facts)| ExaminedMaster { name, facts }).collect();
-    let findings = judge(config, &masters);
-    Ok(Diagnosis { masters, findings })
+    Ok(names.zip(answers).map(|(name, facts)| ExaminedMaster { name, facts }).collect())
 }
 
 /// Asks for everything. Round trips are measured for `time` at most.

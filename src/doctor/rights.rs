@@ -4,7 +4,20 @@ use crate::config::Config;
 use crate::driver::probe::Answer;
 use crate::lock::PROBE_NAME;
 
-use super::facts::Rights;
+/// Rights of the login, found by commands that change nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rights {
+    /// Name of the user; `default` for a login without a name.
+    pub user: Box<str>,
+    /// Commands that the user may not run, as an ACL names them.
+    pub denied: Vec<&'static str>,
+    /// Commands that the server does not know.
+    pub unknown: Vec<&'static str>,
+    /// Whether a key behind the prefix is out of its reach.
+    pub lacks_keys: bool,
+    /// Whether a channel behind the prefix is out of its reach.
+    pub lacks_channels: bool,
+}
 
 /// Part of the client that needs rights of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

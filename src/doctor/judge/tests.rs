@@ -1,5 +1,6 @@
 use super::*;
-use crate::doctor::facts::{ClockOffset, PingTimes, Rights, ServerFacts, Settings};
+use crate::doctor::facts::{ClockOffset, PingTimes, ServerFacts, Settings};
+use crate::doctor::rights::Rights;
 use crate::words::rules::broken_rule;
 
 /// A master of a healthy fleet.
