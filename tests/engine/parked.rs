@@ -170,6 +170,22 @@ fn a_long_ttl_is_rung_and_asks_again() {
 }
 
 #[test]
+fn a_master_that_rings_late_has_the_key() {
+    let mut rig = rig_with_other(3);
+    let lock = rig.acquire_with("a", Options::new().ttl(ms(20_000)).wait(ms(60_000)));
+    rig.run_for(ms(100));
+    (0..2).for_each(|index| free(&mut rig, index));
+    rig.run_for(ms(50));
+    granted(&mut rig);
+    assert_eq!(rig.engine.margin(lock), 0, "another has it on the third");
+    free(&mut rig, 2);
+    rig.run_for(ms(1));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.release(lock, false);
+    check_nothing_left(&mut rig);
+}
+
+#[test]
 fn too_little_validity_begins_another_round_at_once() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting().min_validity(ms(9800)));

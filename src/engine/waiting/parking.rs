@@ -64,6 +64,8 @@ pub(crate) struct Parked {
     replaced: Vec<(MasterId, Id)>,
     /// Masters that owe the answer to it. No later park goes to them before.
     pub(crate) owing: MasterSet,
+    /// Masters that rang: they do not serve its entry.
+    rung: MasterSet,
     /// When a master was last sent it: within a stay from then on its entry may be there.
     sent_at: Instant,
     /// Whether it became a lock.
@@ -78,14 +80,21 @@ impl Parked {
             at_us: Vec::with_capacity(master_count),
             replaced: Vec::new(),
             owing: MasterSet::EMPTY,
+            rung: MasterSet::EMPTY,
             sent_at: now,
             was_held: false,
         }
     }
 
-    /// Whether its entry may stand on a master, or its park still come there in time.
-    pub(crate) fn may_stand(&self, now: Instant, master: MasterId, drift: Drift) -> bool {
-        self.masters.contains(master) && now < self.sent_at + limits::STAY + drift.of(limits::STAY)
+    /// Whether a master may serve its entry, or its park still come there in time.
+    pub(crate) fn may_be_served(&self, now: Instant, master: MasterId, drift: Drift) -> bool {
+        let is_there = now < self.sent_at + limits::STAY + drift.of(limits::STAY);
+        is_there && self.masters.without(self.rung).contains(master)
+    }
+
+    /// A master rings for it, and only for its next round would write the key.
+    pub(crate) fn note_rung(&mut self, master: MasterId) {
+        self.rung.insert(master);
     }
 
     /// The claims that it was to replace, on masters that have not answered.

@@ -408,12 +408,16 @@ pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> b
     true
 }
 
-/// A master rings for a round.
+/// A master rings for a round. If the lock is held by now, it has the key by a `SET`.
 pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return Step::Done };
     let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
-    let Some(parking) = &mut op.parking else { return Step::Done };
+    let Some(parking) = &mut op.parking else {
+        locks.claims.get_mut(claim_id).parked_mut().note_rung(master);
+        hold::repair_op(core, master, id);
+        return Step::Done;
+    };
     parking.note_ring(ground.now, master, fleet.quorum, fleet.round_trip());
     ground.stats.notified += 1;
     locks.arm(ground, id);
