@@ -4,6 +4,7 @@ pub(super) mod acquire;
 pub(super) mod claim;
 pub(super) mod counting;
 pub(super) mod deny;
+pub(super) mod doubts;
 pub(super) mod fence;
 pub(super) mod hold;
 pub(super) mod kind;

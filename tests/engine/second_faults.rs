@@ -143,10 +143,51 @@ fn a_server_that_is_back_is_released_though_another_had_no_key() {
     rig.release(lock, false);
     lead_to(&mut rig, "another", Default::default());
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 1));
+    // That one is restarted, which ends it and not the first.
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    let now = rig.now;
+    rig.masters[0].restart("a third", now);
+    rig.refuse(0, false);
+    rig.run_for(ms(1000));
+    assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 1));
     rig.refuse(0, true);
     rig.reset_conn(0);
     lead_to(&mut rig, "the first", keys);
     assert_eq!(rig.holder_count("a"), 0, "the first is released, too");
+}
+
+/// A copy of the key is deleted on another server, which took the place of the first.
+#[test]
+fn a_copy_that_is_deleted_proves_nothing_about_the_first() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let lock = hold(&mut rig);
+    let keys = rig.masters[0].keys().clone();
+    for name in ["a copy", "the first"] {
+        rig.refuse(0, true);
+        rig.reset_conn(0);
+        rig.release(lock, false);
+        let now = rig.now;
+        rig.masters[0].restart(name, now - ms(3_600_000));
+        rig.masters[0].load_keys(keys.clone());
+        rig.refuse(0, false);
+        rig.run_for(ms(1000));
+        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 1), "{name}");
+    }
+}
+
+/// The answer that asks for the script comes when the lock is over.
+#[test]
+fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stall_replies(0);
+    let lock = rig.acquire_with("a", Options::new().ttl(ms(1000)).shared());
+    granted(&mut rig);
+    rig.run_for(ms(1100));
+    rig.end_stall(0);
+    rig.run_for(ms(100));
+    assert!(!rig.masters[0].is_taken(rig.now, b"a"));
+    rig.release(lock, false);
 }
 
 /// A silent master owes an answer to a reader's first attempt. It is heard again by another lock's answer and

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::doubts::Doubts;
 use super::kind::Kind;
 use super::leaving::Leaving;
 use super::slab::Id;
@@ -68,40 +69,6 @@ struct SentTtls {
     longest_ms: u32,
     /// The shortest one that an extension ever had.
     shortest_ms: u32,
-}
-
-/// Masters of which it is not sure what they have carried out, or will.
-#[derive(Debug)]
-pub(crate) struct Doubts {
-    /// Their answer to the `SET` showed that it had been carried out there before. It is sent to each master
-    /// once, so another address leads to the same server. They are released as all others, and never vote.
-    pub(crate) twins: MasterSet,
-    /// Their connection broke before they answered the `SET`, or another process may answer for them than the
-    /// one that did: the key may be there after any release.
-    pub(crate) connection_lost: MasterSet,
-    /// They were sent another `SET`: where the first was refused the key may live all the same, and where it
-    /// may still be carried out, one key that was deleted does not show which of the two it was.
-    pub(crate) sent_again: MasterSet,
-    /// They no longer had the key when they were last asked, and were sent no other `SET` since.
-    gone: MasterSet,
-    /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
-    pub(crate) owes_repair: MasterSet,
-    /// They owe an answer to an extension.
-    pub(crate) owes_extension: MasterSet,
-    /// Their connection broke while they did: it may still be carried out there, after any other.
-    lost_extension: MasterSet,
-}
-
-impl Doubts {
-    const NONE: Self = Self {
-        twins: MasterSet::EMPTY,
-        connection_lost: MasterSet::EMPTY,
-        sent_again: MasterSet::EMPTY,
-        gone: MasterSet::EMPTY,
-        owes_repair: MasterSet::EMPTY,
-        owes_extension: MasterSet::EMPTY,
-        lost_extension: MasterSet::EMPTY,
-    };
 }
 
 pub(crate) const NO_RELEASE: &str = "the release has begun";
@@ -212,7 +179,7 @@ impl Claim {
         self.answer_limit = answer_limit;
     }
 
-    /// Records that a master is being sent this claim's token now: by a swap once more, or by a late park.
+    /// Records that a master is being sent this claim's token now: by a late park, or by a script once more.
     pub(crate) const fn note_sent(&mut self, now: Instant) {
         self.sent.last_at = now;
     }
@@ -373,15 +340,9 @@ impl Claim {
     /// out any more.
     pub(crate) fn note_restart(&mut self, master: MasterId, has_ended: bool) {
         self.tally.granted.remove(master);
-        self.doubts.gone.remove(master);
-        if has_ended {
-            if let Some(parked) = &mut self.parked {
-                parked.masters.remove(master);
-            }
-            self.doubts.connection_lost.remove(master);
-            self.doubts.lost_extension.remove(master);
-        } else if self.asked.contains(master) && self.parked.is_none() {
-            self.doubts.connection_lost.insert(master);
+        let is_certain = self.doubts.note_restart(master, self.asked, has_ended);
+        if let Some(parked) = self.parked.as_mut().filter(|_| is_certain) {
+            parked.masters.remove(master);
         }
     }
 
@@ -406,9 +367,7 @@ impl Claim {
     /// Records that masters were sent the `SET` of a lock that is held.
     pub(crate) fn note_repair(&mut self, sent: MasterSet) {
         self.asked = self.asked.union(sent);
-        self.doubts.sent_again = self.doubts.sent_again.union(sent);
-        self.doubts.gone = self.doubts.gone.without(sent);
-        self.doubts.owes_repair = self.doubts.owes_repair.union(sent);
+        self.doubts.note_repair(sent);
     }
 
     /// Records that a master no longer has the key, by its answer to an extension.
@@ -530,15 +489,10 @@ impl Claim {
         }
     }
 
-    /// Masters where a deletion is no proof: of two `SET`s one was carried out, and the other may still come.
-    /// For a rest, an extension or another rest that may still come is enough.
+    /// Masters where a deletion is no proof ([`Doubts::unproven`]).
+    #[inline(always)]
     pub(crate) fn unproven(&self) -> MasterSet {
-        let mut unproven = self.doubts.sent_again.intersection(self.doubts.connection_lost);
-        if mutant!(DeletedIsProof) {
-            unproven = MasterSet::EMPTY;
-        }
-        let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
-        if is_rest { unproven.union(self.doubts.lost_extension) } else { unproven }
+        self.doubts.unproven(self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()))
     }
 
     pub(crate) fn failure(&self, master: MasterId) -> Option<&Failure> {

@@ -234,7 +234,8 @@ pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
         None if mutant!(RestWithoutEnd) && claim.leaving().is_some() => MasterSet::EMPTY,
         None => send_release(&mut masters.fleet, to, id, claim),
     };
-    let mut unproven = claim.unproven();
+    // A master is judged by what it was sent, until it is sent another.
+    let mut unproven = claim.unproven().union(claim.release_mut().unproven.intersection(under_way));
     if rest.is_some() && !is_in_time && !mutant!(LateRestCounts) {
         // Their rest was sent too early for an answer to come in time.
         unproven = unproven.union(under_way);

@@ -79,11 +79,12 @@ fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet
             // An extension that has given way to a later one, to a release or to a rest may not come
             // behind it, with an answer nobody expects.
             let op = locks.ops.find(id)?;
-            op.held().filter(|held| held.round == number)?;
-            let claim = locks.claims.get(op.claim);
+            op.held().filter(|held| held.round == number && ground.now < held.valid_until)?;
+            let claim = locks.claims.get_mut(op.claim);
             if claim.release.is_some() {
                 return None;
             }
+            claim.note_sent(ground.now);
             mode::send_extend(fleet, only, owed.whole(), claim, op.asked.ttl, Script::Text)
         }
         Verb::Repair => unreachable!("never by a digest"),
@@ -105,11 +106,12 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
 }
 
 /// An attempt once more, unless its release is on its way already, which it would come behind, or a repair,
-/// which does the same. The digest is enough behind the first one, which brings the script.
+/// which does the same, or its lock is over. The digest is enough behind the first one, which brings the
+/// script.
 fn send_whole_attempt(
     ground: &Ground,
     fleet: &mut Fleet,
-    locks: &Locks,
+    locks: &mut Locks,
     master: MasterId,
     owed: Owed,
     id: Id,
@@ -125,8 +127,13 @@ fn send_whole_attempt(
     if tag == Tag::Parked {
         return rounds::send_again(ground, fleet, locks, master, owed, id, script);
     }
-    let ttl = locks.ops.get(owner).asked.ttl;
-    mode::send_attempt(fleet, MasterSet::only(master), owed, claim, ttl, script)
+    let op = locks.ops.get(owner);
+    if op.held().is_some_and(|held| held.valid_until <= ground.now) {
+        return MasterSet::EMPTY;
+    }
+    let sent = mode::send_attempt(fleet, MasterSet::only(master), owed, claim, op.asked.ttl, script);
+    locks.claims.get_mut(id).note_sent(ground.now);
+    sent
 }
 
 /// Not if the one that it is handed to is being released by now: that release is on its way, and would be

@@ -257,7 +257,7 @@ fn encode(
 pub(crate) fn send_again(
     ground: &Ground,
     fleet: &mut Fleet,
-    locks: &Locks,
+    locks: &mut Locks,
     master: MasterId,
     owed: Owed,
     claim_id: Id,
@@ -269,8 +269,12 @@ pub(crate) fn send_again(
     if !is_running {
         return MasterSet::EMPTY;
     }
-    let before = parked.replaced(master).unwrap_or(Id::NOBODY);
-    encode(ground, fleet, locks, master, owed, parked.op, before, script)
+    let (op, before) = (parked.op, parked.replaced(master).unwrap_or(Id::NOBODY));
+    let sent = encode(ground, fleet, locks, master, owed, op, before, script);
+    let claim = locks.claims.get_mut(claim_id);
+    claim.note_sent(ground.now);
+    claim.parked_mut().note_sent(ground.now, master, None);
+    sent
 }
 
 /// A master did not know the script of a park, and it is not sent again: nothing of it stands there.
