@@ -1,5 +1,4 @@
-//! What is not known of the masters that a claim was sent to: which answers to its release prove that the key
-//! is gone there.
+//! Doubts about the masters of a claim: which answers to its release prove that the key is gone there.
 
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
