@@ -128,13 +128,18 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken,
-/// and forgotten if all went well; the thread may be in the midst of another panic that is none of ours.
-struct PanicGuard<'a>(&'a Shared);
+/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken. The
+/// thread may be in the midst of another panic that is none of ours.
+struct PanicGuard<'a> {
+    shared: &'a Shared,
+    panicked_before: bool,
+}
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        self.0.stop(PANICKED);
+        if thread::panicking() && !self.panicked_before {
+            self.shared.stop(PANICKED);
+        }
     }
 }
 
@@ -219,12 +224,11 @@ impl Shared {
 
     /// Does something with the lock held. An error if the client cannot be used.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Core) -> T) -> Result<T, Stopped> {
-        self.guarded(|| {
-            let mut core = self.enter()?;
-            let result = run(&mut core);
-            self.leave(core);
-            Ok(result)
-        })
+        let _guard = self.guard();
+        let mut core = self.enter()?;
+        let result = run(&mut core);
+        self.leave(core);
+        Ok(result)
     }
 
     /// Writes what is queued, as far as that needs no waiting, when a thread ends. The thread itself may have
@@ -281,12 +285,9 @@ impl Shared {
         why
     }
 
-    /// Does something that may lead; see [`PanicGuard`].
-    fn guarded<T>(&self, run: impl FnOnce() -> T) -> T {
-        let guard = PanicGuard(self);
-        let result = run();
-        std::mem::forget(guard);
-        result
+    /// Guards a call that takes the lock, and may lead; see [`PanicGuard`].
+    fn guard(&self) -> PanicGuard<'_> {
+        PanicGuard { shared: self, panicked_before: thread::panicking() }
     }
 
     /// Takes the lock for a thread that waits for an outcome of this kind.
@@ -301,11 +302,10 @@ impl Shared {
 
     /// Prepares a thread that polls as a task does, and waits between its polls.
     pub(super) fn begin_wait(&self, kind: OutcomeKind) -> Result<(), Stopped> {
-        self.guarded(|| {
-            let core = self.enter_to_wait(kind)?;
-            self.leave(core);
-            Ok(())
-        })
+        let _guard = self.guard();
+        let core = self.enter_to_wait(kind)?;
+        self.leave(core);
+        Ok(())
     }
 
     /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none.
@@ -314,14 +314,7 @@ impl Shared {
         kind: OutcomeKind,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
-        self.guarded(|| self.wait_guarded(kind, ask))
-    }
-
-    fn wait_guarded(
-        &self,
-        kind: OutcomeKind,
-        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
-    ) -> Result<Option<Outcome>, Stopped> {
+        let _guard = self.guard();
         let mut core = self.enter_to_wait(kind)?;
         core.background.is_favoured = false;
         let Some(completion) = ask(&mut core) else {
@@ -364,15 +357,7 @@ impl Shared {
         is_new: bool,
         ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
-        self.guarded(|| self.poll_guarded(waker, is_new, ask))
-    }
-
-    fn poll_guarded(
-        &self,
-        waker: &Waker,
-        is_new: bool,
-        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
-    ) -> Poll<Result<Option<Outcome>, Stopped>> {
+        let _guard = self.guard();
         // Also later on: in a fork no answer would ever come.
         if let Err(why) = self.process.check() {
             return Poll::Ready(Err(why));

@@ -53,8 +53,10 @@ impl Shared {
 
     pub(super) fn run_background(&self) {
         let mut seen_drop_count = 0;
+        let guard = self.guard();
         // All waiters have got the error, and all later callers will.
-        let _ = self.guarded(|| self.keep(&mut seen_drop_count));
+        let _ = self.keep(&mut seen_drop_count);
+        drop(guard);
         self.ended_waker.wake_by_ref();
         self.observing.iter().for_each(|observing| observing.end());
     }
@@ -90,8 +92,8 @@ impl Shared {
                 self.leave(self.lead(core, poller, None, is_done)?);
                 continue;
             }
-            let is_guarded = core.poller.is_none();
-            let look_at = core.look_at(if is_guarded { now } else { core.last_turn });
+            let is_led = core.poller.is_none();
+            let look_at = core.look_at(if is_led { now } else { core.last_turn });
             if (core.due().is_some_and(|at| at <= now) || look_at <= now)
                 && let Some(poller) = core.poller.take()
             {
@@ -184,20 +186,16 @@ impl Drive {
     /// # Errors
     /// [`DriveEnded`]; drop the drive then.
     pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
-        let due = self.shared.guarded(|| self.turn_guarded(waker)).ok_or(DriveEnded)?;
-        Ok(due.map(clock::to_std))
-    }
-
-    /// `None` if the client has ended.
-    fn turn_guarded(&self, waker: &Waker) -> Option<Option<Instant>> {
-        let mut core = self.shared.enter().ok().filter(|core| !core.is_closing)?;
-        let drive = core.background.drive.as_mut()?;
+        let _guard = self.shared.guard();
+        let mut core = self.shared.enter().ok().filter(|core| !core.is_closing).ok_or(DriveEnded)?;
+        let drive = core.background.drive.as_mut().ok_or(DriveEnded)?;
         // Dropped after the lock is given back, as all wakers are.
         let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
         core.background.sleeps_until = None;
         core.background.has_unsent = false;
         if let Some(poller) = core.poller.take() {
-            core = self.shared.lead(core, poller, Some(clock::now()), |_| false).ok()?;
+            let lead = self.shared.lead(core, poller, Some(clock::now()), |_| false);
+            core = lead.map_err(|_| DriveEnded)?;
         } else {
             // A thread leads, and may have read all before what this turn was for: it has the drive look
             // again.
@@ -206,7 +204,7 @@ impl Drive {
         let due = core.due();
         core.background.sleeps_until = Some(due);
         self.shared.leave(core);
-        Some(due)
+        Ok(due.map(clock::to_std))
     }
 }
 
