@@ -167,6 +167,19 @@ fn a_panic_under_the_lock_stops_all_at_once() {
     }
 }
 
+/// The others learn of it from the thread that panics: nobody else enters the client.
+#[cfg(unix)]
+#[test]
+fn a_panic_under_the_lock_of_a_driven_client_stops_all_at_once() {
+    all_others_get_an_error(false, |client| {
+        // Neither turned, so that it finds nothing out, nor dropped.
+        std::mem::forget(client.drive().expect("a descriptor"));
+        let its = client.clone();
+        let user = thread::spawn(move || its.shared().with(|_| resume_unwind(Box::new("struck"))));
+        drop(user.join());
+    });
+}
+
 #[cfg(unix)]
 #[test]
 fn a_panic_of_a_drive_stops_all() {
