@@ -7,7 +7,6 @@ mod guard;
 mod handle;
 pub mod holds;
 mod inspect;
-mod parker;
 mod pending;
 mod reentrant;
 mod relay;
@@ -15,6 +14,7 @@ mod request;
 mod set;
 pub mod set_acquisition;
 mod shared;
+mod sleeper;
 
 pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};

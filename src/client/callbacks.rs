@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread;
 
-use super::parker::Parker;
+use super::sleeper::Sleeper;
 use crate::caught::caught;
 use crate::engine::Engine;
 use crate::event::{Event, Observer};
@@ -104,7 +104,7 @@ const TAKEN_COUNT_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Observing {
     observer: Observer,
-    parker: Arc<Parker>,
+    sleeper: Arc<Sleeper>,
     waker: Waker,
     /// Whether its thread will look for events. Changed with the lock held.
     is_awake: AtomicBool,
@@ -114,8 +114,8 @@ pub(super) struct Observing {
 impl Observing {
     /// Its thread is about to start.
     pub(super) fn new(observer: Observer) -> Self {
-        let (parker, waker) = Parker::pair();
-        Self { observer, parker, waker, is_awake: AtomicBool::new(true), has_ended: AtomicBool::new(false) }
+        let (sleeper, waker) = Sleeper::pair();
+        Self { observer, sleeper, waker, is_awake: AtomicBool::new(true), has_ended: AtomicBool::new(false) }
     }
 
     /// Has the events of the engine reported; to be called with the lock held.
@@ -142,8 +142,8 @@ impl Observing {
     }
 
     /// Sleeps until there are events, or will be no more.
-    pub(super) fn park(&self) {
-        self.parker.park(None);
+    pub(super) fn sleep(&self) {
+        self.sleeper.sleep(None);
     }
 
     /// No further events come; the thread ends when it has reported those that wait.

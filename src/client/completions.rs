@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::parker::Thread;
 use super::relay::Relay;
+use super::sleeper::Thread;
 use crate::engine::{Engine, OpId, Outcome, Request};
 use crate::mutants::mutant;
 

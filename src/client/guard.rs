@@ -12,7 +12,7 @@ use super::completions::{Audience, LossToken, OutcomeKind};
 use super::handle::Client;
 use super::pending::{Ask, Pending, submit_all};
 use super::shared::background::note_drop;
-use super::shared::{Core, Shared, Stopped};
+use super::shared::{Inner, Shared, Stopped};
 use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError};
@@ -121,7 +121,7 @@ impl Guard {
     /// without harm.
     #[must_use]
     pub fn margin(&self) -> usize {
-        self.client.shared().peek(|core| core.driver.engine.margin(self.lock)).unwrap_or(0)
+        self.client.shared().peek(|inner| inner.driver.engine.margin(self.lock)).unwrap_or(0)
     }
 
     /// Returns the client that holds the lock.
@@ -204,10 +204,10 @@ impl Guard {
     /// [`LeaveError`]. A lost lock is released as if dropped.
     pub fn leave(mut self) -> Result<(), LeaveError> {
         let client = self.client.clone();
-        let left = client.shared().with(|core| {
-            core.driver.engine.leave(clock::now(), self.lock)?;
-            self.disarm(core);
-            core.deliver();
+        let left = client.shared().with(|inner| {
+            inner.driver.engine.leave(clock::now(), self.lock)?;
+            self.disarm(inner);
+            inner.deliver();
             Ok(())
         });
         left.map_err(LeaveError::Stopped)?
@@ -246,10 +246,10 @@ impl Guard {
     }
 
     /// The lock is being released: nothing is left for the drop to do, and nobody is notified of its loss.
-    pub(super) fn disarm(&mut self, core: &mut Core) {
+    pub(super) fn disarm(&mut self, inner: &mut Inner) {
         self.is_armed = false;
-        core.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
-        self.loss_wakers = core.completions.end_loss_listeners(self.lock);
+        inner.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
+        self.loss_wakers = inner.completions.end_loss_listeners(self.lock);
     }
 }
 
@@ -259,7 +259,7 @@ impl Drop for Guard {
             return;
         }
         let name = std::mem::replace(&mut self.resource, HeldName::NONE);
-        let released = self.client.shared().with(|core| core.release_dropped(self.lock, name));
+        let released = self.client.shared().with(|inner| inner.release_dropped(self.lock, name));
         drop(released);
         note_drop(self.client.shared());
     }
@@ -286,7 +286,7 @@ pub(super) fn on_lost(
 
 /// Until when a lock of this client's is valid; `None` if it is over or cannot be looked at.
 pub(super) fn valid_until(client: &Client, lock: OpId) -> Option<Instant> {
-    client.shared().peek(|core| core.driver.engine.valid_until(lock)).flatten()
+    client.shared().peek(|inner| inner.driver.engine.valid_until(lock)).flatten()
 }
 
 /// Whether the loss of a lock will be reported.
@@ -306,12 +306,12 @@ fn notify_loss(
     waker: &Waker,
     audience: Audience,
 ) -> Listening {
-    let listening = shared.with(|core| {
-        core.driver.engine.valid_until(lock)?;
-        let listening = core.completions.notify_loss(lock, loss_token, waker, audience);
-        let _ = core.submit(Request::NotifyLoss { lock });
-        core.deliver();
-        core.wake_late_leader();
+    let listening = shared.with(|inner| {
+        inner.driver.engine.valid_until(lock)?;
+        let listening = inner.completions.notify_loss(lock, loss_token, waker, audience);
+        let _ = inner.submit(Request::NotifyLoss { lock });
+        inner.deliver();
+        inner.wake_late_leader();
         Some(listening)
     });
     match listening {
@@ -347,8 +347,8 @@ impl Future for Lost {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LockEnd> {
         let lock = self.lock;
-        let end = self.client.shared().peek(|core| {
-            let engine = &core.driver.engine;
+        let end = self.client.shared().peek(|inner| {
+            let engine = &inner.driver.engine;
             match engine.valid_until(lock) {
                 None => Some(LockEnd::Released),
                 Some(_) => engine.is_losing(clock::now(), lock).then_some(LockEnd::Lost),
@@ -371,7 +371,9 @@ impl Future for Lost {
 impl Drop for Lost {
     fn drop(&mut self) {
         if let Some(loss_token) = self.loss_token {
-            drop(self.client.shared().with(|core| core.completions.end_loss_listener(self.lock, loss_token)));
+            drop(
+                self.client.shared().with(|inner| inner.completions.end_loss_listener(self.lock, loss_token)),
+            );
         }
     }
 }
@@ -479,16 +481,16 @@ impl Ask for ExtendCall<'_> {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ExtendError> {
-        core.deliver();
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ExtendError> {
+        inner.deliver();
         // An answer is for one hold: that of another one is to come.
-        if core.completions.is_expected(self.lock) {
+        if inner.completions.is_expected(self.lock) {
             return Err(ExtendError::Busy);
         }
-        if !core.driver.engine.has(self.lock) {
+        if !inner.driver.engine.has(self.lock) {
             return Err(ExtendError::NotHeld);
         }
-        let op = core.submit(Request::Extend { lock: self.lock, ttl: self.ttl });
+        let op = inner.submit(Request::Extend { lock: self.lock, ttl: self.ttl });
         Ok((op.map_err(|_| ExtendError::NotHeld)?, ()))
     }
 
@@ -512,12 +514,12 @@ impl Ask for Guard {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ReleaseError> {
-        self.disarm(core);
-        if !core.driver.engine.has(self.lock) {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ReleaseError> {
+        self.disarm(inner);
+        if !inner.driver.engine.has(self.lock) {
             return Err(ReleaseError::NotHeld);
         }
-        let op = core.submit(Request::Release { lock: self.lock, awaited: true });
+        let op = inner.submit(Request::Release { lock: self.lock, awaited: true });
         Ok((op.map_err(|_| ReleaseError::NotHeld)?, ()))
     }
 
@@ -547,16 +549,16 @@ impl Ask for LeaveCall {
         self.guard.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), LeaveError> {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), LeaveError> {
         let lock = self.guard.lock();
-        if !core.driver.engine.has(lock) {
-            self.guard.disarm(core);
+        if !inner.driver.engine.has(lock) {
+            self.guard.disarm(inner);
             return Err(LeaveError::NotHeld);
         }
-        let submitted = core.submit(Request::LeaveFor { lock, rest: self.rest });
+        let submitted = inner.submit(Request::LeaveFor { lock, rest: self.rest });
         // After an error the guard still has it, and its drop releases it.
-        if core.driver.engine.valid_until(lock).is_none() {
-            self.guard.disarm(core);
+        if inner.driver.engine.valid_until(lock).is_none() {
+            self.guard.disarm(inner);
         }
         Ok((submitted.map_err(|_| LeaveError::NotHeld)?, ()))
     }

@@ -13,7 +13,7 @@ use super::completions::OutcomeKind;
 use super::pending::{Ask, Pending};
 #[cfg(unix)]
 use super::shared::background::Drive;
-use super::shared::{Core, Shared, Stopped};
+use super::shared::{Inner, Shared, Stopped};
 use crate::caught::caught;
 use crate::clock;
 use crate::config::{Config, ConfigBuilder};
@@ -143,7 +143,7 @@ impl Client {
     /// has stopped, none in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
-        self.shared().peek(|core| core.driver.engine.health(clock::now()).masters).unwrap_or_default()
+        self.shared().peek(|inner| inner.driver.engine.health(clock::now()).masters).unwrap_or_default()
     }
 
     /// Returns whether the votes of a quorum of masters count now, how many more may fail, and the status of
@@ -158,8 +158,8 @@ impl Client {
     /// stopped.
     #[must_use]
     pub fn health(&self) -> Health {
-        let core = self.shared().enter();
-        core.map(|core| core.driver.engine.health(clock::now())).unwrap_or_default()
+        let inner = self.shared().enter();
+        inner.map(|inner| inner.driver.engine.health(clock::now())).unwrap_or_default()
     }
 
     /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
@@ -169,7 +169,7 @@ impl Client {
     /// for each lock.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared().peek(|core| core.driver.engine.stats(clock::now())).unwrap_or_default()
+        self.shared().peek(|inner| inner.driver.engine.stats(clock::now())).unwrap_or_default()
     }
 
     /// Returns for how long the machine was suspended since the first client of this process was made: the
@@ -244,15 +244,15 @@ impl Client {
     fn end_drain(&self, result: Result<usize, NotDrained>) -> usize {
         if let Ok(count) = result {
             // Without time nothing of it has been written yet.
-            let _ = self.shared().with(|core| {
-                core.flush();
-                core.is_drained = true;
+            let _ = self.shared().with(|inner| {
+                inner.flush();
+                inner.is_drained = true;
             });
             self.shared().stop("it was drained; open a new client");
             return count;
         }
         // A client that has stopped leaves its locks to their TTL; those of a fork are its parent's.
-        self.shared().peek(|core| core.driver.engine.claim_count()).unwrap_or_default()
+        self.shared().peek(|inner| inner.driver.engine.claim_count()).unwrap_or_default()
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -377,14 +377,14 @@ impl Ask for DrainCall {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), NotDrained> {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), NotDrained> {
         let request = Request::Drain { held: self.held, limit: self.limit };
         // Without room it has ended the acquisitions under way, and there is room now.
-        let again = |core: &mut Core| {
-            core.deliver();
-            core.submit(request)
+        let again = |inner: &mut Inner| {
+            inner.deliver();
+            inner.submit(request)
         };
-        let op = core.submit(request).or_else(|_| again(core)).map_err(|_: SubmitError| NotDrained)?;
+        let op = inner.submit(request).or_else(|_| again(inner)).map_err(|_: SubmitError| NotDrained)?;
         Ok((op, ()))
     }
 

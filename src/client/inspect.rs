@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::completions::OutcomeKind;
 use super::handle::Client;
 use super::pending::{Ask, Pending};
-use super::shared::{Core, Shared, Stopped};
+use super::shared::{Inner, Shared, Stopped};
 use crate::engine::{ForceUnlocked, Inspection, OpId, Outcome, Request};
 use crate::error::{ForceUnlockError, InspectError};
 use crate::lock::{LockName, Resource, quorum};
@@ -91,9 +91,9 @@ impl Ask for InspectCall<'_> {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), InspectError> {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), InspectError> {
         let resource = Resource::new(self.name.as_bytes())?;
-        Ok((core.submit(Request::Inspect { resource })?, ()))
+        Ok((inner.submit(Request::Inspect { resource })?, ()))
     }
 
     fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<Inspection, InspectError> {
@@ -121,9 +121,9 @@ impl Ask for ForceUnlockCall<'_> {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), ForceUnlockError> {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ForceUnlockError> {
         let resource = Resource::new(self.name.as_bytes())?;
-        Ok((core.submit(Request::ForceUnlock { resource })?, ()))
+        Ok((inner.submit(Request::ForceUnlock { resource })?, ()))
     }
 
     fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<ForceUnlocked, ForceUnlockError> {

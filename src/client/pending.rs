@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::completions::{CompletionToken, OutcomeKind};
-use super::parker::Parker;
 use super::shared::background::note_drop;
-use super::shared::{Core, Shared, Stopped};
+use super::shared::{Inner, Shared, Stopped};
+use super::sleeper::Sleeper;
 use crate::cancel::Registration;
 use crate::engine::{OpId, Outcome};
 
@@ -31,7 +31,7 @@ pub(super) trait Ask {
     fn shared(&self) -> &Arc<Shared>;
 
     /// Has the engine take the request.
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, Self::Submitted), Self::Error>;
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, Self::Submitted), Self::Error>;
 
     fn answer(
         &mut self,
@@ -71,21 +71,21 @@ impl<A: Ask> Pending<A> {
     }
 
     /// Submits without waiting; the caller sees to it that the request is written.
-    pub(super) fn submit(&mut self, core: &mut Core) {
-        self.state = match self.ask.submit(core) {
-            Ok((op, submitted)) => PendingState::Waiting(core.completions.expect(op, A::OUTCOME), submitted),
+    pub(super) fn submit(&mut self, inner: &mut Inner) {
+        self.state = match self.ask.submit(inner) {
+            Ok((op, submitted)) => PendingState::Waiting(inner.completions.expect(op, A::OUTCOME), submitted),
             Err(error) => PendingState::Refused(error),
         };
         // An answer that is there at once frees the operation's place, which the next request of a batch may
         // take.
-        core.deliver();
+        inner.deliver();
     }
 
     /// The token of the answer; submits the request if that was not done yet. `None` if there will be no
     /// answer.
-    fn completion(&mut self, core: &mut Core) -> Option<CompletionToken> {
+    fn completion(&mut self, inner: &mut Inner) -> Option<CompletionToken> {
         if let PendingState::Idle = self.state {
-            self.submit(core);
+            self.submit(inner);
         }
         match self.state {
             PendingState::Waiting(completion, _) => Some(completion),
@@ -109,10 +109,10 @@ impl<A: Ask> Pending<A> {
         let is_new = matches!(self.state, PendingState::Idle);
         // A task may have waited for it before; its waker is dropped after the lock is given back.
         let mut replaced = None;
-        let outcome = shared.wait(A::OUTCOME, |core| {
-            let completion = self.completion(core)?;
+        let outcome = shared.wait(A::OUTCOME, |inner| {
+            let completion = self.completion(inner)?;
             if !is_new {
-                replaced = core.completions.stop_waiting(completion);
+                replaced = inner.completions.stop_waiting(completion);
             }
             Some(completion)
         });
@@ -123,12 +123,12 @@ impl<A: Ask> Pending<A> {
     /// Waits as a task does: the handle wakes this thread, too.
     fn wait_cancellable(&mut self) -> Result<A::Answer, A::Error> {
         self.ask.shared().begin_wait(A::OUTCOME).map_err(A::STOPPED)?;
-        let (parker, waker) = Parker::own();
+        let (sleeper, waker) = Sleeper::own();
         loop {
             if let Poll::Ready(result) = self.poll_with(&waker) {
                 return result;
             }
-            parker.park(None);
+            sleeper.sleep(None);
         }
     }
 
@@ -142,7 +142,7 @@ impl<A: Ask> Pending<A> {
         }
         let shared = self.ask.shared().clone();
         let is_new = matches!(self.state, PendingState::Idle);
-        let outcome = shared.poll(waker, is_new, |core| self.completion(core));
+        let outcome = shared.poll(waker, is_new, |inner| self.completion(inner));
         outcome.map(|outcome| self.finish(outcome))
     }
 
@@ -167,7 +167,7 @@ impl<A: Ask> Pending<A> {
         if let PendingState::Waiting(completion, _) = std::mem::replace(&mut self.state, PendingState::Over) {
             // A client that cannot be used has nothing to give up.
             let shared = self.ask.shared();
-            drop(shared.with(|core| core.abandon(completion)));
+            drop(shared.with(|inner| inner.abandon(completion)));
             note_drop(shared);
         }
     }
@@ -179,9 +179,9 @@ pub(super) fn submit_all<'b, A: Ask + 'b>(
     shared: &Arc<Shared>,
     batch: impl Iterator<Item = &'b mut Pending<A>>,
 ) {
-    let _ = shared.with(|core| {
-        batch.filter(|it| Arc::ptr_eq(it.ask.shared(), shared)).for_each(|it| it.submit(core));
-        core.write_batch();
+    let _ = shared.with(|inner| {
+        batch.filter(|it| Arc::ptr_eq(it.ask.shared(), shared)).for_each(|it| it.submit(inner));
+        inner.write_batch();
     });
 }
 

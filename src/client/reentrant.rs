@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use super::guard::{self, ExtendCall, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;
-use super::parker::Parker;
 use super::pending::{How, Pending};
 use super::request::LockRequest;
 use super::shared::{Shared, Stopped};
+use super::sleeper::Sleeper;
 use crate::clock;
 use crate::engine::{OpId, Released};
 use crate::error::{AcquireError, ExtendError, LockReentrantError, ReleaseError};
@@ -116,11 +116,11 @@ impl ReentrantLock {
     pub fn lock(&self) -> Result<ReentrantGuard, LockReentrantError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.join();
-        let (parker, waker) = Parker::own();
+        let (sleeper, waker) = Sleeper::own();
         loop {
             match self.owner.advance(&mut asking.caller, How::Thread, &waker) {
                 Poll::Ready(result) => return result.map(|()| ReentrantGuard::new(&self.owner)),
-                Poll::Pending => parker.park(None),
+                Poll::Pending => sleeper.sleep(None),
             };
         }
     }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::parker::Thread;
+use super::sleeper::Thread;
 
 /// Longest time that a task waits for another one to wake it, before the loop leader does: 1 ms, the shortest
 /// sleep of the event queue.

@@ -13,7 +13,7 @@ use super::completions::OutcomeKind;
 use super::guard::{Guard, HeldName};
 use super::handle::Client;
 use super::pending::{Ask, Pending, submit_all};
-use super::shared::{Core, Shared, Stopped};
+use super::shared::{Inner, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
@@ -190,14 +190,14 @@ impl Ask for LockRequest<'_> {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, Submitted), AcquireError> {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, Submitted), AcquireError> {
         let name = self.resource.as_bytes();
         let resource = Resource::new(&name)?;
         let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
-        let op = core.submit(Request::Acquire { resource, options: self.options, label })?;
-        let validity = core.driver.engine.validity(op);
+        let op = inner.submit(Request::Acquire { resource, options: self.options, label })?;
+        let validity = inner.driver.engine.validity(op);
         let name = match self.resource.shared() {
-            None => HeldName::Copied(core.take_name(name)),
+            None => HeldName::Copied(inner.take_name(name)),
             Some(name) => HeldName::Shared(name.clone()),
         };
         Ok((op, Submitted { at: clock::now(), name, validity }))
@@ -301,7 +301,7 @@ mod tests {
             let options = Options::new().wait(Duration::ZERO);
             let op = client
                 .shared()
-                .with(|core| core.submit(Request::Acquire { resource: name, options, label: None }));
+                .with(|inner| inner.submit(Request::Acquire { resource: name, options, label: None }));
             let op = op.expect("it goes on").expect("there is room");
             let grant = Grant {
                 token: Token::UNSET,

@@ -19,7 +19,7 @@ use super::handle::Client;
 use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::set_acquisition::{self, Failed, SetAcquisition, SetStep};
-use super::shared::{Core, Shared, Stopped};
+use super::shared::{Inner, Shared, Stopped};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{OpId, Outcome, Released, Request};
@@ -268,10 +268,10 @@ impl Ask for PauseCall {
         self.client.shared()
     }
 
-    fn submit(&mut self, core: &mut Core) -> Result<(OpId, ()), AcquireError> {
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), AcquireError> {
         let Self { attempts, took, limit, .. } = *self;
         let request = Request::Pause { attempts, took, limit };
-        Ok((core.submit(request).map_err(|_| AcquireError::Overloaded)?, ()))
+        Ok((inner.submit(request).map_err(|_| AcquireError::Overloaded)?, ()))
     }
 
     fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), AcquireError> {

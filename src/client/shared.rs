@@ -20,7 +20,7 @@
 //! who wait.
 
 pub(super) mod background;
-mod core;
+mod inner;
 
 use std::io;
 use std::iter;
@@ -31,7 +31,7 @@ use std::time::Instant;
 
 use super::callbacks::Observing;
 use super::completions::{CompletionToken, Completions, OutcomeKind};
-use super::parker::{Inside, Parker};
+use super::sleeper::{Inside, Sleeper};
 use crate::caught::caught;
 use crate::clock;
 use crate::driver::{Driver, Poller};
@@ -55,21 +55,21 @@ pub(super) type Stopped = Arc<str>;
 /// State that all handles of a client share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    core: Mutex<Core>,
+    inner: Mutex<Inner>,
     /// The process that has the background thread.
     pub(super) process: Process,
     observing: Option<Arc<Observing>>,
     /// The leader while it calls wakers.
     pub(super) waking: Inside,
-    background: Arc<Parker>,
+    background: Arc<Sleeper>,
     /// Woken when the background thread has ended.
-    ended: Arc<Parker>,
+    ended: Arc<Sleeper>,
     ended_waker: Waker,
 }
 
 /// State that is used with the lock held.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct Inner {
     pub(super) driver: Driver,
     pub(super) completions: Completions,
     /// `None` while somebody leads.
@@ -128,8 +128,8 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken. The
-/// thread may be in the midst of another panic that is none of ours.
+/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken.
+/// The thread may be in the midst of another panic that is none of ours.
 struct PanicGuard<'a> {
     shared: &'a Shared,
     panicked_before: bool,
@@ -164,10 +164,10 @@ impl Shared {
         poller: Poller,
         spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
     ) -> io::Result<Arc<Self>> {
-        let (background, waker) = Parker::pair();
-        let (ended, ended_waker) = Parker::pair();
+        let (background, waker) = Sleeper::pair();
+        let (ended, ended_waker) = Sleeper::pair();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
-        let core = Core {
+        let inner = Inner {
             driver,
             completions: Completions::default(),
             poller: Some(poller),
@@ -190,7 +190,7 @@ impl Shared {
             is_drained: false,
         };
         let shared = Arc::new(Self {
-            core: Mutex::new(core),
+            inner: Mutex::new(inner),
             process: Process::own(),
             observing,
             waking: Inside::default(),
@@ -205,29 +205,29 @@ impl Shared {
         let its = shared.clone();
         let background = spawn("redlatch", Box::new(move || its.run_background()))
             .inspect_err(|_| shared.observing.iter().for_each(|it| it.end()))?;
-        shared.peek(|core| core.background.thread = Some(background.thread().id()));
+        shared.peek(|inner| inner.background.thread = Some(background.thread().id()));
         Ok(shared)
     }
 
     /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread,
     /// and its parent's connections.
-    pub(super) fn enter(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
+    pub(super) fn enter(&self) -> Result<MutexGuard<'_, Inner>, Stopped> {
         self.process.check()?;
         self.lock_unless_stopped()
     }
 
     /// Looks at something, also in a client that was stopped; `None` in a fork.
-    pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Core) -> T) -> Option<T> {
+    pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> Option<T> {
         self.process.check().ok()?;
         Some(look(&mut self.lock()))
     }
 
     /// Does something with the lock held. An error if the client cannot be used.
-    pub(super) fn with<T>(&self, run: impl FnOnce(&mut Core) -> T) -> Result<T, Stopped> {
+    pub(super) fn with<T>(&self, run: impl FnOnce(&mut Inner) -> T) -> Result<T, Stopped> {
         let _guard = self.guard();
-        let mut core = self.enter()?;
-        let result = run(&mut core);
-        self.leave(core);
+        let mut inner = self.enter()?;
+        let result = run(&mut inner);
+        self.leave(inner);
         Ok(result)
     }
 
@@ -242,44 +242,44 @@ impl Shared {
             thread::sleep(limits::DROP_LINGER);
         }
         // A client that cannot be used has nothing to write.
-        let _ = self.with(|core| {
-            core.flush();
-            core.wake_late_leader();
+        let _ = self.with(|inner| {
+            inner.flush();
+            inner.wake_late_leader();
         });
     }
 
     /// Whether some thread has the lock.
     fn is_locked(&self) -> bool {
-        matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
+        matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// The lock itself; for the files of the leader only. A panic with the lock held stops the client.
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(|poisoned| {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| {
             drop(poisoned);
             self.stop(PANICKED);
-            self.core.lock().unwrap_or_else(PoisonError::into_inner)
+            self.inner.lock().unwrap_or_else(PoisonError::into_inner)
         })
     }
 
-    fn lock_unless_stopped(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
-        let core = self.lock();
-        match &core.stopped {
+    fn lock_unless_stopped(&self) -> Result<MutexGuard<'_, Inner>, Stopped> {
+        let inner = self.lock();
+        match &inner.stopped {
             Some(why) => Err(why.clone()),
-            None => Ok(core),
+            None => Ok(inner),
         }
     }
 
     /// Ends the client for all who wait and all who come.
     pub(super) fn stop(&self, why: &str) -> Stopped {
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = core.stopped.get_or_insert_with(|| why.into()).clone();
-        core.completions.give_up();
-        core.wake_leader();
-        let background = core.background.waker.clone();
-        let woken: Vec<_> = iter::from_fn(|| core.completions.pop_woken()).collect();
-        let drive = core.background.drive.take();
-        drop(core);
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = inner.stopped.get_or_insert_with(|| why.into()).clone();
+        inner.completions.give_up();
+        inner.wake_leader();
+        let background = inner.background.waker.clone();
+        let woken: Vec<_> = iter::from_fn(|| inner.completions.pop_woken()).collect();
+        let drive = inner.background.drive.take();
+        drop(inner);
         background.wake();
         wake_all(woken.into_iter().chain(drive));
         why
@@ -291,20 +291,20 @@ impl Shared {
     }
 
     /// Takes the lock for a thread that waits for an outcome of this kind.
-    fn enter_to_wait(&self, kind: OutcomeKind) -> Result<MutexGuard<'_, Core>, Stopped> {
+    fn enter_to_wait(&self, kind: OutcomeKind) -> Result<MutexGuard<'_, Inner>, Stopped> {
         self.waking.check_outside()?;
-        let core = self.enter()?;
+        let inner = self.enter()?;
         match kind {
-            OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain => Ok(core),
-            _ => self.revive(core),
+            OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Drain => Ok(inner),
+            _ => self.revive(inner),
         }
     }
 
     /// Prepares a thread that polls as a task does, and waits between its polls.
     pub(super) fn begin_wait(&self, kind: OutcomeKind) -> Result<(), Stopped> {
         let _guard = self.guard();
-        let core = self.enter_to_wait(kind)?;
-        self.leave(core);
+        let inner = self.enter_to_wait(kind)?;
+        self.leave(inner);
         Ok(())
     }
 
@@ -312,37 +312,37 @@ impl Shared {
     pub(super) fn wait(
         &self,
         kind: OutcomeKind,
-        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
+        ask: impl FnOnce(&mut Inner) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         let _guard = self.guard();
-        let mut core = self.enter_to_wait(kind)?;
-        core.background.is_favoured = false;
-        let Some(completion) = ask(&mut core) else {
-            self.leave(core);
+        let mut inner = self.enter_to_wait(kind)?;
+        inner.background.is_favoured = false;
+        let Some(completion) = ask(&mut inner) else {
+            self.leave(inner);
             return Ok(None);
         };
         loop {
-            if let Some(outcome) = core.completions.take(completion) {
-                self.leave(core);
+            if let Some(outcome) = inner.completions.take(completion) {
+                self.leave(inner);
                 return Ok(Some(outcome));
             }
-            if let Some(poller) = core.poller.take() {
-                core = self.lead(core, poller, None, |core| core.completions.is_done(completion))?;
+            if let Some(poller) = inner.poller.take() {
+                inner = self.lead(inner, poller, None, |inner| inner.completions.is_done(completion))?;
                 continue;
             }
-            core.write_beside_leader();
-            if core.completions.is_done(completion) {
+            inner.write_beside_leader();
+            if inner.completions.is_done(completion) {
                 continue;
             }
-            let (parker, waker) = Parker::own();
-            core.completions.wait_as_thread(completion, waker);
-            self.leave(core);
-            parker.park(None);
-            core = self.lock();
-            core.completions.stop_waiting(completion);
+            let (sleeper, waker) = Sleeper::own();
+            inner.completions.wait_as_thread(completion, waker);
+            self.leave(inner);
+            sleeper.sleep(None);
+            inner = self.lock();
+            inner.completions.stop_waiting(completion);
             // An outcome that came before the end of a drain is still handed out.
-            if let Some(why) = &core.stopped
-                && !(core.is_drained && core.completions.is_done(completion))
+            if let Some(why) = &inner.stopped
+                && !(inner.is_drained && inner.completions.is_done(completion))
             {
                 return Err(why.clone());
             }
@@ -355,36 +355,36 @@ impl Shared {
         &self,
         waker: &Waker,
         is_new: bool,
-        ask: impl FnOnce(&mut Core) -> Option<CompletionToken>,
+        ask: impl FnOnce(&mut Inner) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         let _guard = self.guard();
         // Also later on: in a fork no answer would ever come.
         if let Err(why) = self.process.check() {
             return Poll::Ready(Err(why));
         }
-        let mut core = self.lock();
-        if let Some(why) = core.stopped.as_ref().filter(|_| is_new || !core.is_drained) {
+        let mut inner = self.lock();
+        if let Some(why) = inner.stopped.as_ref().filter(|_| is_new || !inner.is_drained) {
             return Poll::Ready(Err(why.clone()));
         }
-        let Some(completion) = ask(&mut core) else {
-            self.leave(core);
+        let Some(completion) = ask(&mut inner) else {
+            self.leave(inner);
             return Poll::Ready(Ok(None));
         };
-        if let Some(outcome) = core.completions.take(completion) {
-            self.leave(core);
+        if let Some(outcome) = inner.completions.take(completion) {
+            self.leave(inner);
             return Poll::Ready(Ok(Some(outcome)));
         }
         // An outcome that came before the end of a drain is still handed out.
-        if let Some(why) = &core.stopped {
+        if let Some(why) = &inner.stopped {
             return Poll::Ready(Err(why.clone()));
         }
         // Dropped after the lock is given back, whatever it drops with itself.
-        let _replaced = core.completions.wait_as_task(completion, waker);
-        core.background.is_favoured = true;
+        let _replaced = inner.completions.wait_as_task(completion, waker);
+        inner.background.is_favoured = true;
         if is_new {
-            core.write_for_task();
+            inner.write_for_task();
         }
-        self.leave(core);
+        self.leave(inner);
         Poll::Pending
     }
 
@@ -392,122 +392,122 @@ impl Shared {
     /// back.
     fn lead<'a>(
         &'a self,
-        mut core: MutexGuard<'a, Core>,
+        mut inner: MutexGuard<'a, Inner>,
         mut poller: Poller,
         limit: Option<Instant>,
-        is_done: impl Fn(&Core) -> bool,
-    ) -> Result<MutexGuard<'a, Core>, Stopped> {
+        is_done: impl Fn(&Inner) -> bool,
+    ) -> Result<MutexGuard<'a, Inner>, Stopped> {
         loop {
-            core = self.wake_as_leader(core)?;
-            let due = core.begin_turn();
-            if is_done(&core) {
+            inner = self.wake_as_leader(inner)?;
+            let due = inner.begin_turn();
+            if is_done(&inner) {
                 break;
             }
-            self.notify_observer(&core);
-            if core.completions.wakes_as_leader() {
+            self.notify_observer(&inner);
+            if inner.completions.wakes_as_leader() {
                 continue;
             }
-            let until = earlier(earlier(due, core.completions.relay_until()), limit);
+            let until = earlier(earlier(due, inner.completions.relay_until()), limit);
             let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
-            core.sleep = Some(Sleep { until, is_woken: false });
-            drop(core);
+            inner.sleep = Some(Sleep { until, is_woken: false });
+            drop(inner);
             let slept = poller.wait(timeout);
-            core = self.lock_unless_stopped()?;
-            core.sleep = None;
+            inner = self.lock_unless_stopped()?;
+            inner.sleep = None;
             match slept {
-                Ok(is_whole) => core.end_turn(&poller, is_whole),
+                Ok(is_whole) => inner.end_turn(&poller, is_whole),
                 Err(error) => {
-                    drop(core);
+                    drop(inner);
                     return Err(self.stop(&format!("the event queue failed ({error}); open a new client")));
                 }
             }
-            if is_done(&core) || limit.is_some_and(|limit| limit <= clock::now()) {
+            if is_done(&inner) || limit.is_some_and(|limit| limit <= clock::now()) {
                 break;
             }
         }
-        core.poller = Some(poller);
-        Ok(core)
+        inner.poller = Some(poller);
+        Ok(inner)
     }
 
-    fn notify_observer(&self, core: &Core) {
+    fn notify_observer(&self, inner: &Inner) {
         if let Some(observing) = &self.observing {
-            observing.notify(&core.driver.engine);
+            observing.notify(&inner.driver.engine);
         }
     }
 
     /// Wakes the threads, and of the tasks as many as the loop leader wakes. A waker that waits for this
     /// client meanwhile gets an error.
-    fn wake_as_leader<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        if !core.completions.has_woken() {
-            return Ok(core);
+    fn wake_as_leader<'a>(&'a self, inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, Stopped> {
+        if !inner.completions.has_woken() {
+            return Ok(inner);
         }
         let now = clock::now();
-        self.waking.run(|| self.wake_others(core, |core| core.completions.pop_woken_as_leader(now)))
+        self.waking.run(|| self.wake_others(inner, |inner| inner.completions.pop_woken_as_leader(now)))
     }
 
     /// Wakes those whose outcome has come, without the lock.
     fn wake_others<'a>(
         &'a self,
-        mut core: MutexGuard<'a, Core>,
-        mut next: impl FnMut(&mut Core) -> Option<Waker>,
-    ) -> Result<MutexGuard<'a, Core>, Stopped> {
+        mut inner: MutexGuard<'a, Inner>,
+        mut next: impl FnMut(&mut Inner) -> Option<Waker>,
+    ) -> Result<MutexGuard<'a, Inner>, Stopped> {
         loop {
             let mut woken = [const { None }; WOKEN_COUNT];
-            for (place, waker) in woken.iter_mut().zip(iter::from_fn(|| next(&mut core))) {
+            for (place, waker) in woken.iter_mut().zip(iter::from_fn(|| next(&mut inner))) {
                 *place = Some(waker);
             }
             if woken[0].is_none() {
-                return Ok(core);
+                return Ok(inner);
             }
-            drop(core);
+            drop(inner);
             if !wake_all(woken.into_iter().flatten()) {
                 return Err(self.stop("a waker panicked; open a new client"));
             }
-            core = self.lock_unless_stopped()?;
+            inner = self.lock_unless_stopped()?;
         }
     }
 
     /// After an idle time servers may have closed connections; see [`crate::Redlock`], which does the same.
-    fn revive<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Stopped> {
-        let has_quorum = core.driver.engine.has_quorum();
-        if has_quorum && core.poller.is_none() {
-            return Ok(core);
+    fn revive<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, Stopped> {
+        let has_quorum = inner.driver.engine.has_quorum();
+        if has_quorum && inner.poller.is_none() {
+            return Ok(inner);
         }
         let now = clock::now();
-        let is_idle = now.saturating_duration_since(core.last_turn) >= limits::IDLE_MAX;
+        let is_idle = now.saturating_duration_since(inner.last_turn) >= limits::IDLE_MAX;
         if has_quorum && !is_idle {
-            return Ok(core);
+            return Ok(inner);
         }
-        if let Some(poller) = core.poller.take() {
-            core = self.lead(core, poller, Some(now), |_| false)?;
+        if let Some(poller) = inner.poller.take() {
+            inner = self.lead(inner, poller, Some(now), |_| false)?;
         }
         if is_idle
-            && !core.driver.engine.has_quorum()
-            && let Some(poller) = core.poller.take()
+            && !inner.driver.engine.has_quorum()
+            && let Some(poller) = inner.poller.take()
         {
             let limit = Some(now + limits::REVIVE_MAX);
-            core = self.lead(core, poller, limit, |core| core.driver.engine.has_quorum())?;
+            inner = self.lead(inner, poller, limit, |inner| inner.driver.engine.has_quorum())?;
         }
-        Ok(core)
+        Ok(inner)
     }
 
     /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom
     /// to wake.
-    pub(super) fn leave(&self, mut core: MutexGuard<'_, Core>) {
-        let elected = core.elect();
-        self.notify_observer(&core);
-        if !core.completions.has_woken() {
-            core.completions.end_relay();
-            drop(core);
+    pub(super) fn leave(&self, mut inner: MutexGuard<'_, Inner>) {
+        let elected = inner.elect();
+        self.notify_observer(&inner);
+        if !inner.completions.has_woken() {
+            inner.completions.end_relay();
+            drop(inner);
             elected.into_iter().for_each(Waker::wake);
             return;
         }
         // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
         if let Some(elected) = elected {
-            core.completions.wake_first(elected);
+            inner.completions.wake_first(elected);
         }
-        if let Ok(core) = self.wake_others(core, |core| core.completions.pop_woken()) {
-            drop(core);
+        if let Ok(inner) = self.wake_others(inner, |inner| inner.completions.pop_woken()) {
+            drop(inner);
         }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use crate::client::parker::Inside;
 use crate::client::request::LockRequest;
 use crate::client::shared::wake_all;
+use crate::client::sleeper::Inside;
 use crate::clock;
 use crate::error::AcquireError;
 use crate::limits;

@@ -14,7 +14,7 @@ use std::time::Instant;
 #[cfg(unix)]
 use mio::Registry;
 
-use super::{Core, Shared, Stopped, earlier, wake_all};
+use super::{Inner, Shared, Stopped, earlier, wake_all};
 use crate::client::callbacks::Observing;
 use crate::clock;
 use crate::limits;
@@ -23,15 +23,15 @@ impl Shared {
     /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
     pub(crate) fn close(&self) {
-        let Ok(mut core) = self.enter() else { return };
-        core.is_closing = true;
-        core.wake_leader();
-        let (waker, drive) = (core.background.waker.clone(), core.background.drive.take());
-        let is_background = core.background.thread == Some(thread::current().id());
-        self.leave(core);
+        let Ok(mut inner) = self.enter() else { return };
+        inner.is_closing = true;
+        inner.wake_leader();
+        let (waker, drive) = (inner.background.waker.clone(), inner.background.drive.take());
+        let is_background = inner.background.thread == Some(thread::current().id());
+        self.leave(inner);
         wake_all(drive.into_iter().chain([waker]));
         if !is_background {
-            self.ended.park(Some(clock::now() + limits::CLOSE_WAIT));
+            self.ended.sleep(Some(clock::now() + limits::CLOSE_WAIT));
         }
     }
 
@@ -40,13 +40,13 @@ impl Shared {
         loop {
             // Read before the events: those of the end come before it.
             let has_ended = observing.has_ended();
-            let events = self.peek(|core| observing.take(&mut core.driver.engine)).unwrap_or_default();
+            let events = self.peek(|inner| observing.take(&mut inner.driver.engine)).unwrap_or_default();
             if !events.is_empty() {
                 observing.report(&events);
             } else if has_ended {
                 return;
             } else {
-                observing.park();
+                observing.sleep();
             }
         }
     }
@@ -67,83 +67,84 @@ impl Shared {
         loop {
             if !was_woken && self.is_locked() {
                 // Somebody is at work, and what is due is done by the way.
-                was_woken = self.background.park(Some(clock::now() + limits::DROP_LINGER));
+                was_woken = self.background.sleep(Some(clock::now() + limits::DROP_LINGER));
                 continue;
             }
-            let mut core = self.lock_unless_stopped()?;
-            if core.is_closing {
-                return self.finish(core);
+            let mut inner = self.lock_unless_stopped()?;
+            if inner.is_closing {
+                return self.finish(inner);
             }
-            if core.background.drive.is_some() {
-                drop(core);
-                was_woken = self.background.park(None);
+            if inner.background.drive.is_some() {
+                drop(inner);
+                was_woken = self.background.sleep(None);
                 continue;
             }
-            core.background.sleeps_until = None;
+            inner.background.sleeps_until = None;
             let now = clock::now();
-            if core.wants_background()
-                && let Some(poller) = core.poller.take()
+            if inner.wants_background()
+                && let Some(poller) = inner.poller.take()
             {
                 // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
                 // then.
-                let is_done = |core: &Core| {
-                    core.is_closing || core.background.drive.is_some() || !core.wants_background()
+                let is_done = |inner: &Inner| {
+                    inner.is_closing || inner.background.drive.is_some() || !inner.wants_background()
                 };
-                self.leave(self.lead(core, poller, None, is_done)?);
+                self.leave(self.lead(inner, poller, None, is_done)?);
                 continue;
             }
-            let is_led = core.poller.is_none();
-            let look_at = core.look_at(if is_led { now } else { core.last_turn });
-            if (core.due().is_some_and(|at| at <= now) || look_at <= now)
-                && let Some(poller) = core.poller.take()
+            let is_led = inner.poller.is_none();
+            let look_at = inner.look_at(if is_led { now } else { inner.last_turn });
+            if (inner.due().is_some_and(|at| at <= now) || look_at <= now)
+                && let Some(poller) = inner.poller.take()
             {
                 // One turn does the due work. Its requests, as renewals, are mostly answered within
                 // the next moment, and so is a connect that it has begun. Also if something was owed before:
                 // it may have come when nobody looked, and what follows would not be heard either.
-                core = self.lead(core, poller, Some(now), |_| false)?;
-                if let Some(poller) = core.poller.take() {
-                    let is_done = |core: &Core| {
-                        let engine = &core.driver.engine;
-                        core.is_closing || (engine.is_answered() && !engine.is_connecting())
+                inner = self.lead(inner, poller, Some(now), |_| false)?;
+                if let Some(poller) = inner.poller.take() {
+                    let is_done = |inner: &Inner| {
+                        let engine = &inner.driver.engine;
+                        inner.is_closing || (engine.is_answered() && !engine.is_connecting())
                     };
-                    core = self.lead(core, poller, Some(clock::now() + limits::BACKGROUND_STAY), is_done)?;
+                    inner =
+                        self.lead(inner, poller, Some(clock::now() + limits::BACKGROUND_STAY), is_done)?;
                 }
-                self.leave(core);
+                self.leave(inner);
                 continue;
             }
             // While guards are being dropped it looks each time they may linger, so that a drop need not wake
             // it.
-            let are_dropped = std::mem::replace(seen_drop_count, core.drop_count) != core.drop_count;
+            let are_dropped = std::mem::replace(seen_drop_count, inner.drop_count) != inner.drop_count;
             let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
             // The leader does what is due within the next moment, and wakes the background thread for what is
             // due before this.
-            let due = core.due().map(|at| at.max(now + limits::DROP_LINGER));
+            let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
             let until = earlier(earlier(due, look_again), Some(look_at));
-            core.background.sleeps_until = Some(until);
-            drop(core);
-            was_woken = self.background.park(until);
+            inner.background.sleeps_until = Some(until);
+            drop(inner);
+            was_woken = self.background.sleep(until);
         }
     }
 
     /// Takes the background thread's work from it.
     #[cfg(unix)]
     pub(crate) fn drive(self: &Arc<Self>) -> io::Result<Drive> {
-        let mut core = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
-        let registry = core.driver.registry()?;
-        let replaced = core.background.drive.replace(Waker::noop().clone());
-        core.background.is_favoured = false;
-        core.wake_leader();
-        drop(core);
+        let mut inner = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
+        let registry = inner.driver.registry()?;
+        let replaced = inner.background.drive.replace(Waker::noop().clone());
+        inner.background.is_favoured = false;
+        inner.wake_leader();
+        drop(inner);
         // It learns that another one drives.
         wake_all(replaced);
         Ok(Drive { shared: self.clone(), registry })
     }
 
     /// Brings out what is queued to the masters that answer.
-    pub(super) fn finish(&self, mut core: MutexGuard<'_, Core>) -> Result<(), Stopped> {
+    pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>) -> Result<(), Stopped> {
         let limit = Some(clock::now() + limits::CLOSE_WAIT);
-        if let Some(poller) = core.poller.take() {
-            drop(self.lead(core, poller, limit, |core| core.driver.engine.is_answered())?);
+        if let Some(poller) = inner.poller.take() {
+            drop(self.lead(inner, poller, limit, |inner| inner.driver.engine.is_answered())?);
         }
         Ok(())
     }
@@ -187,23 +188,23 @@ impl Drive {
     /// [`DriveEnded`]; drop the drive then.
     pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
         let _guard = self.shared.guard();
-        let mut core = self.shared.enter().ok().filter(|core| !core.is_closing).ok_or(DriveEnded)?;
-        let drive = core.background.drive.as_mut().ok_or(DriveEnded)?;
+        let mut inner = self.shared.enter().ok().filter(|inner| !inner.is_closing).ok_or(DriveEnded)?;
+        let drive = inner.background.drive.as_mut().ok_or(DriveEnded)?;
         // Dropped after the lock is given back, as all wakers are.
         let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
-        core.background.sleeps_until = None;
-        core.background.has_unsent = false;
-        if let Some(poller) = core.poller.take() {
-            let lead = self.shared.lead(core, poller, Some(clock::now()), |_| false);
-            core = lead.map_err(|_| DriveEnded)?;
+        inner.background.sleeps_until = None;
+        inner.background.has_unsent = false;
+        if let Some(poller) = inner.poller.take() {
+            let lead = self.shared.lead(inner, poller, Some(clock::now()), |_| false);
+            inner = lead.map_err(|_| DriveEnded)?;
         } else {
             // A thread leads, and may have read all before what this turn was for: it has the drive look
             // again.
-            core.background.has_unsent = true;
+            inner.background.has_unsent = true;
         }
-        let due = core.due();
-        core.background.sleeps_until = Some(due);
-        self.shared.leave(core);
+        let due = inner.due();
+        inner.background.sleeps_until = Some(due);
+        self.shared.leave(inner);
         Ok(due.map(clock::to_std))
     }
 }
@@ -226,11 +227,11 @@ impl AsRawFd for Drive {
 impl Drop for Drive {
     /// Gives the work back to the background thread.
     fn drop(&mut self) {
-        let driving = self.shared.with(|core| {
-            core.background.sleeps_until = None;
-            let waker = core.background.waker.clone();
-            core.completions.wake_too(waker);
-            core.background.drive.take()
+        let driving = self.shared.with(|inner| {
+            inner.background.sleeps_until = None;
+            let waker = inner.background.waker.clone();
+            inner.completions.wake_too(waker);
+            inner.background.drive.take()
         });
         drop(driving);
     }

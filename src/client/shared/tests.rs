@@ -65,7 +65,7 @@ fn block(client: &Client) -> mpsc::Receiver<Result<(), AcquireError>> {
     let (sender, receiver) = mpsc::channel();
     let its = client.clone();
     thread::spawn(move || sender.send(its.lock("blocked").wait(LONG).acquire().map(drop)));
-    while client.shared().peek(|core| core.completions.waiting_count()) == Some(0) {
+    while client.shared().peek(|inner| inner.completions.waiting_count()) == Some(0) {
         thread::yield_now();
     }
     receiver
@@ -105,7 +105,7 @@ fn strike_the_leader(client: &Client) {
         let count = Arc::<Count>::default();
         let mut short = client.lock("short").wait(BRIEF).acquire_async();
         let is_new = poll(&mut short, &count).is_pending();
-        let _ = client.shared().with(|core| core.completions.break_tokens());
+        let _ = client.shared().with(|inner| inner.completions.break_tokens());
         // On a slow machine its answer may have come before.
         while is_new && count.0.load(Ordering::SeqCst) == 0 && !has_stopped() {
             assert!(clock::now() - start < PATIENCE, "nobody meets the broken answer");
@@ -119,9 +119,9 @@ fn lead<T: Send + 'static>(
     client: &Client,
     lead: impl FnOnce() -> T + Send + 'static,
 ) -> thread::JoinHandle<()> {
-    let before = client.shared().peek(|core| core.completions.waiting_count());
+    let before = client.shared().peek(|inner| inner.completions.waiting_count());
     let leader = thread::spawn(move || drop(lead()));
-    while client.shared().peek(|core| core.completions.waiting_count()) == before {
+    while client.shared().peek(|inner| inner.completions.waiting_count()) == before {
         thread::yield_now();
     }
     leader
@@ -240,18 +240,18 @@ fn an_elected_leader_waits_for_no_waker() {
     // Nobody leads by itself: a drive is elected, and the background thread leaves the lead to it.
     let mut drive = client.drive().expect("a descriptor");
     drive.turn(&waker(0)).expect("it goes on");
-    let mut core = loop {
-        let core = shared.enter().expect("it goes on");
-        if core.poller.is_some() {
-            break core;
+    let mut inner = loop {
+        let inner = shared.enter().expect("it goes on");
+        if inner.poller.is_some() {
+            break inner;
         }
-        drop(core);
+        drop(inner);
         thread::yield_now();
     };
-    core.background.has_unsent = true;
-    core.background.sleeps_until = Some(None);
-    [waker(1), waker(2)].into_iter().for_each(|waker| core.completions.wake_too(waker));
-    shared.leave(core);
+    inner.background.has_unsent = true;
+    inner.background.sleeps_until = Some(None);
+    [waker(1), waker(2)].into_iter().for_each(|waker| inner.completions.wake_too(waker));
+    shared.leave(inner);
     let order = order.lock().expect("no panic");
     // Other work that is due may have woken the drive before.
     assert!(order.starts_with(&[0]) && order.ends_with(&[1, 2]), "{order:?}");
@@ -262,23 +262,23 @@ fn an_early_write_of_a_task_wakes_a_late_leader() {
     let client = client();
     let shared = client.shared();
     let start = clock::now();
-    let (mut core, poller) = loop {
-        let mut core = shared.enter().expect("it goes on");
-        if let Some(poller) = core.poller.take() {
-            break (core, poller);
+    let (mut inner, poller) = loop {
+        let mut inner = shared.enter().expect("it goes on");
+        if let Some(poller) = inner.poller.take() {
+            break (inner, poller);
         }
-        drop(core);
+        drop(inner);
         assert!(clock::now() - start < PATIENCE, "the background thread leads for ever");
         thread::yield_now();
     };
     // A leader that knows of no deadline; the next attempt to connect is one.
-    core.sleep = Some(Sleep { until: None, is_woken: false });
-    core.unsent_count = EARLY_WRITE_COUNT * core.driver.engine.config().masters.len() - 1;
-    core.write_for_task();
-    assert_eq!(core.unsent_count, 0, "it is written");
-    assert!(core.sleep.take().is_some_and(|sleep| sleep.is_woken));
-    core.poller = Some(poller);
-    shared.leave(core);
+    inner.sleep = Some(Sleep { until: None, is_woken: false });
+    inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 1;
+    inner.write_for_task();
+    assert_eq!(inner.unsent_count, 0, "it is written");
+    assert!(inner.sleep.take().is_some_and(|sleep| sleep.is_woken));
+    inner.poller = Some(poller);
+    shared.leave(inner);
 }
 
 /// Takes a hold when it is woken.
@@ -300,7 +300,7 @@ fn a_waker_of_a_polled_hold_never_deadlocks() {
         let waker = Waker::from(Arc::new(Locks(lock.clone(), sender)));
         let its = client.clone();
         within("a poll that wakes others", move || {
-            its.shared().peek(|core| core.completions.wake_too(waker));
+            its.shared().peek(|inner| inner.completions.wake_too(waker));
             let mut taking = lock.lock_async();
             let _ = Pin::new(&mut taking).poll(&mut Context::from_waker(Waker::noop()));
         });
@@ -346,15 +346,15 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
 fn memory_of_names_is_kept_up_to_its_bound() {
     let client = client();
     let shared = client.shared();
-    let kept = |core: &mut Core| core.names.len();
-    let named = |core: &mut Core| core.give_name(HeldName::Copied(b"a name".to_vec()));
-    shared.with(|core| core.give_name(HeldName::NONE)).expect("it goes on");
+    let kept = |inner: &mut Inner| inner.names.len();
+    let named = |inner: &mut Inner| inner.give_name(HeldName::Copied(b"a name".to_vec()));
+    shared.with(|inner| inner.give_name(HeldName::NONE)).expect("it goes on");
     assert_eq!(shared.with(kept), Ok(0), "there is no memory in it");
     for _ in 0..=SPARE_NAME_COUNT_MAX {
         shared.with(named).expect("it goes on");
     }
     assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX));
-    assert_eq!(shared.with(|core| core.take_name(b"b")).as_deref(), Ok(&b"b"[..]));
+    assert_eq!(shared.with(|inner| inner.take_name(b"b")).as_deref(), Ok(&b"b"[..]));
     assert_eq!(shared.with(kept), Ok(SPARE_NAME_COUNT_MAX - 1));
 }
 
@@ -407,7 +407,7 @@ fn a_call_wakes_the_observer() {
     let shared = started.expect("it starts");
     // Whenever its thread is asleep.
     for _ in 0..100 {
-        shared.with(|core| denied(&mut core.driver)).expect("it goes on");
+        shared.with(|inner| denied(&mut inner.driver)).expect("it goes on");
         let event = reported.recv_timeout(PATIENCE);
         assert!(matches!(event, Ok(Event::Denied { .. })), "{event:?}");
     }

@@ -4,7 +4,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{
-    CompletionToken, Core, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, SPARE_NAME_COUNT_MAX, earlier, is_before,
+    CompletionToken, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, Inner, SPARE_NAME_COUNT_MAX, earlier, is_before,
 };
 use crate::client::guard::HeldName;
 use crate::clock;
@@ -13,7 +13,7 @@ use crate::engine::{OpId, Request, SubmitError};
 use crate::limits;
 use crate::mutants::mutant;
 
-impl Core {
+impl Inner {
     /// Has the engine take a request; the caller sees to it that it is written.
     pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
         self.driver.submit(clock::now(), request)

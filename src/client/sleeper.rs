@@ -12,21 +12,21 @@ use std::time::Instant;
 use crate::clock;
 
 #[derive(Debug, Default)]
-pub(super) struct Parker {
+pub(super) struct Sleeper {
     is_woken: Mutex<bool>,
     changed: Condvar,
 }
 
 thread_local! {
-    static OWN: (Arc<Parker>, Waker) = Parker::pair();
+    static OWN: (Arc<Sleeper>, Waker) = Sleeper::pair();
 }
 
-impl Parker {
-    /// A parker and what wakes it.
+impl Sleeper {
+    /// A sleeper and what wakes it.
     pub(super) fn pair() -> (Arc<Self>, Waker) {
-        let parker = Arc::<Self>::default();
-        let waker = Waker::from(parker.clone());
-        (parker, waker)
+        let sleeper = Arc::<Self>::default();
+        let waker = Waker::from(sleeper.clone());
+        (sleeper, waker)
     }
 
     /// The calling thread's own.
@@ -37,7 +37,7 @@ impl Parker {
 
     /// Sleeps until woken since the last sleep, or until that time, for ever without one. Whether it was
     /// woken.
-    pub(super) fn park(&self, until: Option<Instant>) -> bool {
+    pub(super) fn sleep(&self, until: Option<Instant>) -> bool {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_woken {
             is_woken = match until.map(|until| until.saturating_duration_since(clock::now())) {
@@ -54,7 +54,7 @@ impl Parker {
     }
 }
 
-impl Wake for Parker {
+impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -115,20 +115,20 @@ mod tests {
 
     #[test]
     fn one_wake_up_is_kept_and_limits_end_sleep() {
-        let (parker, waker) = Parker::pair();
+        let (sleeper, waker) = Sleeper::pair();
         waker.wake_by_ref();
         waker.wake();
-        assert!(parker.park(None));
+        assert!(sleeper.sleep(None));
         let (start, limit) = (clock::now(), Duration::from_millis(2));
-        assert!(!parker.park(Some(start + limit)), "two wake-ups are one");
+        assert!(!sleeper.sleep(Some(start + limit)), "two wake-ups are one");
         assert!(clock::now() - start >= limit);
     }
 
     #[test]
     fn another_thread_ends_the_sleep() {
-        let (parker, waker) = Parker::pair();
+        let (sleeper, waker) = Sleeper::pair();
         let waking = std::thread::spawn(move || waker.wake());
-        parker.park(None);
+        sleeper.sleep(None);
         waking.join().expect("it wakes");
     }
 }
