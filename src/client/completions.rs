@@ -391,11 +391,6 @@ impl Completions {
         self.waiting_count
     }
 
-    /// Adds one to be woken before all others.
-    pub(super) fn wake_first(&mut self, waker: Waker) {
-        self.woken.push_front(waker);
-    }
-
     /// Adds one to be woken.
     pub(super) fn wake_too(&mut self, waker: Waker) {
         self.woken.push_back(waker);
@@ -419,11 +414,6 @@ impl Completions {
     /// A caller has entered, and nobody is left to it.
     pub(super) fn end_relay(&mut self) {
         self.relay.end();
-    }
-
-    /// Whether the loop leader has somebody to wake.
-    pub(super) fn wakes_as_leader(&mut self) -> bool {
-        !self.woken.is_empty() || self.relay.has_first()
     }
 
     /// When the loop leader has to wake those whom it left to others.

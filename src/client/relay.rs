@@ -73,7 +73,7 @@ impl Relay {
     }
 
     /// Whether the loop leader has a task to wake now.
-    pub(super) fn has_first(&mut self) -> bool {
+    fn has_first(&mut self) -> bool {
         while self.tasks.get(self.left_count).is_some_and(|(_, thread)| self.threads.contains(thread)) {
             self.left_count += 1;
         }

@@ -398,19 +398,24 @@ impl Shared {
         is_done: impl Fn(&Inner) -> bool,
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
         loop {
-            inner = self.wake_as_leader(inner)?;
             let due = inner.begin_turn();
             if is_done(&inner) {
                 break;
             }
             self.notify_observer(&inner);
-            if inner.completions.wakes_as_leader() {
+            let woken = inner.pop_woken_as_leader();
+            if woken.is_full() {
+                drop(inner);
+                self.wake_as_leader(woken)?;
+                inner = self.lock_unless_stopped()?;
                 continue;
             }
             let until = earlier(earlier(due, inner.completions.relay_until()), limit);
-            let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
             inner.sleep = Some(Sleep { until, is_woken: false });
             drop(inner);
+            // It sleeps right behind this: those who are woken find the lock free.
+            self.wake_as_leader(woken)?;
+            let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
             let slept = poller.wait(timeout);
             inner = self.lock_unless_stopped()?;
             inner.sleep = None;
@@ -435,36 +440,16 @@ impl Shared {
         }
     }
 
-    /// Wakes the threads, and of the tasks as many as the loop leader wakes. A waker that waits for this
-    /// client meanwhile gets an error.
-    fn wake_as_leader<'a>(&'a self, inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        if !inner.completions.has_woken() {
-            return Ok(inner);
-        }
-        let now = clock::now();
-        self.waking.run(|| self.wake_others(inner, |inner| inner.completions.pop_woken_as_leader(now)))
+    /// Wakes these as the leader, without the lock. A waker that waits for this client meanwhile gets an
+    /// error.
+    fn wake_as_leader(&self, woken: Woken) -> Result<(), Stopped> {
+        if woken.is_empty() { Ok(()) } else { self.waking.run(|| self.wake(woken)) }
     }
 
-    /// Wakes those whose outcome has come, without the lock.
-    fn wake_others<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        mut next: impl FnMut(&mut Inner) -> Option<Waker>,
-    ) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        loop {
-            let mut woken = [const { None }; WOKEN_COUNT];
-            for (place, waker) in woken.iter_mut().zip(iter::from_fn(|| next(&mut inner))) {
-                *place = Some(waker);
-            }
-            if woken[0].is_none() {
-                return Ok(inner);
-            }
-            drop(inner);
-            if !wake_all(woken.into_iter().flatten()) {
-                return Err(self.stop("a waker panicked; open a new client"));
-            }
-            inner = self.lock_unless_stopped()?;
-        }
+    /// Wakes these, without the lock. A panic of one stops the client.
+    fn wake(&self, woken: Woken) -> Result<(), Stopped> {
+        let is_sound = wake_all(woken.0.into_iter().flatten());
+        if is_sound { Ok(()) } else { Err(self.stop("a waker panicked; open a new client")) }
     }
 
     /// After an idle time servers may have closed connections; see [`crate::Redlock`], which does the same.
@@ -502,18 +487,45 @@ impl Shared {
             elected.into_iter().for_each(Waker::wake);
             return;
         }
+        let mut woken = inner.pop_woken();
+        drop(inner);
         // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
-        if let Some(elected) = elected {
-            inner.completions.wake_first(elected);
-        }
-        if let Ok(inner) = self.wake_others(inner, |inner| inner.completions.pop_woken()) {
-            drop(inner);
+        elected.into_iter().for_each(Waker::wake);
+        loop {
+            let may_be_more = woken.is_full();
+            // A client that has stopped has woken all who wait.
+            if self.wake(woken).is_err() || !may_be_more {
+                return;
+            }
+            let Ok(mut inner) = self.lock_unless_stopped() else { return };
+            woken = inner.pop_woken();
         }
     }
 }
 
 /// Wakers that are called with the lock given back once.
+struct Woken([Option<Waker>; WOKEN_COUNT]);
+
 const WOKEN_COUNT: usize = 32;
+
+impl Woken {
+    fn take(next: impl FnMut() -> Option<Waker>) -> Self {
+        let mut woken = [const { None }; WOKEN_COUNT];
+        for (place, waker) in woken.iter_mut().zip(iter::from_fn(next)) {
+            *place = Some(waker);
+        }
+        Self(woken)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+
+    /// Whether there may be more.
+    fn is_full(&self) -> bool {
+        self.0[WOKEN_COUNT - 1].is_some()
+    }
+}
 
 #[cfg(test)]
 mod tests;

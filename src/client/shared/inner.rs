@@ -4,7 +4,8 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{
-    CompletionToken, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, Inner, SPARE_NAME_COUNT_MAX, earlier, is_before,
+    CompletionToken, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, Inner, SPARE_NAME_COUNT_MAX, Woken, earlier,
+    is_before,
 };
 use crate::client::guard::HeldName;
 use crate::clock;
@@ -149,6 +150,20 @@ impl Inner {
         } else {
             self.write_beside_leader();
         }
+    }
+
+    /// Those whose outcome has come.
+    pub(super) fn pop_woken(&mut self) -> Woken {
+        Woken::take(|| self.completions.pop_woken())
+    }
+
+    /// The threads, and of the tasks as many as the loop leader wakes.
+    pub(super) fn pop_woken_as_leader(&mut self) -> Woken {
+        if !self.completions.has_woken() {
+            return Woken::take(|| None);
+        }
+        let now = clock::now();
+        Woken::take(|| self.completions.pop_woken_as_leader(now))
     }
 
     /// Whom to wake to lead, now that the caller does not.
