@@ -83,6 +83,13 @@ pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 /// master's vote is a failure.
 pub(crate) const OWED_COUNT_MAX: usize = 262_144;
 
+/// Time by which an awaited release may take longer, for each reply beyond [`BACKLOG_MIN`] that a master
+/// still owes when the answer limit has passed: 0.1 ms. A server takes some hundredths of that for a request.
+pub(crate) const REPLY_TIME: Duration = Duration::from_micros(100);
+
+/// So many replies owed are no reason to wait longer: 100.
+pub(crate) const BACKLOG_MIN: usize = 100;
+
 /// Bytes of one encoded request: a script, three keys of a resource name with its prefix, a channel with the
 /// prefix, two labels, and some more. No check: names and labels are bounded.
 pub(crate) const REQUEST_SIZE_MAX: usize =

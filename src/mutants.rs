@@ -113,6 +113,10 @@ pub enum Mutant {
     ReleaseErrorIsDone,
     /// A release that its caller awaits is not sent again over the next connection.
     AwaitedSentOnce,
+    /// A master that answers many requests is late for the last of them.
+    BacklogIsLate,
+    /// A master that has fallen silent is waited for as long as its backlog would take.
+    SilentBacklogAwaited,
     /// The release of a lock whose validity has ended is forgotten.
     ExpiredKeptForever,
     /// A waiter for the same lock asks the masters at once instead of standing in line.

@@ -72,6 +72,28 @@ fn an_awaited_release_ends_at_its_limit() {
 }
 
 #[test]
+fn releases_in_bulk_are_awaited() {
+    const COUNT: usize = 1200;
+    const STEPS: usize = 12;
+    let mut rig = Rig::new(3, defaults);
+    let locks: Vec<_> = (0..COUNT).map(|index| rig.acquire(&format!("lock {index}"), 10_000, 0)).collect();
+    for _ in &locks {
+        granted(&mut rig);
+    }
+    (0..3).for_each(|index| rig.stall_replies(index));
+    locks.iter().for_each(|lock| rig.release(*lock, true));
+    // The last replies come 46 ms after the answer limit of 50 ms.
+    for _ in 0..STEPS {
+        rig.run_for(ms(8));
+        (0..3).for_each(|index| rig.deliver_some(index, b":1\r\n".len() * COUNT / STEPS));
+    }
+    for lock in locks {
+        let outcome = rig.outcome();
+        assert!(matches!(outcome, Some(Outcome::Release(Ok(_)))), "{lock:?}: {outcome:?}");
+    }
+}
+
+#[test]
 fn a_release_that_came_before_its_set_is_repeated() {
     let mut rig = Rig::new(1, defaults);
     rig.stop_master(0);

@@ -126,6 +126,12 @@ impl World {
         self.wake(client, self.now);
     }
 
+    /// The longest answer limit of a TTL, and what 300 replies owed add to it.
+    fn release_limit(&self) -> Duration {
+        let longest = self.config.ttl(self.config_max_ttl()).expect("valid");
+        self.config.answer_limit(longest) + Duration::from_millis(20)
+    }
+
     pub fn submit_release(&mut self, client: usize, lock: OpId, awaited: bool) {
         if !self.end_asking(client, lock) {
             return;
@@ -135,10 +141,10 @@ impl World {
         note!(self, "c{client} releases {lock:?}");
         self.checker.end_guard(client, lock);
         self.checker.end_waiting(client, lock);
-        let answer_limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
+        let deadline = now + self.release_limit();
         self.clients[client].engine.submit(now, Request::Release { lock, awaited }).expect("always taken");
         if awaited && let Some(it) = self.clients[client].lock(lock) {
-            it.pending = Some((Pending::Release, now + answer_limit));
+            it.pending = Some((Pending::Release, deadline));
             it.is_held = false;
             self.ask(client, lock, Pending::Release);
         } else {
@@ -174,12 +180,11 @@ impl World {
             Some(rest) => {
                 // The answer may prolong it.
                 self.checker.limit_guard(client, lock, now);
-                let answer_limit =
-                    self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
+                let deadline = now + self.release_limit();
                 let request = Request::LeaveFor { lock, rest };
                 self.clients[client].engine.submit(now, request).expect("always taken");
                 if let Some(it) = self.clients[client].lock(lock) {
-                    it.pending = Some((Pending::Release, now + answer_limit));
+                    it.pending = Some((Pending::Release, deadline));
                     it.is_held = false;
                     self.ask(client, lock, Pending::Release);
                 }

@@ -100,6 +100,8 @@ killed! {
     release_on_other_connection: ReleaseOnOtherConnection by hold::a_release_follows_its_set;
     orphans_dropped: OrphansDropped by hold::a_broken_connection_is_released_over_the_next;
     awaited_sent_once: AwaitedSentOnce by hold::an_awaited_release_is_sent_again_after_a_reconnect;
+    backlog_is_late: BacklogIsLate by hold::releases_behind_many_others_are_awaited;
+    silent_backlog_awaited: SilentBacklogAwaited by hold::masters_that_fall_silent_are_not_awaited_for_their_backlog;
     expired_kept_forever: ExpiredKeptForever by hold::a_release_after_the_end_frees_its_place;
     absent_is_proof: AbsentIsProof by hold::a_set_after_its_release_is_released_again;
     deleted_is_proof: DeletedIsProof by hold::a_first_set_may_follow_the_second_release;

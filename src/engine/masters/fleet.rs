@@ -443,6 +443,18 @@ impl Fleet {
             + if is_gathered { self.gathered.owed.len() } else { 0 }
     }
 
+    /// How long those of these masters may take that were heard within the limit, for all that they owe.
+    pub(crate) fn backlog(&self, now: Instant, masters: MasterSet, limit: Duration) -> Duration {
+        if mutant!(BacklogIsLate) {
+            return Duration::ZERO;
+        }
+        let is_heard =
+            |master: &MasterId| now - self.link(*master).heard_at < limit || mutant!(SilentBacklogAwaited);
+        let most = masters.iter().filter(is_heard).map(|master| self.owed_count(master)).max();
+        let count = most.unwrap_or_default().saturating_sub(limits::BACKLOG_MIN);
+        limits::REPLY_TIME * count.try_into().unwrap_or(u32::MAX)
+    }
+
     /// Whether each usable master has answered all its commands.
     pub(crate) fn is_answered(&self) -> bool {
         self.usable.iter().all(|master| self.owed_count(master) == 0)

@@ -320,6 +320,38 @@ pub fn an_awaited_release_is_sent_again_after_a_reconnect() -> Verdict {
     demand((0..3).all(|master| !is_held(&world, master, KEY)), "a key is left")
 }
 
+/// Many releases whose answers come 10 ms after their limit of 50 ms, and one that is answered before.
+pub fn releases_behind_many_others_are_awaited() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let (first, locks) = hold_many(&mut world)?;
+    (world.weather.delay_min, world.weather.delay_max) = (30 * MS, 30 * MS);
+    world.submit_release(0, first, true);
+    world.run_for(40 * MS);
+    locks.iter().for_each(|lock| world.submit_release(0, *lock, true));
+    outcome(&mut world, 0)?;
+    locks.iter().try_for_each(|_| {
+        let released = outcome(&mut world, 0)?;
+        demand(matches!(released, Outcome::Release(Ok(_))), &format!("it was not awaited: {released:?}"))
+    })
+}
+
+pub fn masters_that_fall_silent_are_not_awaited_for_their_backlog() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let (_, locks) = hold_many(&mut world)?;
+    world.run_for(10 * MS);
+    (0..3).for_each(|master| world.stall(0, master, false, true, SECOND));
+    locks.iter().for_each(|lock| world.submit_release(0, *lock, true));
+    world.run_for(51 * MS);
+    demand(world.clients[0].outcomes.len() == locks.len(), "releases end after their limit")
+}
+
+/// One lock, and 300 others.
+fn hold_many(world: &mut World) -> Result<(OpId, Vec<OpId>), String> {
+    let mut locks = (0..301).map(|index: usize| hold(world, 0, format!("{index}").as_bytes(), ms(5000)));
+    let first = locks.next().expect("the first of many")?;
+    Ok((first, locks.collect::<Result<_, _>>()?))
+}
+
 pub fn a_release_after_the_end_frees_its_place() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..3 {
@@ -387,6 +419,8 @@ tests!(
     a_lock_that_masters_prove_lost_is_over,
     an_awaited_release_is_sent_again_after_a_reconnect,
     a_release_after_the_end_frees_its_place,
+    releases_behind_many_others_are_awaited,
+    masters_that_fall_silent_are_not_awaited_for_their_backlog,
     unasked_masters_prove_a_loss,
     full_masters_still_extend,
     a_flushed_script_is_sent_again,
