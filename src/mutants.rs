@@ -37,6 +37,8 @@ pub enum Mutant {
     DeadlineFromQuorum,
     /// The deadline of an extension counts from its reply.
     ExtensionFromReply,
+    /// A key has the TTL of another lock.
+    TermsOfAnother,
 
     // ---- I2 ----
     /// A lock is handed out without looking whether it is still valid.

@@ -108,6 +108,7 @@ killed! {
     successor_is_proof: SuccessorIsProof by hold::a_nameless_server_may_set_late;
     release_error_is_done: ReleaseErrorIsDone by hold::a_release_that_was_refused_is_sent_again;
     extension_from_reply: ExtensionFromReply by hold::an_extension_counts_from_its_sending;
+    terms_of_another: TermsOfAnother by rounds::a_late_attempt_of_a_round_has_its_own_ttl;
     extension_on_minority: ExtensionOnMinority by hold::one_master_of_three_cannot_extend;
     extension_on_unknown: ExtensionOnUnknown by hold::silence_does_not_extend;
     loss_unpublished: LossUnpublished by hold::a_lock_that_masters_prove_lost_is_over;

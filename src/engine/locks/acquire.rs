@@ -139,8 +139,8 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     let Some((claim_id, claim)) = locks.claims.take(|| Claim::blank(now)) else {
         return make_room(ground, locks, id, resource);
     };
-    ground.terms.fit(op.asked.ttl, masters.fleet.round_trip_limit, &ground.config);
-    claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, ground.terms.answer_limit);
+    let terms = ground.terms.fit(op.asked.ttl, masters.fleet.round_trip_limit, &ground.config);
+    claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, terms.answer_limit);
     match resource {
         Some(resource) if op.key.is_empty() => {
             claim.entry.set(&ground.config.prefix, resource.as_bytes(), &claim.token);
@@ -150,17 +150,16 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     let fleet = &mut masters.fleet;
     claim.asked = if !op.is_special {
         fleet.queue(fleet.usable, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
-            command::encode_acquire(out, &claim.entry, &ground.terms.tail);
+            command::encode_acquire(out, &claim.entry, &terms.tail);
         })
     } else {
         claim.course = Course::Attempt(id);
-        let tail = &ground.terms.tail;
-        op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, tail)
+        op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, &terms.tail)
     };
     if mutant!(RenumberingKeepsVotes) {
         claim.tally.granted = kept;
     }
-    let deadline = op.await_votes(claim_id, now + ground.terms.answer_limit);
+    let deadline = op.await_votes(claim_id, now + terms.answer_limit);
     op.tries.streak.count = 0;
     let is_asked_everywhere = claim.asked == fleet.all;
     if !is_asked_everywhere && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {

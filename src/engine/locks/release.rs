@@ -297,15 +297,17 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     // Without one the deadline is of the claim before in this slot.
     let Some(release) = claim.release else { return };
     let (limit, owner) = (claim.answer_limit, claim.owner);
-    let due = release.started + limit;
+    let mut due = release.started + limit;
+    if now >= due && owner.is_some() && !release.is_extended {
+        // A master that answers what came before is not late.
+        let backlog = core.masters.fleet.backlog(now, release.sent, limit);
+        if !backlog.is_zero() {
+            core.locks.claims.get_mut(id).release_mut().is_extended = true;
+            due = now + backlog;
+        }
+    }
     if now < due {
         return core.ground.timers.arm(claim_timer(id), due);
-    }
-    // A master that answers what came before is not late.
-    let backlog = core.masters.fleet.backlog(now, release.sent, limit);
-    if !backlog.is_zero() && owner.is_some() && !release.is_extended {
-        core.locks.claims.get_mut(id).release_mut().is_extended = true;
-        return core.ground.timers.arm(claim_timer(id), now + backlog);
     }
     for master in release.sent.iter() {
         core.masters.fleet.note_missed(&mut core.ground, master, limit);

@@ -6,8 +6,10 @@ use crate::config::Config;
 use crate::limits;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::{InputError, Ttl};
+use crate::mutants::mutant;
 
-/// Values that all acquisitions of one TTL share, to be worked out anew only when the TTL changes.
+/// Values that all acquisitions of one TTL share, to be worked out anew only when the TTL changes. They are
+/// had by [`Terms::fit`] alone: those of another lock's TTL would let a key end before its holder knows.
 #[derive(Debug)]
 pub(crate) struct Terms {
     /// `None` before the first acquisition.
@@ -16,6 +18,12 @@ pub(crate) struct Terms {
     asked: Option<(Option<Duration>, Ttl)>,
     /// The limit of the fleet's round trips when this was worked out.
     round_trip_limit: Duration,
+    fitted: Fitted,
+}
+
+/// The terms of one TTL.
+#[derive(Debug)]
+pub(crate) struct Fitted {
     /// How long each round waits for answers.
     pub(crate) answer_limit: Duration,
     pub(crate) tail: AcquireTail,
@@ -26,8 +34,7 @@ impl Terms {
         ttl: None,
         asked: None,
         round_trip_limit: Duration::ZERO,
-        answer_limit: Duration::ZERO,
-        tail: AcquireTail::EMPTY,
+        fitted: Fitted { answer_limit: Duration::ZERO, tail: AcquireTail::EMPTY },
     };
 
     /// The TTL of an acquisition that asks for this one, or for the default.
@@ -47,20 +54,22 @@ impl Terms {
         Ok(ttl)
     }
 
-    /// Makes them those of this TTL, on masters of which a quorum answers within this limit.
+    /// Those of this TTL, on masters of which a quorum answers within this limit.
     #[inline(always)]
-    pub(crate) fn fit(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) {
-        if self.ttl != Some(ttl) || self.round_trip_limit != round_trip_limit {
+    pub(crate) fn fit(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) -> &Fitted {
+        let is_other = self.ttl != Some(ttl) || self.round_trip_limit != round_trip_limit;
+        if is_other && !(mutant!(TermsOfAnother) && self.ttl.is_some()) {
             self.set(ttl, round_trip_limit, config);
         }
+        &self.fitted
     }
 
     #[cold]
     #[inline(never)]
     fn set(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) {
         (self.ttl, self.round_trip_limit) = (Some(ttl), round_trip_limit);
-        self.answer_limit = config.answer_limit_by(ttl, round_trip_limit);
-        self.tail.set(ttl.as_millis());
+        self.fitted.answer_limit = config.answer_limit_by(ttl, round_trip_limit);
+        self.fitted.tail.set(ttl.as_millis());
     }
 }
 

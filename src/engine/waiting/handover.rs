@@ -130,8 +130,8 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     let (claim_id, claim) =
         locks.claims.take(|| Claim::blank(now)).expect("without room there would be no successor");
     let ttl = op.asked.ttl;
-    ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config);
-    claim.begin(now, successor, Token::random(&mut ground.rng), ttl, ground.terms.answer_limit);
+    let limit = ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config).answer_limit;
+    claim.begin(now, successor, Token::random(&mut ground.rng), ttl, limit);
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
     if mutant!(FencedHandedOver) {
@@ -149,8 +149,9 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     let owed = Owed::round(Verb::Swap, Tag::Parked, from.index, claim_id);
     let swapped = swapped.union(mode::send_parked_swap(fleet, parked, owed, old, new, ttl, Script::Sha));
     let owed = Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id);
+    let terms = ground.terms.fit(ttl, fleet.round_trip_limit, &ground.config);
     let asked = fleet.queue(usable.without(holders), owed, |out| {
-        command::encode_acquire(out, &new.entry, &ground.terms.tail);
+        command::encode_acquire(out, &new.entry, &terms.tail);
     });
     let released = mode::send_release(fleet, holders.without(usable), from, old);
     let old = locks.claims.get_mut(from);

@@ -91,8 +91,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     }
     let op = locks.ops.get_mut(id);
     let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
-    ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config);
-    let limit = ground.terms.answer_limit;
+    let limit = ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config).answer_limit;
     claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, limit);
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
@@ -292,8 +291,10 @@ fn attempt(core: &mut Core, master: MasterId, id: Id) {
     let claim_id = op.claim;
     let claim = locks.claims.get(claim_id);
     let sent = if claim.kind.tag() == Tag::Plain {
+        // Another lock's may have been sent since the round began.
+        let terms = ground.terms.fit(op.asked.ttl, fleet.round_trip_limit, &ground.config);
         fleet.queue(only, Owed::round(Verb::Acquire, Tag::Plain, 0, claim_id), |out| {
-            crate::lock::command::encode_acquire(out, &claim.entry, &ground.terms.tail);
+            crate::lock::command::encode_acquire(out, &claim.entry, &terms.tail);
         })
     } else {
         let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
@@ -302,6 +303,7 @@ fn attempt(core: &mut Core, master: MasterId, id: Id) {
     op.parking_mut().note_sent(master, claim_id);
     let claim = locks.claims.get_mut(claim_id);
     claim.asked = claim.asked.union(sent);
+    claim.note_sent(ground.now);
     if sent.is_empty() {
         claim.record(master, Vote::Failed(Failure::QueueFull));
     }

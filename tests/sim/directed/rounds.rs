@@ -1,10 +1,12 @@
 //! The rounds of fair waiters: masters that disagree, answers that are late, connections that break.
 
+use std::time::Duration;
+
 use redlatch::engine::Outcome;
 
 use super::fair::*;
-use super::{KEY, Verdict, demand, is_held, ms, occupy, outcome, verdict, world};
-use crate::clock::{MS, SECOND};
+use super::{KEY, Verdict, acquire, demand, is_held, ms, occupy, outcome, verdict, world};
+use crate::clock::{Clock, MS, SECOND};
 use crate::faults::Data;
 use crate::world::World;
 
@@ -160,6 +162,30 @@ pub fn an_empty_master_gives_no_second_holder() -> Verdict {
     each_has_it(&mut world, &[1, 2], SECOND)
 }
 
+/// A master that cannot park is heard again within a round, behind the attempt for another lock.
+pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.masters[2].model.errors.insert("HELLO".into(), "ERR no".into());
+    let waiter = world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    acquire(&mut world, waiter, b"another", ms(20), Duration::ZERO)?;
+    hold_fairly(&mut world, 0)?;
+    world.submit_acquire(waiter, KEY, TTL, LONG).expect("room");
+    world.run_for(100 * MS);
+    world.stall(waiter, 2, true, true, 2 * SECOND);
+    world.run_for(2 * SECOND - MS);
+    demand(world.clients[waiter].outcomes.is_empty(), "two hold it")?;
+    acquire(&mut world, waiter, b"another", ms(20), Duration::ZERO)?;
+    world.flush_all(2);
+    world.trace = Some(Vec::new());
+    world.run_for(20 * MS);
+    let sent = format!("m2 for c{waiter}: SET a ");
+    let attempts: Vec<_> = world.trace.iter().flatten().filter(|line| line.contains(&sent)).collect();
+    demand(!attempts.is_empty(), "it does not ask the master that it hears again")?;
+    let ttl = format!(" PX {} ", TTL.as_millis());
+    demand(attempts.iter().all(|line| line.contains(&ttl)), &format!("another TTL: {attempts:?}"))
+}
+
 tests!(
     two_minorities_learn_who_is_first,
     a_slow_master_gets_one_park_at_a_time,
@@ -170,4 +196,5 @@ tests!(
     no_repair_goes_where_an_entry_may_wait,
     a_broken_round_leaves_nothing,
     an_empty_master_gives_no_second_holder,
+    a_late_attempt_of_a_round_has_its_own_ttl,
 );
