@@ -129,6 +129,8 @@ pub enum Mutant {
     ExpiredLeft,
     /// A master that gets the rest of a time late counts as one that got it in time.
     LateRestCounts,
+    /// The rest counts on a master in quarantine, where the lock was put back.
+    QuarantinedRestCounts,
     /// A master that misses the rest of a time does not get it again.
     RestSentOnce,
     /// A master that has not got the rest of a time is not released after it.
@@ -332,6 +334,8 @@ pub enum Mutant {
     ProvenLossStaysValid,
     /// A master that cannot have the key counts as one that did not answer.
     AbsenceIsSilence,
+    /// A master that has no key but the entry of its holder counts as one that cannot have the key.
+    WaitingEntryIsAbsent,
     /// A full server that refuses a native extension is not asked by script.
     FullTakenForLost,
     /// Grants after the verdict are not counted.

@@ -156,6 +156,27 @@ fn a_message_of_an_earlier_round_changes_nothing() {
     check_nothing_left(&mut rig);
 }
 
+/// No master sends them: votes are the places of claims, so a stranger could guess them.
+#[test]
+fn messages_for_a_lock_that_never_waited_change_nothing() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    for (index, generation) in (0..4_u32).flat_map(|index| (0..4_u32).map(move |it| (index, it))) {
+        for [first, second] in [[index, generation], [generation, index]] {
+            for vote in
+                [[first.to_le_bytes(), second.to_le_bytes()], [first.to_be_bytes(), second.to_be_bytes()]]
+            {
+                say(&mut rig, &vote.concat());
+                say(&mut rig, &[&vote.concat()[..], b"r"].concat());
+            }
+        }
+    }
+    assert_eq!((rig.outcome(), rig.engine.margin(lock)), (None, 1));
+    rig.release(lock, false);
+    check_nothing_left(&mut rig);
+}
+
 #[test]
 fn a_long_ttl_is_rung_and_asks_again() {
     let mut rig = rig_with_other(3);

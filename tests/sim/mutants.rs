@@ -90,6 +90,8 @@ killed! {
     timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
     left_released: LeftReleased by leave::a_left_lock_lives_to_the_end_of_its_ttl;
     expired_left: ExpiredLeft by leave::a_lost_lock_is_not_left;
+    quarantined_rest_counts: QuarantinedRestCounts by leave::a_rest_in_quarantine_does_not_count;
+    waiting_entry_is_absent: WaitingEntryIsAbsent by parked::an_entry_that_waits_proves_no_loss;
     late_rest_counts: LateRestCounts by leave::a_rest_that_comes_late_does_not_count;
     rest_sent_once: RestSentOnce by leave::a_master_that_is_back_gets_the_rest;
     rest_without_end: RestWithoutEnd by leave::a_master_that_is_back_late_is_released;

@@ -373,10 +373,13 @@ impl Claim {
         self.doubts.note_repair(sent);
     }
 
-    /// Records that a master no longer has the key, by its answer to an extension.
-    pub(crate) fn note_gone(&mut self, master: MasterId) {
+    /// Records that a master no longer has the key, by its answer to an extension. An entry that waits there
+    /// may bring it the key yet.
+    pub(crate) fn note_gone(&mut self, now: Instant, master: MasterId, drift: Drift) {
         self.tally.granted.remove(master);
-        if !self.doubts.owes_repair.contains(master) {
+        let is_served = |parked: &Parked| parked.may_be_served(now, master, drift);
+        let may_get_it = self.parked.as_deref().is_some_and(is_served) && !mutant!(WaitingEntryIsAbsent);
+        if !may_get_it && !self.doubts.owes_repair.contains(master) {
             self.doubts.gone.insert(master);
         }
     }

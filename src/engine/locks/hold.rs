@@ -126,7 +126,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, round: u32,
     let vote = if is_twin { Vote::Failed(Failure::SameServer) } else { vote };
     match vote {
         // Whichever round it answers: this master no longer holds the key.
-        Vote::Refused { .. } => claim.note_gone(master),
+        Vote::Refused { .. } => claim.note_gone(core.ground.now, master, core.ground.config.drift),
         // Also after the verdict: this master holds it for as long as the others.
         Vote::Granted if held.round == round => claim.tally.granted.insert(master),
         _ => {}

@@ -428,8 +428,13 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
         unreachable!("the lock is left for a time")
     };
     let latest_end = claim.latest_end(ground.now, ground.config.drift);
-    // A quorum that was seen to have the key while the lock was valid has had it all the time.
-    if claim.confirmed_rest().has(fleet.quorum) && ground.now < leaving.valid_until {
+    // A quorum that was seen to have the key while the lock was valid has had it all the time. A master in
+    // quarantine may have got it lately, and have voted for another before it restarted.
+    let mut confirmed = claim.confirmed_rest();
+    if !mutant!(QuarantinedRestCounts) {
+        confirmed = confirmed.without(fleet.quarantined_at(ground.now));
+    }
+    if confirmed.has(fleet.quorum) && ground.now < leaving.valid_until {
         let held_until = leaving.held_until(release.started);
         return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
     }

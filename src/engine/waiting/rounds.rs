@@ -420,8 +420,11 @@ pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> St
     let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return Step::Done };
     let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
     let Some(parking) = &mut op.parking else {
-        locks.claims.get_mut(claim_id).parked_mut().note_rung(master);
-        hold::repair_op(core, master, id);
+        // One that was never parked is not rung.
+        if let Some(parked) = &mut locks.claims.get_mut(claim_id).parked {
+            parked.note_rung(master);
+            hold::repair_op(core, master, id);
+        }
         return Step::Done;
     };
     parking.note_ring(ground.now, master, fleet.quorum, fleet.round_trip());

@@ -100,7 +100,22 @@ pub fn a_rest_that_comes_late_does_not_count() -> Verdict {
     Ok(())
 }
 
+/// The lock was put back on a master that restarted empty, which may have voted for another before.
+pub fn a_rest_in_quarantine_does_not_count() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(10_000))?;
+    world.kill_master(2, true);
+    world.start_master(2, Data::Empty);
+    demand(world.run_until(SECOND, |world| is_held(world, 2, KEY)), "it is not put back")?;
+    world.run_for(MS);
+    world.kill_master(1, true);
+    world.submit_leave(0, lock, Some(ms(5000)));
+    let left = outcome(&mut world, 0)?;
+    demand(matches!(left, Outcome::Leave(Err(LeaveError::Unconfirmed { .. }))), &format!("{left:?}"))
+}
+
 tests!(
+    a_rest_in_quarantine_does_not_count,
     a_left_lock_lives_to_the_end_of_its_ttl,
     a_lost_lock_is_not_left,
     a_lock_lasts_for_the_rest_of_a_time,

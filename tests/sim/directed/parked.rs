@@ -495,6 +495,27 @@ pub fn rings_prolong_no_stay() -> Verdict {
     has_it_within(&mut world, 2, 700 * MS).map(drop)
 }
 
+/// It is served on the third master behind the holder's extension, and the message is under way.
+pub fn an_entry_that_waits_proves_no_loss() -> Verdict {
+    let ttl = ms(5000);
+    let mut world = world(3, 2, defaults);
+    let held = take(&mut world, 0, Way::Plain, ttl)?;
+    wait(&mut world, 1, Way::Plain, ttl)?;
+    world.run_for(20 * MS);
+    world.stall(0, 2, true, false, 100 * MS);
+    world.submit_release(0, held, false);
+    let lock = has_it_within(&mut world, 1, 50 * MS)?;
+    extend(&mut world, 1, lock, ttl)?;
+    world.run_for(MS);
+    world.stall(1, 2, false, true, SECOND / 2);
+    let is_served = |world: &mut World| is_held(world, 2, KEY) && entries(world, 2).is_empty();
+    demand(world.run_until(200 * MS, is_served), "its entry is not served")?;
+    world.flush_all(0);
+    let extended = extend(&mut world, 1, lock, ttl)?;
+    let is_lost = matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_))));
+    demand(!is_lost, &format!("two masters have it: {extended:?}"))
+}
+
 /// A round begins with the park of each script, which a master may have forgotten.
 pub fn forgotten_scripts_keep_the_place() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -537,4 +558,5 @@ tests!(
     clients_that_poll_and_that_park_share,
     rings_prolong_no_stay,
     forgotten_scripts_keep_the_place,
+    an_entry_that_waits_proves_no_loss,
 );
