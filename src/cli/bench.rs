@@ -19,8 +19,10 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, HeldLocks, Options, Redlock, ReleaseError, limits};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::exit::{Exit, code};
+use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code};
+use super::options::{self, Enough, MasterOptions, check_bounds, check_time};
 use super::output::{self, say};
 use report::{Progress, Report};
 

@@ -10,7 +10,8 @@ use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
-use super::options::{Exit, MasterOptions, code};
+use super::exit::{Exit, code};
+use super::options::MasterOptions;
 use super::output::{add_paragraph, json_line, print, stdout_width};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.

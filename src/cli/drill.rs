@@ -18,8 +18,10 @@ use redlatch::internals::env::parse_time;
 use redlatch::{AcquireError, Client, Config, Guard, HeldLocks, Redlock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::exit::{Exit, code};
+use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::{self, Enough, Exit, Interrupt, MasterOptions, check_bounds, check_time, code};
+use super::options::{self, Enough, MasterOptions, check_bounds, check_time};
 use super::output::{self, say};
 use contender::{Contender, Record};
 use faults::Faults;

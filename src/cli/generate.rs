@@ -6,8 +6,8 @@ use clap::{Command, Subcommand};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+use super::exit::Exit;
 use super::message::Message;
-use super::options::Exit;
 use super::output::print;
 
 /// Print a manual page, or completions for a shell.

@@ -16,8 +16,9 @@ use redlatch::status::MasterState;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::exit::{Exit, code};
 use super::message::{Message, label};
-use super::options::{Exit, MasterOptions, code};
+use super::options::MasterOptions;
 use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
 
 /// Show what each master holds of a lock, of any holder.

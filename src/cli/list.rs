@@ -20,9 +20,10 @@ use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
 use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
+use super::exit::{Exit, code};
 use super::inspect::{connect, status_word};
 use super::message::Message;
-use super::options::{Exit, MasterOptions, code};
+use super::options::MasterOptions;
 use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
 
 /// List the locks on the masters, of any holder.

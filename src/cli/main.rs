@@ -7,8 +7,10 @@
 mod bench;
 mod doctor;
 mod drill;
+mod exit;
 mod generate;
 mod inspect;
+mod interrupt;
 mod list;
 mod message;
 mod options;
@@ -25,8 +27,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
+use exit::{Exit, code};
 use message::Message;
-use options::{Exit, code};
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]

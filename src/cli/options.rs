@@ -1,52 +1,20 @@
-//! Common parts of the subcommands: which masters and how they are reached, how the program ends.
+//! Options of all subcommands: the masters and how they are reached. The wait for masters that restarted.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args as _;
 
 use redlatch::engine::quorum;
-use redlatch::error::{ConfigError, Failure, InputError};
+use redlatch::error::{ConfigError, Failure};
 use redlatch::internals::{env, words};
 use redlatch::status::{MasterState, MasterStatus};
-use redlatch::{AcquireError, Config, ConfigBuilder, ConnectError, Redlock, limits};
+use redlatch::{Config, ConfigBuilder, Redlock, limits};
 
-use super::message::{self, Message};
+use super::exit::{Exit, code};
+use super::message::Message;
 use super::output::Countdown;
-
-/// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
-pub(crate) mod code {
-    /// The examination found warnings and no errors.
-    pub(crate) const WARNINGS: u8 = 1;
-    /// The examination found errors.
-    pub(crate) const ERRORS: u8 = 2;
-    /// A drill found two holders of one lock.
-    pub(crate) const TWO_HOLDERS: u8 = 1;
-    /// A fault of a drill could not be ended.
-    pub(crate) const UNHEALED: u8 = 2;
-    /// Arguments or settings that cannot work; nothing was sent.
-    pub(crate) const USAGE: u8 = 64;
-    /// Too few masters could grant.
-    pub(crate) const NO_QUORUM: u8 = 69;
-    /// The operating system refused something that the program needs.
-    pub(crate) const INTERNAL: u8 = 70;
-    /// Somebody else holds the lock.
-    pub(crate) const CONTENDED: u8 = 75;
-    /// The lock was lost while the command ran.
-    pub(crate) const LOST: u8 = 76;
-    /// A bug of the program: the code of Rust.
-    pub(crate) const PANIC: u8 = 101;
-    /// The command exists and cannot be executed.
-    pub(crate) const NOT_EXECUTABLE: u8 = 126;
-    /// The command does not exist.
-    pub(crate) const NOT_FOUND: u8 = 127;
-    /// Added to the number of the signal that ended the command.
-    pub(crate) const SIGNAL_BASE: u8 = 128;
-}
 
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
@@ -162,6 +130,17 @@ impl MasterOptions {
     }
 }
 
+impl From<ConfigError> for Exit {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Variable { variable, reason } => {
+                Self::usage(Message::BadSetting { option: &option_of(variable), variable, reason: &reason })
+            }
+            error => Self::usage(error),
+        }
+    }
+}
+
 /// Name of the option that stands for this variable.
 fn option_of(variable: &str) -> String {
     let command = MasterOptions::augment_args(clap::Command::new("redlatch"));
@@ -193,82 +172,6 @@ struct TlsOptions {
     server_name: Option<OsString>,
 }
 
-/// Why the program ends without having done what it was asked for, and with which code.
-#[derive(Debug)]
-pub(crate) struct Exit {
-    pub(crate) code: u8,
-    pub(crate) why: String,
-}
-
-impl Exit {
-    pub(crate) fn new(code: u8, why: impl fmt::Display) -> Self {
-        Self { code, why: format!("{why:#}") }
-    }
-
-    pub(crate) fn usage(why: impl fmt::Display) -> Self {
-        Self::new(code::USAGE, why)
-    }
-
-    /// The operating system refused something, or the impossible happened.
-    pub(crate) fn internal(why: impl fmt::Display) -> Self {
-        Self::new(code::INTERNAL, why)
-    }
-
-    /// The same with the lock's name, if the text has none.
-    pub(crate) fn of_lock(self, lock: &str) -> Self {
-        Self { why: message::with_lock(lock, self.why), ..self }
-    }
-}
-
-impl From<ConfigError> for Exit {
-    fn from(error: ConfigError) -> Self {
-        match error {
-            ConfigError::Variable { variable, reason } => {
-                Self::usage(Message::BadSetting { option: &option_of(variable), variable, reason: &reason })
-            }
-            error => Self::usage(error),
-        }
-    }
-}
-
-impl From<InputError> for Exit {
-    fn from(error: InputError) -> Self {
-        match error {
-            // Never raised here: the other users of the fleet would not know of it.
-            InputError::TtlTooLong { ttl, max_ttl } => Self::usage(Message::TtlTooLong { ttl, max_ttl }),
-            error => Self::usage(error),
-        }
-    }
-}
-
-impl From<ConnectError> for Exit {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Config(error) => error.into(),
-            ConnectError::Tls(error) => Self::usage(error),
-            error => Self::internal(error),
-        }
-    }
-}
-
-impl From<io::Error> for Exit {
-    fn from(error: io::Error) -> Self {
-        Self::internal(error)
-    }
-}
-
-impl From<AcquireError> for Exit {
-    fn from(error: AcquireError) -> Self {
-        let code = match &error {
-            AcquireError::Contended(_) => code::CONTENDED,
-            AcquireError::NoQuorum(_) | AcquireError::Expired(_) => code::NO_QUORUM,
-            AcquireError::Input(_) => code::USAGE,
-            _ => code::INTERNAL,
-        };
-        Self::new(code, error)
-    }
-}
-
 /// Problems of masters: why votes would not count now, and warnings. Masters with the same one share a line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     let left = |master: &MasterStatus| match master.state {
@@ -290,34 +193,6 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
         lines.extend(warnings.iter().map(|warning| (&**name, warning.to_string())));
     }
     words::grouped(lines, masters.len())
-}
-
-/// The signal that ends a measurement early.
-#[derive(Clone)]
-pub(crate) struct Interrupt(Arc<AtomicUsize>);
-
-impl Interrupt {
-    pub(crate) fn catch(signals: &[i32]) -> io::Result<Self> {
-        let number = Arc::new(AtomicUsize::new(0));
-        for signal in signals {
-            signal_hook::flag::register_usize(
-                *signal,
-                number.clone(),
-                usize::try_from(*signal).unwrap_or(0),
-            )?;
-        }
-        Ok(Self(number))
-    }
-
-    pub(crate) fn has_come(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-
-    /// The exit code of the signal that came, if one did.
-    pub(crate) fn code(&self) -> Option<u8> {
-        let signal = u8::try_from(self.0.load(Ordering::Relaxed)).unwrap_or(u8::MAX);
-        (signal != 0).then(|| code::SIGNAL_BASE.saturating_add(signal))
-    }
 }
 
 /// Fails where a number is out of its bounds.

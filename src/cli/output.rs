@@ -18,8 +18,8 @@ use std::time::Duration;
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 
+use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::Interrupt;
 
 /// The most texts that wait for stderr. Each has at most some lines for each master.
 const TEXT_COUNT_MAX: usize = 256;

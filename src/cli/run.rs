@@ -37,8 +37,9 @@ use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
 use redlatch::status::MasterState;
 use redlatch::{HeldLocks, Quarantine, Redlock, ReleaseError, Released, limits};
 
+use super::exit::{Exit, code};
 use super::message::{Message, label, with_lock};
-use super::options::{self, Enough, Exit, MasterOptions, code};
+use super::options::{self, Enough, MasterOptions};
 use super::output::{self, say};
 use process::Process;
 use supervisor::{End, Supervisor};
@@ -509,7 +510,7 @@ impl Run {
     /// A signal came before the command started.
     fn ended_by(&self, signal: i32) -> Exit {
         let (name, lock) = (process::name_of(signal), &self.label[..]);
-        Exit::new(process::code_of(signal), Message::EndedBySignal { name, lock })
+        Exit::new(code::of_signal(signal), Message::EndedBySignal { name, lock })
     }
 }
 

@@ -9,7 +9,7 @@ use redlatch::internals::probe::{Probe, ProbeError, some};
 use redlatch::stats::Histogram;
 use redlatch::status::MasterState;
 
-use crate::options::Exit;
+use crate::exit::Exit;
 
 /// How long one master may take to connect, or to answer.
 const PATIENCE: Duration = Duration::from_secs(1);

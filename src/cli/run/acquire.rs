@@ -11,8 +11,8 @@ use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::internals::set_acquisition::{Failed, SetAcquisition, SetStep};
 
 use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
+use crate::exit::Exit;
 use crate::message::{Message, with_lock};
-use crate::options::Exit;
 use crate::output::{self, Countdown, say};
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a

@@ -27,8 +27,8 @@ use super::cannot_start;
 use super::descendants::{self, Descendant, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
+use crate::exit::{Exit, code};
 use crate::message::Message;
-use crate::options::{Exit, code};
 use crate::output::say;
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
@@ -101,11 +101,6 @@ fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
-/// The exit code of a program that this signal ended.
-pub(super) fn code_of(signal: i32) -> u8 {
-    u8::try_from(signal).map_or(u8::MAX, |signal| code::SIGNAL_BASE.saturating_add(signal))
 }
 
 pub(super) fn name_of(signal: i32) -> &'static str {
@@ -221,7 +216,7 @@ impl Process {
         let signal = seen.terminating_signal();
         self.code = Some(match (seen.exit_status(), signal) {
             (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-            (None, Some(signal)) => code_of(signal),
+            (None, Some(signal)) => code::of_signal(signal),
             (None, None) => u8::MAX,
         });
         if had_terminal

@@ -31,7 +31,7 @@ use rustix::net::{
 };
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-use crate::options::code;
+use crate::exit::code;
 
 /// The first argument of a stage. Its parent's number and the command's words follow.
 const WORD: &str = "__stage";

@@ -17,8 +17,8 @@ use super::Held;
 use super::locks::Locks;
 use super::process::{self, Process};
 use super::timeline::{Due, Timeline};
+use crate::exit::Exit;
 use crate::message::{Message, with_lock};
-use crate::options::Exit;
 use crate::output::say;
 
 /// How long a sleep of the machine may go unnoticed after it.

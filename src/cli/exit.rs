@@ -1,0 +1,109 @@
+//! Ends of the program: its exit codes, and which error ends it with which one.
+
+use std::fmt;
+use std::io;
+
+use redlatch::error::InputError;
+use redlatch::{AcquireError, ConnectError};
+
+use super::message::{self, Message};
+
+/// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
+pub(crate) mod code {
+    /// The examination found warnings and no errors.
+    pub(crate) const WARNINGS: u8 = 1;
+    /// The examination found errors.
+    pub(crate) const ERRORS: u8 = 2;
+    /// A drill found two holders of one lock.
+    pub(crate) const TWO_HOLDERS: u8 = 1;
+    /// A fault of a drill could not be ended.
+    pub(crate) const UNHEALED: u8 = 2;
+    /// Arguments or settings that cannot work; nothing was sent.
+    pub(crate) const USAGE: u8 = 64;
+    /// Too few masters could grant.
+    pub(crate) const NO_QUORUM: u8 = 69;
+    /// The operating system refused something that the program needs.
+    pub(crate) const INTERNAL: u8 = 70;
+    /// Somebody else holds the lock.
+    pub(crate) const CONTENDED: u8 = 75;
+    /// The lock was lost while the command ran.
+    pub(crate) const LOST: u8 = 76;
+    /// A bug of the program: the code of Rust.
+    pub(crate) const PANIC: u8 = 101;
+    /// The command exists and cannot be executed.
+    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    /// The command does not exist.
+    pub(crate) const NOT_FOUND: u8 = 127;
+    /// Added to the number of the signal that ended the command.
+    const SIGNAL_BASE: u8 = 128;
+
+    /// Exit code of a program that this signal ended.
+    pub(crate) fn of_signal(signal: impl TryInto<u8>) -> u8 {
+        signal.try_into().map_or(u8::MAX, |signal| SIGNAL_BASE.saturating_add(signal))
+    }
+}
+
+/// Why the program ends without having done what it was asked for, and with which code.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pub(crate) code: u8,
+    pub(crate) why: String,
+}
+
+impl Exit {
+    pub(crate) fn new(code: u8, why: impl fmt::Display) -> Self {
+        Self { code, why: format!("{why:#}") }
+    }
+
+    pub(crate) fn usage(why: impl fmt::Display) -> Self {
+        Self::new(code::USAGE, why)
+    }
+
+    /// The operating system refused something, or the impossible happened.
+    pub(crate) fn internal(why: impl fmt::Display) -> Self {
+        Self::new(code::INTERNAL, why)
+    }
+
+    /// The same with the lock's name, if the text has none.
+    pub(crate) fn of_lock(self, lock: &str) -> Self {
+        Self { why: message::with_lock(lock, self.why), ..self }
+    }
+}
+
+impl From<InputError> for Exit {
+    fn from(error: InputError) -> Self {
+        match error {
+            // Never raised here: the other users of the fleet would not know of it.
+            InputError::TtlTooLong { ttl, max_ttl } => Self::usage(Message::TtlTooLong { ttl, max_ttl }),
+            error => Self::usage(error),
+        }
+    }
+}
+
+impl From<ConnectError> for Exit {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Config(error) => error.into(),
+            ConnectError::Tls(error) => Self::usage(error),
+            error => Self::internal(error),
+        }
+    }
+}
+
+impl From<io::Error> for Exit {
+    fn from(error: io::Error) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl From<AcquireError> for Exit {
+    fn from(error: AcquireError) -> Self {
+        let code = match &error {
+            AcquireError::Contended(_) => code::CONTENDED,
+            AcquireError::NoQuorum(_) | AcquireError::Expired(_) => code::NO_QUORUM,
+            AcquireError::Input(_) => code::USAGE,
+            _ => code::INTERNAL,
+        };
+        Self::new(code, error)
+    }
+}
