@@ -14,6 +14,7 @@ mod descendants;
 mod least;
 mod locks;
 mod process;
+mod session;
 #[cfg(target_os = "linux")]
 pub(crate) mod stage;
 #[cfg(not(target_os = "linux"))]
@@ -24,26 +25,26 @@ mod terminal;
 mod timeline;
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Grant, OpId, Outcome, Request, Resource, Ttl, quorum};
+use redlatch::engine::{OpId, Resource};
 use redlatch::error::InputError;
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::is_deceptive;
 use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
-use redlatch::status::MasterState;
-use redlatch::{HeldLocks, Quarantine, Redlock, ReleaseError, Released, limits};
+use redlatch::{Quarantine, Redlock, limits};
 
 use super::exit::{Exit, code};
-use super::message::{Message, label, with_lock};
-use super::options::{self, Enough, MasterOptions};
-use super::output::{self, say};
+use super::message::{Message, label};
+use super::options::MasterOptions;
+use super::output;
+use acquire::{FOREVER, acquire};
+use least::Leaving;
 use process::Process;
+use session::{Held, Session, Voice};
 use supervisor::{End, Supervisor};
-use timeline::Timeline;
 
 /// Run a command while holding a lock.
 ///
@@ -213,15 +214,6 @@ Examples:
   redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
-/// A wait without an end: no process runs for so long.
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-
-/// How long the exit waits for masters that are slow to confirm the release.
-const CLOSE_LIMIT: Duration = Duration::from_millis(500);
-
-/// How long one turn of the event loop lasts at most while a signal may come.
-const TURN_LIMIT: Duration = Duration::from_millis(50);
-
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let names = names(&args)?;
@@ -248,22 +240,20 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
         (_, true) => Voice::Verbose,
         _ => Voice::Usual,
     };
-    let mut run = Run { redlock, label, ttl, options, voice, signals, wait: None };
-    run.report(|run| run.describe_masters(started));
+    let mut session = Session { redlock, label, ttl, options, voice, signals };
+    session.report(session.describe_masters(started));
     // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
-    let masters =
-        if run.redlock.config().quarantine() == Quarantine::Strict { run.wait_for_masters() } else { Ok(()) };
-    match masters.and_then(|()| run.acquire(&names, args.wait)) {
-        Ok(held) => run.hold(&args, &names, &held),
-        Err(Exit { code, why }) => {
-            run.close();
-            match code {
-                code::CONTENDED if args.quiet => Ok(args.conflict_exit_code),
-                code::CONTENDED => Err(Exit::new(args.conflict_exit_code, why)),
-                code => Err(Exit::new(code, why)),
-            }
-        }
-    }
+    let is_strict = session.redlock.config().quarantine() == Quarantine::Strict;
+    let masters = if is_strict { session.wait_for_masters() } else { Ok(()) };
+    let result = masters
+        .and_then(|()| acquire(&mut session, &names, args.wait))
+        .and_then(|held| hold(&mut session, &args, &names, &held));
+    session.close();
+    result.or_else(|exit| match exit.code {
+        code::CONTENDED if args.quiet => Ok(args.conflict_exit_code),
+        code::CONTENDED => Err(Exit { code: args.conflict_exit_code, ..exit }),
+        _ => Err(exit),
+    })
 }
 
 /// How the lock is asked for.
@@ -289,20 +279,6 @@ fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
     if count > limits::SET_SIZE_MAX { Err(InputError::SetTooLarge { count }) } else { Ok(names) }
 }
 
-/// A lock that was acquired.
-type Held = (OpId, Grant);
-
-/// The verbosity on stderr.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Voice {
-    /// Errors.
-    Quiet,
-    /// Also why it waits, and who holds the lock.
-    Usual,
-    /// Also each event of the lock.
-    Verbose,
-}
-
 /// `forever`, or a time.
 fn parse_wait(text: &str) -> Result<Duration, &'static str> {
     match text {
@@ -311,216 +287,58 @@ fn parse_wait(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// One run of the program.
-struct Run {
-    redlock: Redlock,
-    /// The locks in messages.
-    label: String,
-    ttl: Ttl,
-    options: redlatch::Options,
-    voice: Voice,
-    signals: process::Signals,
-    /// The wait for the locks, until they are held.
-    wait: Option<acquire::Wait>,
-}
-
-impl Run {
-    /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
-    fn wait_for_masters(&mut self) -> Result<(), Exit> {
-        let Self { redlock, signals, voice, .. } = self;
-        let mut signal = None;
-        let is_shown = *voice != Voice::Quiet;
-        let result = options::wait_for_masters(redlock, Enough::Quorum, is_shown, || {
-            signal = signals.take();
-            signal.is_some()
-        });
-        if let Some(signal) = signal {
-            return Err(self.ended_by(signal));
+/// Runs the command under the locks. Then releases them, or leaves them for their least time.
+fn hold(session: &mut Session, args: &Args, names: &[Resource<'_>], held: &[Held]) -> Result<u8, Exit> {
+    let locks: Vec<OpId> = held.iter().map(|(lock, _)| *lock).collect();
+    let end = run_command(session, args, names, held).inspect_err(|_| {
+        session.release(&locks);
+    })?;
+    if let Ok(code) = end.code {
+        session.report(Message::CommandEnded { code });
+    }
+    let since =
+        held.iter().filter_map(|(_, grant)| grant.valid_until.checked_sub(session.ttl.validity())).max();
+    let until = since.zip(args.at_least).and_then(|(since, at_least)| since.checked_add(at_least));
+    let was_held = match until {
+        Some(until) if !end.is_lost => {
+            Leaving { session, locks: &locks, is_signalled: end.is_signalled }.leave_until(until)
         }
-        // Too few masters now may be enough when the wait for the lock is over; if not, its own error says
-        // so.
-        result.or_else(|exit| if exit.code == code::NO_QUORUM { Ok(()) } else { Err(exit) })
-    }
-
-    /// Runs the command under the locks, and releases them.
-    fn hold(mut self, args: &Args, names: &[Resource<'_>], held: &[Held]) -> Result<u8, Exit> {
-        let locks: Vec<OpId> = held.iter().map(|(lock, _)| *lock).collect();
-        let Some(valid_until) = held.iter().map(|(_, grant)| grant.valid_until).min() else { return Ok(0) };
-        let left = valid_until.saturating_duration_since(Instant::now());
-        let lines = |of: &dyn Fn(&Held) -> Option<String>| {
-            held.iter().map(of).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n").into())
-        };
-        let names: Vec<&[u8]> = names.iter().map(Resource::as_bytes).collect();
-        let variables = [
-            ("REDLATCH_RESOURCE", Some(OsString::from_vec(names.join(&b'\n')))),
-            ("REDLATCH_TOKEN", lines(&|(_, grant)| Some(grant.token.to_string()))),
-            // Not that of a lock around this one.
-            ("REDLATCH_FENCING_TOKEN", lines(&|(_, grant)| Some(grant.fencing_token?.to_string()))),
-            ("REDLATCH_TTL_MS", Some(self.ttl.as_millis().to_string().into())),
-            ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
-        ];
-        if left.is_zero() {
-            let _ = self.release(&locks);
-            let why = Message::OverBeforeStart { lock: &self.label }.to_string();
-            self.close();
-            return Err(Exit::new(code::LOST, why));
-        }
-        let timeline = Timeline::new(self.ttl, args.grace, valid_until);
-        if let Some(signal) = self.signals.take() {
-            let _ = self.release(&locks);
-            let exit = self.ended_by(signal);
-            self.close();
-            return Err(exit);
-        }
-        let beside_command = output::BesideCommand::begin();
-        let process = match Process::spawn(&args.command, variables) {
-            Ok(process) => process,
-            Err(exit) => {
-                let _ = self.release(&locks);
-                self.close();
-                return Err(exit);
-            }
-        };
-        let (label, is_verbose) = (self.label.clone(), self.is_verbose());
-        let end = Supervisor::new(&mut self.redlock, process, held, label, timeline, is_verbose)
-            .supervise(self.signals.arrivals());
-        drop(beside_command);
-        if let Ok(End { failure: Some(error), .. }) = &end {
-            let _ = self.release(&locks);
-            self.close();
-            return Err(cannot_start(&args.command, error));
-        }
-        if let Ok(end) = &end {
-            self.report(|_| Message::CommandEnded { code: end.code }.to_string());
-        }
-        let last = held.iter().map(|(_, grant)| grant.valid_until).max().unwrap_or(valid_until);
-        let since = last.checked_sub(self.ttl.validity());
-        let until = since.zip(args.at_least).and_then(|(since, at_least)| since.checked_add(at_least));
-        let (is_lost, is_signalled) =
-            end.as_ref().map_or((false, true), |end| (end.is_lost, end.is_signalled));
-        let was_held = match until {
-            Some(until) if !is_lost => self.leave_until(&locks, until, is_signalled),
-            _ => self.release(&locks),
-        };
-        self.close();
-        let end = end?;
-        Ok(if end.is_lost || !was_held { code::LOST } else { end.code })
-    }
-
-    /// Releases the locks. False if the answers prove that one no longer was held.
-    fn release(&mut self, locks: &[OpId]) -> bool {
-        for lock in locks {
-            let request = Request::Release { lock: *lock, awaited: true };
-            let submitted = self.redlock.submit(request);
-            assert!(submitted.is_ok(), "a release is always taken");
-        }
-        let released = self.ends(locks, |outcome| match outcome {
-            Outcome::Release(result) => Some(result),
-            _ => None,
-        });
-        // Each is described, also behind one that is lost.
-        let are_held: Vec<bool> = released.into_iter().map(|result| self.describe_release(result)).collect();
-        are_held.into_iter().all(|was_held| was_held)
-    }
-
-    /// Waits for the outcomes by which these locks end. None if the event loop has ended, which it says.
-    fn ends<T>(&mut self, locks: &[OpId], end_of: impl Fn(Outcome) -> Option<T>) -> Vec<T> {
-        let mut ends = Vec::with_capacity(locks.len());
-        loop {
-            while let Some((id, outcome)) = self.redlock.poll_outcome() {
-                ends.extend(end_of(outcome).filter(|_| locks.contains(&id)));
-            }
-            if ends.len() == locks.len() {
-                return ends;
-            }
-            if let Err(error) = self.redlock.turn(TURN_LIMIT) {
-                say(Message::ReleaseUnsent { lock: &self.label, error: &error });
-                return Vec::new();
-            }
-        }
-    }
-
-    fn describe_release(&self, result: Result<Released, ReleaseError>) -> bool {
-        let (count, lock) = (self.redlock.config().master_count(), &self.label);
-        match result {
-            // So many masters no longer had the key that the others cannot be a quorum.
-            Ok(Released { absent, .. }) if count - absent < quorum(count) => {
-                say(Message::GoneBefore { lock, absent, count });
-                false
-            }
-            Ok(Released { deleted, .. }) => {
-                self.report(|_| Message::Released { lock, deleted, count }.to_string());
-                true
-            }
-            Err(error) => {
-                say(with_lock(lock, format!("{error:#}")));
-                true
-            }
-        }
-    }
-
-    /// Lets what is under way come to its end, for a bounded time.
-    fn close(self) {
-        let is_verbose = self.is_verbose();
-        let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
-        if left > 0 && is_verbose {
-            say(Message::ReleasesUnconfirmed { left });
-        }
-    }
-
-    fn is_verbose(&self) -> bool {
-        self.voice == Voice::Verbose
-    }
-
-    /// Says this with `--verbose`.
-    fn report(&self, what: impl FnOnce(&Self) -> String) {
-        if self.is_verbose() {
-            say(what(self));
-        }
-    }
-
-    fn describe_masters(&self, started: Instant) -> String {
-        let took = started.elapsed();
-        let masters = self.redlock.masters();
-        let up = |state: &MasterState| !matches!(state, MasterState::Down(_) | MasterState::Connecting);
-        let ready = masters.iter().filter(|master| up(&master.state)).count();
-        let count = masters.len();
-        let mut lines = vec![Message::Connected { ready, count, needed: quorum(count), took }.to_string()];
-        lines.extend(options::doubts(&masters));
-        lines.join("\n  ")
-    }
-
-    fn describe_grant(&self, name: &Resource<'_>, grant: &Grant, waited: Duration) -> String {
-        let left = grant.valid_until.saturating_duration_since(Instant::now());
-        // The validity counts from the start of the attempt that succeeded.
-        let took = self.ttl.validity().saturating_sub(left);
-        let later = (grant.attempts > 1).then_some((grant.attempts, waited));
-        let masters = self.redlock.masters();
-        let names: Vec<&str> = grant.granted.iter().map(|master| &*masters[master.index()].name).collect();
-        let rest = masters.len() - names.len();
-        let names = if rest == 0 && names.len() > 1 {
-            format!("all {} masters", names.len())
-        } else {
-            names.join(", ")
-        };
-        let acquired = Message::Acquired { lock: &label([name.as_bytes()]), took, later, left }.to_string();
-        format!("{acquired}\n  {}", Message::GrantedBy { masters: &names, rest })
-    }
-
-    /// A signal came before the command started.
-    fn ended_by(&self, signal: i32) -> Exit {
-        let (name, lock) = (process::name_of(signal), &self.label[..]);
-        Exit::new(code::of_signal(signal), Message::EndedBySignal { name, lock })
-    }
-}
-
-fn cannot_start(command: &[OsString], error: &io::Error) -> Exit {
-    let code = match error.kind() {
-        io::ErrorKind::NotFound => code::NOT_FOUND,
-        _ => code::NOT_EXECUTABLE,
+        _ => session.release(&locks),
     };
-    let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-    Exit::new(code, Message::CannotRun { program: &program, error })
+    let code = end.code?;
+    Ok(if end.is_lost || !was_held { code::LOST } else { code })
+}
+
+/// Runs the command to its end. Fails if it never ran.
+fn run_command(
+    session: &mut Session,
+    args: &Args,
+    names: &[Resource<'_>],
+    held: &[Held],
+) -> Result<End, Exit> {
+    let valid_until = held.iter().map(|(_, grant)| grant.valid_until).min().expect("a run has a lock");
+    let left = valid_until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Exit::new(code::LOST, Message::OverBeforeStart { lock: &session.label }));
+    }
+    if let Some(exit) = session.interrupted() {
+        return Err(exit);
+    }
+    let lines = |of: &dyn Fn(&Held) -> Option<String>| {
+        held.iter().map(of).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n").into())
+    };
+    let names: Vec<&[u8]> = names.iter().map(Resource::as_bytes).collect();
+    let variables = [
+        ("REDLATCH_RESOURCE", Some(OsString::from_vec(names.join(&b'\n')))),
+        ("REDLATCH_TOKEN", lines(&|(_, grant)| Some(grant.token.to_string()))),
+        // Not that of a lock around this one.
+        ("REDLATCH_FENCING_TOKEN", lines(&|(_, grant)| Some(grant.fencing_token?.to_string()))),
+        ("REDLATCH_TTL_MS", Some(session.ttl.as_millis().to_string().into())),
+        ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
+    ];
+    let _beside_command = output::BesideCommand::begin();
+    let process = Process::spawn(&args.command, variables)?;
+    Supervisor::new(session, process, held, args.grace).supervise()
 }
 
 /// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redlatch::AcquireError;
-use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::engine::{Grant, OpId, Outcome, Request, Resource};
 use redlatch::internals::set_acquisition::{Failed, SetAcquisition, SetStep};
 
-use super::{FOREVER, Held, Run, TURN_LIMIT, Voice};
-use crate::exit::Exit;
-use crate::message::{Message, with_lock};
+use super::session::{Held, Session, TURN_LIMIT, Voice};
+use crate::exit::{Exit, code};
+use crate::message::{Message, label, with_lock};
 use crate::output::{self, Countdown, say};
+
+/// A wait without an end: no process runs for so long.
+pub(super) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
 /// nightly job.
@@ -25,8 +28,33 @@ const SILENT_WAIT: Duration = Duration::from_millis(300);
 /// How often it is said again that the lock is still waited for.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
+/// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait` is one
+/// attempt, and a grace for an outage.
+pub(super) fn acquire(
+    session: &mut Session,
+    names: &[Resource<'_>],
+    wait: Option<Duration>,
+) -> Result<Vec<Held>, Exit> {
+    let start = Instant::now();
+    let first = wait.unwrap_or_default();
+    let mut result = Acquisition::new(session, names, start, first, false).attempt(first);
+    let grace = OUTAGE_GRACE.saturating_sub(start.elapsed());
+    let is_outage = result.as_ref().is_err_and(|exit| exit.code == code::NO_QUORUM);
+    if is_outage && wait.is_none() && !grace.is_zero() {
+        result = Acquisition::new(session, names, start, OUTAGE_GRACE, true).attempt(grace);
+    }
+    let held = result?;
+    let waited = start.elapsed();
+    for (name, (_, grant)) in names.iter().zip(&held) {
+        session.report(describe_grant(session, name, grant, waited));
+    }
+    Ok(held)
+}
+
 /// A wait for the locks, and what is shown of it.
-pub(super) struct Wait {
+struct Acquisition<'a> {
+    session: &'a mut Session,
+    names: &'a [Resource<'a>],
     /// `None` for a wait without an end.
     until: Option<Instant>,
     /// No wait was asked for: it is for an outage alone.
@@ -38,98 +66,40 @@ pub(super) struct Wait {
     why: String,
 }
 
-impl Wait {
-    fn new(start: Instant, wait: Duration, ends_by_contention: bool) -> Self {
+impl<'a> Acquisition<'a> {
+    fn new(
+        session: &'a mut Session,
+        names: &'a [Resource<'a>],
+        start: Instant,
+        wait: Duration,
+        ends_by_contention: bool,
+    ) -> Self {
         let until = start.checked_add(wait).filter(|_| wait < FOREVER);
-        let said_next = start + SILENT_WAIT;
-        Self { until, ends_by_contention, said_next, countdown: Countdown::default(), why: String::new() }
-    }
-
-    fn left(&self, now: Instant) -> Option<Duration> {
-        self.until.map(|until| until.saturating_duration_since(now))
-    }
-}
-
-impl Run {
-    /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait`
-    /// is one attempt, and a grace for an outage.
-    pub(super) fn acquire(
-        &mut self,
-        names: &[Resource<'_>],
-        wait: Option<Duration>,
-    ) -> Result<Vec<Held>, Exit> {
-        let start = Instant::now();
-        let first = wait.unwrap_or_default();
-        self.wait = Some(Wait::new(start, first, false));
-        let mut result = self.attempt(names, first);
-        let grace = OUTAGE_GRACE.saturating_sub(start.elapsed());
-        if let (Ok(Err(AcquireError::NoQuorum(_) | AcquireError::Expired(_))), None) = (&result, wait)
-            && !grace.is_zero()
-        {
-            self.wait = Some(Wait::new(start, OUTAGE_GRACE, true));
-            result = self.attempt(names, grace);
-        }
-        self.wait = None;
-        let held = result?.map_err(|error| Exit::from(error).of_lock(&self.label))?;
-        let waited = start.elapsed();
-        names.iter().zip(&held).for_each(|(name, (_, grant))| {
-            self.report(|run| run.describe_grant(name, grant, waited));
-        });
-        Ok(held)
-    }
-
-    /// Says, or has a terminal show, why these are still waited for. Returns the error that ends the wait.
-    fn follow_wait(&mut self, locks: &[OpId]) -> Option<AcquireError> {
-        let (now, wait) = (Instant::now(), self.wait.as_mut()?);
-        if wait.ends_by_contention || now >= wait.said_next {
-            let error = locks.iter().find_map(|lock| self.redlock.last_failure(*lock));
-            match error {
-                Some(error @ AcquireError::Contended(_)) if wait.ends_by_contention => return Some(error),
-                Some(error) if now >= wait.said_next => {
-                    wait.said_next = now + WAIT_SHOWN_EVERY;
-                    let why = |text: String| with_lock(&self.label, without_patience(text));
-                    match self.voice {
-                        Voice::Verbose => {
-                            let (left, error) = (wait.left(now), why(format!("{error:#}")));
-                            say(Message::AwaitingLock { left, error: &error });
-                        }
-                        Voice::Usual if output::stderr_is_terminal() => wait.why = why(error.to_string()),
-                        Voice::Usual | Voice::Quiet => {}
-                    }
-                }
-                _ => {}
-            }
-        }
-        if !wait.why.is_empty() {
-            // Whole seconds, so that the line can be read.
-            let left = wait.left(now).map(|left| Duration::from_secs(left.as_secs()));
-            wait.countdown.show(&Message::AwaitingLock { left, error: &wait.why });
-        }
-        None
+        let (said_next, countdown) = (start + SILENT_WAIT, Countdown::default());
+        Self { session, names, until, ends_by_contention, said_next, countdown, why: String::new() }
     }
 
     /// Tries for so long, or once.
-    fn attempt(
-        &mut self,
-        names: &[Resource<'_>],
-        wait: Duration,
-    ) -> Result<Result<Vec<Held>, AcquireError>, Exit> {
-        if names.len() == 1 {
-            return Ok(self.ask(names, wait)?.remove(0).map(|held| vec![held]));
+    fn attempt(&mut self, wait: Duration) -> Result<Vec<Held>, Exit> {
+        if self.names.len() == 1 {
+            let held = self.ask(&[0], wait)?.remove(0).map_err(|error| self.failed(error))?;
+            return Ok(vec![held]);
         }
-        let config = Arc::new(self.redlock.config().clone());
-        let (mut set, mut step) =
-            SetAcquisition::begin(Instant::now(), config, names.len(), &self.options.wait(wait));
+        let config = Arc::new(self.session.redlock.config().clone());
+        let options = self.session.options.wait(wait);
+        let (mut set, mut step) = SetAcquisition::begin(Instant::now(), config, self.names.len(), &options);
         loop {
             let next = match step {
-                SetStep::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
-                SetStep::Wait(place, left) => self.answer(&mut set, names, &[place], left),
+                SetStep::Ask(places) => self.answer(&mut set, &places, Duration::ZERO),
+                SetStep::Wait(place, left) => self.answer(&mut set, &[place], left),
                 SetStep::Pause { attempts, took, limit } => {
-                    let pause = Request::Pause { attempts, took, limit };
-                    self.pause(pause).map(|()| set.paused(Instant::now(), Ok(())))
+                    match self.session.redlock.submit(Request::Pause { attempts, took, limit }) {
+                        Ok(pause) => self.outcomes(&[pause]).map(|_| set.paused(Instant::now(), Ok(()))),
+                        Err(error) => Ok(set.paused(Instant::now(), Err(error.into()))),
+                    }
                 }
-                SetStep::Held(held) => return Ok(Ok(held)),
-                SetStep::Failed(Failed { error, .. }) => return Ok(Err(error)),
+                SetStep::Held(held) => return Ok(held),
+                SetStep::Failed(Failed { error, .. }) => return Err(self.failed(error)),
             };
             step = match next {
                 Ok(step) => step,
@@ -145,14 +115,11 @@ impl Run {
     fn answer(
         &mut self,
         set: &mut SetAcquisition<Held>,
-        names: &[Resource<'_>],
         places: &[usize],
         wait: Duration,
     ) -> Result<SetStep<Held>, Exit> {
-        let asked: Vec<_> = places.iter().map(|place| names[*place]).collect();
-        let answers = self.ask(&asked, wait)?;
         let (mut step, mut back) = (None, Vec::new());
-        for (place, answer) in places.iter().zip(answers) {
+        for (place, answer) in places.iter().zip(self.ask(places, wait)?) {
             let now = Instant::now();
             let remaining = |(_, grant): &Held| grant.valid_until.saturating_duration_since(now);
             step = set.answer(now, *place, answer, &mut back, remaining);
@@ -161,22 +128,18 @@ impl Run {
         Ok(step.expect("the last answer brings the next step"))
     }
 
-    /// Asks for all of these at once, and returns the answers in their order.
-    fn ask(
-        &mut self,
-        names: &[Resource<'_>],
-        wait: Duration,
-    ) -> Result<Vec<Result<Held, AcquireError>>, Exit> {
-        let mut locks = Vec::with_capacity(names.len());
-        for name in names {
-            let lock = match self.redlock.submit(self.request(*name, wait)) {
-                Ok(lock) => lock,
+    /// Asks for the locks at these places, all at once, and returns the answers in their order.
+    fn ask(&mut self, places: &[usize], wait: Duration) -> Result<Vec<Result<Held, AcquireError>>, Exit> {
+        let mut locks = Vec::with_capacity(places.len());
+        for place in places {
+            let (resource, options) = (self.names[*place], self.session.options.wait(wait));
+            match self.session.redlock.submit(Request::Acquire { resource, options, label: None }) {
+                Ok(lock) => locks.push(lock),
                 Err(error) => {
-                    locks.iter().for_each(|lock| self.release_unawaited(*lock));
-                    return Err(Exit::from(AcquireError::from(error)).of_lock(&self.label));
+                    self.give_up(locks);
+                    return Err(self.failed(error.into()));
                 }
-            };
-            locks.push(lock);
+            }
         }
         let outcomes = self.outcomes(&locks)?;
         let answers = locks.into_iter().zip(outcomes).filter_map(|(lock, outcome)| match outcome {
@@ -186,22 +149,11 @@ impl Run {
         Ok(answers.collect())
     }
 
-    fn request<'a>(&self, resource: Resource<'a>, wait: Duration) -> Request<'a> {
-        Request::Acquire { resource, options: self.options.wait(wait), label: None }
-    }
-
-    fn pause(&mut self, pause: Request<'_>) -> Result<(), Exit> {
-        match self.redlock.submit(pause) {
-            Ok(pause) => self.outcomes(&[pause]).map(drop),
-            Err(error) => Err(Exit::internal(error).of_lock(&self.label)),
-        }
-    }
-
     /// Waits for the outcome of each. A signal ends the wait, and gives all of them up.
     fn outcomes(&mut self, ids: &[OpId]) -> Result<Vec<Outcome>, Exit> {
         let mut outcomes: Vec<Option<Outcome>> = ids.iter().map(|_| None).collect();
         loop {
-            while let Some((id, outcome)) = self.redlock.poll_outcome() {
+            while let Some((id, outcome)) = self.session.redlock.poll_outcome() {
                 if let Some(place) = ids.iter().position(|it| *it == id) {
                     outcomes[place] = Some(outcome);
                 }
@@ -209,25 +161,74 @@ impl Run {
             if outcomes.iter().all(Option::is_some) {
                 return Ok(outcomes.into_iter().flatten().collect());
             }
-            let ended = match self.signals.take() {
-                Some(signal) => Some(self.ended_by(signal)),
-                None => self.follow_wait(ids).map(|error| Exit::from(error).of_lock(&self.label)),
-            };
-            if let Some(exit) = ended {
-                ids.iter().for_each(|id| self.release_unawaited(*id));
+            if let Some(exit) = self.session.interrupted().or_else(|| self.follow_wait(ids)) {
+                self.give_up(ids.iter().copied());
                 return Err(exit);
             }
-            self.redlock.turn(TURN_LIMIT)?;
+            self.session.redlock.turn(TURN_LIMIT)?;
         }
     }
 
-    fn give_back(&mut self, held: Vec<Held>) {
-        held.into_iter().for_each(|(lock, _)| self.release_unawaited(lock));
+    /// Says, or has a terminal show, why these are still waited for. Returns the error that ends the wait.
+    fn follow_wait(&mut self, locks: &[OpId]) -> Option<Exit> {
+        let now = Instant::now();
+        let left = self.until.map(|until| until.saturating_duration_since(now));
+        if self.ends_by_contention || now >= self.said_next {
+            let error = locks.iter().find_map(|lock| self.session.redlock.last_failure(*lock));
+            match error {
+                Some(error @ AcquireError::Contended(_)) if self.ends_by_contention => {
+                    return Some(self.failed(error));
+                }
+                Some(error) if now >= self.said_next => {
+                    self.said_next = now + WAIT_SHOWN_EVERY;
+                    let why = |text: String| with_lock(&self.session.label, without_patience(text));
+                    match self.session.voice {
+                        Voice::Verbose => {
+                            say(Message::AwaitingLock { left, error: &why(format!("{error:#}")) });
+                        }
+                        Voice::Usual if output::stderr_is_terminal() => self.why = why(error.to_string()),
+                        Voice::Usual | Voice::Quiet => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !self.why.is_empty() {
+            // Whole seconds, so that the line can be read.
+            let left = left.map(|left| Duration::from_secs(left.as_secs()));
+            self.countdown.show(&Message::AwaitingLock { left, error: &self.why });
+        }
+        None
     }
 
-    fn release_unawaited(&mut self, lock: OpId) {
-        let _ = self.redlock.submit(Request::Release { lock, awaited: false });
+    fn failed(&self, error: AcquireError) -> Exit {
+        Exit::from(error).of_lock(&self.session.label)
     }
+
+    fn give_back(&mut self, held: Vec<Held>) {
+        self.give_up(held.into_iter().map(|(lock, _)| lock));
+    }
+
+    /// Has these released, and awaits nothing.
+    fn give_up(&mut self, locks: impl IntoIterator<Item = OpId>) {
+        for lock in locks {
+            let _ = self.session.redlock.submit(Request::Release { lock, awaited: false });
+        }
+    }
+}
+
+fn describe_grant(session: &Session, name: &Resource<'_>, grant: &Grant, waited: Duration) -> String {
+    let left = grant.valid_until.saturating_duration_since(Instant::now());
+    // The validity counts from the start of the attempt that succeeded.
+    let took = session.ttl.validity().saturating_sub(left);
+    let later = (grant.attempts > 1).then_some((grant.attempts, waited));
+    let masters = session.redlock.masters();
+    let names: Vec<&str> = grant.granted.iter().map(|master| &*masters[master.index()].name).collect();
+    let rest = masters.len() - names.len();
+    let names =
+        if rest == 0 && names.len() > 1 { format!("all {} masters", names.len()) } else { names.join(", ") };
+    let acquired = Message::Acquired { lock: &label([name.as_bytes()]), took, later, left }.to_string();
+    format!("{acquired}\n  {}", Message::GrantedBy { masters: &names, rest })
 }
 
 /// The error's text without the advice to wait: for a wait.

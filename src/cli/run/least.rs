@@ -10,72 +10,79 @@ use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::LeaveError;
 use redlatch::{ExtendError, Left};
 
-use super::{Run, TURN_LIMIT};
-use crate::message::{Message, with_lock};
+use super::session::{Session, TURN_LIMIT};
+use crate::message::Message;
 use crate::output::say;
 
-impl Run {
-    /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far. A
-    /// signal ends what this waits for.
-    pub(super) fn leave_until(&mut self, locks: &[OpId], until: Instant, mut is_signalled: bool) -> bool {
-        let max_ttl = self.redlock.config().max_ttl();
-        if !self.stay(locks, until, max_ttl, &mut is_signalled) {
-            say(Message::LostInStay { lock: &self.label });
-            self.release(locks);
+/// Leaves locks whose command has ended.
+pub(super) struct Leaving<'a> {
+    pub(super) session: &'a mut Session,
+    pub(super) locks: &'a [OpId],
+    /// Whether a signal asked this program to end, which ends each wait.
+    pub(super) is_signalled: bool,
+}
+
+impl Leaving<'_> {
+    /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far.
+    pub(super) fn leave_until(mut self, until: Instant) -> bool {
+        let max_ttl = self.session.redlock.config().max_ttl();
+        if !self.stay(until, max_ttl) {
+            say(Message::LostInStay { lock: &self.session.label });
+            self.session.release(self.locks);
             return false;
         }
         let rest = until.saturating_duration_since(Instant::now()).min(max_ttl);
         if rest.is_zero() {
-            return self.release(locks);
+            return self.session.release(self.locks);
         }
-        for lock in locks {
-            let submitted = self.redlock.submit(Request::LeaveFor { lock: *lock, rest });
+        for lock in self.locks {
+            let submitted = self.session.redlock.submit(Request::LeaveFor { lock: *lock, rest });
             assert!(submitted.is_ok(), "this is always taken");
         }
-        let left = self.ends(locks, |outcome| match outcome {
+        let left = self.session.ends(self.locks, |outcome| match outcome {
             Outcome::Leave(result) => Some(result),
             _ => None,
         });
-        let latest = left.iter().filter_map(|result| self.describe_rest(result)).max();
-        if let Some(latest) = latest {
-            self.repeat_rest(latest, is_signalled);
+        if let Some(latest) = left.iter().filter_map(|result| self.describe_rest(result)).max() {
+            self.repeat_rest(latest);
         }
         left.iter().all(|result| matches!(result, Ok(_) | Err(LeaveError::Unconfirmed { .. })))
     }
 
     /// Stays until the time left fits into one TTL. A signal ends that, and shortens the time. False if a
     /// lock's validity has ended meanwhile.
-    fn stay(&mut self, locks: &[OpId], until: Instant, max_ttl: Duration, is_signalled: &mut bool) -> bool {
-        let left = |now: Instant| until.saturating_duration_since(now);
-        let all = left(Instant::now());
+    fn stay(&mut self, until: Instant, max_ttl: Duration) -> bool {
+        let left = || until.saturating_duration_since(Instant::now());
+        let Self { session, locks, is_signalled } = self;
+        let all = left();
         if all > max_ttl && !*is_signalled {
-            self.report(|run| Message::Staying { lock: &run.label, left: all }.to_string());
+            session.report(Message::Staying { lock: &session.label, left: all });
         }
-        while left(Instant::now()) > max_ttl {
+        while left() > max_ttl {
             if *is_signalled {
-                say(Message::LeastTimeCut { lock: &self.label, left: max_ttl });
+                say(Message::LeastTimeCut { lock: &session.label, left: max_ttl });
                 break;
             }
-            let has_turned = self.redlock.turn(TURN_LIMIT).is_ok();
-            let outcomes: Vec<Outcome> =
-                std::iter::from_fn(|| self.redlock.poll_outcome()).map(|it| it.1).collect();
-            let is_lost = |outcome: &Outcome| matches!(outcome, Outcome::Renewal(Err(ExtendError::Lost(_))));
+            let has_turned = session.redlock.turn(TURN_LIMIT).is_ok();
+            let mut is_lost = false;
+            while let Some((_, outcome)) = session.redlock.poll_outcome() {
+                is_lost |= matches!(outcome, Outcome::Renewal(Err(ExtendError::Lost(_))));
+            }
             let now = Instant::now();
-            let is_valid = |lock: &OpId| self.redlock.valid_until(*lock).is_some_and(|end| now < end);
-            if !has_turned || outcomes.iter().any(is_lost) || !locks.iter().all(is_valid) {
+            let is_valid = |lock: &OpId| session.redlock.valid_until(*lock).is_some_and(|end| now < end);
+            if !has_turned || is_lost || !locks.iter().all(is_valid) {
                 return false;
             }
-            *is_signalled = self.signals.take().is_some();
+            *is_signalled = session.signals.take().is_some();
         }
         true
     }
 
     /// Says how a lock was left. Returns its latest end if too few masters have the rest.
     fn describe_rest(&self, result: &Result<Left, LeaveError>) -> Option<Instant> {
-        let lock = &self.label;
         match result {
-            Ok(_) => self.report(|_| Message::Kept { lock }.to_string()),
-            Err(error) => say(with_lock(lock, format!("{error:#}"))),
+            Ok(_) => self.session.report(Message::Kept { lock: &self.session.label }),
+            Err(error) => say(self.session.described(error)),
         }
         match result {
             Err(LeaveError::Unconfirmed { latest_end, .. }) => Some(*latest_end),
@@ -84,15 +91,16 @@ impl Run {
     }
 
     /// Too few masters have the rest: stays while one that is reached again gets it, or is released.
-    fn repeat_rest(&mut self, latest: Instant, mut is_signalled: bool) {
-        let left = |now: Instant| latest.saturating_duration_since(now);
-        say(Message::RestUnconfirmed { lock: &self.label, left: left(Instant::now()) });
-        while !is_signalled
-            && self.redlock.stats().claims > 0
-            && !left(Instant::now()).is_zero()
-            && self.redlock.turn(TURN_LIMIT).is_ok()
+    fn repeat_rest(&mut self, latest: Instant) {
+        let left = || latest.saturating_duration_since(Instant::now());
+        let Self { session, is_signalled, .. } = self;
+        say(Message::RestUnconfirmed { lock: &session.label, left: left() });
+        while !*is_signalled
+            && session.redlock.stats().claims > 0
+            && !left().is_zero()
+            && session.redlock.turn(TURN_LIMIT).is_ok()
         {
-            is_signalled = self.signals.take().is_some();
+            *is_signalled = session.signals.take().is_some();
         }
     }
 }

@@ -23,7 +23,6 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
 
-use super::cannot_start;
 use super::descendants::{self, Descendant, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
@@ -111,6 +110,8 @@ pub(super) fn name_of(signal: i32) -> &'static str {
 pub(super) struct Process {
     /// The id of the process, and of its group.
     pid: Pid,
+    /// Name of its program, for messages.
+    program: String,
     terminal: Option<Terminal>,
     /// The exit code once it has ended.
     code: Option<u8>,
@@ -139,6 +140,7 @@ impl Process {
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
     ) -> Result<Self, Exit> {
+        let program = words.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let (mut command, failure) = stage::command(words)?;
         command.process_group(0);
         for (name, value) in variables {
@@ -156,11 +158,12 @@ impl Process {
         let child = command.spawn().map_err(|error| match error.kind() {
             // The stage is this program, and its start no fault of the command.
             kind if failure.is_some() && kind != io::ErrorKind::ArgumentListTooLong => error.into(),
-            _ => cannot_start(words, &error),
+            _ => cannot_start(&program, &error),
         })?;
         let pid = Pid::from_child(&child);
         let process = Self {
             pid,
+            program: program.into_owned(),
             terminal,
             code: None,
             failure,
@@ -366,8 +369,9 @@ impl Process {
     }
 
     /// Why the command never ran; for one that has ended.
-    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
-        self.failure.as_mut().and_then(Failure::take)
+    pub(super) fn take_failure(&mut self) -> Option<Exit> {
+        let error = self.failure.as_mut().and_then(Failure::take)?;
+        Some(cannot_start(&self.program, &error))
     }
 
     /// Reaps the command, which has ended. Its number may be another's from now on.
@@ -383,4 +387,12 @@ impl Drop for Process {
             self.kill();
         }
     }
+}
+
+fn cannot_start(program: &str, error: &io::Error) -> Exit {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => code::NOT_FOUND,
+        _ => code::NOT_EXECUTABLE,
+    };
+    Exit::new(code, Message::CannotRun { program: &program, error })
 }

@@ -6,19 +6,17 @@
 //! ended: as long as it runs, nobody else should work. The least validity of several locks counts, and a
 //! loss of any.
 
-use std::io;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use redlatch::ExtendError;
 use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::{ExtendError, Redlock};
 
-use super::Held;
 use super::locks::Locks;
 use super::process::{self, Process};
+use super::session::{Held, Session};
 use super::timeline::{Due, Timeline};
 use crate::exit::Exit;
-use crate::message::{Message, with_lock};
+use crate::message::Message;
 use crate::output::say;
 
 /// How long a sleep of the machine may go unnoticed after it.
@@ -33,9 +31,8 @@ const REAP_PAUSE: Duration = Duration::from_secs(1);
 /// How the command ended.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) code: u8,
-    /// Why it never ran, if it did not.
-    pub(super) failure: Option<io::Error>,
+    /// Its exit code, or why nobody knows.
+    pub(super) code: Result<u8, Exit>,
     /// Whether the lock was lost before.
     pub(super) is_lost: bool,
     /// Whether a signal asked this program to end.
@@ -44,13 +41,10 @@ pub(super) struct End {
 
 /// Watches over one command and its lock.
 pub(super) struct Supervisor<'a> {
-    redlock: &'a mut Redlock,
+    session: &'a mut Session,
     process: Process,
     locks: Locks,
-    /// Them in messages.
-    label: String,
     timeline: Timeline,
-    verbose: bool,
     /// The time that the machine had slept when the times were right.
     suspended: Duration,
     /// Whether the event loop failed.
@@ -67,30 +61,26 @@ pub(super) struct Supervisor<'a> {
 
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
-        redlock: &'a mut Redlock,
+        session: &'a mut Session,
         process: Process,
         held: &[Held],
-        label: String,
-        mut timeline: Timeline,
-        verbose: bool,
+        grace: Option<Duration>,
     ) -> Self {
+        let redlock = &mut session.redlock;
         let suspended = redlock.suspended();
         // A sleep may have been before this.
         let locks = Locks::new(
             held.iter().map(|(id, grant)| (*id, redlock.valid_until(*id).unwrap_or(grant.valid_until))),
         );
-        timeline.renew(locks.valid_until());
         for (lock, _) in held {
             let submitted = redlock.submit(Request::ReportRenewals { lock: *lock });
             assert!(submitted.is_ok(), "reports can always be asked for");
         }
         Self {
-            redlock,
+            timeline: Timeline::new(session.ttl, grace, locks.valid_until()),
+            session,
             process,
             locks,
-            label,
-            timeline,
-            verbose,
             suspended,
             has_stopped: false,
             is_signalled: false,
@@ -100,25 +90,29 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Returns when the command has ended; if the lock was lost, when all of its descendants have, too.
-    pub(super) fn supervise(&mut self, signals: &Receiver<i32>) -> Result<End, Exit> {
+    /// Returns when the command has ended; if the lock was lost, when all of its descendants have, too. Fails
+    /// if the command never ran.
+    pub(super) fn supervise(mut self) -> Result<End, Exit> {
         loop {
-            if let Some(signal) = self.next_signal(signals) {
+            if let Some(signal) = self.next_signal() {
                 self.process.pass_on(signal);
                 self.is_signalled |= process::is_end(signal);
                 self.reap_at = self.reap_at.or_else(|| Instant::now().checked_add(REAP_PAUSE));
             }
-            let is_stopped = self.process.look()? && !self.timeline.is_ending();
+            let is_stopped = match self.process.look() {
+                Ok(is_stopped) => is_stopped && !self.timeline.is_ending(),
+                Err(error) => return Ok(End { code: Err(error.into()), is_lost: false, is_signalled: true }),
+            };
             if is_stopped {
                 self.process.stop_with_own_group();
                 self.wake_by = Instant::now();
                 self.turn(Duration::ZERO);
             }
             if let Some(end) = self.end() {
-                return Ok(end);
+                return end;
             }
             self.follow_suspend();
-            while let Some((lock, outcome)) = self.redlock.poll_outcome() {
+            while let Some((lock, outcome)) = self.session.redlock.poll_outcome() {
                 if let Outcome::Renewal(result) = outcome {
                     self.handle_renewal(lock, result);
                 }
@@ -134,7 +128,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// How the command ended, if it has; of a lost lock, if nothing of the command is left. Pursues what is.
-    fn end(&mut self) -> Option<End> {
+    fn end(&mut self) -> Option<Result<End, Exit>> {
         let is_lost = self.timeline.is_ending();
         let now = Instant::now();
         if self.reap_at.is_some_and(|at| at <= now) {
@@ -152,11 +146,12 @@ impl<'a> Supervisor<'a> {
         let code = self.process.code()?;
         let failure = self.process.take_failure();
         self.process.reap();
-        Some(End { code, failure, is_lost, is_signalled: self.is_signalled })
+        let end = End { code: Ok(code), is_lost, is_signalled: self.is_signalled };
+        Some(failure.map_or(Ok(end), Err))
     }
 
     /// Waits for a signal, at most until something is due; meanwhile lets the connections work.
-    fn next_signal(&mut self, signals: &Receiver<i32>) -> Option<i32> {
+    fn next_signal(&mut self) -> Option<i32> {
         self.process.hand_over_terminal();
         let now = Instant::now();
         let due = self.timeline.next_due().map_or(LOOK_EVERY, |due| due.saturating_duration_since(now));
@@ -164,27 +159,27 @@ impl<'a> Supervisor<'a> {
         let limit = due.min(longest);
         self.wake_by = now + limit;
         if self.has_stopped {
-            return signals.recv_timeout(limit).ok();
+            return self.session.signals.arrivals().recv_timeout(limit).ok();
         }
-        let arrived = signals.try_recv().ok();
+        let arrived = self.session.signals.arrivals().try_recv().ok();
         // A signal that arrives now ends the turn.
         self.turn(if arrived.is_some() { Duration::ZERO } else { limit });
-        arrived.or_else(|| signals.try_recv().ok())
+        arrived.or_else(|| self.session.signals.arrivals().try_recv().ok())
     }
 
     fn turn(&mut self, limit: Duration) {
         if self.has_stopped {
             return;
         }
-        if let Err(error) = self.redlock.turn(limit) {
+        if let Err(error) = self.session.redlock.turn(limit) {
             self.has_stopped = true;
-            self.lose(&Message::LoopEnded { lock: &self.label, error: &error }.to_string());
+            self.lose(&Message::LoopEnded { lock: &self.session.label, error: &error }.to_string());
         }
     }
 
     /// Counts what the machine has slept. Comes before outcomes, whose times know.
     fn follow_suspend(&mut self) {
-        let slept = self.redlock.suspended() - self.suspended;
+        let slept = self.session.redlock.suspended() - self.suspended;
         if !slept.is_zero() {
             self.suspended += slept;
             self.timeline.shift(slept);
@@ -212,18 +207,16 @@ impl<'a> Supervisor<'a> {
                     return;
                 }
                 self.timeline.renew(self.locks.valid_until());
-                if self.verbose {
-                    let left = self.timeline.remaining(now);
-                    say(Message::Extended { lock: &self.label, left });
-                }
+                let left = self.timeline.remaining(now);
+                self.session.report(Message::Extended { lock: &self.session.label, left });
             }
-            Err(error @ ExtendError::Lost(_)) => self.lose(&self.described(&error)),
+            Err(error @ ExtendError::Lost(_)) => self.lose(&self.session.described(&error)),
             Err(error @ ExtendError::HoldLimit { .. }) => {
-                let failure = self.described(&error);
+                let failure = self.session.described(&error);
                 self.locks.fail(lock, failure);
             }
             Err(error) if self.timeline.is_valid(now) => {
-                let failure = self.described(&error);
+                let failure = self.session.described(&error);
                 // Said once for each row of failures, and again if the lock is given up.
                 if self.locks.fail(lock, failure.clone()) {
                     say(Message::NotExtended { error: &failure });
@@ -251,7 +244,7 @@ impl<'a> Supervisor<'a> {
     /// The grace has passed; or the end of the validity came near while this program did not run.
     fn kill(&mut self, now: Instant, why: Option<&str>) {
         self.process.kill();
-        let (lock, left) = (&self.label, self.timeline.remaining(now));
+        let (lock, left) = (&self.session.label, self.timeline.remaining(now));
         if self.timeline.is_ending() {
             say(Message::KillAfterGrace { lock, left });
         } else {
@@ -263,13 +256,8 @@ impl<'a> Supervisor<'a> {
 
     /// Why the last extension failed. None failed if this program, or the machine, did not run.
     fn why_not_extended(&self) -> String {
-        let lock = &self.label[..];
+        let lock = &self.session.label[..];
         let in_time = || Message::NotExtendedInTime { lock }.to_string();
         self.locks.failure().map_or_else(in_time, ToOwned::to_owned)
-    }
-
-    /// The error with the lock's name, and with lines for the masters.
-    fn described(&self, error: &ExtendError) -> String {
-        with_lock(&self.label, format!("{error:#}"))
     }
 }
