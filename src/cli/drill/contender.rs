@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use redlatch::{AcquireError, HeldLocks, Redlock};
 
-use super::{Args, CLOSE_LIMIT, Drill, resource, seed};
+use super::course::{CLOSE_LIMIT, Course, resource, rng};
 
 /// Outcomes of one contender, or of all.
 #[derive(Debug, Clone, Default)]
@@ -69,8 +69,7 @@ const MARGIN_AFTER: Duration = Duration::from_millis(20);
 
 pub(super) struct Contender<'a> {
     redlock: Redlock,
-    args: &'a Args,
-    drill: &'a Drill,
+    course: &'a Course<'a>,
     /// How long one round may wait for masters.
     answer_limit: Duration,
     rng: StdRng,
@@ -78,15 +77,14 @@ pub(super) struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    pub(super) fn new(redlock: Redlock, args: &'a Args, drill: &'a Drill) -> Self {
-        let config = redlock.config();
-        let answer_limit = config.ttl(args.ttl).map_or(args.ttl, |ttl| config.answer_limit(ttl));
-        let rng = StdRng::seed_from_u64(seed());
-        Self { redlock, args, drill, answer_limit, rng, record: Record::default() }
+    pub(super) fn new(redlock: Redlock, course: &'a Course<'a>) -> Self {
+        let (config, ttl) = (course.config, course.args.ttl);
+        let answer_limit = config.ttl(ttl).map_or(ttl, |ttl| config.answer_limit(ttl));
+        Self { redlock, course, answer_limit, rng: rng(), record: Record::default() }
     }
 
     pub(super) fn run(mut self) -> Record {
-        while !self.drill.is_over() {
+        while !self.course.is_over() {
             self.visit();
         }
         self.record.unreleased = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Release);
@@ -94,11 +92,12 @@ impl<'a> Contender<'a> {
     }
 
     fn visit(&mut self) {
-        let number = self.rng.random_range(0..self.args.resources);
-        let (name, wait, begun) = (resource(number), self.args.ttl, Instant::now());
-        let acquired = self.redlock.lock(&name).ttl(self.args.ttl).wait(wait).acquire();
+        let ttl = self.course.args.ttl;
+        let number = self.rng.random_range(0..self.course.args.resources);
+        let begun = Instant::now();
+        let acquired = self.redlock.lock(resource(number)).ttl(ttl).wait(ttl).acquire();
         // An attempt that began in time may ask for the holder's time behind it.
-        self.note_call(begun, wait + 2 * self.answer_limit);
+        self.note_call(begun, ttl + 2 * self.answer_limit);
         let mut lease = match acquired {
             Ok(lease) => lease,
             Err(AcquireError::Contended(_)) => return self.record.contended += 1,
@@ -106,25 +105,25 @@ impl<'a> Contender<'a> {
             Err(_) => {
                 // It will not get better at once.
                 self.record.failed += 1;
-                self.drill.pause(self.args.ttl);
+                self.course.pause(ttl);
                 return;
             }
         };
         let from = Instant::now();
         self.record.locked += 1;
-        self.hold(self.args.ttl / 10);
+        self.hold(ttl / 10);
         if self.rng.random_bool(0.2) {
             let begun = Instant::now();
-            let _ = self.redlock.extend(&mut lease, self.args.ttl);
+            let _ = self.redlock.extend(&mut lease, ttl);
             self.note_call(begun, self.answer_limit);
-            self.hold(self.args.ttl / 10);
+            self.hold(ttl / 10);
         }
         // Answers of the slower masters come a moment after the grant.
         let margin = (from.elapsed() >= MARGIN_AFTER).then(|| self.redlock.margin(&lease));
         let now = Instant::now();
         self.record.lost += u64::from(!lease.is_valid());
-        self.drill.witness.note(number, from, now.min(lease.valid_until()), false);
-        let begun = self.drill.begun;
+        self.course.witness.note(number, from, now.min(lease.valid_until()), false);
+        let begun = self.course.begun;
         let second =
             |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
         self.record.second(second(now)).add(Second { margin, ..Second::default() });

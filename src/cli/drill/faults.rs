@@ -6,17 +6,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-use redlatch::Config;
 use redlatch::internals::probe::{self, Answer, Probe};
 use redlatch::internals::words::Rounded;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::output::{self};
-use super::{Args, Drill, LOOK_PAUSE, seed};
+use super::course::{Course, LOOK_PAUSE, rng};
 use crate::message::Message;
-use crate::output::say;
+use crate::output::{self, say};
 
 /// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -39,11 +37,10 @@ pub(super) struct Counts {
 }
 
 pub(super) struct Faults<'a> {
-    config: &'a Config,
+    course: &'a Course<'a>,
     /// Names of the masters, without logins.
     masters: Vec<String>,
     kinds: Vec<Kind<'a>>,
-    longest: Duration,
     rng: StdRng,
     counts: Counts,
 }
@@ -81,35 +78,36 @@ enum Kind<'a> {
 }
 
 impl<'a> Faults<'a> {
-    pub(super) fn new(args: &'a Args, config: &'a Config, masters: Vec<String>) -> Self {
+    pub(super) fn new(course: &'a Course<'a>, masters: Vec<String>) -> Self {
+        let args = course.args;
         let pause = args.pause.then_some(Kind::Pause);
         let kinds = pause.into_iter().chain(args.hook.as_deref().map(Kind::Hook)).collect();
-        let rng = StdRng::seed_from_u64(seed());
-        Self { config, masters, kinds, longest: args.fault_time, rng, counts: Counts::default() }
+        Self { course, masters, kinds, rng: rng(), counts: Counts::default() }
     }
 
     /// One fault after the other, each kind in turn, until the drill is over or a master cannot be healed.
     /// A fault that has begun is ended.
-    pub(super) fn run(&mut self, drill: &Drill) -> Counts {
+    pub(super) fn run(mut self) -> Counts {
+        let longest = self.course.args.fault_time;
         for turn in 0.. {
-            let pause = self.longest.mul_f64(self.rng.random_range(0.0..1.0));
-            if self.kinds.is_empty() || self.counts.unhealed.is_some() || !drill.pause(pause) {
+            let pause = longest.mul_f64(self.rng.random_range(0.0..1.0));
+            if self.kinds.is_empty() || self.counts.unhealed.is_some() || !self.course.pause(pause) {
                 break;
             }
             let master = self.rng.random_range(0..self.masters.len());
-            let time = self.longest.mul_f64(self.rng.random_range(0.0..1.0));
+            let time = longest.mul_f64(self.rng.random_range(0.0..1.0));
             match self.kinds[turn % self.kinds.len()] {
                 Kind::Pause => self.pause(master, time.min(PAUSE_TIME_MAX)),
-                Kind::Hook(command) => self.hook(drill, command, master, time),
+                Kind::Hook(command) => self.hook(command, master, time),
             }
         }
-        self.counts.clone()
+        self.counts
     }
 
-    fn hook(&mut self, drill: &Drill, command: &str, master: usize, time: Duration) {
+    fn hook(&mut self, command: &str, master: usize, time: Duration) {
         self.counts.hooks += 1;
         self.call(command, master, "begin");
-        drill.pause(time);
+        self.course.pause(time);
         // Also if it has not begun, as far as is known.
         let is_healed = (0..HEAL_COUNT_MAX).any(|_| self.call(command, master, "end"));
         if !is_healed {
@@ -121,7 +119,8 @@ impl<'a> Faults<'a> {
     fn pause(&mut self, master: usize, time: Duration) {
         let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
         let pause = move |mut probe: Probe, _| probe.exchange(&[&command]);
-        let answered = probe::some(self.config, [master], PAUSE_LIMIT, pause).map(|mut it| it.remove(0));
+        let answered =
+            probe::some(self.course.config, [master], PAUSE_LIMIT, pause).map(|mut it| it.remove(0));
         let answered = answered.map_err(|error| error.to_string());
         let paused = Paused::of(answered.and_then(|it| it.map_err(|error| error.to_string())));
         match &paused {

@@ -8,9 +8,9 @@ use redlatch::internals::words::{Counted, Rounded};
 use serde_json::json;
 
 use super::contender::{Record, Second};
+use super::course::Course;
 use super::faults::Counts;
 use super::witness::Found;
-use super::{Args, Drill};
 
 /// Rows of the course of a drill.
 const ROW_COUNT_MAX: usize = 12;
@@ -29,22 +29,17 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(
-        args: &Args,
-        drill: &Drill,
-        records: &[Record],
-        faults: Counts,
-        master_count: usize,
-    ) -> Self {
+    pub(super) fn new(course: &Course<'_>, records: &[Record], faults: Counts) -> Self {
+        let args = course.args;
         let mut sum = Record::default();
         records.iter().for_each(|record| sum.add(record));
         Self {
-            time: drill.begun.elapsed().min(args.time),
-            master_count,
+            time: course.begun.elapsed().min(args.time),
+            master_count: course.config.master_count(),
             contenders: args.contenders,
             resources: args.resources,
             sum,
-            found: drill.witness.found(),
+            found: course.witness.found(),
             faults,
             has_faults: args.pause || args.hook.is_some(),
         }

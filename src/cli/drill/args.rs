@@ -1,0 +1,85 @@
+//! Options of `redlatch drill`, and its help.
+
+use std::time::Duration;
+
+use redlatch::internals::env::parse_time;
+
+use crate::exit::Exit;
+use crate::options::{MasterOptions, check_bounds, check_time};
+
+const CONTENDER_COUNT_MAX: usize = 100;
+const RESOURCE_COUNT_MAX: usize = 1000;
+
+/// Check the promise of a lock on these masters, with faults that you allow.
+///
+/// Contenders lock a few resources again and again, each as a client of its own, while the faults that you
+/// allow happen, as a rule to one master at a time. Shows whether a lock ever had two holders, how late calls
+/// ended, and how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its
+/// clients also write PREFIXredlatch:mark. It loads the masters like a few busy services.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Stop after this time.
+    #[arg(short, long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    pub(super) time: Duration,
+
+    /// Clients that contend.
+    #[arg(long, value_name = "COUNT", default_value_t = 6)]
+    pub(super) contenders: usize,
+
+    /// Locks that they contend for.
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    pub(super) resources: usize,
+
+    /// The locks' TTL; at most --max-ttl.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    pub(super) ttl: Duration,
+
+    /// Allow a fault: CLIENT PAUSE, which stops all clients of a master, also those of other services.
+    #[arg(long)]
+    pub(super) pause: bool,
+
+    /// Allow a fault: this command of the shell. It harms a master if REDLATCH_FAULT is `begin`, and heals it
+    /// if that is `end`.
+    ///
+    /// REDLATCH_MASTER is the master's URL without the login, and REDLATCH_MASTER_NUMBER its place in the
+    /// list, from 1. The call with `end` follows, also if `begin` failed; if it fails three times, no other
+    /// fault begins. A call is killed after 10s. A process that the hook leaves running finds its stdout and
+    /// stderr closed after the drill.
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) hook: Option<String>,
+
+    /// The longest time of one fault; a pause takes 10s at the most, as nothing can end it before. Each call
+    /// of a hook may take 10s more.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
+    pub(super) fault_time: Duration,
+
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) masters: MasterOptions,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its master, 64 bad usage,
+  69 if too few masters can grant or nobody got a lock, 70 if the operating system refused something, 75 if another drill runs or has left keys,
+  130 after Ctrl-C, 143 after SIGTERM, both once faults are healed
+
+Examples:
+  redlatch drill --time 5min                              contention alone
+  redlatch drill --pause --fault-time 5s                  masters that stand still, one at a time
+  redlatch drill --hook 'ssh host$REDLATCH_MASTER_NUMBER ./fault.sh $REDLATCH_FAULT'
+                                                          faults of your own, such as restarts or cut cables";
+
+impl Args {
+    /// Refuses numbers and times that cannot work.
+    pub(super) fn check(&self) -> Result<(), Exit> {
+        check_bounds("--contenders", self.contenders, 2, CONTENDER_COUNT_MAX)?;
+        check_bounds("--resources", self.resources, 1, RESOURCE_COUNT_MAX)?;
+        check_time("--time", self.time)?;
+        check_time("--fault-time", self.fault_time)
+    }
+}

@@ -1,0 +1,52 @@
+//! The course of a drill: what its contenders and faults share while it lasts.
+
+use std::hash::{BuildHasher, RandomState};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use redlatch::Config;
+
+use super::args::Args;
+use super::witness::Witness;
+use crate::interrupt::Interrupt;
+
+/// The names of all locks of a drill begin with this, behind the configured prefix.
+pub(super) const NAMES: &str = "redlatch-drill:";
+/// How long the end waits for releases that are under way.
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+/// How often to look whether something is over.
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+pub(super) struct Course<'a> {
+    pub(super) args: &'a Args,
+    pub(super) config: &'a Config,
+    pub(super) witness: Witness,
+    pub(super) begun: Instant,
+    pub(super) interrupt: Interrupt,
+}
+
+impl Course<'_> {
+    pub(super) fn is_over(&self) -> bool {
+        self.interrupt.has_come() || self.begun.elapsed() >= self.args.time
+    }
+
+    /// Sleeps at most that long; whether the drill goes on.
+    pub(super) fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        while !self.is_over() && Instant::now() < until {
+            thread::sleep(LOOK_PAUSE.min(until.saturating_duration_since(Instant::now())));
+        }
+        !self.is_over()
+    }
+}
+
+/// Another one in each call: no drill need be the same as another.
+pub(super) fn rng() -> StdRng {
+    StdRng::seed_from_u64(RandomState::new().hash_one(0))
+}
+
+pub(super) fn resource(number: usize) -> String {
+    format!("{NAMES}{}", number + 1)
+}
