@@ -53,8 +53,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let guard = claim(&client, args)?;
     let witness = Witness::new(args.resources);
     let course = Course { args, config: &config, witness, begun: Instant::now(), interrupt };
-    let (records, faults) = run(&course, first)?;
-    let report = Report::new(&course, &records, faults);
+    let (record, faults) = run(&course, first)?;
+    let report = Report::new(&course, record, faults);
     // An unconfirmed release goes on in the background, or ends with the TTL.
     let _ = guard.release();
     let unreleased = client.drain(CLOSE_LIMIT, HeldLocks::Release);
@@ -63,11 +63,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     }
     let text = if args.json { report.json() } else { report.text() };
     output::print_until(text, &course.interrupt)?;
-    Ok(match report.lock_count() {
-        _ if report.has_two_holders() => code::TWO_HOLDERS,
-        _ if report.has_unhealed() => code::UNHEALED,
-        count => course.interrupt.code().unwrap_or(if count > 0 { 0 } else { code::NO_QUORUM }),
-    })
+    Ok(report.code(course.interrupt.code()))
 }
 
 /// Takes the lock that keeps other drills away, and looks whether somebody else uses the names.
@@ -86,19 +82,16 @@ fn claim(client: &Client, args: &Args) -> Result<Guard, Exit> {
     for number in 0..args.resources {
         let name = resource(number);
         let inspection = client.inspect(&name).map_err(Exit::internal)?;
-        if inspection
-            .masters
-            .iter()
-            .any(|(_, state)| !matches!(state, KeyState::Absent | KeyState::Failed(_)))
-        {
+        let is_free = |state: &KeyState| matches!(state, KeyState::Absent | KeyState::Failed(_));
+        if !inspection.masters.iter().all(|(_, state)| is_free(state)) {
             return Err(Exit::new(code::CONTENDED, Message::DrillKeysThere { name: &name }));
         }
     }
     Ok(guard)
 }
 
-/// Contends until the time is over.
-fn run(course: &Course<'_>, first: Redlock) -> Result<(Vec<Record>, Counts), Exit> {
+/// Contends until the time is over. Returns the outcomes of all contenders.
+fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
     let args = course.args;
     let names = first.masters().iter().map(|master| master.name.to_string()).collect();
     let mut clients = vec![first];
@@ -121,15 +114,12 @@ fn run(course: &Course<'_>, first: Redlock) -> Result<(Vec<Record>, Counts), Exi
                 said_at = Instant::now();
                 let found = course.witness.found();
                 let (locks, two_holders) = (found.visit_count, found.overlap_count);
-                say(Message::DrillProgress {
-                    elapsed: course.begun.elapsed(),
-                    time: args.time,
-                    locks,
-                    two_holders,
-                });
+                let (elapsed, time) = (course.begun.elapsed(), args.time);
+                say(Message::DrillProgress { elapsed, time, locks, two_holders });
             }
         }
-        let records = contending.into_iter().map(|it| it.join().expect("a contender has panicked")).collect();
-        Ok((records, harming.join().expect("the faults have panicked")))
+        let mut sum = Record::default();
+        contending.into_iter().for_each(|it| sum.add(&it.join().expect("a contender has panicked")));
+        Ok((sum, harming.join().expect("the faults have panicked")))
     })
 }

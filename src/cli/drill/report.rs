@@ -11,6 +11,7 @@ use super::contender::{Record, Second};
 use super::course::Course;
 use super::faults::Counts;
 use super::witness::Found;
+use crate::exit::code;
 
 /// Rows of the course of a drill.
 const ROW_COUNT_MAX: usize = 12;
@@ -29,10 +30,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(course: &Course<'_>, records: &[Record], faults: Counts) -> Self {
+    pub(super) fn new(course: &Course<'_>, sum: Record, faults: Counts) -> Self {
         let args = course.args;
-        let mut sum = Record::default();
-        records.iter().for_each(|record| sum.add(record));
         Self {
             time: course.begun.elapsed().min(args.time),
             master_count: course.config.master_count(),
@@ -45,16 +44,15 @@ impl Report {
         }
     }
 
-    pub(super) const fn has_two_holders(&self) -> bool {
-        self.found.overlap_count > 0
-    }
-
-    pub(super) const fn has_unhealed(&self) -> bool {
-        self.faults.unhealed.is_some()
-    }
-
-    pub(super) const fn lock_count(&self) -> u64 {
-        self.sum.locked
+    /// The program's exit code. A defect comes before the signal that ended the drill.
+    pub(super) fn code(&self, of_signal: Option<u8>) -> u8 {
+        match of_signal {
+            _ if self.found.overlap_count > 0 => code::TWO_HOLDERS,
+            _ if self.faults.unhealed.is_some() => code::UNHEALED,
+            Some(of_signal) => of_signal,
+            None if self.sum.locked > 0 => 0,
+            None => code::NO_QUORUM,
+        }
     }
 
     /// The longest time in whole seconds without a lock, and the sum of them.
@@ -97,7 +95,7 @@ impl Report {
             0 => format!("never, in {} visits", found.visit_count),
             count => format!("{count} TIMES in {} visits", found.visit_count),
         };
-        let margin = self.least_margin().map_or_else(|| "-".to_owned(), |margin| margin.to_string());
+        let margin = shown(self.least_margin());
         for (name, value) in [
             ("two holders", holders),
             ("locks", sum.locked.to_string()),
@@ -125,8 +123,7 @@ impl Report {
         for (row, seconds) in sum.seconds.chunks(size).enumerate() {
             let mut all = Second::default();
             seconds.iter().for_each(|second| all.add(*second));
-            let margin = all.margin.map_or_else(|| "-".to_owned(), |margin| margin.to_string());
-            let _ = writeln!(text, "{:>9} {:>8} {margin:>7}", row * size, all.locked);
+            let _ = writeln!(text, "{:>9} {:>8} {:>7}", row * size, all.locked, shown(all.margin));
         }
         text
     }
@@ -159,6 +156,10 @@ impl Report {
         });
         format!("{value}\n")
     }
+}
+
+fn shown(margin: Option<usize>) -> String {
+    margin.map_or_else(|| "-".to_owned(), |margin| margin.to_string())
 }
 
 #[cfg(test)]
