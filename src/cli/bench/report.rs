@@ -1,34 +1,69 @@
-//! Output of `redlatch bench`: progress on stderr, the result on stdout as a table or as JSON.
+//! Output of `redlatch bench`: progress on stderr, the result on stdout as a table or as JSON. Owns the limit
+//! and the measurements of a phase, which both show.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+use redlatch::engine::quorum;
 use redlatch::internals::words::Rounded;
 use redlatch::stats::Histogram;
+use redlatch::status::{MasterState, MasterStatus};
 use serde_json::{Value, json};
 
+use super::args::Args;
 use super::ping::{RoundTrip, mean};
-use super::{Limit, Measured};
 use crate::output::{self, say, stderr_is_terminal, whole_ms};
 
+/// When a phase ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    Pairs(u64),
+    Time(Duration),
+}
+
+impl Limit {
+    pub(super) fn is_reached(self, attempts: u64, elapsed: Duration) -> bool {
+        match self {
+            Self::Pairs(count) => attempts >= count,
+            Self::Time(time) => elapsed >= time,
+        }
+    }
+}
+
+/// Measurements of one phase.
+#[derive(Default)]
+pub(super) struct Measured {
+    pub(super) acquire: Histogram,
+    pub(super) release: Histogram,
+    pub(super) pairs: u64,
+    pub(super) elapsed: Duration,
+    /// How often each kind of error came, and the first of them in words.
+    pub(super) errors: BTreeMap<&'static str, (u64, String)>,
+}
+
+impl Measured {
+    pub(super) fn note_error(&mut self, kind: &'static str, error: &dyn fmt::Display) {
+        self.errors.entry(kind).or_insert_with(|| (0, error.to_string())).0 += 1;
+    }
+}
+
 /// The result, and what is needed to read it.
-pub(super) struct Report {
-    pub(super) master_count: usize,
-    /// Masters whose votes counted at the end.
-    pub(super) ready_count: usize,
-    pub(super) quorum: usize,
-    pub(super) depth: usize,
-    pub(super) key_count: usize,
-    pub(super) ttl: Duration,
-    pub(super) awaits_release: bool,
-    pub(super) fair: bool,
+pub(super) struct Report<'a> {
+    pub(super) args: &'a Args,
+    /// The masters at the end.
+    pub(super) masters: Vec<MasterStatus>,
     pub(super) round_trip: Option<RoundTrip>,
     pub(super) measured: Measured,
 }
 
-impl Report {
-    pub(super) fn text(&self, as_json: bool) -> String {
-        if as_json { format!("{}\n", self.json()) } else { self.table() }
+impl Report<'_> {
+    pub(super) fn text(&self) -> String {
+        if self.args.json { format!("{}\n", self.json()) } else { self.table() }
+    }
+
+    fn ready_count(&self) -> usize {
+        self.masters.iter().filter(|master| master.state == MasterState::Ready).count()
     }
 
     fn pairs_per_s(&self) -> f64 {
@@ -39,16 +74,16 @@ impl Report {
     }
 
     fn table(&self) -> String {
-        let Self { measured, .. } = self;
+        let Self { args, masters, measured, .. } = self;
         let mut text = format!(
             "{} of {} masters ready, quorum {}; depth {}, {} keys, TTL {}, releases {}awaited\n\n",
-            self.ready_count,
-            self.master_count,
-            self.quorum,
-            self.depth,
-            self.key_count,
-            Rounded(self.ttl),
-            if self.awaits_release { "" } else { "not " }
+            self.ready_count(),
+            masters.len(),
+            quorum(masters.len()),
+            args.depth,
+            args.key_count(),
+            Rounded(args.ttl),
+            if args.no_await_release { "not " } else { "" }
         );
         let _ =
             writeln!(text, "{:<12}{:>10}{:>10}{:>10}{:>10}{:>10}", "", "mean", "p50", "p99", "p99.9", "max");
@@ -83,24 +118,24 @@ impl Report {
             Rounded(one),
             Rounded(all),
         );
-        if self.depth == 1 && self.measured.acquire.count() > 0 {
+        if self.args.depth == 1 && self.measured.acquire.count() > 0 {
             let ratio = mean(&self.measured.acquire).as_secs_f64() / all.as_secs_f64();
             let _ = writeln!(text, "an acquire took {ratio:.2} of the round trip to all (mean)");
         }
     }
 
     fn json(&self) -> Value {
-        let Self { measured, .. } = self;
+        let Self { args, masters, measured, .. } = self;
         let errors = measured.errors.iter();
         json!({
-            "masters": self.master_count,
-            "masters_ready": self.ready_count,
-            "quorum": self.quorum,
-            "depth": self.depth,
-            "keys": self.key_count,
-            "ttl_ms": whole_ms(self.ttl),
-            "await_release": self.awaits_release,
-            "fair": self.fair,
+            "masters": masters.len(),
+            "masters_ready": self.ready_count(),
+            "quorum": quorum(masters.len()),
+            "depth": args.depth,
+            "keys": args.key_count(),
+            "ttl_ms": whole_ms(args.ttl),
+            "await_release": !args.no_await_release,
+            "fair": args.fair,
             "pairs": measured.pairs,
             "elapsed_s": measured.elapsed.as_secs_f64(),
             "pairs_per_s": self.pairs_per_s(),
@@ -144,9 +179,8 @@ fn micros(time: Duration) -> f64 {
 
 /// A line on stderr: on a terminal it changes in place, elsewhere there is another one now and then.
 pub(super) struct Progress {
-    limit: Limit,
-    shown_at: Duration,
-    is_hidden: bool,
+    pub(super) limit: Limit,
+    pub(super) shown_at: Duration,
 }
 
 /// How often the line changes.
@@ -156,18 +190,9 @@ const CHANGE_EVERY: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
 impl Progress {
-    pub(super) const fn new(limit: Limit) -> Self {
-        Self { limit, shown_at: Duration::ZERO, is_hidden: false }
-    }
-
-    /// Shows nothing.
-    pub(super) const fn hidden() -> Self {
-        Self { limit: Limit::Pairs(0), shown_at: Duration::ZERO, is_hidden: true }
-    }
-
     pub(super) fn show(&mut self, elapsed: Duration, attempts: u64, pairs: u64) {
         let every = if stderr_is_terminal() { CHANGE_EVERY } else { LINE_EVERY };
-        if self.is_hidden || elapsed < self.shown_at + every {
+        if elapsed < self.shown_at + every {
             return;
         }
         self.shown_at = elapsed;
