@@ -42,7 +42,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     args.check()?;
-    let config = args.masters.config(|builder| builder)?;
+    let config = args.masters.config()?;
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGINT, SIGTERM])?;
     let mut redlock = Redlock::open(config)?;

@@ -46,7 +46,7 @@ Examples:
 
 /// Runs `doctor`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
-    let config = args.masters.config(|builder| builder)?;
+    let config = args.masters.config()?;
     let diagnosis = diagnose(&config, args.time_limit)?;
     let severity = diagnosis.findings.iter().map(|finding| finding.severity).max();
     let answered = diagnosis.masters.iter().filter(|master| master.facts.is_ok()).count();

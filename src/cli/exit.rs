@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use redlatch::engine::quorum;
 use redlatch::error::InputError;
 use redlatch::{AcquireError, ConnectError};
 
@@ -62,6 +63,12 @@ impl Exit {
     /// The operating system refused something, or the impossible happened.
     pub(crate) fn internal(why: impl fmt::Display) -> Self {
         Self::new(code::INTERNAL, why)
+    }
+
+    /// Fewer than a quorum of `count` masters are ready, for these reasons.
+    pub(crate) fn no_quorum(ready: usize, count: usize, why: Vec<String>) -> Self {
+        let what = Message::TooFewMasters { ready, count, needed: quorum(count) }.to_string();
+        Self { code: code::NO_QUORUM, why: [vec![what], why].concat().join("\n  ") }
     }
 
     /// The same with the lock's name, if the text has none.

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
 /// Runs the subcommand; the result is the program's exit code.
 fn execute() -> u8 {
     let result = match Cli::try_parse() {
-        Ok(Cli { command: Command::Run(args) }) => run::execute(args),
+        Ok(Cli { command: Command::Run(args) }) => run::execute(&args),
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
         Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),

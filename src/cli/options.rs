@@ -12,7 +12,7 @@ use redlatch::internals::{env, words};
 use redlatch::status::{MasterState, MasterStatus};
 use redlatch::{Config, ConfigBuilder, Redlock, limits};
 
-use super::exit::{Exit, code};
+use super::exit::Exit;
 use super::message::Message;
 use super::output::Countdown;
 
@@ -93,16 +93,21 @@ pub(crate) struct MasterOptions {
 }
 
 impl MasterOptions {
+    /// The settings that these options make, for more settings.
+    pub(crate) fn builder(&self) -> Result<ConfigBuilder, Exit> {
+        Ok(env::builder(|variable| self.value(variable))?)
+    }
+
     /// The settings that these options make.
-    pub(crate) fn config(&self, more: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Result<Config, Exit> {
-        let builder = env::builder(|variable| self.value(variable))?;
-        Ok(more(builder).build()?)
+    pub(crate) fn config(&self) -> Result<Config, Exit> {
+        Ok(self.builder()?.build()?)
     }
 
     /// The settings for questions that want an answer of every master: a healthy one may be slow.
     pub(crate) fn query_config(&self) -> Result<Config, Exit> {
         let is_set = self.answer_timeout.as_ref().is_some_and(|text| !text.is_empty());
-        self.config(|builder| if is_set { builder } else { builder.answer_timeout(QUERY_LIMIT) })
+        let builder = self.builder()?;
+        Ok(if is_set { builder } else { builder.answer_timeout(QUERY_LIMIT) }.build()?)
     }
 
     /// The text in front of each name.
@@ -172,13 +177,17 @@ struct TlsOptions {
     server_name: Option<OsString>,
 }
 
-/// Problems of masters: why votes would not count now, and warnings. Masters with the same one share a line.
-pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
-    let left = |master: &MasterStatus| match master.state {
+/// Time left in quarantine, if a master is in it.
+const fn quarantine_left(master: &MasterStatus) -> Option<Duration> {
+    match master.state {
         MasterState::Quarantined(left) => Some(left),
         _ => None,
-    };
-    let longest = masters.iter().filter_map(left).max().unwrap_or_default();
+    }
+}
+
+/// Problems of masters: why votes would not count now, and warnings. Masters with the same one share a line.
+pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
+    let longest = masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
     let mut lines = Vec::new();
     for MasterStatus { name, state, warnings, .. } in masters {
         let doubt = match state {
@@ -202,21 +211,19 @@ pub(crate) fn check_bounds<N: PartialOrd + fmt::Display>(
     min: N,
     max: N,
 ) -> Result<(), Exit> {
-    let is_good = min <= value && value <= max;
-    let (value, min, max): (_, &dyn fmt::Display, _) = (&value, &min, &max);
-    if is_good { Ok(()) } else { Err(Exit::usage(Message::OutOfBounds { option, value, min, max })) }
+    if min <= value && value <= max {
+        return Ok(());
+    }
+    Err(Exit::usage(Message::OutOfBounds { option, value: &value, min: &min, max: &max }))
 }
 
 /// Fails where a time is zero, or longer than the library's timers.
 pub(crate) fn check_time(option: &'static str, time: Duration) -> Result<(), Exit> {
-    let (value, max) = (words::Rounded(time), words::Rounded(limits::TIME_LIMIT_MAX));
-    let is_good = !time.is_zero() && time <= limits::TIME_LIMIT_MAX;
-    let min = &"more than 0";
-    if is_good {
-        Ok(())
-    } else {
-        Err(Exit::usage(Message::OutOfBounds { option, value: &value, min, max: &max }))
+    let (value, max) = (&words::Rounded(time), &words::Rounded(limits::TIME_LIMIT_MAX));
+    if !time.is_zero() && time <= limits::TIME_LIMIT_MAX {
+        return Ok(());
     }
+    Err(Exit::usage(Message::OutOfBounds { option, value, min: &"more than 0", max }))
 }
 
 /// For which masters to wait.
@@ -238,35 +245,27 @@ pub(crate) fn wait_for_masters(
 ) -> Result<(), Exit> {
     let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
     let mut countdown = Countdown::default();
-    loop {
+    while !is_interrupted() {
         let masters = redlock.masters();
-        let longest = masters.iter().filter_map(|master| match master.state {
-            MasterState::Quarantined(left) => Some(left),
-            _ => None,
-        });
-        let (count, longest) =
-            longest.fold((0, Duration::ZERO), |(count, max), left| (count + 1, max.max(left)));
-        let now = Instant::now();
-        if is_interrupted() {
-            return Ok(());
-        }
+        let restarted = masters.iter().filter_map(quarantine_left).count();
+        let left = masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
         let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
-        let needed = quorum(masters.len());
+        let (count, needed) = (masters.len(), quorum(masters.len()));
         let is_enough = match enough {
             Enough::All => false,
-            Enough::Quorum => ready >= needed && longest > NEARLY || ready + count < needed,
+            Enough::Quorum => ready >= needed && left > NEARLY || ready + restarted < needed,
         };
-        if count == 0 || now >= deadline || is_enough {
-            if ready >= needed {
-                return Ok(());
-            }
-            let why = Message::TooFewMasters { ready, count: masters.len(), needed }.to_string();
-            return Err(Exit::new(code::NO_QUORUM, [vec![why], doubts(&masters)].concat().join("\n  ")));
+        if restarted == 0 || Instant::now() >= deadline || is_enough {
+            return if ready >= needed {
+                Ok(())
+            } else {
+                Err(Exit::no_quorum(ready, count, doubts(&masters)))
+            };
         }
         if is_shown {
-            let count_all = masters.len();
-            countdown.show(&Message::AwaitingMasters { left: longest, restarted: count, count: count_all });
+            countdown.show(&Message::AwaitingMasters { left, restarted, count });
         }
-        redlock.turn(longest.min(Duration::from_millis(100)))?;
+        redlock.turn(left.min(Duration::from_millis(100)))?;
     }
+    Ok(())
 }

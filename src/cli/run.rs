@@ -215,26 +215,24 @@ Examples:
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
 /// Runs the subcommand; the result is the program's exit code.
-pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
-    let names = names(&args)?;
+pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
+    let names = names(args)?;
     if let Some(at_least) = args.at_least.filter(|at_least| *at_least > args.max_hold) {
         let why = Message::LeastTimeTooLong { at_least, max_hold: args.max_hold };
         return Err(Exit::new(code::USAGE, why));
     }
-    let config = args.masters.config(|builder| {
-        let builder = builder.max_hold(args.max_hold);
-        match holder_label(args.label.as_deref(), &args.command) {
-            Some(label) => builder.holder_label(label),
-            None => builder,
-        }
-    })?;
+    let mut builder = args.masters.builder()?.max_hold(args.max_hold);
+    if let Some(label) = holder_label(args.label.as_deref(), &args.command) {
+        builder = builder.holder_label(label);
+    }
+    let config = builder.build()?;
     let ttl = config.ttl(args.ttl)?;
     let signals = process::Signals::catch()?;
     let started = Instant::now();
     let redlock = Redlock::open(config)?;
     signals.wake(&redlock);
     let label = label(names.iter().map(Resource::as_bytes));
-    let options = lock_options(&args);
+    let options = lock_options(args);
     let voice = match (args.quiet, args.verbose) {
         (true, _) => Voice::Quiet,
         (_, true) => Voice::Verbose,
@@ -247,7 +245,7 @@ pub(crate) fn execute(args: Args) -> Result<u8, Exit> {
     let masters = if is_strict { session.wait_for_masters() } else { Ok(()) };
     let result = masters
         .and_then(|()| acquire(&mut session, &names, args.wait))
-        .and_then(|held| hold(&mut session, &args, &names, &held));
+        .and_then(|held| hold(&mut session, args, &names, &held));
     session.close();
     result.or_else(|exit| match exit.code {
         code::CONTENDED if args.quiet => Ok(args.conflict_exit_code),
