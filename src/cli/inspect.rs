@@ -8,18 +8,18 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::Client;
-use redlatch::error::{ForceUnlockError, HolderTtl, InspectError, Report};
+use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::words::Printable;
 use redlatch::status::MasterState;
-
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde_json::json;
 
 use super::exit::{Exit, code};
 use super::message::{Message, label};
 use super::options::MasterOptions;
-use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
+use super::output::{json_line, print, say, terminal_width, whole_ms, wrapped};
 
 /// Show what each master holds of a lock, of any holder.
 ///
@@ -107,7 +107,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
         return watch(look, args.json);
     }
     let inspection = look()?;
-    print(&if args.json { json(&inspection) } else { format!("{inspection:#}\n") })?;
+    print(&if args.json { json_text(&inspection) } else { format!("{inspection:#}\n") })?;
     Ok(match inspection.status() {
         LockStatus::Free => 0,
         LockStatus::Held | LockStatus::Shared | LockStatus::Split => code::CONTENDED,
@@ -129,7 +129,7 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
         Err(ForceUnlockError::Input(error)) => return Err(error.into()),
         Err(error) => return Err(Exit::internal(error).of_lock(lock)),
     };
-    print(&deletions(&report))?;
+    print(&report.lines().into_iter().map(|line| line + "\n").collect::<String>())?;
     if code != 0 {
         say(Message::UnlockUnconfirmed { lock });
     }
@@ -144,14 +144,16 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> R
         let inspection = look()?;
         let is_change = shown.as_ref().is_none_or(|(last, _)| is_change(last, &inspection));
         let text = match terminal {
-            Some(width) => screen(&inspection, width),
-            None if is_json => json(&inspection),
+            Some(width) => wrapped(&format!("{inspection:#}"), width, ""),
+            None if is_json => json_text(&inspection),
             None => format!("{inspection:#}\n"),
         };
         let height = terminal.map_or(0, |width| rows(&text, width));
         // The text that was shown last is overwritten.
-        let up = shown.as_ref().map(|(_, height)| *height).filter(|height| *height > 0);
-        let back = up.map_or_else(String::new, |up| format!("\x1b[{up}A\x1b[J"));
+        let back = match &shown {
+            Some((_, up @ 1..)) => format!("\x1b[{up}A\x1b[J"),
+            _ => String::new(),
+        };
         if is_change || terminal.is_some() {
             print(&format!("{back}{text}"))?;
             shown = Some((inspection, height));
@@ -172,15 +174,6 @@ fn is_change(last: &Inspection, now: &Inspection) -> bool {
         _ => (name.clone(), "unknown".to_owned()),
     };
     !last.masters.iter().map(without_time).eq(now.masters.iter().map(without_time))
-}
-
-/// An inspection in lines of the terminal's width.
-fn screen(inspection: &Inspection, width: usize) -> String {
-    let mut text = String::new();
-    for (index, line) in format!("{inspection:#}").lines().enumerate() {
-        add_paragraph(&mut text, width, if index == 0 { "" } else { "  " }, 4, line);
-    }
-    text
 }
 
 /// Rows that a text takes on a terminal, which breaks longer lines.
@@ -212,38 +205,41 @@ pub(super) fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
     Ok(client)
 }
 
-fn json(inspection: &Inspection) -> String {
-    let ms = |time: HolderTtl| match time {
-        HolderTtl::Left(left) => serde_json::json!(whole_ms(left)),
-        _ => serde_json::Value::Null,
-    };
+fn json_text(inspection: &Inspection) -> String {
     let masters: Vec<_> = inspection
         .masters
         .iter()
         .map(|(name, state)| match state {
-            KeyState::Absent => serde_json::json!({ "name": **name, "held": false }),
+            KeyState::Absent => json!({ "name": **name, "held": false }),
             KeyState::Holds { left, .. } => {
                 let (token, label) = state.holder().unwrap_or_default();
                 let value = Printable(token).to_string();
-                serde_json::json!({
-                    "name": **name, "held": true, "value": value, "label": label, "left_ms": ms(*left),
-                })
+                json!({ "name": **name, "held": true, "value": value, "label": label, "left_ms": left_ms(*left) })
             }
-            KeyState::Shared { readers, left } => serde_json::json!({
-                "name": **name, "held": true, "readers": readers, "left_ms": ms(*left),
-            }),
-            KeyState::Failed(failure) => serde_json::json!({
-                "name": **name, "held": null, "error": failure.to_string(),
-            }),
-            _ => serde_json::json!({ "name": **name, "held": null }),
+            KeyState::Shared { readers, left } => {
+                json!({ "name": **name, "held": true, "readers": readers, "left_ms": left_ms(*left) })
+            }
+            KeyState::Failed(failure) => json!({ "name": **name, "held": null, "error": failure.to_string() }),
+            _ => json!({ "name": **name, "held": null }),
         })
         .collect();
-    let holder = inspection.holder().map(|value| Printable(value).to_string());
-    let all = serde_json::json!({
-        "status": status_word(inspection.status()), "holder": holder, "holder_label": inspection.holder_label(),
-        "remaining_ms": ms(inspection.remaining()), "masters": masters,
-    });
-    json_line(&all)
+    json_line(&json!({
+        "status": status_word(inspection.status()), "holder": holder(inspection), "holder_label": inspection.holder_label(),
+        "remaining_ms": left_ms(inspection.remaining()), "masters": masters,
+    }))
+}
+
+/// Milliseconds left; `None` without a TTL or a key.
+pub(super) fn left_ms(time: HolderTtl) -> Option<u64> {
+    match time {
+        HolderTtl::Left(left) => Some(whole_ms(left)),
+        _ => None,
+    }
+}
+
+/// The holder's token, or the value of another library.
+pub(super) fn holder(inspection: &Inspection) -> Option<String> {
+    inspection.holder().map(|value| Printable(value).to_string())
 }
 
 pub(super) const fn status_word(status: LockStatus) -> &'static str {
@@ -254,8 +250,4 @@ pub(super) const fn status_word(status: LockStatus) -> &'static str {
         LockStatus::Split => "split",
         _ => "unknown",
     }
-}
-
-fn deletions(report: &Report) -> String {
-    report.lines().into_iter().map(|line| line + "\n").collect()
 }

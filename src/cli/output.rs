@@ -85,7 +85,10 @@ impl Queue {
 
     /// The next text to write.
     fn take(&mut self) -> Option<String> {
-        let dropped = (self.dropped > 0).then(|| dropped(std::mem::take(&mut self.dropped)));
+        let dropped = (self.dropped > 0).then(|| {
+            let count = std::mem::take(&mut self.dropped);
+            formatted(&Message::LinesDropped { count }.to_string(), stderr_width())
+        });
         match dropped.or_else(|| self.texts.pop_front()) {
             Some(text) if self.shown.take().is_some() => Some(format!("{CLEAR}{text}")),
             Some(text) => Some(text),
@@ -98,16 +101,16 @@ impl Queue {
     }
 }
 
-fn dropped(count: usize) -> String {
-    formatted(&Message::LinesDropped { count }.to_string(), stderr_width())
-}
-
 /// The text behind the program's name. On a terminal of this width no word is cut in two.
 fn formatted(text: &str, width: Option<usize>) -> String {
-    let Some(width) = width else { return format!("redlatch: {text}\n") };
+    width.map_or_else(|| format!("redlatch: {text}\n"), |width| wrapped(text, width, "redlatch: "))
+}
+
+/// The lines of a text as paragraphs; the first one begins with `first`.
+pub(crate) fn wrapped(text: &str, width: usize, first: &str) -> String {
     let mut out = String::new();
     for (index, line) in text.lines().enumerate() {
-        add_paragraph(&mut out, width, if index == 0 { "redlatch: " } else { "  " }, 4, line);
+        add_paragraph(&mut out, width, if index == 0 { first } else { "  " }, 4, line);
     }
     out
 }
@@ -213,13 +216,10 @@ pub(crate) fn say(text: impl fmt::Display) {
     change(|queue| queue.push(text));
 }
 
-/// Has a line of a terminal show this, instead of what it showed last. Never waits, and shows nothing where
-/// stderr is no terminal.
+/// Has a line of a terminal show this, instead of what it showed last. Never waits.
 pub(crate) fn show(text: &str) {
-    if stderr_is_terminal() {
-        let line = cut(text, stderr_width());
-        change(|queue| queue.status = Some(line));
-    }
+    let line = cut(&without_logins(text), stderr_width());
+    change(|queue| queue.status = Some(line));
 }
 
 /// Removes what [`show`] shows.
@@ -271,7 +271,7 @@ pub(crate) struct Countdown {
 impl Countdown {
     pub(crate) fn show(&mut self, message: &Message<'_>) {
         if stderr_is_terminal() {
-            show(&without_logins(&message.to_string()));
+            show(&message.to_string());
         } else if !self.is_said {
             say(message);
         }
