@@ -3,11 +3,10 @@
 //! The names come from `SCAN` on all masters. Then each name is inspected as `redlatch inspect` does, so both
 //! judge alike.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -17,14 +16,14 @@ use redlatch::error::{Failure, HolderTtl};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
-use redlatch::internals::words::{Printable, Rounded, Shown, grouped};
+use redlatch::internals::words::{Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
-use super::inspect::{connect, status_word};
+use super::inspect::{connect, holder, left_ms, status_word};
 use super::message::Message;
 use super::options::MasterOptions;
-use super::output::{add_paragraph, json_line, print, say, terminal_width, whole_ms};
+use super::output::{add_paragraph, json_line, print, say, terminal_width};
 
 /// List the locks on the masters, of any holder.
 ///
@@ -99,14 +98,13 @@ struct Extras {
 
 /// Runs `ls`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
-    let client = connect(&args.masters)?;
-    let prefix: Arc<[u8]> = args.masters.prefix().into();
-    let pattern = args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
-    let mut failures = Failures::default();
-    let (names, is_cut) = find_names(&client, args.time_limit, &prefix, pattern, &mut failures)?;
+    let prefix = args.masters.prefix().into();
+    let mut search = Search { client: connect(&args.masters)?, args, prefix, failures: Failures::default() };
+    let (names, is_cut) = search.find_names()?;
     let count = names.len();
-    let extras = find_extras(&client, args.time_limit, &prefix, &names, &mut failures)?;
-    let inspections = inspect_all(&client, &names)?;
+    let extras = search.find_extras(&names)?;
+    let inspections = search.inspect_all(&names)?;
+    let Search { client, mut failures, .. } = search;
     inspections.iter().for_each(|inspection| failures.add_inspection(inspection));
     let (mut locks, mut other_count) = (Vec::new(), 0);
     for ((name, extras), inspection) in names.into_iter().zip(extras).zip(inspections) {
@@ -118,8 +116,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     }
     if args.json {
         let all: Vec<Value> = locks.iter().map(Listed::json).collect();
-        let all = json!({ "locks": all, "other_keys": other_count, "is_cut": is_cut });
-        print(&json_line(&all))?;
+        print(&json_line(&json!({ "locks": all, "other_keys": other_count, "is_cut": is_cut })))?;
     } else {
         let width = terminal_width();
         let is_wide = width.is_none_or(|width| width >= WIDE);
@@ -167,37 +164,83 @@ impl Failures {
     }
 }
 
-/// The names of keys behind the prefix that can be locks, and whether there are more.
-fn find_names(
-    client: &Client,
-    limit: Duration,
-    prefix: &Arc<[u8]>,
-    pattern: &[u8],
-    failures: &mut Failures,
-) -> Result<(Vec<Vec<u8>>, bool), Exit> {
-    let escaped: Vec<u8> = prefix.iter().flat_map(|byte| escaped(*byte)).collect();
-    let pattern = [&escaped, pattern].concat();
-    let size = prefix.len();
-    let found = each(client.config(), limit, move |probe, _| scan(probe, &pattern, size))?;
-    let (count, needed) = (found.len(), quorum(found.len()));
-    let mut names = BTreeMap::new();
-    let (mut answered, mut is_cut) = (0, false);
-    for (master, result) in client.masters().into_iter().zip(found) {
-        match result {
-            Ok((some, more)) => {
-                answered += 1;
-                is_cut |= more;
-                names.extend(some.into_iter().map(|name| (name, ())));
-            }
-            Err(error) => failures.add(&master.name, error),
+/// The questions to the masters.
+struct Search<'a> {
+    client: Client,
+    args: &'a Args,
+    prefix: Arc<[u8]>,
+    failures: Failures,
+}
+
+impl Search<'_> {
+    /// The names of keys behind the prefix that can be locks, and whether there are more.
+    fn find_names(&mut self) -> Result<(Vec<Vec<u8>>, bool), Exit> {
+        let pattern = self.args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
+        let escaped: Vec<u8> = self.prefix.iter().flat_map(|byte| escaped(*byte)).collect();
+        let (pattern, size) = ([&escaped, pattern].concat(), self.prefix.len());
+        let found = self.ask(move |probe| scan(probe, &pattern, size))?;
+        let count = self.client.masters().len();
+        if found.len() < quorum(count) {
+            return Err(Exit::no_quorum(found.len(), count, self.failures.lines(count)));
         }
+        let is_cut = found.iter().any(|(_, more)| *more);
+        let names: BTreeSet<_> = found.into_iter().flat_map(|(names, _)| names).collect();
+        let is_cut = is_cut || names.len() > NAME_COUNT_MAX;
+        Ok((names.into_iter().take(NAME_COUNT_MAX).collect(), is_cut))
     }
-    if answered < needed {
-        let why = Message::TooFewMasters { ready: answered, count, needed }.to_string();
-        return Err(Exit::new(code::NO_QUORUM, [vec![why], failures.lines(count)].concat().join("\n  ")));
+
+    /// The properties beside the locks' keys, for each name.
+    fn find_extras(&mut self, names: &[Vec<u8>]) -> Result<Vec<Extras>, Exit> {
+        let (all, prefix) = (names.to_vec(), self.prefix.clone());
+        // By master, in chunks of names. A master that did not answer reports nothing.
+        let answers = self.ask(move |probe| {
+            all.chunks(CHUNK_SIZE)
+                .map(|names| ask_extras(probe, &prefix, names))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        let needed = quorum(self.client.masters().len());
+        let combine = |index: usize| {
+            let of_name = || answers.iter().map(|all| all[index / CHUNK_SIZE][index % CHUNK_SIZE]);
+            let mut queued: Vec<i64> = of_name().filter_map(|extras| extras.queued).collect();
+            queued.sort_unstable_by(|one, other| other.cmp(one));
+            Extras {
+                is_fenced: of_name().any(|extras| extras.is_fenced),
+                queued: queued.get(needed - 1).copied(),
+            }
+        };
+        Ok((0..names.len()).map(combine).collect())
     }
-    is_cut |= names.len() > NAME_COUNT_MAX;
-    Ok((names.into_keys().take(NAME_COUNT_MAX).collect(), is_cut))
+
+    /// Inspects all names, several at the same time.
+    fn inspect_all(&self, names: &[Vec<u8>]) -> Result<Vec<Inspection>, Exit> {
+        let inspect = |names: &[Vec<u8>]| -> Result<Vec<Inspection>, Exit> {
+            names.iter().map(|name| self.client.inspect(name).map_err(Exit::internal)).collect()
+        };
+        let size = names.len().div_ceil(THREAD_COUNT).max(1);
+        let done = thread::scope(|scope| {
+            let threads: Vec<_> =
+                names.chunks(size).map(|names| scope.spawn(move || inspect(names))).collect();
+            let done = threads.into_iter().map(|thread| thread.join().expect("no panic in an inspection"));
+            done.collect::<Result<Vec<_>, Exit>>()
+        })?;
+        Ok(done.concat())
+    }
+
+    /// Asks each master, and returns the answers of those that gave one.
+    fn ask<T: Send + 'static>(
+        &mut self,
+        ask: impl Fn(&mut Probe) -> Result<T, ProbeError> + Send + Sync + 'static,
+    ) -> Result<Vec<T>, Exit> {
+        let answered = each(self.client.config(), self.args.time_limit, move |probe, _| ask(probe))?;
+        let mut answers = Vec::new();
+        for (master, answer) in self.client.masters().into_iter().zip(answered) {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(error) => self.failures.add(&master.name, error),
+            }
+        }
+        Ok(answers)
+    }
 }
 
 /// A byte that stands for itself in a pattern.
@@ -234,41 +277,6 @@ fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Ve
     }
 }
 
-/// The properties beside the locks' keys, for each name.
-fn find_extras(
-    client: &Client,
-    limit: Duration,
-    prefix: &Arc<[u8]>,
-    names: &[Vec<u8>],
-    failures: &mut Failures,
-) -> Result<Vec<Extras>, Exit> {
-    let (all, prefix) = (Arc::new(names.to_vec()), prefix.clone());
-    let answered = each(client.config(), limit, move |probe, _| {
-        all.chunks(CHUNK_SIZE).map(|names| ask_extras(probe, &prefix, names)).collect::<Result<Vec<_>, _>>()
-    })?;
-    // By master, and then by name. A master that did not answer reports nothing.
-    let mut answers: Vec<Vec<Extras>> = Vec::new();
-    for (master, result) in client.masters().into_iter().zip(answered) {
-        match result {
-            Ok(all) => answers.push(all.concat()),
-            Err(error) => failures.add(&master.name, error),
-        }
-    }
-    let needed = quorum(client.masters().len());
-    let combine = |index: usize| {
-        let of = |number: fn(&Extras) -> Option<i64>| {
-            let mut numbers: Vec<i64> = answers.iter().filter_map(|all| number(all.get(index)?)).collect();
-            numbers.sort_unstable_by(|one, other| other.cmp(one));
-            numbers.get(needed - 1).copied()
-        };
-        Extras {
-            is_fenced: answers.iter().any(|all| all.get(index).is_some_and(|extras| extras.is_fenced)),
-            queued: of(|extras| extras.queued),
-        }
-    };
-    Ok((0..names.len()).map(combine).collect())
-}
-
 fn ask_extras(probe: &mut Probe, prefix: &[u8], names: &[Vec<u8>]) -> Result<Vec<Extras>, ProbeError> {
     let key = |kind: &[u8], name: &[u8]| [prefix, kind, name].concat();
     let mut commands: Vec<Vec<Vec<u8>>> = Vec::with_capacity(2 * names.len());
@@ -284,29 +292,8 @@ fn ask_extras(probe: &mut Probe, prefix: &[u8], names: &[Vec<u8>]) -> Result<Vec
     Ok(extras.collect())
 }
 
-/// Inspects all names, several at the same time.
-fn inspect_all(client: &Client, names: &[Vec<u8>]) -> Result<Vec<Inspection>, Exit> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = names.get(index) else { return Ok(done) };
-            let inspection = client.inspect(name).map_err(Exit::internal)?;
-            done.push((index, inspection));
-        }
-    };
-    let count = THREAD_COUNT.min(names.len());
-    let mut all = thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
-        let done = threads.into_iter().map(|thread| thread.join().expect("no panic in an inspection"));
-        done.collect::<Result<Vec<_>, Exit>>()
-    })?
-    .concat();
-    all.sort_unstable_by_key(|(index, _)| *index);
-    Ok(all.into_iter().map(|(_, inspection)| inspection).collect())
-}
-
+/// Kind of a name. The first of these that any master shows counts.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Lock,
     /// A key of another type, or without a TTL.
@@ -315,25 +302,15 @@ enum What {
 }
 
 fn what_is(inspection: &Inspection) -> What {
-    let any = |is: fn(&KeyState) -> bool| inspection.masters.iter().any(|(_, state)| is(state));
-    let is_lock = |state: &KeyState| {
-        matches!(
-            state,
-            KeyState::Holds { left: HolderTtl::Left(_), .. }
-                | KeyState::Shared { left: HolderTtl::Left(_), .. }
-        )
-    };
-    if any(is_lock) {
-        What::Lock
-    } else if any(|state| matches!(state, KeyState::Holds { .. } | KeyState::Shared { .. }))
-        || any(|state| matches!(state, KeyState::Failed(why) if is_other_type(why)))
-    {
-        What::Other
-    } else if inspection.status() == LockStatus::Unknown {
-        What::Lock
-    } else {
-        What::Gone
-    }
+    let shown = inspection.masters.iter().filter_map(|(_, state)| match state {
+        KeyState::Holds { left: HolderTtl::Left(_), .. }
+        | KeyState::Shared { left: HolderTtl::Left(_), .. } => Some(What::Lock),
+        KeyState::Holds { .. } | KeyState::Shared { .. } => Some(What::Other),
+        KeyState::Failed(why) if is_other_type(why) => Some(What::Other),
+        _ => None,
+    });
+    let is_unknown = inspection.status() == LockStatus::Unknown;
+    shown.min().unwrap_or(if is_unknown { What::Lock } else { What::Gone })
 }
 
 fn is_other_type(why: &Failure) -> bool {
@@ -356,11 +333,6 @@ impl Listed {
         self.inspection.masters.iter().filter(|(_, state)| holds(state)).count()
     }
 
-    /// The holder, as `redlatch inspect` shows it.
-    fn holder(&self) -> Option<String> {
-        self.inspection.holder().map(|value| Printable(value).to_string())
-    }
-
     /// One line; two on a narrow terminal.
     fn text(&self, width: Option<usize>) -> String {
         let (state, kind) = (status_word(self.inspection.status()), self.kind());
@@ -373,7 +345,7 @@ impl Listed {
         let waiters = self.extras.queued.map_or_else(|| "?".to_owned(), |count| count.to_string());
         // A blank in a name must not look like the end of its column.
         let name = self.name.escape_ascii().to_string().replace(' ', "\\x20");
-        let holder = match (self.inspection.holder_label(), self.holder()) {
+        let by = match (self.inspection.holder_label(), holder(&self.inspection)) {
             (Some(label), _) => format!(" by {}", Shown(label)),
             // Enough of the value to distinguish holders; `inspect` shows all of it.
             (None, Some(holder)) if holder.chars().count() > HOLDER_SHOWN_MAX => {
@@ -384,21 +356,17 @@ impl Listed {
         };
         if let Some(width) = width.filter(|width| *width < WIDE) {
             let mut text = format!("{name}\n");
-            let rest = format!("{state} {on} {left} {kind} {waiters}{holder}");
+            let rest = format!("{state} {on} {left} {kind} {waiters}{by}");
             add_paragraph(&mut text, width, "  ", 4, &rest);
             return text;
         }
-        format!("{state:<7} {on:<5} {left:>6} {kind:<7} {waiters:>7} {name}{holder}\n")
+        format!("{state:<7} {on:<5} {left:>6} {kind:<7} {waiters:>7} {name}{by}\n")
     }
 
     fn json(&self) -> Value {
-        let left = match self.inspection.remaining() {
-            HolderTtl::Left(left) => Some(whole_ms(left)),
-            _ => None,
-        };
         json!({
             "name": self.name.escape_ascii().to_string(), "status": status_word(self.inspection.status()), "kind": self.kind(),
-            "holder": self.holder(), "holder_label": self.inspection.holder_label(), "remaining_ms": left, "holding": self.holding(),
+            "holder": holder(&self.inspection), "holder_label": self.inspection.holder_label(), "remaining_ms": left_ms(self.inspection.remaining()), "holding": self.holding(),
             "masters": self.inspection.masters.len(), "queued": self.extras.queued,
         })
     }
