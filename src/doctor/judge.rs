@@ -21,11 +21,11 @@ const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The findings, the heaviest first.
 pub(super) fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
-    let mut findings = Findings(Vec::new());
-    findings.of_list(config, masters);
+    let mut findings = Findings { config, found: Vec::new() };
+    findings.of_list(masters);
     for master in masters {
         match &master.facts {
-            Ok(facts) => findings.of_master(config, &master.name, facts),
+            Ok(facts) => findings.of_master(&master.name, facts),
             Err(ProbeError::Unreachable(why)) => {
                 findings.add(Severity::Error, &master.name, Problem::Unreachable { why: why.clone() });
             }
@@ -34,17 +34,20 @@ pub(super) fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding>
             }
         }
     }
-    findings.of_persistence(config, masters);
-    findings.0.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    findings.0
+    findings.of_persistence(masters);
+    findings.found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings.found
 }
 
-struct Findings(Vec<Finding>);
+struct Findings<'a> {
+    config: &'a Config,
+    found: Vec<Finding>,
+}
 
-impl Findings {
+impl Findings<'_> {
     /// Adds a finding about one master; masters with the same problem share a finding.
     fn add(&mut self, severity: Severity, master: &Arc<str>, problem: Problem) {
-        let same = self.0.iter_mut().find(|it| it.severity == severity && it.problem == problem);
+        let same = self.found.iter_mut().find(|it| it.severity == severity && it.problem == problem);
         match same {
             Some(finding) => finding.masters.push(master.clone()),
             None => self.add_of(severity, vec![master.clone()], problem),
@@ -52,13 +55,13 @@ impl Findings {
     }
 
     fn add_of(&mut self, severity: Severity, masters: Vec<Arc<str>>, problem: Problem) {
-        self.0.push(Finding { severity, masters, problem });
+        self.found.push(Finding { severity, masters, problem });
     }
 
     /// Findings about all masters together.
-    fn of_list(&mut self, config: &Config, masters: &[ExaminedMaster]) {
+    fn of_list(&mut self, masters: &[ExaminedMaster]) {
         let (count, needed) = (masters.len(), quorum(masters.len()));
-        let answered = masters.iter().filter(|master| master.facts.is_ok()).count();
+        let answered = answered(masters).count();
         if answered < needed {
             self.add_of(Severity::Error, Vec::new(), Problem::NoQuorum { answered, needed });
         }
@@ -72,40 +75,38 @@ impl Findings {
             self.add_of(Severity::Error, names, Problem::SameServer { run_id });
         }
         // Addresses of one server are no news.
-        let is_listed_twice = |names: &[Arc<str>], found: &Self| {
-            found.0.iter().any(|it| matches!(it.problem, Problem::SameServer { .. }) && it.masters == names)
-        };
+        let is_same_server = |it: &Finding| matches!(it.problem, Problem::SameServer { .. });
         for (address, names) in shared_by(masters, |facts| facts.address) {
-            if !is_listed_twice(&names, self) {
+            if !self.found.iter().any(|it| is_same_server(it) && it.masters == names) {
                 self.add_of(Severity::Warning, names, Problem::SameHost { address });
             }
         }
-        self.of_clocks(config, masters);
+        self.of_clocks(masters);
     }
 
     /// Fenced locks need clocks within half of `max_ttl`; a warning comes at half of that.
-    fn of_clocks(&mut self, config: &Config, masters: &[ExaminedMaster]) {
-        let offsets = masters.iter().filter_map(|master| Some((master, master.facts.as_ref().ok()?.clock?)));
+    fn of_clocks(&mut self, masters: &[ExaminedMaster]) {
+        let offsets = answered(masters).filter_map(|(name, facts)| Some((name, facts.clock?)));
         let ahead = offsets.clone().max_by_key(|(_, clock)| clock.ahead_ms);
         let behind = offsets.min_by_key(|(_, clock)| clock.ahead_ms);
         let (Some((ahead, first)), Some((behind, last))) = (ahead, behind) else { return };
         let apart = Duration::from_millis(first.ahead_ms.abs_diff(last.ahead_ms));
         // The part that the error of both readings explains is no offset.
         let offset = apart.saturating_sub(first.error + last.error);
-        let limit = config.max_ttl / 2;
+        let limit = self.config.max_ttl / 2;
         let severity = if offset >= limit { Severity::Error } else { Severity::Warning };
         if offset >= limit / 2 {
-            let names = vec![behind.name.clone(), ahead.name.clone()];
+            let names = vec![behind.clone(), ahead.clone()];
             self.add_of(severity, names, Problem::ClockOffset { offset: apart, limit });
         }
     }
 
     /// Findings about one master that answered.
-    fn of_master(&mut self, config: &Config, name: &Arc<str>, facts: &Facts) {
+    fn of_master(&mut self, name: &Arc<str>, facts: &Facts) {
         let server = &facts.server;
-        let ttl = config.ttl(limits::TTL_DEFAULT.min(config.max_ttl));
+        let ttl = self.config.ttl(limits::TTL_DEFAULT.min(self.config.max_ttl));
         let p99 = facts.round_trip.p99;
-        if let Some(limit) = ttl.ok().map(|ttl| config.answer_limit(ttl)).filter(|limit| p99 >= *limit) {
+        if let Some(limit) = ttl.ok().map(|ttl| self.config.answer_limit(ttl)).filter(|limit| p99 >= *limit) {
             self.add(Severity::Warning, name, Problem::SlowRoundTrip { p99, limit });
         }
         let is_replica = server.role.as_deref().is_some_and(|role| role != "master");
@@ -116,7 +117,7 @@ impl Findings {
             self.add(Severity::Warning, name, Problem::OldVersion { version: version.clone() });
         }
         if server.is_cluster == Some(true) {
-            self.of_cluster(config, name);
+            self.of_cluster(name);
         }
         if let Some(refusal) = facts.write_refusal.as_ref().filter(|_| !is_replica) {
             self.add(Severity::Error, name, Problem::WritesRefused { refusal: refusal.clone() });
@@ -128,15 +129,15 @@ impl Findings {
             self.add(Severity::Warning, name, Problem::CertificateExpires { left });
         }
         self.of_memory(name, facts);
-        self.of_quarantine(config, name, facts);
-        self.of_rights(config, name, facts);
+        self.of_quarantine(name, facts);
+        self.of_rights(name, facts);
     }
 
-    fn of_cluster(&mut self, config: &Config, name: &Arc<str>) {
-        if has_hash_tag(&config.prefix) {
+    fn of_cluster(&mut self, name: &Arc<str>) {
+        if has_hash_tag(&self.config.prefix) {
             return self.add(Severity::Warning, name, Problem::ClusterNode);
         }
-        let prefix = String::from_utf8_lossy(&config.prefix);
+        let prefix = String::from_utf8_lossy(&self.config.prefix);
         let tag = prefix.trim_end_matches(':');
         let prefix = if tag.is_empty() { "{lock}:".to_owned() } else { format!("{{{tag}}}:") };
         self.add(Severity::Error, name, Problem::ClusterWithoutHashTag { prefix });
@@ -162,9 +163,9 @@ impl Findings {
         }
     }
 
-    fn of_quarantine(&mut self, config: &Config, name: &Arc<str>, facts: &Facts) {
-        let needed = config.quarantine_time();
-        match config.quarantine {
+    fn of_quarantine(&mut self, name: &Arc<str>, facts: &Facts) {
+        let needed = self.config.quarantine_time();
+        match self.config.quarantine {
             Quarantine::Uptime => {
                 // A difference of whole seconds, so up to one second of it may not have passed yet.
                 let age = facts.server.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)));
@@ -182,112 +183,83 @@ impl Findings {
         }
     }
 
-    fn of_rights(&mut self, config: &Config, name: &Arc<str>, facts: &Facts) {
+    fn of_rights(&mut self, master: &Arc<str>, facts: &Facts) {
         let rights = &facts.rights;
         let user = &rights.user;
-        let pattern = config.prefix.escape_ascii();
+        let pattern = self.config.prefix.escape_ascii();
         for feature in Feature::ALL {
             let severity = match feature {
                 Feature::Locks => Severity::Error,
                 Feature::Quarantine | Feature::Waiting | Feature::Inspections => Severity::Warning,
                 Feature::Comfort | Feature::Fenced | Feature::Shared => Severity::Note,
             };
-            let of_feature = |rights: &[&'static str]| -> Vec<&'static str> {
-                rights.iter().filter(|right| feature.rights().contains(right)).copied().collect()
-            };
-            let mut missing: Vec<String> =
-                of_feature(&rights.denied).iter().map(|right| format!("+{right}")).collect();
+            let (name, effect, needed) = (feature.name(), feature.without(), feature.rights());
+            let mut missing = Vec::new();
             if feature == Feature::Locks && rights.lacks_keys {
-                missing.insert(0, format!("~{pattern}*"));
+                missing.push(format!("~{pattern}*"));
             }
-            if feature == Feature::Waiting && rights.lacks_channels && config.wakes_waiters {
-                missing.insert(0, format!("&{pattern}*"));
+            if feature == Feature::Waiting && rights.lacks_channels && self.config.wakes_waiters {
+                missing.push(format!("&{pattern}*"));
             }
+            let denied = rights.denied.iter().filter(|right| needed.contains(right));
+            missing.extend(denied.map(|right| format!("+{right}")));
             if !missing.is_empty() {
-                let (feature, effect) = (feature.name(), feature.without());
-                let problem = Problem::MissingRights { feature, effect, rights: missing, user: user.clone() };
-                self.add(severity, name, problem);
+                let (rights, user) = (missing, user.clone());
+                self.add(severity, master, Problem::MissingRights { feature: name, effect, rights, user });
             }
-            let commands = of_feature(&rights.unknown);
+            let unknown = rights.unknown.iter().filter(|right| needed.contains(right));
+            let commands: Vec<_> = unknown.copied().collect();
             if !commands.is_empty() {
-                let (feature, effect) = (feature.name(), feature.without());
-                self.add(severity, name, Problem::MissingCommands { feature, effect, commands });
+                self.add(severity, master, Problem::MissingCommands { feature: name, effect, commands });
             }
         }
         let native = [("delifeq", "+delifeq"), ("delex", "+delex")];
         if let Some((_, right)) = native.into_iter().find(|(command, _)| rights.denied.contains(command)) {
-            self.add(Severity::Note, name, Problem::NativeDenied { right, user: user.clone() });
+            self.add(Severity::Note, master, Problem::NativeDenied { right, user: user.clone() });
         }
     }
 
     /// Locks that a restart of each master loses, held against the mode of the client.
-    fn of_persistence(&mut self, config: &Config, masters: &[ExaminedMaster]) {
-        let is_trusting = config.quarantine == Quarantine::Trust;
-        let answered =
-            || masters.iter().filter_map(|master| Some((&master.name, master.facts.as_ref().ok()?)));
-        for (name, facts) in answered() {
-            match (facts.syncs_each_write(), restart_loss(facts)) {
-                (Some(false), Some(loss)) if is_trusting => {
-                    self.add(Severity::Error, name, loss.problem());
+    fn of_persistence(&mut self, masters: &[ExaminedMaster]) {
+        let is_trusting = self.config.quarantine == Quarantine::Trust;
+        for (name, facts) in answered(masters) {
+            let is_append_only = facts.server.is_append_only == Some(true);
+            match facts.syncs_each_write() {
+                Some(false) if is_trusting => {
+                    let appendfsync = facts.settings.appendfsync.as_deref().filter(|_| is_append_only);
+                    self.add(Severity::Error, name, trust_unsynced(appendfsync));
                 }
-                (Some(false), Some(RestartLoss::All)) => {
-                    self.add(Severity::Note, name, Problem::RestartForgets);
-                }
-                (None, _) if is_trusting => self.add(Severity::Warning, name, Problem::TrustUnverified),
+                Some(false) if !is_append_only => self.add(Severity::Note, name, Problem::RestartForgets),
+                None if is_trusting => self.add(Severity::Warning, name, Problem::TrustUnverified),
                 _ => {}
             }
         }
-        let is_synced = |(_, facts): (_, &Facts)| facts.syncs_each_write() == Some(true);
-        if !is_trusting && answered().count() == masters.len() && answered().all(is_synced) {
+        let is_synced = |facts: &Facts| facts.syncs_each_write() == Some(true);
+        if !is_trusting && masters.iter().all(|master| master.facts.as_ref().is_ok_and(is_synced)) {
             self.add_of(Severity::Note, Vec::new(), Problem::TrustJustified);
         }
     }
 }
 
-/// Locks that a restart of a master loses, by its persistence.
-#[derive(Clone, Copy)]
-enum RestartLoss {
-    /// It has no append-only file: everything since the last snapshot, or everything.
-    All,
-    /// The append-only file is synced each second: up to two seconds of locks.
-    Seconds,
-    /// The operating system syncs the append-only file when it likes: half a minute of locks or more.
-    Unknown,
-    /// The append-only file is not synced while it is rewritten.
-    DuringRewrite,
+/// The problem of a client that trusts a master: what a restart loses, by `appendfsync`; `None` without an
+/// append-only file.
+fn trust_unsynced(appendfsync: Option<&str>) -> Problem {
+    let loss = match appendfsync {
+        None => "a restart may lose all locks: appendonly is no",
+        Some("always") => "a crash during a rewrite may lose locks: no-appendfsync-on-rewrite is yes",
+        Some("everysec") => "a crash loses up to 2s of locks: appendfsync is everysec",
+        Some(_) => "a crash may lose half a minute of locks or more: appendfsync is no",
+    };
+    let remedy = match appendfsync {
+        Some("always") => "set no-appendfsync-on-rewrite no",
+        _ => "set appendonly yes and appendfsync always, or use Quarantine::Uptime",
+    };
+    Problem::TrustUnsynced { loss, remedy }
 }
 
-impl RestartLoss {
-    /// The problem of a client that trusts the master.
-    const fn problem(self) -> Problem {
-        let loss = match self {
-            Self::All => "a restart may lose all locks: appendonly is no",
-            Self::Seconds => "a crash loses up to 2s of locks: appendfsync is everysec",
-            Self::Unknown => "a crash may lose half a minute of locks or more: appendfsync is no",
-            Self::DuringRewrite => {
-                "a crash during a rewrite may lose locks: no-appendfsync-on-rewrite is yes"
-            }
-        };
-        let remedy = match self {
-            Self::DuringRewrite => "set no-appendfsync-on-rewrite no",
-            Self::All | Self::Seconds | Self::Unknown => {
-                "set appendonly yes and appendfsync always, or use Quarantine::Uptime"
-            }
-        };
-        Problem::TrustUnsynced { loss, remedy }
-    }
-}
-
-/// Locks that a restart of this master loses; `None` if that is unknown.
-fn restart_loss(facts: &Facts) -> Option<RestartLoss> {
-    if !facts.server.is_append_only? {
-        return Some(RestartLoss::All);
-    }
-    Some(match facts.settings.appendfsync.as_deref()? {
-        "always" => RestartLoss::DuringRewrite,
-        "everysec" => RestartLoss::Seconds,
-        _ => RestartLoss::Unknown,
-    })
+/// The masters that answered, by their names.
+fn answered(masters: &[ExaminedMaster]) -> impl Iterator<Item = (&Arc<str>, &Facts)> + Clone {
+    masters.iter().filter_map(|master| Some((&master.name, master.facts.as_ref().ok()?)))
 }
 
 /// The masters that share a fact, for each fact that several have.
@@ -296,9 +268,9 @@ fn shared_by<K: Ord>(
     fact: impl Fn(&Facts) -> Option<K>,
 ) -> Vec<(K, Vec<Arc<str>>)> {
     let mut groups: BTreeMap<K, Vec<Arc<str>>> = BTreeMap::new();
-    for master in masters {
-        if let Some(key) = master.facts.as_ref().ok().and_then(&fact) {
-            groups.entry(key).or_default().push(master.name.clone());
+    for (name, facts) in answered(masters) {
+        if let Some(key) = fact(facts) {
+            groups.entry(key).or_default().push(name.clone());
         }
     }
     groups.into_iter().filter(|(_, names)| names.len() > 1).collect()

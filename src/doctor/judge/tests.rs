@@ -123,14 +123,14 @@ fn trust_needs_each_write_on_disk() {
         let found = findings(Quarantine::Trust, "", change);
         found.into_iter().find(|finding| finding.masters[0] == "m1".into()).map(|finding| finding.problem)
     };
-    let unsynced = |loss: RestartLoss| Some(loss.problem());
-    assert_eq!(loss(|it| it.server.is_append_only = Some(false)), unsynced(RestartLoss::All));
-    assert_eq!(loss(|_| {}), unsynced(RestartLoss::Seconds));
-    assert_eq!(loss(|it| it.settings.appendfsync = Some("no".into())), unsynced(RestartLoss::Unknown));
+    let unsynced = |appendfsync| Some(trust_unsynced(appendfsync));
+    assert_eq!(loss(|it| it.server.is_append_only = Some(false)), unsynced(None));
+    assert_eq!(loss(|_| {}), unsynced(Some("everysec")));
+    assert_eq!(loss(|it| it.settings.appendfsync = Some("no".into())), unsynced(Some("no")));
     let skips = |it: &mut Facts| {
         it.settings = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: Some(true) };
     };
-    assert_eq!(loss(skips), unsynced(RestartLoss::DuringRewrite));
+    assert_eq!(loss(skips), unsynced(Some("always")));
     assert_eq!(loss(|it| it.settings = Settings::default()), Some(Problem::TrustUnverified));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
 }
@@ -243,8 +243,7 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::NativeDenied { right: "+delifeq", user: user.clone() },
         Problem::CertificateExpires { left },
     ];
-    use RestartLoss::{All, DuringRewrite, Seconds, Unknown};
-    problems.extend([All, Seconds, Unknown, DuringRewrite].map(RestartLoss::problem));
+    problems.extend([None, Some("everysec"), Some("no"), Some("always")].map(trust_unsynced));
     for feature in Feature::ALL {
         let (feature, effect) = (feature.name(), feature.without());
         problems.push(Problem::MissingCommands { feature, effect, commands: vec!["eval"] });
