@@ -363,19 +363,16 @@ impl Process {
         it.group != Some(self.pid)
     }
 
-    /// The command's exit code once it has ended.
-    pub(super) const fn code(&self) -> Option<u8> {
-        self.code
-    }
-
-    /// Why the command never ran; for one that has ended.
-    pub(super) fn take_failure(&mut self) -> Option<Exit> {
-        let error = self.failure.as_mut().and_then(Failure::take)?;
-        Some(cannot_start(&self.program, &error))
+    /// Reaps the command once it has ended. Returns its exit code, or why it never ran.
+    pub(super) fn take_end(&mut self) -> Option<Result<u8, Exit>> {
+        let code = self.code?;
+        let failure = self.failure.as_mut().and_then(Failure::take);
+        self.reap();
+        Some(failure.map_or(Ok(code), |error| Err(cannot_start(&self.program, &error))))
     }
 
     /// Reaps the command, which has ended. Its number may be another's from now on.
-    pub(super) fn reap(&self) {
+    fn reap(&self) {
         let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
     }
 }

@@ -143,11 +143,8 @@ impl<'a> Supervisor<'a> {
         if is_lost && !self.process.pursue(found?, self.timeline.is_killed()) {
             return None;
         }
-        let code = self.process.code()?;
-        let failure = self.process.take_failure();
-        self.process.reap();
-        let end = End { code: Ok(code), is_lost, is_signalled: self.is_signalled };
-        Some(failure.map_or(Ok(end), Err))
+        let end = |code| End { code: Ok(code), is_lost, is_signalled: self.is_signalled };
+        Some(self.process.take_end()?.map(end))
     }
 
     /// Waits for a signal, at most until something is due; meanwhile lets the connections work.
