@@ -48,11 +48,10 @@ Examples:
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config()?;
     let diagnosis = diagnose(&config, args.time_limit)?;
-    let severity = diagnosis.findings.iter().map(|finding| finding.severity).max();
+    let worst = diagnosis.findings.iter().map(|finding| finding.severity).max();
     let answered = diagnosis.masters.iter().filter(|master| master.facts.is_ok()).count();
-    let text = if args.json { json_text(&diagnosis) } else { text(&config, &diagnosis, stdout_width()) };
-    print(&text)?;
-    Ok(match severity {
+    print(&if args.json { json_text(&diagnosis, worst) } else { text(&config, &diagnosis, stdout_width()) })?;
+    Ok(match worst {
         _ if answered < quorum(config.master_count()) => code::NO_QUORUM,
         Some(Severity::Error) => code::ERRORS,
         Some(Severity::Warning) => code::WARNINGS,
@@ -150,11 +149,10 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-fn json_text(diagnosis: &Diagnosis) -> String {
+fn json_text(diagnosis: &Diagnosis, worst: Option<Severity>) -> String {
     let masters: Vec<Value> = diagnosis.masters.iter().map(master_json).collect();
     let findings: Vec<Value> = diagnosis.findings.iter().map(finding_json).collect();
-    let worst =
-        diagnosis.findings.iter().map(|finding| finding.severity).max().map(|severity| severity.to_string());
+    let worst = worst.map(|severity| severity.to_string());
     json_line(&json!({ "worst": worst, "masters": masters, "findings": findings }))
 }
 
