@@ -162,9 +162,7 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
         let mark = mark.bytes().unwrap_or_default();
         facts.observed = observed_by_mark(mark, facts.server.run_id.as_deref());
     }
-    let (native_release, denied) = native_release(probe, config)?;
-    facts.native_release = native_release;
-    facts.rights.denied.extend(denied);
+    try_native_release(probe, config, &mut facts)?;
     let trials = trials(config);
     let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
     for (Trial { right, .. }, answer) in trials.iter().zip(probe.exchange(&commands)?) {
@@ -260,26 +258,22 @@ fn read_settings(answers: &[Answer]) -> Settings {
     Settings { appendfsync: value(0), skips_fsync_on_rewrite: rewrite.map(|value| &*value == "yes") }
 }
 
-/// Tries the native commands on a key that does not exist. Returns the one that works, and those that the
-/// login may not run.
-fn native_release(
-    probe: &mut Probe,
-    config: &Config,
-) -> Result<(Option<&'static str>, Vec<&'static str>), ProbeError> {
+/// Tries the native commands on a key that does not exist. Notes the one that works, and those that the login
+/// may not run.
+fn try_native_release(probe: &mut Probe, config: &Config, facts: &mut Facts) -> Result<(), ProbeError> {
     let key = trial_key(config);
     let key = key.as_slice();
     let trials: [&[&[u8]]; 2] = [&[b"DELIFEQ", key, b"none"], &[b"DELEX", key, b"IFEQ", b"none"]];
-    let (mut works, mut denied) = (None, Vec::new());
     for (answer, (name, right)) in
         probe.exchange(&trials)?.iter().zip([("DELIFEQ", "delifeq"), ("DELEX IFEQ", "delex")])
     {
         if answer.integer() == Some(0) {
-            works = works.or(Some(name));
+            facts.native_release = facts.native_release.or(Some(name));
         } else if answer.error().is_some_and(|text| text.contains("run the '")) {
-            denied.push(right);
+            facts.rights.denied.push(right);
         }
     }
-    Ok((works, denied))
+    Ok(())
 }
 
 fn parse<N: std::str::FromStr>(digits: &[u8]) -> Option<N> {
