@@ -59,10 +59,7 @@ fn man(program: Command, subcommand: Option<&str>) -> Result<Vec<u8>, Exit> {
     program.build();
     let command = match subcommand {
         None => program,
-        Some(name) => match program.find_subcommand(name) {
-            Some(command) => command.clone(),
-            None => return Err(unknown_page(&program)),
-        },
+        Some(name) => program.find_subcommand(name).cloned().ok_or_else(|| unknown_page(&program))?,
     };
     let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     let page = Man::new(command.clone());

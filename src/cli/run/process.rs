@@ -43,7 +43,7 @@ const SEARCH_COUNT_MAX: usize = 20;
 /// The signals that the program catches, and where they arrive. `SIGCHLD` only says that a child may have
 /// ended or stopped.
 pub(super) struct Signals {
-    arrivals: Receiver<i32>,
+    pub(super) arrivals: Receiver<i32>,
     /// Ends the sleep of the event loop at each arrival, once there is a loop.
     waker: Arc<OnceLock<Waker>>,
 }
@@ -88,10 +88,6 @@ impl Signals {
             Ok(SIGUSR1 | SIGUSR2 | SIGCHLD) | Err(_) => None,
             Ok(signal) => Some(signal),
         }
-    }
-
-    pub(super) const fn arrivals(&self) -> &Receiver<i32> {
-        &self.arrivals
     }
 }
 

@@ -156,12 +156,12 @@ impl<'a> Supervisor<'a> {
         let limit = due.min(longest);
         self.wake_by = now + limit;
         if self.has_stopped {
-            return self.session.signals.arrivals().recv_timeout(limit).ok();
+            return self.session.signals.arrivals.recv_timeout(limit).ok();
         }
-        let arrived = self.session.signals.arrivals().try_recv().ok();
+        let arrived = self.session.signals.arrivals.try_recv().ok();
         // A signal that arrives now ends the turn.
         self.turn(if arrived.is_some() { Duration::ZERO } else { limit });
-        arrived.or_else(|| self.session.signals.arrivals().try_recv().ok())
+        arrived.or_else(|| self.session.signals.arrivals.try_recv().ok())
     }
 
     fn turn(&mut self, limit: Duration) {
