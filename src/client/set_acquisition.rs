@@ -322,6 +322,22 @@ mod tests {
     }
 
     #[test]
+    fn an_expired_set_says_how_long_it_took() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let (now, took) = (clock::now(), Duration::from_millis(20));
+        let (mut acquisition, _) =
+            SetAcquisition::<()>::begin(now, Arc::new(config), 2, &Options::new().wait(Duration::ZERO));
+        let mut back = Vec::new();
+        assert!(acquisition.answer(now, 0, Ok(()), &mut back, |()| Duration::ZERO).is_none());
+        match acquisition.answer(now + took, 1, Ok(()), &mut back, |()| Duration::ZERO) {
+            Some(SetStep::Failed(Failed { error: AcquireError::Expired(denial), .. })) => {
+                assert_eq!(denial.took, took)
+            }
+            step => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
     fn no_round_begins_after_the_wait() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);

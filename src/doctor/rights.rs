@@ -184,6 +184,10 @@ mod tests {
     #[test]
     fn each_right_of_a_feature_has_a_trial() {
         let config = Config::builder().master("redis://h").build().expect("valid");
+        for Trial { right, command } in trials(&config) {
+            let words: Vec<_> = right.split('|').map(|word| word.to_uppercase().into_bytes()).collect();
+            assert!(command.starts_with(&words), "{right}");
+        }
         let mut tried: Vec<_> = trials(&config).into_iter().map(|trial| trial.right).collect();
         tried.push("info"); // asked for anyway
         for right in Feature::ALL.into_iter().flat_map(Feature::rights) {

@@ -170,6 +170,13 @@ fn manual_pages_name_each_option() {
         });
         assert_eq!(unknown, None, "{subcommand:?}");
     }
+    let program = finish(redlatch(&[]).args(["generate", "man"])).stdout;
+    for subcommand in ["run", "bench", "inspect", "unlock", "generate", "doctor", "drill", "ls"] {
+        assert!(
+            program.contains(&format!("redlatch\\-{subcommand}(1)")),
+            "{subcommand} is not in: {program}"
+        );
+    }
     let run = finish(redlatch(&[]).args(["generate", "man", "run"])).stdout;
     for note in [".SH EXIT CODES", "REDLATCH_RESOURCE", ".SH EXAMPLES"] {
         assert!(run.contains(note), "{note} is not in: {run}");

@@ -20,6 +20,20 @@ fn listed(fleet: &Fleet) -> serde_json::Map<String, serde_json::Value> {
     locks.iter().map(|lock| (lock["name"].as_str().expect("a name").to_owned(), lock.clone())).collect()
 }
 
+#[test]
+fn a_prefix_stands_for_itself() {
+    let fleet = Fleet::start(1);
+    for byte in ["*", "?", "[x]", "\\"] {
+        let prefix = format!("p{byte}q:");
+        let mut command = trusting(&fleet, "run");
+        command.args(["--prefix", &prefix, "own", "--", "sh", "-c", FOREVER]);
+        let _holder = Running::start(&mut command);
+        let mut command = trusting(&fleet, "ls");
+        command.args(["--prefix", &prefix]);
+        eventually(PATIENCE, &prefix, || finish(&mut command).stdout.contains("own"));
+    }
+}
+
 /// Each field of a lock, for one without a holder and one with a label.
 fn assert_fields(all: &serde_json::Map<String, serde_json::Value>) {
     let split = serde_json::json!({

@@ -47,6 +47,17 @@ fn a_terminal_that_stops_writers_is_written_to_afterwards() {
 }
 
 #[test]
+fn a_command_whose_output_another_reads_leaves_it_the_foreground() {
+    let fleet = Fleet::start(1);
+    let script = format!("{} | cat; echo ended", run("10s", "sh -c 'echo state $(ps -o stat= -p $$)'"));
+    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+    let state = session.wait_for("state ");
+    session.wait_for("ended");
+    session.finish();
+    assert!(!state.contains('+'), "{state}");
+}
+
+#[test]
 fn the_terminal_returns_after_the_command() {
     let fleet = Fleet::start(1);
     let reads = run("10s", "sh -c 'echo ready; read line; echo got $line'");

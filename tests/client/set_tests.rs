@@ -256,6 +256,15 @@ fn an_abandoned_set_leaves_nothing() {
 }
 
 #[test]
+fn the_first_lock_that_is_not_left_is_named() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let set = client.lock_set(["b", "a", "c"]).ttl(Duration::from_millis(300)).acquire().expect("free");
+    thread::sleep(Duration::from_millis(400));
+    assert_eq!(set.leave().expect_err("they have expired").resource, "a");
+}
+
+#[test]
 fn one_lost_lock_loses_the_set_once() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);

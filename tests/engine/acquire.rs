@@ -167,6 +167,8 @@ fn a_denial_names_this_client_as_holder() {
     rig.masters.iter_mut().for_each(|master| master.put(b"b", b"other", Some(until)));
     rig.acquire("b", 10_000, 0);
     assert_eq!(held_by(&mut rig), (HeldBy::AnotherClient, b"b".to_vec()));
+    rig.acquire_with("b", Options::new().ttl(ms(10_000)).wait(Duration::ZERO).fair());
+    assert_eq!(held_by(&mut rig), (HeldBy::AnotherClient, b"b".to_vec()), "it holds others");
 }
 
 #[test]

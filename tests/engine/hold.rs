@@ -51,6 +51,55 @@ fn a_lock_without_connections_is_released_everywhere() {
 }
 
 #[test]
+fn a_release_does_not_mind_a_quarantine() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let now = rig.now;
+    rig.reset_conn(0);
+    rig.masters[0].restart("other", now);
+    rig.run_for(ms(1000));
+    let state = rig.engine.master_status(rig.now, crate::rig::id(0)).state;
+    assert!(matches!(state, redlatch::status::MasterState::Quarantined(_)), "{state:?}");
+    (0..2).for_each(|index| rig.stop_master(index));
+    rig.release(lock, true);
+    rig.run_for(ms(50));
+    match rig.outcome() {
+        Some(Outcome::Release(Err(ReleaseError::Unconfirmed(report)))) => {
+            let vote = &report.votes[0].1;
+            assert!(
+                !matches!(vote, redlatch::error::Vote::Failed(redlatch::error::Failure::Quarantined { .. })),
+                "{vote:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_restarted_master_gets_a_lock_whose_shorter_extension_it_owed() {
+    let mut rig = Rig::new(3, |b| b.quarantine(Quarantine::Trust));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.stop_master(1);
+    rig.extend(lock, 2000);
+    rig.run_for(ms(10));
+    rig.outcomes.clear();
+    rig.refuse(1, true);
+    rig.reset_conn(1);
+    rig.extend(lock, 10_000);
+    rig.run_for(ms(10));
+    rig.outcomes.clear();
+    rig.run_for(ms(1500));
+    rig.resume_master(1);
+    let now = rig.now;
+    rig.masters[1].restart("other", now);
+    rig.refuse(1, false);
+    rig.run_for(ms(3000));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+}
+
+#[test]
 fn an_awaited_release_ends_at_its_limit() {
     let mut rig = Rig::new(3, defaults);
     let first = rig.acquire("a", 10_000, 0);

@@ -329,6 +329,18 @@ fn refused_credentials_are_sent_again_whatever_failed_since() {
 }
 
 #[test]
+fn a_provider_that_failed_for_long_is_asked_each_minute() {
+    let mut rig = connected("pw");
+    rig.run_for(RENEWAL);
+    for round in 0..20 {
+        assert!(rig.asked.contains(&0), "round {round}: not asked for a minute");
+        rig.asked.clear();
+        answer(&mut rig, 0, Err(sealed()));
+        rig.run_for(limits::CREDENTIALS_PAUSE_MAX);
+    }
+}
+
+#[test]
 fn a_refused_login_is_sent_again_after_a_pause() {
     let mut rig = connected("pw");
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));

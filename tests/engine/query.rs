@@ -164,6 +164,7 @@ fn a_forced_unlock_leaves_other_keys() {
     for (_, vote) in &done.report.votes[..2] {
         assert!(matches!(vote, Vote::Failed(Failure::Replied(text)) if text.contains("nothing was deleted")));
     }
+    assert_eq!(done.report.votes[2].1, Vote::Refused { holder: HolderTtl::Gone });
     assert!((0..2).all(|index| rig.masters[index].is_taken(rig.now, b"a")), "a key of others is deleted");
 }
 

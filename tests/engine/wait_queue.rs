@@ -424,6 +424,30 @@ fn a_void_swap_is_made_up_for_at_once() {
 }
 
 #[test]
+fn a_swap_sent_in_full_later_is_looked_after_longer() {
+    let (mut rig, held) = rig_with_holder(3);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
+    rig.stall_replies(0);
+    let begun = rig.now;
+    rig.release(held, false);
+    granted(&mut rig);
+    rig.run_for(ms(40));
+    rig.masters[0].errors.clear();
+    rig.stop_master(0);
+    rig.end_stall(0);
+    rig.pump();
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    rig.release(next, false);
+    let drift = ms(102);
+    rig.run_for(begun + ms(10_020) + drift - rig.now);
+    assert_eq!(rig.engine.claim_count(), 1, "its key may live");
+    rig.run_for(ms(30));
+    assert_eq!(rig.engine.claim_count(), 0);
+}
+
+#[test]
 fn a_handing_release_answers_truthfully_at_a_quorum() {
     let (mut rig, held) = rig_with_holder(5);
     rig.acquire("a", 10_000, 60_000);

@@ -307,8 +307,7 @@ impl Caller {
     }
 
     async fn leave(&mut self, resource: usize, from: Instant, guard: Guard, is_reader: bool) {
-        let until = Instant::now().min(guard.valid_until());
-        self.witness.note(resource, from, until, is_reader);
+        self.witness.note(resource, from, Instant::now(), guard.valid_until(), is_reader);
         if self.rng.random_bool(0.5) {
             let _ = guard.release_async().await;
         }
@@ -323,11 +322,11 @@ impl Caller {
         let Ok(set) = result else { return };
         let from = Instant::now();
         self.hold(TTL / 8).await;
-        let until = Instant::now().min(set.valid_until());
+        let now = Instant::now();
         let mut noted = resources;
         noted.sort_unstable();
         noted.dedup();
-        noted.iter().for_each(|resource| self.witness.note(*resource, from, until, false));
+        noted.iter().for_each(|resource| self.witness.note(*resource, from, now, set.valid_until(), false));
         if self.rng.random_bool(0.5) {
             let _ = set.release_async().await;
         }
@@ -346,8 +345,8 @@ impl Caller {
         let from = Instant::now();
         let inner = lock.lock_async().await;
         self.hold(TTL / 8).await;
-        let until = Instant::now().min(Instant::now() + outer.remaining());
-        self.witness.note(resource, from, until, false);
+        let now = Instant::now();
+        self.witness.note(resource, from, now, now + outer.remaining(), false);
         drop(inner);
         let _ = outer.release_async().await;
     }

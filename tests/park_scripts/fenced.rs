@@ -110,6 +110,20 @@ fn a_foreign_fence_keeps_nobody_else_out() {
 }
 
 #[test]
+fn a_fence_that_cannot_be_written_keeps_the_lock_free() {
+    let mut rig = Rig::new();
+    let mut own = rig.waiter(1).fenced();
+    own.fence_ttl_ms = 0; // which SET refuses
+    assert!(matches!(own.park(), Answer::Error(_)), "nobody waits");
+    assert_eq!(rig.holder(), None);
+    rig.hold("other");
+    own.waits();
+    rig.call(&["DEL", LOCK]);
+    assert_eq!(rig.serve(), 0);
+    assert_eq!((rig.holder(), fence(&mut rig)), (None, 0));
+}
+
+#[test]
 fn the_fence_is_written_before_the_lock() {
     let mut rig = Rig::new();
     rig.hold("other");

@@ -254,6 +254,10 @@ fn a_foreign_queue_fails_a_park() {
         assert!(matches!(first.park(), Answer::Error(_)), "{words:?}");
         assert_eq!(rig.holder(), None);
         assert_eq!(rig.call(&["EXISTS", QUEUE]).int(), 1);
+        rig.hold(&first.value);
+        first.next_round();
+        assert!(matches!(first.park(), Answer::Error(_)), "{words:?}");
+        assert_eq!(rig.holder(), None, "the value of the round before is gone all the same");
     }
 }
 

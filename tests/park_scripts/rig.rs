@@ -221,6 +221,7 @@ pub struct Waiter {
     pub channel: String,
     pub vote: String,
     pub token: i64,
+    pub fence_ttl_ms: i64,
     pub value: String,
 }
 
@@ -243,6 +244,7 @@ impl Waiter {
             channel,
             vote: String::new(),
             token: start_us + i64::from(place),
+            fence_ttl_ms: FENCE_TTL_MS,
             value: String::new(),
         };
         waiter.begin_round(1);
@@ -278,7 +280,7 @@ impl Waiter {
     pub fn park(&mut self) -> Answer {
         let waited_us = clock_us(&mut self.wire) - self.asked_us;
         let fenced = match self.mode {
-            'f' => format!("{:016}{HALF_US:012}{FENCE_TTL_MS:010}", self.token),
+            'f' => format!("{:016}{HALF_US:012}{:010}", self.token, self.fence_ttl_ms),
             _ => String::new(),
         };
         let words = [

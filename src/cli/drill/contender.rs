@@ -122,7 +122,7 @@ impl<'a> Contender<'a> {
         let margin = (from.elapsed() >= MARGIN_AFTER).then(|| self.redlock.margin(&lease));
         let now = Instant::now();
         self.record.lost += u64::from(!lease.is_valid());
-        self.course.witness.note(number, from, now.min(lease.valid_until()), false);
+        self.course.witness.note(number, from, now, lease.valid_until(), false);
         let begun = self.course.begun;
         let second =
             |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);

@@ -41,7 +41,15 @@ impl Witness {
     }
 
     /// Takes a visit that is over.
-    pub(crate) fn note(&self, resource: usize, from: Instant, until: Instant, is_reader: bool) {
+    pub(crate) fn note(
+        &self,
+        resource: usize,
+        from: Instant,
+        released: Instant,
+        valid_until: Instant,
+        is_reader: bool,
+    ) {
+        let until = released.min(valid_until);
         if until <= from {
             return;
         }

@@ -11,7 +11,7 @@ fn only_overlapping_visits_of_writers_are_found() {
     let count = |first: (u64, u64, bool), second: (u64, u64, bool)| {
         let witness = Witness::new(1);
         for (from, until, is_reader) in [first, second] {
-            witness.note(0, at(from), at(until), is_reader);
+            witness.note(0, at(from), at(until), at(until), is_reader);
         }
         assert_eq!(witness.found().visit_count, 2);
         witness.found().overlaps.len()
@@ -21,4 +21,15 @@ fn only_overlapping_visits_of_writers_are_found() {
     assert_eq!(count((0, 10, true), (9, 20, false)), 1);
     assert_eq!(count((0, 10, true), (9, 20, true)), 0);
     assert_eq!(count((0, 10, false), (10, 20, false)), 0);
+}
+
+#[test]
+fn a_visit_ends_with_its_validity() {
+    let now = Instant::now();
+    let at = |ms| now + Duration::from_millis(ms);
+    let witness = Witness::new(1);
+    // The first holder stood still, and released its lock after the next one had it.
+    witness.note(0, at(0), at(20), at(10), false);
+    witness.note(0, at(10), at(15), at(30), false);
+    assert_eq!((witness.found().visit_count, witness.found().overlap_count), (2, 0));
 }

@@ -63,4 +63,6 @@ fn the_promptest_answer_of_a_while_says_the_time() {
     assert_eq!(fleet.masters_us(at(12_000)), 16_000_000, "after 10 s each counts");
     fleet.note_clock(at(12_000), other, 90_000_000);
     assert_eq!(fleet.masters_us(at(11_000)), 89_000_000, "also of a moment before");
+    fleet.note_clock(at(12_000), MasterId::new(2).expect("few"), 1_000_000);
+    assert_eq!(fleet.masters_us(at(12_000)), 16_000_000, "the one in the middle, in whichever order");
 }
