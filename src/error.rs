@@ -61,9 +61,10 @@ pub struct Denial {
     /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
     pub held_by: HeldBy,
     /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it:
-    /// the holder is another caller of this client; or a plain lock was refused, and a master was asked for
-    /// the holder ([`crate::ConfigBuilder::ask_holder`], on by default) with the first attempt or the last.
-    /// It is shown to people, and may be that of a holder before the present one.
+    /// the holder is another caller of this client; the request stood in the masters' queues; or a plain lock
+    /// was refused, and a master was asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by
+    /// default) with the first attempt or the last. It is shown to people, and may be that of a holder before
+    /// the present one.
     pub holder_label: Option<Arc<str>>,
     /// Votes of the last attempt, or of the one before if the end of the wait cut the last one short.
     pub report: Report,

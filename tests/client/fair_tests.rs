@@ -368,7 +368,7 @@ fn a_server_without_messages_is_polled() {
 #[test]
 fn a_login_that_may_not_queue_is_polled() {
     within("each waiter has the lock", || {
-        for missing in ["-subscribe", "resetchannels"] {
+        for missing in ["-subscribe", "resetchannels", "-zrem", "-zrangebyscore", "-exists"] {
             let mut fleet = Fleet::start(3);
             let rules = format!("ACL SETUSER locker on >pw ~* &* +@all {missing}");
             fleet.masters().for_each(|master| assert_eq!(master.ask(&rules).text(), "OK"));

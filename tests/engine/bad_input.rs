@@ -151,8 +151,10 @@ fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
 
 // ---- the handshake ----
 
+const QUEUE: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
+
 /// Its commands in order, the right reply to each, and whether an error ends it.
-const STEPS: [(&str, &[u8], bool); 17] = [
+const STEPS: [(&str, &[u8], bool); 20] = [
     ("AUTH", b"+OK\r\n", true),
     ("HELLO 3", b"%1\r\n+OK\r\n:1\r\n", false),
     ("SELECT", b"+OK\r\n", true),
@@ -168,6 +170,9 @@ const STEPS: [(&str, &[u8], bool); 17] = [
     ("DELIFEQ", b":0\r\n", false),
     ("DELEX IFEQ", b":0\r\n", false),
     ("PUBLISH", b":0\r\n", false),
+    (QUEUE, b":0\r\n", false),
+    (QUEUE, b":0\r\n", false),
+    (QUEUE, b"*0\r\n", false),
     ("TIME", b"*0\r\n", false),
     ("ECHO", b"-", true),
 ];
@@ -193,12 +198,13 @@ fn each_reply_in_the_handshake_fits_or_ends_it() {
             rig.receive(0, reply);
             let is_bulk = reply.starts_with(b"$") && reply != b"$-1\r\n";
             let is_count = *name == "PUBLISH" && reply.starts_with(b":");
-            let is_list = *name == "TIME" && reply.starts_with(b"*") && reply != b"*-1\r\n";
+            let is_list = ["TIME", QUEUE].contains(name) && reply.starts_with(b"*") && reply != b"*-1\r\n";
+            let is_none = *name == QUEUE && reply == b":0\r\n";
             // In RESP3, whether it was asked for or not.
             let is_text = name.starts_with("INFO") && reply.starts_with(b"=");
             let is_nil = *right == b"$-1\r\n" && reply == b"_\r\n";
             let is_bulk = is_bulk && right.starts_with(b"$2");
-            let fits = reply == *right || is_bulk || is_count || is_list || is_text || is_nil;
+            let fits = reply == *right || is_bulk || is_count || is_list || is_none || is_text || is_nil;
             let (fate, why) = match (is_error(reply), needed) {
                 (true, true) => (
                     Fate::Ends,

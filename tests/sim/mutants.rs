@@ -160,7 +160,7 @@ killed! {
     ticket_moved: TicketMoved by fair::wrong_clocks_change_no_order;
     brief_entry_stays: BriefEntryStays by fair::fair_and_plain_locks_exclude_each_other;
     more_ignored: MoreIgnored by parked::many_dead_entries_are_removed_at_once;
-    grant_leaves_aside: GrantLeavesAside by a_history_of_wrong_clocks;
+    grant_leaves_aside: GrantLeavesAside by parked::two_parts_behind_each_other_are_a_quorum;
     writer_served_beside_readers: WriterServedBesideReaders by parked::readers_at_the_head_come_together;
     served_over_holder: ServedOverHolder by parked::readers_at_the_head_come_together;
     parked_twice: ParkedTwice by rounds::a_slow_master_gets_one_park_at_a_time;
@@ -299,11 +299,6 @@ fn reader_of_a_broken_connection_forgotten() {
 fn stray_extension_of_a_reader_ignored() {
     let schedule = sharing::a_late_shorter_reader_extension_cuts_nothing;
     is_killed(Mutant::StrayExtensionIgnored, schedule);
-}
-
-/// One of three masters sets the part of a waiter aside, and two refuse its token by turns.
-fn a_history_of_wrong_clocks() -> Verdict {
-    history::run(469, false).violation.map_or(Ok(()), Err)
 }
 
 /// Whether a seed gives the same history twice.

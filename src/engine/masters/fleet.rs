@@ -306,7 +306,7 @@ impl Fleet {
             self.usable.insert(master);
             self.ready.insert(master);
             self.groups.join(master, link.by);
-            if !link.learnt.channel.is_empty() && link.clock.is_some() {
+            if link.learnt.parks() && link.clock.is_some() {
                 let channel = link.learnt.channel.clone();
                 self.parkers.insert(master);
                 self.queue(MasterSet::only(master), Owed::Subscription, |out| {

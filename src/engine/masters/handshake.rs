@@ -38,6 +38,8 @@ pub(crate) enum HandshakeStep {
     TryDelEx,
     /// On this connection's own channel, to which nobody has subscribed.
     TryPublish,
+    /// Rights of which a script would miss the lack: it gives a lock and takes it back, or asks nobody.
+    TryQueue,
     Time,
     Echo,
 }
@@ -59,6 +61,7 @@ impl HandshakeStep {
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
             Self::TryPublish => "PUBLISH",
+            Self::TryQueue => PARKING,
             Self::Time => "TIME",
             Self::Echo => "ECHO",
         }
@@ -67,6 +70,9 @@ impl HandshakeStep {
 
 /// Name of the command by which a connection takes messages.
 pub(crate) const HELLO: &str = "HELLO 3";
+
+/// Name of what a master that cannot park refused.
+pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 
 const NONCE_SIZE: usize = 16;
 
@@ -104,6 +110,11 @@ pub(crate) struct Learnt {
 }
 
 impl Learnt {
+    /// Whether it keeps queues of waiters for this login, and sends messages to them.
+    pub(crate) fn parks(&self) -> bool {
+        !self.channel.is_empty() && !self.refused.iter().any(|(name, _)| *name == PARKING)
+    }
+
     pub(crate) fn is_replica(&self) -> bool {
         self.role.as_deref().is_some_and(|role| role != "master")
     }
@@ -252,6 +263,9 @@ impl Handshake {
             rng.fill_bytes(&mut random);
             command::park::encode_channel(&mut channel, &config.prefix, &random);
             commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &channel, b""]);
+            commands.push(HandshakeStep::TryQueue, &[b"EXISTS", &key]);
+            commands.push(HandshakeStep::TryQueue, &[b"ZREM", &key, b""]);
+            commands.push(HandshakeStep::TryQueue, &[b"ZRANGEBYSCORE", &key, b"0", b"0"]);
             commands.push(HandshakeStep::Time, &[b"TIME"]);
         }
         commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
@@ -290,6 +304,7 @@ impl Handshake {
             (HandshakeStep::Time, Reply::Array(time)) => learnt.clock_us = command::answer::clock_us(time),
             (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
             (HandshakeStep::TryPublish, Reply::Integer(_)) => {}
+            (HandshakeStep::TryQueue, Reply::Integer(0) | Reply::Array(_)) => {}
             (HandshakeStep::InfoServer, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
                 learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);

@@ -11,7 +11,7 @@ use rand::Rng;
 
 use super::connection::{Connection, State};
 use super::groups::Commands;
-use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt};
+use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING};
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
 use super::trouble::{Trouble, Warning};
@@ -26,9 +26,6 @@ use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId};
 use crate::mutants::mutant;
 use crate::resp::Reply;
-
-/// Name of the parking of attempts among what a master refused.
-pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE)";
 
 /// The process that answered the last handshake, and since when this client has watched that process.
 #[derive(Debug)]
@@ -143,7 +140,8 @@ impl Link {
         if let Some(refusal) = self.publish_refusal() {
             warnings.push(Warning::NotPublishing { refusal: refusal.into() });
         }
-        let parks_not = self.learnt.refused.iter().find(|(name, _)| [HELLO, PARKING].contains(name));
+        let needed = [HELLO, PARKING, HandshakeStep::Time.name()];
+        let parks_not = self.learnt.refused.iter().find(|(name, _)| needed.contains(name));
         if let Some((_, refusal)) = parks_not {
             warnings.push(Warning::NotParking { refusal: refusal.clone() });
         }

@@ -461,6 +461,20 @@ pub fn a_part_is_asked_for_again_behind_a_grant() -> Verdict {
     verdict(&mut world)
 }
 
+/// The same where the third master is down: both parts are needed.
+pub fn two_parts_behind_each_other_are_a_quorum() -> Verdict {
+    let mut world = world(3, 2, trust);
+    let held = take(&mut world, 0, Way::Plain, TTL)?;
+    wait(&mut world, 1, Way::Plain, TTL)?;
+    world.flush_all(2);
+    // Long enough to set it aside.
+    world.run_for(SECOND + 500 * MS);
+    world.kill_master(1, true);
+    world.submit_release(0, held, false);
+    has_it_within(&mut world, 1, 200 * MS)?;
+    verdict(&mut world)
+}
+
 /// A client that polls beside one that parks: both have it in the end.
 pub fn clients_that_poll_and_that_park_share() -> Verdict {
     let mut world = world(3, 2, defaults);
@@ -559,4 +573,5 @@ tests!(
     rings_prolong_no_stay,
     forgotten_scripts_keep_the_place,
     an_entry_that_waits_proves_no_loss,
+    two_parts_behind_each_other_are_a_quorum,
 );

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Fleet;
-use crate::engine::masters::link::{Link, PARKING};
+use crate::engine::masters::handshake::PARKING;
+use crate::engine::masters::link::Link;
 use crate::limits;
 use crate::lock::{Failure, MasterId};
 
