@@ -74,6 +74,10 @@ pub(crate) const HELLO: &str = "HELLO 3";
 /// Name of what a master that cannot park refused.
 pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 
+/// How the errors begin by which a master refuses each park: a right or a command is missing.
+const NO_PARKING: [&[u8]; 4] =
+    [b"NOPERM", b"ERR unknown command", b"ERR The user executing the script", b"ERR ACL failure in script"];
+
 const NONCE_SIZE: usize = 16;
 
 /// A handshake under way, and what it has learnt so far.
@@ -113,6 +117,11 @@ impl Learnt {
     /// Whether it keeps queues of waiters for this login, and sends messages to them.
     pub(crate) fn parks(&self) -> bool {
         !self.channel.is_empty() && !self.refused.iter().any(|(name, _)| *name == PARKING)
+    }
+
+    /// Whether a master that answers with this error cannot park.
+    pub(crate) fn is_parking_refused(error: &[u8]) -> bool {
+        NO_PARKING.iter().any(|refusal| error.starts_with(refusal))
     }
 
     pub(crate) fn is_replica(&self) -> bool {
@@ -286,12 +295,15 @@ impl Handshake {
                 {
                     return Err(trouble::step_refused(step.name(), text));
                 }
-                // A server without a native command is the usual case, not worth a word.
-                if !matches!(
-                    step,
-                    HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx
-                ) || text.starts_with(b"NOPERM")
-                {
+                let is_worth_a_word = match step {
+                    // A server without a native command is the usual case.
+                    HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx => {
+                        text.starts_with(b"NOPERM")
+                    }
+                    HandshakeStep::TryQueue => Learnt::is_parking_refused(text),
+                    _ => true,
+                };
+                if is_worth_a_word {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
                 }
             }

@@ -3,14 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::Fleet;
-use crate::engine::masters::handshake::PARKING;
+use crate::engine::masters::handshake::{Learnt, PARKING};
 use crate::engine::masters::link::Link;
 use crate::limits;
 use crate::lock::{Failure, MasterId};
-
-/// How the errors begin by which a master refuses each park: a right or a command is missing.
-const NO_PARKING: [&str; 4] =
-    ["NOPERM", "ERR unknown command", "ERR The user executing the script", "ERR ACL failure in script"];
 
 impl Fleet {
     /// Whether a quorum can park attempts now.
@@ -21,7 +17,7 @@ impl Fleet {
     /// A master refused a park. Without the right or the script it is polled from now on.
     pub(in crate::engine) fn note_park_refused(&mut self, master: MasterId, failure: &Failure) {
         if let Failure::Replied(text) = failure
-            && NO_PARKING.iter().any(|refusal| text.starts_with(refusal))
+            && Learnt::is_parking_refused(text.as_bytes())
         {
             self.stop_parking(master, text.clone());
         }
