@@ -217,8 +217,8 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
         Operation::Acquire(Kind::Plain) => vec!["set"],
         // Their scripts are not loaded before: they are sent in full once a master does not know them.
         Operation::Acquire(Kind::Fenced) => vec!["evalsha", "eval", "time", "get", "set"],
-        // Without TIME it has no queue, and asks as for a plain lock.
-        Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "get", "zrange", "exists", "set"],
+        // Without TIME or EXISTS it has no queue, and asks as for a plain lock.
+        Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "get", "zrange", "set"],
         Operation::Acquire(Kind::Shared) => {
             vec![
                 "evalsha",
