@@ -140,9 +140,12 @@ impl<A: Ask> Pending<A> {
             self.give_up();
             return Poll::Ready(Err(cancelled));
         }
-        let shared = self.ask.shared().clone();
-        let is_new = matches!(self.state, PendingState::Idle);
-        let outcome = shared.poll(waker, is_new, |inner| self.completion(inner));
+        let outcome = match self.state {
+            PendingState::Waiting(completion, _) => {
+                self.ask.shared().poll(waker, false, |_| Some(completion))
+            }
+            _ => self.ask.shared().clone().poll(waker, true, |inner| self.completion(inner)),
+        };
         outcome.map(|outcome| self.finish(outcome))
     }
 
