@@ -153,6 +153,12 @@ impl Learnt {
         self.uptime.map(|uptime| uptime.saturating_sub(unsure))
     }
 
+    /// For how long it can have run at the most: a difference of whole seconds again, and a server looks at
+    /// its clock ten times a second at the least.
+    pub(crate) fn run_time_max(&self) -> Option<Duration> {
+        self.uptime.map(|uptime| uptime + Duration::from_millis(1100))
+    }
+
     /// Why strict mode does not count this server.
     pub(crate) fn unfitness(&self) -> Option<String> {
         if self.is_replica() {

@@ -212,7 +212,9 @@ impl Link {
         let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
         let mut watch_end = now + needed;
         let mut quarantined_until = now + needed.saturating_sub(age);
-        if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity {
+        if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity
+            && self.learnt.run_id.is_some()
+        {
             watch_end = *watched_since.get_or_insert(now) + needed;
             quarantined_until = if *is_doubtful { watch_end } else { quarantined_until.min(watch_end) };
         }
@@ -228,16 +230,18 @@ impl Link {
         predecessor
     }
 
-    /// Another process than before answered, which is at least of this age. One that already ran when the one
-    /// before was last heard did not start in its place but was put there, and never had its locks.
+    /// Another process than before answered. One that may have run when the one before was last heard may not
+    /// have started in its place but have been put there, and never had its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) -> Predecessor {
-        let before = self.identity.take();
+        // A process without a name is nothing to compare with, and the one before is remembered.
         let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
-        let has_ended = before.as_ref().is_some_and(|before| {
-            self.learnt.run_time().is_some_and(|run_time| run_time <= now - before.heard_at)
-        });
-        let is_doubtful = before.as_ref().is_some_and(|before| age > now - before.heard_at);
-        let is_doubtful = is_doubtful && !mutant!(ReplacedServerTrusted);
+        let before = self.identity.take();
+        let unheard = before.as_ref().map(|before| now - before.heard_at);
+        let has_ended =
+            unheard.is_some_and(|unheard| self.learnt.run_time().is_some_and(|run_time| run_time <= unheard));
+        let may_be_older =
+            |unheard| age > unheard || self.learnt.run_time_max().is_none_or(|run_time| run_time > unheard);
+        let is_doubtful = unheard.is_some_and(may_be_older) && !mutant!(ReplacedServerTrusted);
         if before.is_some() {
             let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
             self.changes = Some(Changes { count, last_at: now });
