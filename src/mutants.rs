@@ -131,6 +131,8 @@ pub enum Mutant {
     LateRestCounts,
     /// The rest counts on a master in quarantine, where the lock was put back.
     QuarantinedRestCounts,
+    /// A lock that is left for less than the shortest TTL is promised for all of that TTL.
+    HeldBeyondRest,
     /// A master that misses the rest of a time does not get it again.
     RestSentOnce,
     /// A master that has not got the rest of a time is not released after it.
@@ -225,6 +227,10 @@ pub enum Mutant {
     BriefEntryStays,
     /// A master that stopped at its limit is not asked to go on.
     MoreIgnored,
+    /// A master that stopped at its limit is asked to go on once, however many are left.
+    MoreFollowedOnce,
+    /// A late answer to an earlier park has the running round sent to a master that has it already.
+    LateAnswerParksAgain,
     /// A master that answers a park with a grant leaves others aside.
     GrantLeavesAside,
     /// A writer is served beside readers.

@@ -159,11 +159,9 @@ impl Engine {
                 acquire::handle_vote(core, master, claim, Vote::Granted)
             }
             Answer::Release(id, answer, has_more) => {
-                if has_more {
-                    release::serve_on(core, master, id);
-                }
-                return release::handle_answer(core, master, id, answer);
+                return release::handle_served_answer(core, master, id, answer, has_more);
             }
+            Answer::More(id) => return release::serve_on(core, master, id),
             Answer::Rest(id, vote) => return release::handle_rest_answer(core, master, id, vote),
             Answer::RestOver(id) => return release::handle_rest_over(core, master, id),
             Answer::Extend(id, round, vote) => return hold::handle_vote(core, master, id, round, vote),

@@ -159,6 +159,9 @@ killed! {
     ticket_unlimited: TicketUnlimited by fair::a_wrong_estimate_shifts_a_waiter_by_seconds;
     ticket_moved: TicketMoved by fair::wrong_clocks_change_no_order;
     brief_entry_stays: BriefEntryStays by fair::fair_and_plain_locks_exclude_each_other;
+    more_followed_once: MoreFollowedOnce by parked::dead_entries_delay_nobody_for_long;
+    late_answer_parks_again: LateAnswerParksAgain by rounds::a_late_answer_sends_no_second_park;
+    held_beyond_rest: HeldBeyondRest by leave::a_tiny_rest_is_not_promised_for_longer;
     more_ignored: MoreIgnored by parked::many_dead_entries_are_removed_at_once;
     grant_leaves_aside: GrantLeavesAside by parked::two_parts_behind_each_other_are_a_quorum;
     writer_served_beside_readers: WriterServedBesideReaders by parked::readers_at_the_head_come_together;

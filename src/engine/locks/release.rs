@@ -252,9 +252,23 @@ pub(crate) fn serve_on(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let Some(claim) = locks.claims.find(id).filter(|_| !mutant!(MoreIgnored)) else { return };
     let prefix_size = ground.config.prefix.len();
-    fleet.queue(MasterSet::only(master), Owed::Look, |out| {
+    fleet.queue(MasterSet::only(master), Owed::Look(id), |out| {
         park::encode_serve(out, Script::Sha, claim.entry.key(), prefix_size);
     });
+}
+
+/// Takes the answer of a master to a release, which may have stopped at its limit.
+pub(crate) fn handle_served_answer(
+    core: &mut Core,
+    master: MasterId,
+    id: Id,
+    answer: ReleaseAnswer,
+    has_more: bool,
+) {
+    if has_more {
+        serve_on(core, master, id);
+    }
+    handle_answer(core, master, id, answer);
 }
 
 /// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
@@ -298,7 +312,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let Some(release) = claim.release else { return };
     let (limit, owner) = (claim.answer_limit, claim.owner);
     let mut due = release.started + limit;
-    if now >= due && owner.is_some() && !release.is_extended {
+    if now >= due && owner.is_some() && !release.is_extended && claim.leaving().is_none() {
         // A master that answers what came before is not late.
         let backlog = core.masters.fleet.backlog(now, release.sent, limit);
         if !backlog.is_zero() {

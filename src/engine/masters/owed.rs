@@ -34,14 +34,14 @@ pub(crate) enum Owed {
     Login,
     /// The mark of strict mode.
     Mark(MarkStep),
-    /// A look whether the first waiter can have a lock.
-    Look,
+    /// A look whether the first waiter can have the lock of this claim.
+    Look(Id),
     /// The subscription to the connection's own channel, which a message confirms.
     Subscription,
     /// The last script for locks of this tag that is loaded.
     Scripts(Tag),
     /// A request by the way, whose reply changes nothing.
-    Ignored(Shape),
+    Ignored,
 }
 
 const _: () = assert!(size_of::<Owed>() == 16, "each reply owed is copied for each master");
@@ -93,15 +93,6 @@ pub(crate) enum MarkStep {
     Write,
 }
 
-/// Expected form of an ignored reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// How many were reached, or how many are left.
-    Count,
-    /// The answer to a native command or to the loading of a script.
-    Any,
-}
-
 /// A reply, taken apart and matched with its request.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -113,6 +104,8 @@ pub(crate) enum Answer {
     Extend(Id, u32, Vote),
     /// Whether the master stopped at its limit, and is to serve on.
     Release(Id, ReleaseAnswer, bool),
+    /// The master stopped at its limit while it looked for this claim.
+    More(Id),
     Rest(Id, Vote),
     /// `script.rs` sends no rest again: its time is over.
     RestOver(Id),
@@ -186,7 +179,9 @@ impl Owed {
 
     /// Whether a script was named by its digest, which a master may have forgotten.
     pub(crate) fn is_by_digest(self, by: Commands) -> bool {
-        let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return self == Self::Look };
+        let Self::Round { verb, tag, form: Form::Usual, .. } = self else {
+            return matches!(self, Self::Look(_));
+        };
         match (verb, tag) {
             (Verb::Acquire, tag) => tag != Tag::Plain,
             // Always in full.
@@ -221,14 +216,17 @@ impl Owed {
                 Reply::Error(text) => Ok(Answer::MarkRefused(command::answer::error_text(text))),
                 _ => Err(WrongShape),
             },
-            Self::Look => ignored(Shape::Count, reply),
+            Self::Look(id) => {
+                let has_more = command::park::served_forced_answer(reply)?.1.has_more;
+                Ok(if has_more && !mutant!(MoreFollowedOnce) { Answer::More(id) } else { Answer::Ignored })
+            }
             Self::Subscription => match reply {
                 Reply::Push(_) => Ok(Answer::Ignored),
                 Reply::Error(text) => Ok(Answer::NoChannel(command::answer::error_text(text))),
                 _ => Err(WrongShape),
             },
-            Self::Scripts(_) => ignored(Shape::Any, reply),
-            Self::Ignored(shape) => ignored(shape, reply),
+            Self::Scripts(_) => ignored(reply),
+            Self::Ignored => ignored(reply),
             Self::Handshake(_) | Self::Login => unreachable!("a connection takes its own replies"),
         }
     }
@@ -255,11 +253,9 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
     })
 }
 
-fn ignored(shape: Shape, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
-    match (shape, reply) {
-        (_, Reply::Integer(_) | Reply::Error(_)) | (Shape::Any, Reply::Simple(b"OK") | Reply::Bulk(_)) => {
-            Ok(Answer::Ignored)
-        }
+fn ignored(reply: &Reply<'_>) -> Result<Answer, WrongShape> {
+    match reply {
+        Reply::Integer(_) | Reply::Error(_) | Reply::Simple(b"OK") | Reply::Bulk(_) => Ok(Answer::Ignored),
         _ => Err(WrongShape),
     }
 }

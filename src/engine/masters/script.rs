@@ -7,7 +7,7 @@
 
 use super::Masters;
 use super::fleet::Fleet;
-use super::owed::{Answer, Owed, Shape, Verb};
+use super::owed::{Answer, Owed, Verb};
 use crate::engine::core::Core;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
@@ -99,7 +99,7 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
     let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
     let only = MasterSet::only(master);
     for script in first {
-        fleet.queue(only, Owed::Ignored(Shape::Any), |out| script.encode_load(out));
+        fleet.queue(only, Owed::Ignored, |out| script.encode_load(out));
     }
     let sent = fleet.queue(only, Owed::Scripts(tag), |out| last.encode_load(out));
     fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();

@@ -344,8 +344,10 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     let Some(op) = core.locks.ops.find_mut(id) else { return Heard::Then(Step::Done) };
     let is_running = op.claim == claim_id;
     if op.parking.is_some() && !is_running {
-        // It was late: the running round comes behind it.
-        if core.masters.fleet.usable.contains(master) {
+        // It was late: the running round comes behind it, unless it was sent there already.
+        let asked = core.locks.claims.get(op.claim).asked;
+        let is_owed = !asked.contains(master) || mutant!(LateAnswerParksAgain);
+        if is_owed && core.masters.fleet.usable.contains(master) {
             send(core, master, id);
         }
         return Heard::Then(Step::Done);
@@ -506,7 +508,7 @@ pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
 fn serve(fleet: &mut Fleet, locks: &Locks, to: MasterSet, id: Id) {
     let Some(op) = locks.ops.find(id) else { return };
     let (to, prefix_size) = (to.intersection(fleet.parkers), fleet.config.prefix.len());
-    fleet.queue(to, Owed::Look, |out| {
+    fleet.queue(to, Owed::Look(op.claim), |out| {
         park::encode_serve(out, Script::Sha, &op.key, prefix_size);
     });
 }

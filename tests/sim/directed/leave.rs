@@ -114,7 +114,18 @@ pub fn a_rest_in_quarantine_does_not_count() -> Verdict {
     demand(matches!(left, Outcome::Leave(Err(LeaveError::Unconfirmed { .. }))), &format!("{left:?}"))
 }
 
+/// The shortest TTL is 6 ms.
+pub fn a_tiny_rest_is_not_promised_for_longer() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let lock = hold(&mut world, 0, KEY, ms(1000))?;
+    let until = world.local(0) + Duration::from_micros(100);
+    world.submit_leave(0, lock, Some(Duration::from_micros(100)));
+    let Outcome::Leave(Ok(left)) = outcome(&mut world, 0)? else { return Err("it is not left".to_owned()) };
+    demand(left.held_until <= until, "it is promised for longer than it was left")
+}
+
 tests!(
+    a_tiny_rest_is_not_promised_for_longer,
     a_rest_in_quarantine_does_not_count,
     a_left_lock_lives_to_the_end_of_its_ttl,
     a_lost_lock_is_not_left,

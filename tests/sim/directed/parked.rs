@@ -344,6 +344,22 @@ pub fn many_dead_entries_are_removed_at_once() -> Verdict {
     has_it_within(&mut world, DEAD + 1, 2 * TRIP + MS).map(drop)
 }
 
+/// More than a release and one look behind it remove: the next sign of life removes all that are left.
+pub fn dead_entries_delay_nobody_for_long() -> Verdict {
+    const DEAD: usize = 70;
+    let mut world = world(3, DEAD + 2, defaults);
+    let lock = take(&mut world, 0, Way::Plain, TTL)?;
+    for client in 1..DEAD + 2 {
+        submit(&mut world, client, Way::Plain, TTL, LONG);
+        world.run_for(MS);
+    }
+    world.run_for(20 * MS);
+    demand(entries(&world, 0).len() == DEAD + 1, "all are parked")?;
+    (1..=DEAD).for_each(|client| world.crash_client(client));
+    world.submit_release(0, lock, true);
+    has_it_within(&mut world, DEAD + 1, 1100 * MS).map(drop)
+}
+
 /// The data of an earlier time, and its entries, whose connections are gone.
 pub fn old_entries_have_nothing() -> Verdict {
     for data in [Data::Empty, Data::Snapshot] {
@@ -563,6 +579,7 @@ tests!(
     a_token_below_the_fence_is_not_granted,
     a_hand_over_within_a_client_ends_the_entry,
     many_dead_entries_are_removed_at_once,
+    dead_entries_delay_nobody_for_long,
     old_entries_have_nothing,
     a_vote_does_not_outlive_its_connection,
     a_message_over_the_next_connection_is_no_vote,

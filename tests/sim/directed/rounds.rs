@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::engine::Outcome;
 
 use super::fair::*;
-use super::{KEY, Verdict, acquire, demand, is_held, ms, occupy, outcome, verdict, world};
+use super::{KEY, Verdict, acquire, demand, extend, hold, is_held, ms, occupy, outcome, verdict, world};
 use crate::clock::{Clock, MS, SECOND};
 use crate::faults::Data;
 use crate::world::World;
@@ -162,6 +162,25 @@ pub fn an_empty_master_gives_no_second_holder() -> Verdict {
     each_has_it(&mut world, &[1, 2], SECOND)
 }
 
+/// A master answers the park of a wait that ended for want of masters, while the next one has begun.
+pub fn a_late_answer_sends_no_second_park() -> Verdict {
+    let mut world = world(3, 2, defaults);
+    let held = hold(&mut world, 0, KEY, ms(8000))?;
+    world.stall(1, 1, false, true, SECOND);
+    world.stall(1, 2, false, true, 2 * SECOND);
+    let lock = world.submit_fair(1, KEY, ms(8000), LONG).expect("room");
+    world.run_for(1990 * MS);
+    (0..2).for_each(|master| world.stall(0, master, true, false, 20 * MS));
+    world.submit_release(0, held, false);
+    let Outcome::Acquire(Ok(_)) = outcome(&mut world, 1)? else { return Err("it is denied".to_owned()) };
+    world.run_for(50 * MS);
+    let now = world.local(1);
+    let extended = extend(&mut world, 1, lock, ms(8000))?;
+    demand(matches!(extended, Outcome::Extend(Ok(_))), &format!("{extended:?}"))?;
+    let margin = world.clients[1].engine.margin(lock);
+    demand(margin == 1, &format!("{margin} after {now:?}: one that was asked twice counts as another's twin"))
+}
+
 /// A master that cannot park is heard again within a round, behind the attempt for another lock.
 pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
     let mut world = world(3, 1, defaults);
@@ -197,4 +216,5 @@ tests!(
     a_broken_round_leaves_nothing,
     an_empty_master_gives_no_second_holder,
     a_late_attempt_of_a_round_has_its_own_ttl,
+    a_late_answer_sends_no_second_park,
 );
