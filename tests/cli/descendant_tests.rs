@@ -27,7 +27,8 @@ fn descendants_outside_the_group_end_with_the_lock() {
         // The command itself ends at TERM, and the orphan has one of its own.
         format!("(setsid sh -c 'echo $$; setsid sh -c \"{FOREVER}\" & wait' &); {FOREVER}"),
     ] {
-        let mut run = start(&fleet, &["--ttl", "4s"], &script);
+        // A third of it is the grace, which a busy machine must not use up.
+        let mut run = start(&fleet, &["--ttl", "15s"], &script);
         let pid = run.line();
         lose_lock(&mut fleet);
         let finished = run.finish();

@@ -1,8 +1,9 @@
 //! Parking: the place of one waiter in the masters' queues, and when its next round is due.
 //!
-//! Each round is an attempt with a token of its own. A master delays it until the key is free, and *rings*:
-//! then the next round asks for the lock. A round also begins with each heartbeat, by which the masters know
-//! that the waiter lives. The place in the queues is the same for all rounds: the ticket, drawn once.
+//! Each round is an attempt with a token of its own. A master delays it until the key is free, and then
+//! grants it. For a TTL above 10 s it *rings* instead, and the next round asks for the lock. A round also
+//! begins with each heartbeat, by which the masters know that the waiter lives. The place in the queues is
+//! the same for all rounds: the ticket, drawn once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,7 +65,8 @@ pub(crate) struct Parked {
     replaced: Vec<(MasterId, Id)>,
     /// Masters that owe the answer to it. No later park goes to them before.
     pub(crate) owing: MasterSet,
-    /// Masters that rang: they do not serve its entry.
+    /// Masters that rang. As a rule they do not serve its entry; one that rang for a fresh entry, as one
+    /// release in 64 does, may do so for 200 ms more.
     rung: MasterSet,
     /// When a master was last sent it: within a stay from then on its entry may be there.
     sent_at: Instant,
@@ -89,10 +91,11 @@ impl Parked {
     /// Whether a master may serve its entry, or its park still come there in time.
     pub(crate) fn may_be_served(&self, now: Instant, master: MasterId, drift: Drift) -> bool {
         let is_there = now < self.sent_at + limits::STAY + drift.of(limits::STAY);
-        is_there && self.masters.without(self.rung).contains(master)
+        // A master that owes its answer may carry it out later.
+        (is_there || self.owing.contains(master)) && self.masters.without(self.rung).contains(master)
     }
 
-    /// A master rings for it, and only for its next round would write the key.
+    /// A master rings for it: as a rule only its next round would have the key written there.
     pub(crate) fn note_rung(&mut self, master: MasterId) {
         self.rung.insert(master);
     }

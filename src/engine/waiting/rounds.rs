@@ -370,7 +370,8 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
         }
         ParkAnswer::Own(_) => claim.note_twin(master),
         ParkAnswer::Failed(failure) => {
-            // The lock may be held without this master, which has the key by a `SET` then.
+            // The lock may be held without this master, which gets the key by a `SET` then, once its entry
+            // cannot be served there any more.
             if let Some(owner) = claim.owner {
                 hold::repair_op(core, master, owner);
             }
