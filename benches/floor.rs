@@ -225,18 +225,28 @@ fn compare_spinning(urls: &[String], rounds: usize, pairs: usize) {
     println!("N = 5,   1 thread that spins for {SPIN:?} ÷ one that sleeps: {ratio:.2} of the pairs/s");
 }
 
-/// `Client` with 128 tasks, on one thread and on two workers, against the raw loop, in turns.
-fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, pairs: usize) {
-    for (executor, name) in [(Executor::OneThread, "one thread"), (Executor::TwoWorkers, "two workers")] {
+/// `Client` with tasks on one thread and on two workers, and with threads, against the raw loop, in turns.
+fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs: usize) {
+    let tasks = |client: &ClientLoop, pairs, depth| client.task_pairs(pairs, depth, Executor::OneThread);
+    let shared = |client: &ClientLoop, pairs, depth| client.task_pairs(pairs, depth, Executor::TwoWorkers);
+    let threads = |client: &ClientLoop, pairs, depth| client.thread_pairs(pairs, depth, true);
+    type Run<'a> = &'a dyn Fn(&ClientLoop, usize, usize) -> Duration;
+    let kinds: [(Run<'_>, usize, usize, &str); 5] = [
+        (&tasks, 1, deep_pairs / 16, "task"),
+        (&tasks, 128, deep_pairs, "tasks on one thread"),
+        (&tasks, 1024, deep_pairs / 1024 * 1024, "tasks on one thread"),
+        (&shared, 128, deep_pairs, "tasks on two workers"),
+        (&threads, 16, deep_pairs / 4, "blocking threads"),
+    ];
+    for (run, depth, pairs, name) in kinds.into_iter().filter(|(_, depth, pairs, _)| pairs >= depth) {
         let client = ClientLoop::connect(urls, KEY_COUNT);
         let mut ratios = Vec::new();
         for _ in 0..rounds {
-            let floor = raw.pairs(KEY_COUNT, 128, pairs);
-            let own = client.task_pairs(pairs, 128, executor);
-            ratios.push(floor.as_secs_f64() / own.as_secs_f64());
+            let floor = raw.pairs(KEY_COUNT, depth, pairs);
+            ratios.push(floor.as_secs_f64() / run(&client, pairs, depth).as_secs_f64());
         }
         println!(
-            "N = 5, 128 tasks of one Client on {name}: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
+            "N = 5, {depth} {name} of one Client: ratio to the raw loop {:.2} ({:.2} to {:.2}), median of {rounds} rounds",
             median(&mut ratios),
             ratios[0],
             ratios[ratios.len() - 1],
