@@ -175,8 +175,8 @@ pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
 }
 
 /// Starts to release a claim on every master that may hold its key, behind whatever was sent before; a
-/// silent one will come to it in order. Answers are `due` at that time; before it nothing has to be done
-/// for this claim. False if none will come.
+/// silent one will come to it in order, and one whose queue is full has it later. Answers are `due` at that
+/// time; before it nothing has to be done for this claim. False if none will come.
 // Inlined, for it is the better part of submitting a release.
 #[inline(always)]
 fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
@@ -202,7 +202,7 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     if mutant!(ReleaseOnOtherConnection) {
         core.release_on_other_connection(id);
     }
-    !sent.is_empty()
+    !owed.intersection(core.masters.fleet.usable).is_empty()
 }
 
 /// Gives a held lock up for a time: each master that may hold its key is sent the rest, behind whatever
@@ -314,7 +314,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let mut due = release.started + limit;
     if now >= due && owner.is_some() && !release.is_extended && claim.leaving().is_none() {
         // A master that answers what came before is not late.
-        let backlog = core.masters.fleet.backlog(now, release.sent, limit);
+        let backlog = core.masters.fleet.backlog(now, release.owed, limit);
         if !backlog.is_zero() {
             core.locks.claims.get_mut(id).release_mut().is_extended = true;
             due = now + backlog;
