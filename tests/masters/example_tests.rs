@@ -152,7 +152,8 @@ fn a_loop_of_ones_own_drives_a_client() {
     let guard = acquired.expect("free");
     assert!(other.lock("a").try_acquire().is_err(), "it is held");
     let released = own_loop_client::run(&client, guard.release_async()).expect("a loop");
-    assert!(released.expect("confirmed").deleted >= 2);
+    // The attempt beside it may have been first on one master.
+    assert!(!released.expect("confirmed").was_already_gone());
 }
 
 #[test]
