@@ -132,7 +132,7 @@ impl ClientLoop {
         for names in names.chunks(1000) {
             let request = |name| self.clients[0].lock(name).ttl(KEPT_TTL).auto_extend(Duration::MAX);
             for acquiring in self.clients[0].acquire_all(names.iter().map(request)) {
-                guards.push(acquiring.wait().expect("the lock is free"));
+                guards.push(acquiring.block().expect("the lock is free"));
             }
         }
         let held = Usage::of_this_process();
@@ -149,7 +149,7 @@ impl ClientLoop {
         while !guards.is_empty() {
             let some = guards.drain(guards.len().saturating_sub(1000)..);
             for releasing in self.clients[0].release_all(some) {
-                releasing.wait().expect("the masters answer");
+                releasing.block().expect("the masters answer");
             }
         }
     }

@@ -33,7 +33,7 @@ fn visit_each(client: &Client, accounts: &[String], visit: impl Fn(&str)) -> Res
         // One write for each master starts all of the batch.
         let requests = batch.iter().map(|account| client.lock(account).wait(Duration::from_secs(60)));
         for (acquiring, account) in client.acquire_all(requests).into_iter().zip(batch) {
-            let guard = acquiring.wait()?;
+            let guard = acquiring.block()?;
             visit(account);
             visits += 1;
             drop(guard); // the next caller of this client gets the lock in one round trip

@@ -12,12 +12,10 @@ use crate::event::Event;
 /// for other events of locks. The fields are `lock` or `master`, and the event's own.
 ///
 /// ```no_run
-/// let client = redlatch::Client::open(
-///     redlatch::Client::builder()
-///         .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
-///         .on_event(redlatch::trace_events())
-///         .build()?,
-/// )?;
+/// let client = redlatch::Client::builder()
+///     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .on_event(redlatch::trace_events())
+///     .connect()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[cfg(feature = "tracing")]

@@ -5,10 +5,10 @@
 //! `valkey-server` in `PATH`, or another program in the environment variable `REDLATCH_SERVER`.
 //!
 //! ```no_run
-//! use redlatch::{Client, testing::Fleet};
+//! use redlatch::testing::Fleet;
 //!
 //! let mut fleet = Fleet::start(5)?;
-//! let client = Client::open(fleet.config().build()?)?;
+//! let client = fleet.config().connect()?;
 //! let guard = client.lock("orders:42").acquire()?;
 //!
 //! fleet.master(0).stop()?; // it hangs: connections stand, and nothing answers

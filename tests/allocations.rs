@@ -175,7 +175,7 @@ fn tls_allocates_for_records_alone() {
     let tls = redlatch::Tls::new().ca(redlatch::Pem::File(certificates.path("ca.pem")));
     let config =
         Config::builder().masters(urls).tls(tls).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
-    let client = Client::open(config.build().expect("valid")).expect("an event loop");
+    let client = config.connect().expect("an event loop");
     (0..1000).for_each(|_| pair(&client, Kind::Plain, true));
     wait_beside_leader(&client);
     // Its answers follow all that a slow minority still owes.
@@ -193,14 +193,14 @@ fn client_allocates_nothing() {
     let fleet = Fleet::start(5);
     let config =
         Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(PATIENCE);
-    let client = Client::open(config.build().expect("valid")).expect("an event loop");
+    let client = config.connect().expect("an event loop");
     let names: Vec<String> = (0..5000).map(warm_name).collect();
     for kind in KINDS {
         let warm = names.iter().map(|name| kind.of(client.lock(name).ttl(TTL).holder_label(LABEL)));
         let batch = client.acquire_all(warm);
-        let guards: Vec<Guard> = batch.into_iter().map(|it| it.wait().expect("free")).collect();
+        let guards: Vec<Guard> = batch.into_iter().map(|it| it.block().expect("free")).collect();
         for releasing in client.release_all(guards) {
-            releasing.wait().expect("confirmed");
+            releasing.block().expect("confirmed");
         }
     }
     wait_beside_leader(&client);

@@ -90,5 +90,5 @@ fn acquire(client: &'static Client, name: &str) -> Guard {
 
 fn open(urls: &str) -> Client {
     let config = Config::builder().masters(urls.split(',')).quarantine(Quarantine::Trust).max_ttl(TTL);
-    Client::open(config.build().expect("valid settings")).expect("an event loop")
+    config.connect().expect("an event loop")
 }

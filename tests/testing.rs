@@ -11,7 +11,7 @@ use redlatch::{Client, HeldLocks, Quarantine};
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn open(fleet: &Fleet) -> Client {
-    Client::open(fleet.config().build().expect("valid settings")).expect("an event loop")
+    fleet.config().connect().expect("an event loop")
 }
 
 /// Whether a process with this id exists.

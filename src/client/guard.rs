@@ -410,7 +410,7 @@ impl Client {
     }
 }
 
-/// Extension under way: a future for any executor, or a value to [`Extend::wait`] for.
+/// Extension under way: a future for any executor, or a value to [`Extend::block`] on.
 ///
 /// It sends nothing before it is polled or waited for, unless it comes from [`Client::extend_all`].
 ///
@@ -420,7 +420,7 @@ impl Client {
 #[derive(Debug)]
 pub struct Extend<'g>(Pending<ExtendCall<'g>>);
 
-/// Release under way: a future for any executor, or a value to [`Release::wait`] for.
+/// Release under way: a future for any executor, or a value to [`Release::block`] on.
 ///
 /// It is cancel-safe: dropping it, at any time, releases the lock in the background.
 #[must_use = "the answer of the masters is in here"]
@@ -428,21 +428,21 @@ pub struct Extend<'g>(Pending<ExtendCall<'g>>);
 pub struct Release(Pending<Guard>);
 
 impl Extend<'_> {
-    /// Waits on this thread, for the answer limit of one round at most.
+    /// Blocks this thread, for the answer limit of one round at most.
     ///
     /// # Errors
     /// As [`Guard::extend`].
-    pub fn wait(mut self) -> Result<(), ExtendError> {
+    pub fn block(mut self) -> Result<(), ExtendError> {
         self.0.wait()
     }
 }
 
 impl Release {
-    /// Waits on this thread, for the answer limit of one round at most.
+    /// Blocks this thread, for the answer limit of one round at most.
     ///
     /// # Errors
     /// As [`Guard::release`].
-    pub fn wait(mut self) -> Result<Released, ReleaseError> {
+    pub fn block(mut self) -> Result<Released, ReleaseError> {
         self.0.wait()
     }
 }

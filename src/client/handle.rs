@@ -64,6 +64,35 @@ pub struct Client {
     handle: Arc<Handle>,
 }
 
+impl ConfigBuilder {
+    /// Connects with these settings, on this thread; see [`Client::open`].
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let client = redlatch::Client::builder().masters(urls).max_ttl(Duration::from_secs(20)).connect()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConnectError`]. A master that cannot be reached is no error.
+    pub fn connect(self) -> Result<Client, ConnectError> {
+        Client::open(self.build()?)
+    }
+
+    /// Returns the future of [`ConfigBuilder::connect`], for tasks; [`Connect`] says what dropping it does.
+    ///
+    /// # Errors
+    /// As [`ConfigBuilder::connect`].
+    pub fn connect_async(self) -> Connect {
+        match self.build() {
+            Ok(config) => Client::open_async(config),
+            Err(error) => Connect { state: ConnectState::Invalid(error) },
+        }
+    }
+}
+
 /// Dropped with the last handle.
 struct Handle {
     shared: Arc<Shared>,
@@ -83,10 +112,10 @@ impl Client {
     /// # Errors
     /// [`ConnectError`]. A master that cannot be reached is no error.
     pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
-        Self::open(Config::builder().masters(urls).build()?)
+        Self::builder().masters(urls).connect()
     }
 
-    /// Returns the default settings, to be changed and given to [`Client::open`].
+    /// Returns the default settings, to be changed; [`ConfigBuilder::connect`] then connects with them.
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         Config::builder()
@@ -125,10 +154,7 @@ impl Client {
     /// # Errors
     /// [`ConnectError`]. A master that cannot be reached is no error.
     pub fn connect_async<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Connect {
-        match Config::builder().masters(urls).build() {
-            Ok(config) => Self::open_async(config),
-            Err(error) => Connect { state: ConnectState::Invalid(error) },
-        }
+        Self::builder().masters(urls).connect_async()
     }
 
     /// Returns the future of [`Client::open`], for tasks; [`Connect`] says what dropping it does.

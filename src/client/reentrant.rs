@@ -258,7 +258,7 @@ impl ReentrantGuard {
     /// # Errors
     /// As [`Guard::release`].
     pub fn release(self) -> Result<Option<Released>, ReleaseError> {
-        self.end().map(Release::wait).transpose()
+        self.end().map(Release::block).transpose()
     }
 
     /// Ends this hold at once, and returns the future of [`ReentrantGuard::release`], for tasks. It is

@@ -50,13 +50,13 @@ impl Client {
     }
 
     /// Starts to acquire several unrelated locks, with one write for each master. Each result comes from its
-    /// own [`Acquire`], by [`Acquire::wait`] or by awaiting it. Dropping one gives up that lock only.
+    /// own [`Acquire`], by [`Acquire::block`] or by awaiting it. Dropping one gives up that lock only.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
     /// let names = ["orders:1", "orders:2", "orders:3"];
     /// for acquiring in client.acquire_all(names.iter().map(|name| client.lock(name))) {
-    ///     match acquiring.wait() {
+    ///     match acquiring.block() {
     ///         Ok(guard) => println!("{:?}", guard.resource().escape_ascii()),
     ///         Err(error) => println!("{error}"),
     ///     }
@@ -140,7 +140,7 @@ impl<'a> LockRequest<'a> {
     }
 }
 
-/// Acquisition under way: a future for any executor, or a value to [`Acquire::wait`] for.
+/// Acquisition under way: a future for any executor, or a value to [`Acquire::block`] on.
 ///
 /// It sends nothing before it is polled or waited for, unless it comes from [`Client::acquire_all`].
 ///
@@ -152,12 +152,12 @@ impl<'a> LockRequest<'a> {
 pub struct Acquire<'a>(pub(super) Pending<LockRequest<'a>>);
 
 impl Acquire<'_> {
-    /// Waits on this thread: for the request's wait, and up to 200 ms more after an idle time. Without a wait
+    /// Blocks this thread: for the request's wait, and up to 200 ms more after an idle time. Without a wait
     /// see [`LockRequest::try_acquire`].
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].
-    pub fn wait(mut self) -> Result<Guard, AcquireError> {
+    pub fn block(mut self) -> Result<Guard, AcquireError> {
         self.0.wait()
     }
 }

@@ -354,7 +354,7 @@ impl GuardSet {
     pub fn extend(&mut self, ttl: Duration) -> Result<(), SetError<ExtendError>> {
         let mut extended = Ok(Vec::new());
         for (name, extending) in self.start_extension(ttl) {
-            add(&mut extended, name, extending.wait());
+            add(&mut extended, name, extending.block());
         }
         extended.map(drop)
     }
@@ -419,7 +419,7 @@ impl GuardSet {
     pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         let mut released = Ok(Vec::new());
         for (name, releasing) in self.start_release() {
-            add(&mut released, name, releasing.wait());
+            add(&mut released, name, releasing.block());
         }
         released
     }

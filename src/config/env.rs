@@ -90,10 +90,7 @@ impl ConfigBuilder {
     /// [`ConfigBuilder::master`] and [`ConfigBuilder::masters`] add.
     ///
     /// ```no_run
-    /// use redlatch::{Client, ConfigBuilder};
-    ///
-    /// let config = ConfigBuilder::from_env()?.client_name("billing").build()?;
-    /// let client = Client::open(config)?;
+    /// let client = redlatch::ConfigBuilder::from_env()?.client_name("billing").connect()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -15,7 +15,7 @@ fn names(prefix: &str, count: usize) -> Vec<String> {
 
 fn acquire_all(client: &Client, names: &[String]) -> Vec<Guard> {
     let requests = names.iter().map(|name| client.lock(name).ttl(TTL));
-    client.acquire_all(requests).into_iter().map(|it| it.wait().expect("free")).collect()
+    client.acquire_all(requests).into_iter().map(|it| it.block().expect("free")).collect()
 }
 
 /// What each master has read and done so far.
@@ -63,17 +63,17 @@ fn a_batch_is_one_write_per_master() {
         let acquiring = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
         let mut guards: Vec<Guard> = acquiring
             .into_iter()
-            .map(|it| if is_async { block_on(it) } else { it.wait() }.expect("free"))
+            .map(|it| if is_async { block_on(it) } else { it.block() }.expect("free"))
             .collect();
         assert_eq!(reads_of(&mut fleet, 40, &before), [1; 3], "acquisitions, async: {is_async}");
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         for extending in client.extend_all(&mut guards, TTL) {
-            if is_async { block_on(extending) } else { extending.wait() }.expect("held");
+            if is_async { block_on(extending) } else { extending.block() }.expect("held");
         }
         assert_eq!(reads_of(&mut fleet, 40, &before), [1; 3], "extensions, async: {is_async}");
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         for releasing in client.release_all(guards) {
-            let released = if is_async { block_on(releasing) } else { releasing.wait() };
+            let released = if is_async { block_on(releasing) } else { releasing.block() };
             assert!(!released.expect("confirmed").was_already_gone());
         }
         assert_eq!(reads_of(&mut fleet, 40, &before), [1; 3], "releases, async: {is_async}");
@@ -94,7 +94,7 @@ fn an_error_in_a_batch_is_its_requests_own() {
         client.lock("held").wait(Duration::ZERO),
         client.lock("c"),
     ];
-    let mut results: Vec<_> = client.acquire_all(requests).into_iter().map(|it| it.wait()).collect();
+    let mut results: Vec<_> = client.acquire_all(requests).into_iter().map(|it| it.block()).collect();
     let last = results.pop().expect("five").expect("free");
     assert_eq!(last.resource(), b"c");
     assert!(matches!(results.pop(), Some(Err(AcquireError::Contended(_)))));
@@ -103,7 +103,7 @@ fn an_error_in_a_batch_is_its_requests_own() {
     let first = results.pop().expect("one is left").expect("free");
     assert_eq!(first.resource(), b"a");
     let mut guards = [first, last];
-    let results: Vec<_> = client.extend_all(&mut guards, TTL * 2).into_iter().map(|it| it.wait()).collect();
+    let results: Vec<_> = client.extend_all(&mut guards, TTL * 2).into_iter().map(|it| it.block()).collect();
     assert!(results.iter().all(|it| matches!(it, Err(ExtendError::Input(_)))), "{results:?}");
     drop((guards, held));
     assert_eq!(settle(&client, PATIENCE), 0);
@@ -115,10 +115,10 @@ fn a_batch_keeps_each_requests_client() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let acquiring = client.acquire_all([client.lock("mine"), other.lock("its"), client.lock("mine too")]);
-    let mut guards: Vec<Guard> = acquiring.into_iter().map(|it| it.wait().expect("free")).collect();
+    let mut guards: Vec<Guard> = acquiring.into_iter().map(|it| it.block().expect("free")).collect();
     assert_eq!(guards[1].resource(), b"its");
     for (index, extending) in client.extend_all(&mut guards, TTL).into_iter().enumerate() {
-        extending.wait().unwrap_or_else(|error| panic!("{index}: {error}"));
+        extending.block().unwrap_or_else(|error| panic!("{index}: {error}"));
     }
     // Each client knows its own.
     assert_eq!((settle(&client, Duration::ZERO), settle(&other, Duration::ZERO)), (2, 1));
@@ -138,7 +138,7 @@ fn batch_results_come_in_any_order() {
     let mut guards = Vec::new();
     while let Some(it) = acquiring.pop() {
         match acquiring.len() % 3 {
-            0 => guards.push(it.wait().expect("free")),
+            0 => guards.push(it.block().expect("free")),
             1 => guards.push(block_on(it).expect("free")),
             _ => drop(it),
         }
@@ -165,7 +165,7 @@ fn each_request_without_room_is_answered() {
         let names = names("orders", 3);
         let requests = names.iter().map(|name| client.lock(name).wait(Duration::ZERO));
         let batch = client.acquire_all(requests);
-        batch.into_iter().map(|it| it.wait().expect_err("no master is up")).collect::<Vec<_>>()
+        batch.into_iter().map(|it| it.block().expect_err("no master is up")).collect::<Vec<_>>()
     });
     assert!(answered.iter().all(|it| matches!(it, AcquireError::NoQuorum(_))), "{answered:?}");
 }

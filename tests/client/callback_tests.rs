@@ -200,7 +200,7 @@ fn a_lock_awaited_in_vain_is_released() {
     let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
     let mut other: Acquire<'static> = client.lock("b").ttl(TTL).acquire_async();
     assert!(poll_once(&mut other).is_pending());
-    let waker = Does::new(move || other.wait().map(drop));
+    let waker = Does::new(move || other.block().map(drop));
     assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
     fleet.masters().for_each(|master| master.cont());
     waker.result().expect_err("it would hang");

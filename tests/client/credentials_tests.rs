@@ -86,7 +86,7 @@ fn open_patient(builder: ConfigBuilder) -> Client {
 }
 
 fn open(builder: ConfigBuilder) -> Client {
-    Client::open(builder.build().expect("valid settings")).expect("an event loop")
+    builder.connect().expect("an event loop")
 }
 
 /// How often a master has accepted a login.
@@ -188,7 +188,7 @@ fn a_waiter_is_served_behind_changed_credentials() {
     let waiter = open_patient(vault.serve(patient));
     let waiting = waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire_async();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| waiting.wait());
+        let waiting = scope.spawn(|| waiting.block());
         await_waiters(&mut fleet, 0..3, "a", 1);
         let before = login_counts(&mut fleet);
         set_user(&mut fleet, "resetpass >pw1");

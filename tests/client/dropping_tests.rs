@@ -292,7 +292,7 @@ fn a_dropped_waker_may_drop_guards() {
             let mut acquiring = client.lock("e").ttl(TTL).acquire_async();
             assert!(poll_with(&mut acquiring, &last).is_pending());
             drop(last);
-            acquiring.wait().map(drop)
+            acquiring.block().map(drop)
         })
     });
     fleet.masters().for_each(|master| master.cont());
@@ -306,7 +306,7 @@ fn the_last_handle_releases_what_was_dropped_before_it() {
     let client = open(&fleet.urls(), LONG);
     let names: Vec<String> = (0..100).map(|index| format!("orders:{index}")).collect();
     let batch = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
-    let guards: Vec<Guard> = batch.into_iter().map(|it| it.wait().expect("free")).collect();
+    let guards: Vec<Guard> = batch.into_iter().map(|it| it.block().expect("free")).collect();
     drop(client);
     // The last guard is the last handle.
     drop(guards);

@@ -31,7 +31,7 @@ pub(crate) fn config(urls: &[String], answer_timeout: Duration) -> ConfigBuilder
 }
 
 pub(crate) fn open(urls: &[String], answer_timeout: Duration) -> Client {
-    Client::open(config(urls, answer_timeout).build().expect("valid settings")).expect("an event loop")
+    config(urls, answer_timeout).connect().expect("an event loop")
 }
 
 /// Name of the connections of clients of this fleet. Clients of other tests may come to a master by its port,

@@ -43,7 +43,7 @@ fn a_fleet_in_quarantine_is_not_ready() {
     let fleet = Fleet::start(3);
     let max_ttl = Duration::from_secs(2);
     let settings = Config::builder().masters(fleet.urls()).max_ttl(max_ttl).answer_timeout(LONG);
-    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     let health = client.health();
     assert!(!health.has_quorum, "{health:#}");
     let is_young = |it: &redlatch::status::MasterStatus| matches!(it.state, MasterState::Quarantined(_));
@@ -85,7 +85,7 @@ fn next_of(events: &Receiver<Event>, is_it: impl Fn(&Event) -> bool) -> Event {
 fn an_observer_gets_locks_and_masters_in_order() {
     let mut fleet = Fleet::start(3);
     let (settings, events) = observed(&fleet);
-    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     for _ in 0..3 {
         let event = events.recv_timeout(PATIENCE).expect("an event");
         assert!(matches!(event, Event::Connected { is_reconnect: false, .. }), "{event:?}");
@@ -131,7 +131,7 @@ fn a_redlocks_observer_is_called_after_each_call() {
 fn an_observer_that_panics_harms_nobody() {
     let fleet = Fleet::start(3);
     let settings = config(&fleet.urls(), LONG).on_event(|_| std::panic::resume_unwind(Box::new("it panics")));
-    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     let settings = config(&fleet.urls(), LONG).on_event(|_| std::panic::resume_unwind(Box::new("it panics")));
     let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
     within("both go on", move || {
@@ -158,7 +158,7 @@ fn an_observer_may_look_at_its_client() {
         }
     };
     let settings = config(&fleet.urls(), LONG).on_event(observe);
-    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     assert!(slot.set(client.clone()).is_ok());
     within("the observer returns", move || {
         client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");
@@ -181,7 +181,7 @@ fn an_observer_that_blocks_stops_no_other_thread() {
         }
     };
     let settings = config(&fleet.urls(), LONG).on_event(observe).quarantine(Quarantine::Trust);
-    let client = Client::open(settings.build().expect("valid")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     let its = client.clone();
     let blocked = thread::spawn(move || drop(its.lock("first").ttl(TTL).acquire().expect("free")));
     is_entered.recv_timeout(PATIENCE).expect("the observer is called");

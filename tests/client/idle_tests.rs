@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use redlatch::Client;
-
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, await_connections, block_on, config};
 
@@ -12,7 +10,7 @@ fn closed_idle_connections_are_made_again() {
     let mut fleet = Fleet::start(3);
     // No limit of a connection makes the client's thread look sooner than it would by itself.
     let builder = config(&fleet.urls(), LONG).connect_timeout(Duration::from_secs(3600));
-    let client = Client::open(builder.build().expect("valid settings")).expect("an event loop");
+    let client = builder.connect().expect("an event loop");
     for master in fleet.masters() {
         assert_eq!(master.ask("CLIENT KILL SKIPME yes").text(), "1");
     }

@@ -90,7 +90,7 @@ fn a_follower_notices_that_the_leader_left() {
             let [holder, client] = [(); 2].map(|()| {
                 let builder = config(&fleet.urls(), LONG).ask_holder(false).retry_delay(never..=never);
                 let builder = builder.connect_timeout(Duration::from_secs(3600));
-                Client::open(builder.build().expect("valid settings")).expect("an event loop")
+                builder.connect().expect("an event loop")
             });
             far_from_looking(&format!("{other:?}"), || {
                 let took = served_after_the_leader_left(&mut fleet, [&holder, &client], other);

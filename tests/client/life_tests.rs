@@ -233,7 +233,7 @@ fn patient(fleet: &Fleet) -> ConfigBuilder {
 fn a_client_opens_without_blocking_a_task() {
     let mut fleet = Fleet::start(3);
     fleet.masters().for_each(|master| master.stop());
-    let mut opening = Client::open_async(patient(&fleet).build().expect("valid settings"));
+    let mut opening = patient(&fleet).connect_async();
     let count = Arc::<Count>::default();
     assert!(poll_with(&mut opening, &Waker::from(count.clone())).is_pending());
     assert_eq!(count.get(), 0, "it is not open yet");
@@ -254,7 +254,7 @@ fn a_client_abandoned_while_it_opens_is_closed() {
         let config = patient(&fleet).on_event(move |_| {
             let _kept = &its;
         });
-        let mut opening = Client::open_async(config.build().expect("valid settings"));
+        let mut opening = config.connect_async();
         if is_polled {
             assert!(poll_with(&mut opening, Waker::noop()).is_pending());
         }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use redlatch::AcquireError;
 use redlatch::error::{InputError, LockReentrantError};
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client};
 
 use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
@@ -14,7 +14,7 @@ fn max_attempts_bounds_the_attempts() {
     let mut fleet = Fleet::start(3);
     // Else one more attempt may follow the confirmation of a subscription.
     let settings = config(&fleet.urls(), LONG).wake_waiters(false);
-    let client = Client::open(settings.build().expect("valid settings")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     let other = open(&fleet.urls(), LONG);
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
     let attempts = |error: AcquireError| match error {
@@ -54,7 +54,7 @@ fn a_lock_cannot_be_extended_for_no_time() {
 fn settings_without_time_forbid_extensions() {
     let mut fleet = Fleet::start(3);
     let settings = config(&fleet.urls(), LONG).max_hold(Duration::ZERO);
-    let client = Client::open(settings.build().expect("valid settings")).expect("an event loop");
+    let client = settings.connect().expect("an event loop");
     let request = client.lock("a").ttl(TTL);
     match request.clone().auto_extend(TTL).acquire().expect_err("it is refused") {
         AcquireError::Input(error) => assert!(error.to_string().contains("max_hold"), "{error}"),

@@ -36,7 +36,7 @@ fn bytes_beyond_the_queues_are_overload_at_once() {
     // Each way to ask gets the error, and a thread is not put to sleep.
     assert!(matches!(client.lock(other).wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));
     let batch = client.acquire_all(others.iter().map(|name| client.lock(name).wait(PATIENCE)));
-    assert!(batch.into_iter().all(|it| matches!(it.wait(), Err(AcquireError::Overloaded))));
+    assert!(batch.into_iter().all(|it| matches!(it.block(), Err(AcquireError::Overloaded))));
     let request = || client.lock_owned(other.clone()).wait(PATIENCE);
     assert!(matches!(block_on(request().acquire_async()), Err(AcquireError::Overloaded)));
     assert!(matches!(request().fair().acquire(), Err(AcquireError::Overloaded)));
@@ -70,7 +70,7 @@ fn locks_beyond_the_limit_are_overload_at_once() {
     let mut guards = Vec::with_capacity(names.len());
     for names in names.chunks(4096) {
         let batch = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
-        guards.extend(batch.into_iter().map(|it| it.wait().expect("free")));
+        guards.extend(batch.into_iter().map(|it| it.block().expect("free")));
     }
     let begun = Instant::now();
     assert!(matches!(client.lock("a").wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));

@@ -25,7 +25,7 @@ fn patient(urls: &[String]) -> ConfigBuilder {
 }
 
 fn build(builder: ConfigBuilder) -> Client {
-    Client::open(builder.build().expect("valid settings")).expect("an event loop")
+    builder.connect().expect("an event loop")
 }
 
 fn is_contended<T>(result: &Result<T, AcquireError>) -> bool {

@@ -25,7 +25,7 @@ fn assert_stopped(client: &Client) {
     assert!(matches!(client.lock("later").acquire(), Err(AcquireError::Stopped(_))));
     assert!(matches!(block_on(client.lock("later").acquire_async()), Err(AcquireError::Stopped(_))));
     let batch = client.acquire_all([client.lock("later"), client.lock("too")]);
-    assert!(batch.into_iter().all(|it| matches!(it.wait(), Err(AcquireError::Stopped(_)))));
+    assert!(batch.into_iter().all(|it| matches!(it.block(), Err(AcquireError::Stopped(_)))));
     assert_eq!(client.masters().len(), 3);
 }
 

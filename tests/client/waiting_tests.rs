@@ -23,7 +23,7 @@ fn patient(urls: &[String]) -> ConfigBuilder {
 }
 
 fn open(builder: ConfigBuilder) -> Client {
-    Client::open(builder.build().expect("valid settings")).expect("an event loop")
+    builder.connect().expect("an event loop")
 }
 
 /// A thread that waits for the lock.

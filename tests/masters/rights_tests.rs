@@ -38,7 +38,7 @@ fn use_all(master: &Master, kinds: &[Kind]) {
         inspect(&other, kind.name()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
         let waiter = kind.request(&other, kind.name()).wait(PATIENCE).acquire_async();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| waiter.wait());
+            let waiting = scope.spawn(|| waiter.block());
             guard.release().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
             let guard = waiting.join().expect("no panic").unwrap_or_else(|error| panic!("{kind:?}: {error}"));
             client.force_unlock(kind.name()).unwrap_or_else(|error| panic!("{kind:?}: {error}"));

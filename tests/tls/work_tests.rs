@@ -167,7 +167,7 @@ fn a_large_write_goes_out_without_a_reply() {
         let client = open(settings(&[front.url()]).tls(trusting(&certificates)));
         let names: Vec<String> = (0..count).map(|index| format!("{index}:{}", "x".repeat(1000))).collect();
         let requests = names.iter().map(|name| client.lock(name).ttl(TTL));
-        let guards: Vec<_> = client.acquire_all(requests).into_iter().map(redlatch::Acquire::wait).collect();
+        let guards: Vec<_> = client.acquire_all(requests).into_iter().map(redlatch::Acquire::block).collect();
         let failed = guards.iter().find(|guard| guard.is_err());
         assert!(failed.is_none(), "{count} at once: {failed:?}");
         assert_eq!(fleet.master(0).ask("DBSIZE").text(), count.to_string());
