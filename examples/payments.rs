@@ -24,7 +24,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch::{Client, Config, Credentials, ErrorClass, Event, HeldLocks, Pem, Tls};
+use redlatch::{Client, Config, Credentials, ErrorClass, Event, HeldLocks, Pem, RunError, Tls};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -181,30 +181,24 @@ async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, S
         return ("404 Not Found", "no such order\n".to_owned());
     }
     let request = client.lock(order).ttl(TTL).wait(WAIT).auto_extend(CHARGE_MAX);
-    let guard = match request.acquire_async().await {
-        Ok(guard) => guard,
+    let charged = request.run_async(async |_guard| pay(ledger, order).await).await;
+    // Our log gets what each master says; the caller gets no address.
+    let charged = charged.inspect_err(|error| eprintln!("order {order}: {error}"));
+    match charged {
+        // The order is charged or not, whatever has become of its lock.
+        Ok(Ok(())) | Err(RunError::Lost(Some(Ok(())))) => ("200 OK", "charged\n".to_owned()),
+        Ok(Err(why)) | Err(RunError::Lost(Some(Err(why)))) => {
+            ("500 Internal Server Error", format!("{why}\n"))
+        }
         Err(error) => {
-            // Our log gets what each master says; the caller gets no address.
-            eprintln!("order {order}: {error}");
             let status = match error.class() {
                 ErrorClass::Contended => "409 Conflict",
-                ErrorClass::Rejected => "500 Internal Server Error",
+                // The loss ended the payment, or the call is wrong.
+                ErrorClass::Lost | ErrorClass::Rejected => "500 Internal Server Error",
                 _ => "503 Service Unavailable",
             };
-            return (status, format!("{}\n", error.public_message()));
+            (status, format!("{}\n", error.public_message()))
         }
-    };
-    let charged = tokio::select! {
-        charged = pay(ledger, order) => charged.map_err(|error| error.to_string()),
-        _ = guard.lost() => Err("the lock was about to end before the order was charged".to_owned()),
-    };
-    // The order is charged or not, whatever becomes of the release: it goes on in the background.
-    if let Err(error) = guard.release_async().await {
-        eprintln!("order {order}: {error}");
-    }
-    match charged {
-        Ok(()) => ("200 OK", "charged\n".to_owned()),
-        Err(why) => ("500 Internal Server Error", format!("{why}\n")),
     }
 }
 

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, HeldLocks};
+use redlatch::{Client, HeldLocks, RunError};
 use tokio::task::JoinSet;
 
 /// How the service ended.
@@ -55,14 +55,11 @@ pub async fn serve(
     summary
 }
 
-async fn handle(client: &Client, order: &str, work: fn(&str)) -> Result<(), AcquireError> {
-    let request = client.lock(order).wait(Duration::from_secs(60));
-    let guard = request.auto_extend(Duration::from_secs(600)).acquire_async().await?;
-    tokio::select! {
-        () = async { work(order) } => drop(guard), // released in the background
-        _ = guard.lost() => eprintln!("{order}: the lock is about to end; the work was stopped"),
-    }
-    Ok(())
+/// A loss of the lock ends the work at its next `.await`.
+async fn handle(client: &Client, order: &str, work: fn(&str)) -> Result<(), RunError> {
+    let request = client.lock(order).wait(Duration::from_secs(60)).auto_extend(Duration::from_secs(600));
+    let handled = request.run_async(async |_guard| work(order)).await;
+    handled.inspect_err(|error| eprintln!("{order}: {error}"))
 }
 
 #[allow(dead_code, reason = "a test includes this file for what is above")]

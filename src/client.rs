@@ -15,6 +15,7 @@ mod set;
 pub mod set_acquisition;
 mod shared;
 mod sleeper;
+mod work;
 
 pub use election::{Candidate, Leadership};
 pub use guard::{Extend, Guard, LockEnd, Lost, Release};

@@ -1,8 +1,8 @@
 //! Errors of all calls and of settings, with what every master said.
 //!
 //! The errors of usual calls are at the root of the crate: [`AcquireError`], [`ExtendError`],
-//! [`ReleaseError`] and [`ConnectError`](crate::ConnectError). Here are their parts, and the errors of other
-//! calls.
+//! [`ReleaseError`], [`RunError`] and [`ConnectError`](crate::ConnectError). Here are their parts, and the
+//! errors of other calls.
 //!
 //! Contention, an outage and a misconfiguration are different errors. While the client lives it releases what
 //! an attempt may have left on a master, now or when that master can be reached again; else the TTL ends it.
@@ -28,7 +28,7 @@ pub(crate) use advice::advice;
 pub(crate) use class::{ErrorClass, classes};
 pub use report::{Report, Round};
 pub use settings::{ConfigError, CredentialsError, ProviderError, UrlError};
-pub(crate) use usual::{AcquireError, ExtendError, ReleaseError};
+pub(crate) use usual::{AcquireError, ExtendError, ReleaseError, RunError};
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

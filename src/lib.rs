@@ -39,9 +39,12 @@
 //!
 //! ```no_run
 //! # async fn import(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! let guard = client.lock("orders:42").acquire_async().await?;
-//! // … the protected work, in a `select!` with guard.lost() …
-//! drop(guard);
+//! let request = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600));
+//! request
+//!     .run_async(async |guard| {
+//!         // … the protected work, which a loss of the lock ends at its next `.await` …
+//!     })
+//!     .await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -55,6 +58,7 @@
 //! | need | call |
 //! | --- | --- |
 //! | extended while the work goes on | [`LockRequest::auto_extend`] |
+//! | acquired, and released after the work | [`LockRequest::run`], [`LockRequest::run_async`] |
 //! | in the order of arrival, between processes | [`LockRequest::fair`] |
 //! | a number for storage that refuses late writers | [`LockRequest::fenced`] |
 //! | many readers, one writer | [`Client::rw_lock`] |
@@ -157,7 +161,7 @@ pub use driver::ConnectError;
 pub use driver::TlsError;
 pub use engine::request::{HeldLocks, Left, Released};
 pub use error::class::ErrorClass;
-pub use error::usual::{AcquireError, ExtendError, ReleaseError};
+pub use error::usual::{AcquireError, ExtendError, ReleaseError, RunError};
 pub use event::Event;
 pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "metrics")]

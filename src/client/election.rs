@@ -2,15 +2,14 @@
 //!
 //! A layer over [`LockRequest`] and [`Guard`]: it adds no state on the masters and nothing to the protocol.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::ControlFlow;
-use std::pin::{Pin, pin};
-use std::task::Poll;
 use std::time::Duration;
 
 use super::guard::{Guard, Lost, Release};
 use super::handle::Client;
 use super::request::LockRequest;
+use super::work::unless_lost;
 use crate::cancel::Cancel;
 use crate::engine::Released;
 use crate::error::{AcquireError, ReleaseError};
@@ -149,18 +148,6 @@ fn decided(result: Result<Guard, AcquireError>) -> Option<Result<Leadership, Acq
         Err(error) if error.is_final() => Some(Err(error)),
         Err(_) => None,
     }
-}
-
-/// Does the work unless the leadership is lost before, and drops it in both cases.
-async fn unless_lost<F: Future>(work: F, mut lost: Lost) -> Option<F::Output> {
-    let mut work = pin!(work);
-    poll_fn(|context| {
-        if Pin::new(&mut lost).poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        work.as_mut().poll(context).map(Some)
-    })
-    .await
 }
 
 /// Leadership that a [`Candidate`] has won. Dropping it resigns, as dropping a [`Guard`] releases.

@@ -2,7 +2,7 @@
 
 use super::{
     AcquireError, ExtendError, ForceUnlockError, InspectError, LeaveError, LockReentrantError, ReleaseError,
-    SetError,
+    RunError, SetError,
 };
 
 /// Class of an error: what it means for a service, whichever operation failed.
@@ -87,8 +87,8 @@ impl ErrorClass {
 
 /// The methods of the class, of each error of an operation, and the class of each variant.
 macro_rules! classes {
-    ($($type:ty { $($pattern:pat $(if $guard:expr)? => $class:expr,)* })*) => {$(
-        impl $type {
+    ($($type:ty $([$param:ident])? { $($pattern:pat $(if $guard:expr)? => $class:expr,)* })*) => {$(
+        impl$(<$param>)? $type {
             /// Returns the class of this error: what a caller can do about it.
             #[must_use]
             pub fn class(&self) -> $crate::error::ErrorClass {
@@ -172,6 +172,10 @@ classes! {
         Self::Lost { .. } => ErrorClass::Lost,
         Self::TooManyHolds => ErrorClass::Overloaded,
         Self::Acquire(error) => error.class(),
+    }
+    RunError<T> [T] {
+        Self::Acquire(error) => error.class(),
+        Self::Lost(_) => ErrorClass::Lost,
     }
     SetError<AcquireError> { Self { source, .. } => source.class(), }
     SetError<ExtendError> { Self { source, .. } => source.class(), }

@@ -178,6 +178,10 @@ fn samples_of_settings() -> Vec<Sample> {
             TooManyHolds => LockReentrantError::TooManyHolds, "end some";
             Acquire(_) => LockReentrantError::Acquire(AcquireError::Overloaded), "retry later";
         }
+        RunError {
+            Acquire(_) => RunError::Acquire(AcquireError::Overloaded), "retry later";
+            Lost(_) => RunError::Lost(Some(())), "check what the work did";
+        }
         InputError {
             ResourceEmpty => InputError::ResourceEmpty, "give at least one byte";
             ResourceTooLong { .. } => InputError::ResourceTooLong { size: 9999 }, "give at most";
@@ -465,6 +469,8 @@ fn each_class_says_what_to_do() {
         (ReleaseError::NotHeld.class(), Class::Lost),
         (LeaveError::NotHeld.class(), Class::Lost),
         (LockReentrantError::Lost { hold_count: 1 }.class(), Class::Lost),
+        (RunError::Lost(Some(1)).class(), Class::Lost),
+        (RunError::<()>::Acquire(held()).class(), Class::Contended),
         (AcquireError::Cancelled.class(), Class::Cancelled),
         (AcquireError::Stopped("drained".into()).class(), Class::Stopped),
         (AcquireError::Input(InputError::ResourceEmpty).class(), Class::Rejected),

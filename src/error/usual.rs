@@ -6,7 +6,9 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::ErrorClass;
-use super::{Denial, InputError, OVERLOADED, Report, fmt_lost, fmt_not_extended, fmt_unconfirmed};
+use super::{
+    Denial, InputError, OVERLOADED, Report, fmt_lost, fmt_not_acquired, fmt_not_extended, fmt_unconfirmed,
+};
 use crate::words::Rounded;
 
 /// Error of an acquisition. While the client lives, what its attempts may have left is released in the
@@ -129,4 +131,30 @@ pub enum ReleaseError {
     /// comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
+}
+
+/// Error of work under a lock. It has the value of work that returned one, as what was done may need a check.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError<T = ()> {
+    /// The lock was not acquired, and the work did not begin.
+    #[error(fmt = fmt_not_acquired)]
+    Acquire(#[from] AcquireError),
+    /// The lock was lost before the work ended, and another caller may have worked meanwhile; `None` if the
+    /// loss ended the work. Also an error if the release showed that so many masters had lost the lock within
+    /// its validity that no quorum was left.
+    #[error("the lock was lost before its work ended; check what the work did")]
+    Lost(Option<T>),
+}
+
+/// The value is not shown: it need not have a form for people.
+impl<T> fmt::Debug for RunError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire(error) => f.debug_tuple("Acquire").field(error).finish(),
+            Self::Lost(value) => {
+                f.debug_tuple("Lost").field(&value.as_ref().map(|_| format_args!("_"))).finish()
+            }
+        }
+    }
 }

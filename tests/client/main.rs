@@ -29,6 +29,7 @@ mod owned_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
 mod reentrant_tests;
+mod run_tests;
 mod rw_tests;
 mod scarce_tests;
 mod set_tests;
