@@ -11,6 +11,7 @@
 
 mod acquire;
 mod descendants;
+mod job;
 mod least;
 mod locks;
 mod process;
@@ -24,26 +25,24 @@ mod supervisor;
 mod terminal;
 mod timeline;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Resource};
 use redlatch::error::InputError;
 use redlatch::internals::env::parse_time;
-use redlatch::internals::words::is_deceptive;
-use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
-use redlatch::{Quarantine, Redlock, limits};
+use redlatch::{Options, limits};
 
 use super::exit::{Exit, code};
-use super::message::{Message, label};
+use super::message::Message;
 use super::options::MasterOptions;
 use super::output;
 use acquire::{FOREVER, acquire};
+use job::Job;
 use least::Leaving;
 use process::Process;
-use session::{Held, Session, Voice};
+use session::{Held, Session};
 use supervisor::{End, Supervisor};
 
 /// Run a command while holding a lock.
@@ -53,12 +52,8 @@ use supervisor::{End, Supervisor};
 #[derive(clap::Args)]
 #[command(after_help = "See `redlatch run --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or
-    /// somewhat before.
-    ///
-    /// After a crash of this machine no other client gets the lock for up to this long. At most --max-ttl.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
-    ttl: Duration,
+    #[command(flatten)]
+    job: Job,
 
     /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s
     /// while too few masters can grant].
@@ -67,20 +62,6 @@ pub(crate) struct Args {
     /// stall of some, so redlatch tries again for 2s. With --strict the wait for masters comes before it.
     #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
     wait: Option<Duration>,
-
-    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the validity].
-    ///
-    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
-    /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
-    /// grace of up to a quarter of the TTL fits, or a seventh on such a machine. If redlatch could not run
-    /// until then (stopped, or the machine slept or was too busy), KILL comes at once when it does.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    grace: Option<Duration>,
-
-    /// How long extensions may keep the lock in all; near the end of it the command is ended as if the lock
-    /// were lost. A longer --ttl is not cut.
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
-    max_hold: Duration,
 
     /// How long the lock is held, however early the command ends: for commands that run once per interval. It
     /// counts from the acquisition. A command that cannot be executed releases the lock.
@@ -115,36 +96,12 @@ pub(crate) struct Args {
     #[arg(short, long)]
     shared: bool,
 
-    /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
-    /// HOST:PID:PROGRAM].
-    ///
-    /// `redlatch inspect` and the error of a refused client may show it, to everybody who may read the
-    /// masters.
-    #[arg(long, value_name = "TEXT")]
-    label: Option<String>,
-
-    /// Report on stderr what happens to the lock.
-    #[arg(short, long)]
-    verbose: bool,
-
-    /// Print nothing while waiting, and nothing if another client holds the lock: the exit code says so.
-    /// Errors are printed.
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
-
     /// One more lock, for a command that needs several: it runs once all of them are held. May be repeated.
     ///
     /// No lock is held while the command waits for another one. So commands cannot wait for each other in a
     /// circle, in whatever order they name the locks.
     #[arg(long, value_name = "RESOURCE")]
     also: Vec<OsString>,
-
-    /// The lock's name: nearly any text of 1 to 1024 bytes.
-    resource: OsString,
-
-    /// The command and its arguments, behind `--`.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 
     #[command(flatten)]
     masters: MasterOptions,
@@ -217,47 +174,27 @@ Examples:
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = names(args)?;
-    if let Some(at_least) = args.at_least.filter(|at_least| *at_least > args.max_hold) {
-        let why = Message::LeastTimeTooLong { at_least, max_hold: args.max_hold };
-        return Err(Exit::new(code::USAGE, why));
+    let Job { max_hold, quiet, .. } = args.job;
+    if let Some(at_least) = args.at_least.filter(|at_least| *at_least > max_hold) {
+        return Err(Exit::new(code::USAGE, Message::LeastTimeTooLong { at_least, max_hold }));
     }
-    let mut builder = args.masters.builder()?.max_hold(args.max_hold);
-    if let Some(label) = holder_label(args.label.as_deref(), &args.command) {
-        builder = builder.holder_label(label);
-    }
-    let config = builder.build()?;
-    let ttl = config.ttl(args.ttl)?;
-    let signals = process::Signals::catch()?;
-    let started = Instant::now();
-    let redlock = Redlock::open(config)?;
-    signals.wake(&redlock);
-    let label = label(names.iter().map(Resource::as_bytes));
-    let options = lock_options(args);
-    let voice = match (args.quiet, args.verbose) {
-        (true, _) => Voice::Quiet,
-        (_, true) => Voice::Verbose,
-        _ => Voice::Usual,
-    };
-    let mut session = Session { redlock, label, ttl, options, voice, signals };
-    session.report(session.describe_masters(started));
-    // No master of a new fleet counts before somebody has stayed to watch it, whoever asks how often.
-    let is_strict = session.redlock.config().quarantine() == Quarantine::Strict;
-    let masters = if is_strict { session.wait_for_masters() } else { Ok(()) };
-    let result = masters
+    let mut session = args.job.open(&args.masters, &names, lock_options(args))?;
+    let result = session
+        .wait_if_strict()
         .and_then(|()| acquire(&mut session, &names, args.wait))
-        .and_then(|held| hold(&mut session, args, &names, &held));
+        .and_then(|held| hold(&mut session, &args.job, args.at_least, &names, &held))
+        .and_then(End::exit_code);
     session.close();
     result.or_else(|exit| match exit.code {
-        code::CONTENDED if args.quiet => Ok(args.conflict_exit_code),
+        code::CONTENDED if quiet => Ok(args.conflict_exit_code),
         code::CONTENDED => Err(Exit { code: args.conflict_exit_code, ..exit }),
         _ => Err(exit),
     })
 }
 
 /// How the lock is asked for.
-fn lock_options(args: &Args) -> redlatch::Options {
-    // The configuration has the longest hold.
-    let mut options = redlatch::Options::new().ttl(args.ttl).auto_extend(Duration::MAX);
+fn lock_options(args: &Args) -> Options {
+    let mut options = args.job.options();
     options = if args.fenced { options.fenced() } else { options };
     options = if args.fair { options.fair() } else { options };
     options = if args.shared { options.shared() } else { options };
@@ -267,7 +204,7 @@ fn lock_options(args: &Args) -> redlatch::Options {
 /// The names in their order, each once.
 fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
     let mut names = Vec::with_capacity(1 + args.also.len());
-    for resource in std::iter::once(&args.resource).chain(&args.also) {
+    for resource in std::iter::once(&args.job.resource).chain(&args.also) {
         let name = Resource::new(resource.as_bytes())?;
         if !names.contains(&name) {
             names.push(name);
@@ -286,9 +223,15 @@ fn parse_wait(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Runs the command under the locks. Then releases them, or leaves them for their least time.
-fn hold(session: &mut Session, args: &Args, names: &[Resource<'_>], held: &[Held]) -> Result<u8, Exit> {
+fn hold(
+    session: &mut Session,
+    job: &Job,
+    at_least: Option<Duration>,
+    names: &[Resource<'_>],
+    held: &[Held],
+) -> Result<End, Exit> {
     let locks: Vec<OpId> = held.iter().map(|(lock, _)| *lock).collect();
-    let end = run_command(session, args, names, held).inspect_err(|_| {
+    let end = run_command(session, job, names, held).inspect_err(|_| {
         session.release(&locks);
     })?;
     if let Ok(code) = end.code {
@@ -296,24 +239,18 @@ fn hold(session: &mut Session, args: &Args, names: &[Resource<'_>], held: &[Held
     }
     let since =
         held.iter().filter_map(|(_, grant)| grant.valid_until.checked_sub(session.ttl.validity())).max();
-    let until = since.zip(args.at_least).and_then(|(since, at_least)| since.checked_add(at_least));
+    let until = since.zip(at_least).and_then(|(since, at_least)| since.checked_add(at_least));
     let was_held = match until {
         Some(until) if !end.is_lost => {
             Leaving { session, locks: &locks, is_signalled: end.is_signalled }.leave_until(until)
         }
         _ => session.release(&locks),
     };
-    let code = end.code?;
-    Ok(if end.is_lost || !was_held { code::LOST } else { code })
+    Ok(End { is_lost: end.is_lost || !was_held, ..end })
 }
 
 /// Runs the command to its end. Fails if it never ran.
-fn run_command(
-    session: &mut Session,
-    args: &Args,
-    names: &[Resource<'_>],
-    held: &[Held],
-) -> Result<End, Exit> {
+fn run_command(session: &mut Session, job: &Job, names: &[Resource<'_>], held: &[Held]) -> Result<End, Exit> {
     let valid_until = held.iter().map(|(_, grant)| grant.valid_until).min().expect("a run has a lock");
     let left = valid_until.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -335,58 +272,6 @@ fn run_command(
         ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
     ];
     let _beside_command = output::BesideCommand::begin();
-    let process = Process::spawn(&args.command, variables)?;
-    Supervisor::new(session, process, held, args.grace).supervise()
-}
-
-/// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.
-fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<String> {
-    match asked {
-        Some("") => None,
-        Some(asked) => Some(asked.to_owned()),
-        None => {
-            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
-            Some(default_label(&host, std::process::id(), program))
-        }
-    }
-}
-
-/// The host's first name, as much of the rest as fits, and nothing that upsets a terminal.
-fn default_label(host: &str, pid: u32, program: &OsStr) -> String {
-    let host = host.split('.').next().unwrap_or_default();
-    let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
-    let label = format!("{host}:{pid}:{program}");
-    let mut size = 0;
-    let is_within = |char: &char| {
-        size += char.len_utf8();
-        size <= HOLDER_LABEL_SIZE_MAX
-    };
-    label.chars().map(|char| if is_deceptive(char) { '?' } else { char }).take_while(is_within).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use redlatch::engine::HolderLabel;
-
-    #[test]
-    fn a_default_label_is_always_a_label() {
-        assert_eq!(default_label("web-3.example.com", 4711, OsStr::new("/bin/tar")), "web-3:4711:tar");
-        assert_eq!(default_label("web", 7, OsStr::new("a\u{202e}b\u{200b}c")), "web:7:a?b?c");
-        let long = "é".repeat(100);
-        for (host, program) in
-            [("", ""), (&*long, "tar"), ("web", &*long), ("a\nb", "c\x1b[31m"), (".", "..")]
-        {
-            let label = default_label(host, u32::MAX, OsStr::new(program));
-            assert!(HolderLabel::new(&label).is_ok(), "{label:?}");
-        }
-    }
-
-    #[test]
-    fn an_empty_label_is_none() {
-        assert_eq!(holder_label(Some(""), &[]), None);
-        assert_eq!(holder_label(Some("job 7"), &[]), Some("job 7".to_owned()));
-        assert!(holder_label(None, &["sleep".into()]).is_some_and(|it| it.ends_with(":sleep")));
-    }
+    let process = Process::spawn(&job.command, variables)?;
+    Supervisor::new(session, process, held, job.grace).supervise()
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{Grant, OpId, Outcome, Request, Ttl, quorum};
 use redlatch::status::MasterState;
-use redlatch::{HeldLocks, Options, Redlock, ReleaseError, Released};
+use redlatch::{HeldLocks, Options, Quarantine, Redlock, ReleaseError, Released};
 
 use super::process::{self, Signals};
 use crate::exit::{Exit, code};
@@ -46,8 +46,17 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Waits for the masters of a strict fleet: no master of a new one counts before somebody has stayed to
+    /// watch it, whoever asks how often.
+    pub(super) fn wait_if_strict(&mut self) -> Result<(), Exit> {
+        match self.redlock.config().quarantine() {
+            Quarantine::Strict => self.wait_for_masters(),
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
-    pub(super) fn wait_for_masters(&mut self) -> Result<(), Exit> {
+    fn wait_for_masters(&mut self) -> Result<(), Exit> {
         let Self { redlock, signals, voice, label, .. } = self;
         let mut ended = None;
         let result = options::wait_for_masters(redlock, Enough::Quorum, *voice != Voice::Quiet, || {

@@ -15,7 +15,7 @@ use super::locks::Locks;
 use super::process::{self, Process};
 use super::session::{Held, Session};
 use super::timeline::{Due, Timeline};
-use crate::exit::Exit;
+use crate::exit::{Exit, code};
 use crate::message::Message;
 use crate::output::say;
 
@@ -33,10 +33,17 @@ const REAP_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct End {
     /// Its exit code, or why nobody knows.
     pub(super) code: Result<u8, Exit>,
-    /// Whether the lock was lost before.
+    /// Whether the lock was lost before, as far as is known.
     pub(super) is_lost: bool,
     /// Whether a signal asked this program to end.
     pub(super) is_signalled: bool,
+}
+
+impl End {
+    /// The exit code of a program that ends with its command.
+    pub(super) fn exit_code(self) -> Result<u8, Exit> {
+        self.code.map(|code| if self.is_lost { code::LOST } else { code })
+    }
 }
 
 /// Watches over one command and its lock.

@@ -1,0 +1,153 @@
+//! The command under a lock, and the options that each way of running it has.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::Resource;
+use redlatch::internals::env::parse_time;
+use redlatch::internals::words::is_deceptive;
+use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
+use redlatch::{Options, Redlock};
+
+use super::process::Signals;
+use super::session::{Session, Voice};
+use crate::exit::Exit;
+use crate::message::label;
+use crate::options::MasterOptions;
+
+/// A command, its lock, and what is said of them.
+#[derive(clap::Args)]
+pub(crate) struct Job {
+    /// How long the lock lives on the masters unless it is extended, which happens at a third of it or
+    /// somewhat before.
+    ///
+    /// After a crash of this machine no other client gets the lock for up to this long. At most --max-ttl.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    pub(super) ttl: Duration,
+
+    /// Time between TERM and KILL for the command if the lock is lost [default: a third of the validity].
+    ///
+    /// KILL comes before the lock's validity ends, by a twentieth of it (at most 1s), however long the
+    /// grace is; by up to a sixth where the machine ran redlatch late before. TERM is sent so early that a
+    /// grace of up to a quarter of the TTL fits, or a seventh on such a machine. If redlatch could not run
+    /// until then (stopped, or the machine slept or was too busy), KILL comes at once when it does.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(super) grace: Option<Duration>,
+
+    /// How long extensions may keep the lock in all; near the end of it the command is ended as if the lock
+    /// were lost. A longer --ttl is not cut.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_time)]
+    pub(super) max_hold: Duration,
+
+    /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
+    /// HOST:PID:PROGRAM].
+    ///
+    /// `redlatch inspect` and the error of a refused client may show it, to everybody who may read the
+    /// masters.
+    #[arg(long, value_name = "TEXT")]
+    pub(super) label: Option<String>,
+
+    /// Report on stderr what happens to the lock.
+    #[arg(short, long)]
+    pub(super) verbose: bool,
+
+    /// Print errors only: nothing while waiting, and nothing if another client holds the lock.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(super) quiet: bool,
+
+    /// The lock's name: nearly any text of 1 to 1024 bytes.
+    pub(super) resource: OsString,
+
+    /// The command and its arguments, behind `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl Job {
+    /// How its lock is asked for, in any mode.
+    pub(super) fn options(&self) -> Options {
+        // The configuration has the longest hold.
+        Options::new().ttl(self.ttl).auto_extend(Duration::MAX)
+    }
+
+    /// Connects to the masters, and catches signals.
+    pub(super) fn open(
+        &self,
+        masters: &MasterOptions,
+        names: &[Resource<'_>],
+        options: Options,
+    ) -> Result<Session, Exit> {
+        let mut builder = masters.builder()?.max_hold(self.max_hold);
+        if let Some(label) = holder_label(self.label.as_deref(), &self.command) {
+            builder = builder.holder_label(label);
+        }
+        let config = builder.build()?;
+        let ttl = config.ttl(self.ttl)?;
+        let signals = Signals::catch()?;
+        let started = Instant::now();
+        let redlock = Redlock::open(config)?;
+        signals.wake(&redlock);
+        let label = label(names.iter().map(Resource::as_bytes));
+        let voice = match (self.quiet, self.verbose) {
+            (true, _) => Voice::Quiet,
+            (_, true) => Voice::Verbose,
+            _ => Voice::Usual,
+        };
+        let session = Session { redlock, label, ttl, options, voice, signals };
+        session.report(session.describe_masters(started));
+        Ok(session)
+    }
+}
+
+/// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.
+fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<String> {
+    match asked {
+        Some("") => None,
+        Some(asked) => Some(asked.to_owned()),
+        None => {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let program = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+            Some(default_label(&host, std::process::id(), program))
+        }
+    }
+}
+
+/// The host's first name, as much of the rest as fits, and nothing that upsets a terminal.
+fn default_label(host: &str, pid: u32, program: &OsStr) -> String {
+    let host = host.split('.').next().unwrap_or_default();
+    let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    let label = format!("{host}:{pid}:{program}");
+    let mut size = 0;
+    let is_within = |char: &char| {
+        size += char.len_utf8();
+        size <= HOLDER_LABEL_SIZE_MAX
+    };
+    label.chars().map(|char| if is_deceptive(char) { '?' } else { char }).take_while(is_within).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redlatch::engine::HolderLabel;
+
+    #[test]
+    fn a_default_label_is_always_a_label() {
+        assert_eq!(default_label("web-3.example.com", 4711, OsStr::new("/bin/tar")), "web-3:4711:tar");
+        assert_eq!(default_label("web", 7, OsStr::new("a\u{202e}b\u{200b}c")), "web:7:a?b?c");
+        let long = "é".repeat(100);
+        for (host, program) in
+            [("", ""), (&*long, "tar"), ("web", &*long), ("a\nb", "c\x1b[31m"), (".", "..")]
+        {
+            let label = default_label(host, u32::MAX, OsStr::new(program));
+            assert!(HolderLabel::new(&label).is_ok(), "{label:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_label_is_none() {
+        assert_eq!(holder_label(Some(""), &[]), None);
+        assert_eq!(holder_label(Some("job 7"), &[]), Some("job 7".to_owned()));
+        assert!(holder_label(None, &["sleep".into()]).is_some_and(|it| it.ends_with(":sleep")));
+    }
+}
