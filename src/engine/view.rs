@@ -138,7 +138,7 @@ impl Engine {
     #[must_use]
     pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
         let op = self.core.locks.ops.find(lock.0)?;
-        if let Some(parking) = op.parking.as_deref().filter(|parking| parking.has_heard()) {
+        if let Some(parking) = op.parking.as_ref().filter(|parking| parking.has_heard()) {
             let Core { masters, locks, .. } = &self.core;
             let denied = acquire::denied(&masters.fleet, locks, lock.0, Cause::Contended, now);
             let holders: Vec<_> = parking.holders(now).collect();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::doubts::Doubts;
 use super::kind::Kind;
 use super::leaving::Leaving;
-use super::slab::Id;
+use super::slab::{Id, Kept};
 use crate::config::Config;
 use crate::engine::waiting::parking::Parked;
 use crate::limits;
@@ -46,7 +46,7 @@ pub(crate) struct Claim {
     pub(crate) serves: bool,
     pub(crate) doubts: Doubts,
     /// Present in a round that is parked.
-    pub(crate) parked: Option<Box<Parked>>,
+    pub(crate) parked: Kept<Parked>,
 }
 
 /// Effect of the votes of an attempt.
@@ -132,7 +132,7 @@ impl Claim {
             release: None,
             serves: false,
             doubts: Doubts::NONE,
-            parked: None,
+            parked: Kept::NONE,
         }
     }
 
@@ -163,7 +163,7 @@ impl Claim {
         *sent = SentTtls { last_at: now, longest_ms: whole_ms(ttl), shortest_ms: u32::MAX };
         (*asked, *tally, *votes) = (MasterSet::EMPTY, Tally::default(), Votes::Decide);
         *doubts = Doubts::NONE;
-        forget_box(parked);
+        parked.clear();
         (*release, *serves) = (None, false);
         // An attempt that has a script sets its operation.
         if !matches!(course, Course::Attempt(_)) {
@@ -314,7 +314,7 @@ impl Claim {
             self.doubts.connection_lost.insert(master);
         }
         self.doubts.owes_repair.remove(master);
-        if let Some(parked) = &mut self.parked {
+        if let Some(parked) = self.parked.as_mut() {
             parked.owing.remove(master);
         }
         if self.doubts.owes_extension.contains(master) {
@@ -378,7 +378,7 @@ impl Claim {
     pub(crate) fn note_gone(&mut self, now: Instant, master: MasterId, drift: Drift) {
         self.tally.granted.remove(master);
         let is_served = |parked: &Parked| parked.may_be_served(now, master, drift);
-        let may_get_it = self.parked.as_deref().is_some_and(is_served) && !mutant!(WaitingEntryIsAbsent);
+        let may_get_it = self.parked.as_ref().is_some_and(is_served) && !mutant!(WaitingEntryIsAbsent);
         if !may_get_it && !self.doubts.owes_repair.contains(master) {
             self.doubts.gone.insert(master);
         }
@@ -489,7 +489,7 @@ impl Claim {
     /// The place of its entry in the queue of a master, if it is known: `ticket_us` for an attempt that had
     /// none.
     pub(crate) fn entry_at(&self, master: MasterId, ticket_us: u64) -> Option<u64> {
-        match &self.parked {
+        match self.parked.as_ref() {
             Some(parked) if parked.masters.contains(master) => parked.at(master),
             _ => Some(ticket_us),
         }
@@ -527,14 +527,6 @@ impl Claim {
 fn forget(failures: &mut Vec<(MasterId, Failure)>) {
     if !failures.is_empty() {
         failures.clear();
-    }
-}
-
-/// Forgets what nearly no claim has: to ask costs less than to drop nothing.
-#[inline(always)]
-pub(crate) fn forget_box<T>(it: &mut Option<Box<T>>) {
-    if it.is_some() {
-        *it = None;
     }
 }
 

@@ -374,7 +374,7 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
     // Its entry may still be served there, or its park come late.
     let is_served = |parked: &Parked| parked.may_be_served(ground.now, master, ground.config.drift);
-    let is_parked = claim.parked.as_deref().is_some_and(is_served) && !mutant!(RepairWhileParked);
+    let is_parked = claim.parked.as_ref().is_some_and(is_served) && !mutant!(RepairWhileParked);
     // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
     let is_proven = claim.tally.granted.has(masters.fleet.quorum) || mutant!(RepairUnproven);
     if ground.now >= valid_until

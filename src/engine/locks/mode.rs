@@ -274,7 +274,7 @@ pub(crate) fn send_unpark(
 ) -> MasterSet {
     let prefix_size = fleet.config.prefix.len();
     // The fence of a lock that was held is raised.
-    let fence = match (claim.kind, &claim.parked) {
+    let fence = match (claim.kind, claim.parked.as_ref()) {
         (Kind::Fenced(token), Some(parked)) if parked.was_held => Some(fence::fence(&fleet.config, token)),
         _ => None,
     };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, forget_box};
+use super::claim::Claim;
 use super::kind::Tag;
 use super::mode::{self, HoldersKnown, Learner, ModeState};
 use super::renewal::{Renewal, loss_lead};
-use super::slab::Id;
+use super::slab::{Id, Kept};
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::masters::wall_clock::WallClock;
@@ -36,7 +36,7 @@ pub(crate) struct Op {
     /// Whether its next attempt waits in the masters' queues, if enough masters can park it.
     pub(crate) parks: bool,
     /// Its place in the masters' queues.
-    pub(crate) parking: Option<Box<Parking>>,
+    pub(crate) parking: Kept<Parking>,
     /// The latest attempt's claim.
     pub(crate) claim: Id,
     state: OpState,
@@ -289,7 +289,7 @@ impl Op {
             mode: ModeState::Plain,
             is_fair: false,
             parks: false,
-            parking: None,
+            parking: Kept::NONE,
             claim: Id::NOBODY,
             state: OpState::New,
             query: None,
@@ -315,7 +315,7 @@ impl Op {
         (*polls_until, *denied, *reader_count) = (None, None, 0);
         holders.clear();
         (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
-        forget_box(&mut self.parking);
+        self.parking.clear();
         self.validity.reset();
         (self.is_noted, self.is_timed) = (false, false);
         (self.is_sampled, self.is_special) = (false, false);

@@ -138,11 +138,12 @@ pub(crate) fn release_attempt(core: &mut Core, id: Id) {
 #[inline(never)]
 pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
     let op = core.locks.ops.get(id);
-    let Some(parking) = &op.parking else { return };
+    if op.parking.is_none() {
+        return;
+    }
     let (claim, running) = (op.claim, core.locks.claims.find(op.claim));
     let is_held = running.and_then(|it| it.parked.as_ref()).is_none_or(|it| it.was_held);
-    let earlier: Vec<_> = parking.all_last().filter(|(_, last)| *last != claim).collect();
-    for (master, _) in earlier {
+    for master in core.masters.fleet.all.iter() {
         if !mutant!(EarlierTokensKept) {
             end_round(core, master, id);
         }
@@ -150,7 +151,7 @@ pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
     if mutant!(LeaveForgotten) && !is_held {
         core.locks.claims.get_mut(claim).asked = MasterSet::EMPTY;
     }
-    core.locks.ops.get_mut(id).parking = None;
+    core.locks.ops.get_mut(id).parking.clear();
 }
 
 /// Sends what ends the token that was last sent to a master, if that is one of an earlier round.
@@ -166,7 +167,7 @@ pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
 /// A claim is forgotten before masters have answered its park: what that was to replace there is released by
 /// itself.
 pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
-    let replaced = locks.claims.get(id).parked.iter().flat_map(|parked| parked.all_replaced());
+    let replaced = locks.claims.get(id).parked.as_ref().into_iter().flat_map(|parked| parked.all_replaced());
     for (master, old) in replaced.collect::<Vec<_>>() {
         if let Some(release) = locks.claims.find_mut(old).and_then(|claim| claim.release.as_mut()) {
             release.sent.remove(master);

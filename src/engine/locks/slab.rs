@@ -155,6 +155,56 @@ impl<T> Slab<T> {
     }
 }
 
+/// A part that few occupants of a slot have, in a box. The box stays for the next occupant that has one. As
+/// large as a pointer, for the size of a slot.
+#[derive(Debug)]
+pub(crate) struct Kept<T>(Option<Box<Boxed<T>>>);
+
+#[derive(Debug)]
+struct Boxed<T> {
+    /// Whether the part is that of the slot's occupant, and of none before.
+    is_there: bool,
+    part: T,
+}
+
+impl<T> Kept<T> {
+    pub(crate) const NONE: Self = Self(None);
+
+    /// The occupant has the part that `make` returns, which may take memory out of an earlier one.
+    pub(crate) fn put(&mut self, make: impl FnOnce(Option<&mut T>) -> T) {
+        let part = make(self.0.as_mut().map(|boxed| &mut boxed.part));
+        let boxed = Boxed { is_there: true, part };
+        match &mut self.0 {
+            Some(memory) => **memory = boxed,
+            none => *none = Some(Box::new(boxed)),
+        }
+    }
+
+    /// The occupant has no such part any more.
+    #[inline(always)]
+    pub(crate) const fn clear(&mut self) {
+        if let Some(boxed) = &mut self.0 {
+            boxed.is_there = false;
+        }
+    }
+
+    pub(crate) fn is_some(&self) -> bool {
+        self.as_ref().is_some()
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.as_ref().is_none()
+    }
+
+    pub(crate) fn as_ref(&self) -> Option<&T> {
+        self.0.as_ref().filter(|boxed| boxed.is_there).map(|boxed| &boxed.part)
+    }
+
+    pub(crate) fn as_mut(&mut self) -> Option<&mut T> {
+        self.0.as_mut().filter(|boxed| boxed.is_there).map(|boxed| &mut boxed.part)
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn gone() -> ! {
@@ -179,5 +229,19 @@ mod tests {
         let third = slab.take(Vec::new).expect("room").0;
         assert!(slab.is_full() && slab.take(Vec::new).is_none(), "the limit holds");
         assert_eq!(slab.ids().collect::<Vec<_>>(), [second, third]);
+    }
+
+    #[test]
+    fn a_cleared_part_is_gone_and_its_memory_stays() {
+        let mut kept = Kept::<Vec<u8>>::NONE;
+        kept.put(|over| {
+            assert_eq!(over, None);
+            Vec::with_capacity(7)
+        });
+        kept.clear();
+        assert!(kept.is_none() && kept.as_ref().is_none() && kept.as_mut().is_none());
+        kept.put(|over| std::mem::take(over.expect("the last one")));
+        assert!(kept.is_some());
+        assert_eq!(kept.as_ref().map(Vec::capacity), Some(7));
     }
 }

@@ -5,6 +5,7 @@
 //! begins with each heartbeat, by which the masters know that the waiter lives. The place in the queues is
 //! the same for all rounds: the ticket, drawn once.
 
+use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,12 +76,18 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    pub(crate) fn new(now: Instant, op: Id, master_count: usize) -> Self {
+    /// In the memory of another one that is over, if there is one.
+    pub(crate) fn new(now: Instant, op: Id, master_count: usize, over: Option<&mut Self>) -> Self {
+        let (mut at_us, mut replaced) =
+            over.map(|over| (take(&mut over.at_us), take(&mut over.replaced))).unwrap_or_default();
+        at_us.clear();
+        at_us.reserve(master_count);
+        replaced.clear();
         Self {
             op,
             masters: MasterSet::EMPTY,
-            at_us: Vec::with_capacity(master_count),
-            replaced: Vec::new(),
+            at_us,
+            replaced,
             owing: MasterSet::EMPTY,
             rung: MasterSet::EMPTY,
             sent_at: now,
@@ -163,7 +170,19 @@ pub(crate) enum Event {
 }
 
 impl Parking {
-    pub(crate) fn new(now: Instant, master_count: usize, ticket_us: u64, rng: &mut impl Rng) -> Self {
+    /// In the memory of another one that is over, if there is one.
+    pub(crate) fn new(
+        now: Instant,
+        master_count: usize,
+        ticket_us: u64,
+        rng: &mut impl Rng,
+        over: Option<&mut Self>,
+    ) -> Self {
+        let (mut last, mut holders) =
+            over.map(|over| (take(&mut over.last), take(&mut over.holders))).unwrap_or_default();
+        last.clear();
+        last.resize(master_count, Id::NOBODY);
+        holders.clear();
         let mut waiter = [0; WAITER_SIZE];
         rng.fill_bytes(&mut waiter);
         let due = Due { answers: None, round: now, early: None, look: None, look_pause: Duration::ZERO };
@@ -172,14 +191,14 @@ impl Parking {
             ticket_us,
             round: 0,
             yields: false,
-            last: vec![Id::NOBODY; master_count],
+            last,
             waiting: MasterSet::EMPTY,
             first: MasterSet::EMPTY,
             rung: MasterSet::EMPTY,
             aside: MasterSet::EMPTY,
             part_count: 0,
             late_count: 0,
-            holders: Vec::new(),
+            holders,
             reader_count: 0,
             holder_label: None,
             due,

@@ -97,7 +97,8 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     op.add_label(claim);
     let is_retry = op.tries.count > 0;
     claim.kind = op.mode.begin_attempt(fleet, now, &ground.wall_clock, is_retry, &mut op.tries.holders);
-    (claim.course, claim.parked) = (Course::Attempt(id), Some(Box::new(Parked::new(now, id, fleet.count()))));
+    claim.course = Course::Attempt(id);
+    claim.parked.put(|over| Parked::new(now, id, fleet.count(), over));
     let before = op.claim;
     let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
     let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -108,20 +109,19 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
         old.begin_release(now, held_by_old, MasterSet::EMPTY);
         ground.timers.arm(claim_timer(before), now + limit);
     }
-    let is_first = op.parking.is_none();
-    let parking = op.parking.get_or_insert_with(|| {
+    if op.parking.is_none() {
         let ticket_us = fleet.masters_us(op.asked.submitted);
-        Box::new(Parking::new(now, fleet.count(), ticket_us, &mut ground.rng))
-    });
-    if is_first {
-        parking.note_attempt(held_by_old, before);
+        op.parking.put(|over| Parking::new(now, fleet.count(), ticket_us, &mut ground.rng, over));
+        op.parking_mut().note_attempt(held_by_old, before);
         op.tries.count += 1;
     } else {
+        let parking = op.parking_mut();
         let is_waiting = parking.waiting.has(fleet.quorum);
         parking.give_back(part, is_waiting);
     }
-    let waits = op.asked.wait_until.is_some();
-    parking.begin_round(now, limit, op.asked.ttl, waits, &mut ground.rng);
+    let (waits, ttl) = (op.asked.wait_until.is_some(), op.asked.ttl);
+    let parking = op.parking_mut();
+    parking.begin_round(now, limit, ttl, waits, &mut ground.rng);
     let (aside, mut owing) = (parking.aside, owing(&locks.claims, parking));
     if mutant!(ParkedTwice) {
         owing = MasterSet::EMPTY;
@@ -383,7 +383,7 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
             // It may have been late.
             claim.tally.failed.remove(master);
             let op = core.locks.ops.get_mut(owner);
-            let Some(parking) = &mut op.parking else { return Heard::Then(Step::Done) };
+            let Some(parking) = op.parking.as_mut() else { return Heard::Then(Step::Done) };
             if let Some(state) = waiting.refusal {
                 op.mode.note_refusal(master, state);
             }
@@ -408,7 +408,7 @@ pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> b
         return false;
     }
     if let Some(op) = claim.owner.and_then(|owner| core.locks.ops.find_mut(owner))
-        && let Some(parking) = &mut op.parking
+        && let Some(parking) = op.parking.as_mut()
     {
         parking.note_granted(master);
         core.ground.stats.notified += 1;
@@ -422,9 +422,9 @@ pub(crate) fn handle_ring(core: &mut Core, master: MasterId, claim_id: Id) -> St
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return Step::Done };
     let Some(op) = locks.ops.find_mut(id).filter(|op| op.claim == claim_id) else { return Step::Done };
-    let Some(parking) = &mut op.parking else {
+    let Some(parking) = op.parking.as_mut() else {
         // One that was never parked is not rung.
-        if let Some(parked) = &mut locks.claims.get_mut(claim_id).parked {
+        if let Some(parked) = locks.claims.get_mut(claim_id).parked.as_mut() {
             parked.note_rung(master);
             hold::repair_op(core, master, id);
         }
@@ -499,7 +499,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
 /// A connection broke: nothing that was sent over it is answered any more.
 pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
     for id in locks.ops.ids() {
-        if let Some(parking) = &mut locks.ops.get_mut(id).parking {
+        if let Some(parking) = locks.ops.get_mut(id).parking.as_mut() {
             parking.note_lost(master);
         }
     }
@@ -567,7 +567,7 @@ pub(crate) fn tally(op: &Op, claim: &Claim) -> Tally {
 /// A round is over without the lock: keeps what masters reported of the key in the way.
 pub(crate) fn note_holders(core: &mut Core, id: Id) {
     let op = core.locks.ops.get_mut(id);
-    let Some(parking) = &op.parking else { return };
+    let Some(parking) = op.parking.as_ref() else { return };
     op.tries.holders.clear();
     op.tries.holders.extend(parking.holders(core.ground.now));
     op.tries.reader_count = parking.reader_count;
