@@ -59,6 +59,7 @@ pub struct Config {
     pub(crate) answer_ppm: Option<u32>,
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
+    pub(crate) contended_names: bool,
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
     pub(crate) observer: Option<Observer>,
@@ -231,6 +232,7 @@ impl Default for ConfigBuilder {
             answer_ppm: None,
             quarantine: Quarantine::default(),
             ask_holder: true,
+            contended_names: true,
             spin: Duration::ZERO,
             wakes_waiters: true,
             observer: None,
@@ -401,14 +403,26 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets whether a refused attempt asks how long the holder's key still lives; on by default.
+    /// Sets whether a refused attempt asks how long the holder's key still lives, and for the holder's label;
+    /// on by default.
     ///
-    /// A refused attempt for a plain lock that does not wait then costs one more round trip. A waiting one
-    /// that stands in no queue retries when the holder's time ends. The masters' queues report it by
-    /// themselves.
+    /// A refused attempt that does not wait then costs one more round trip, except of a fair lock. A plain
+    /// lock's waiter that stands in no queue retries when the holder's time ends. The masters' queues report
+    /// both by themselves.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
+        self
+    }
+
+    /// Sets whether statistics have the names of the most contended locks, and the labels of their holders;
+    /// on by default. Turn it off if a name is not for everybody who reads them, such as a page of metrics.
+    ///
+    /// It is [`Stats::contended_names`](crate::stats::Stats::contended_names), for at most 32 locks of a
+    /// client.
+    #[must_use]
+    pub const fn contended_names(mut self, keep: bool) -> Self {
+        self.config.contended_names = keep;
         self
     }
 

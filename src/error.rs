@@ -14,6 +14,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 pub(crate) mod usual;
+pub(crate) mod waited;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub(crate) use class::{ErrorClass, classes};
 pub use report::{Report, Round};
 pub use settings::{ConfigError, CredentialsError, ProviderError, UrlError};
 pub(crate) use usual::{AcquireError, ExtendError, ReleaseError, RunError};
+pub(crate) use waited::Waited;
 
 /// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,11 +63,13 @@ pub struct Denial {
     /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
     pub held_by: HeldBy,
     /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it:
-    /// the holder is another caller of this client; the request stood in the masters' queues; or a plain lock
-    /// was refused, and a master was asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by
-    /// default) with the first attempt or the last. It is shown to people, and may be that of a holder before
-    /// the present one.
+    /// the holder is another caller of this client; the request stood in the masters' queues; or masters that
+    /// refused were asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by default). Readers have
+    /// none. It is shown to people, and may be that of a holder before the present one.
     pub holder_label: Option<Arc<str>>,
+    /// The wait and its parts: for whom, and how long. Empty in
+    /// [`Engine::last_failure`](crate::engine::Engine::last_failure), whose acquisition goes on.
+    pub waited: Waited,
     /// Votes of the last attempt, or of the one before if the end of the wait cut the last one short.
     pub report: Report,
 }
@@ -77,7 +81,7 @@ impl fmt::Display for Denial {
             // Masters may have been asked: there were too few of them.
             f.write_str(", decided before any answer: ")?
         } else {
-            write!(f, " in {}: ", Rounded(self.took))?
+            write!(f, " in {}{}: ", Rounded(self.took), self.waited.behind())?
         }
         // The report's own form, one line or many, follows the caller's.
         fmt::Display::fmt(&self.report, f)
@@ -104,6 +108,7 @@ impl Denial {
             holder: HolderTtl::Unknown,
             held_by: HeldBy::default(),
             holder_label: None,
+            waited: Waited::default(),
             report,
         }
     }

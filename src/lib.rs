@@ -162,6 +162,7 @@ pub use driver::TlsError;
 pub use engine::request::{HeldLocks, Left, Released};
 pub use error::class::ErrorClass;
 pub use error::usual::{AcquireError, ExtendError, ReleaseError, RunError};
+pub use error::waited::{Waited, WaitedFor};
 pub use event::Event;
 pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "metrics")]
@@ -178,6 +179,7 @@ pub mod inspection {
 
 /// Results of [`Client::stats`].
 pub mod stats {
+    pub use crate::engine::stats::contended::{ContendedName, ContendedNames};
     pub use crate::engine::stats::histogram::{Bucket, Histogram};
     pub use crate::engine::stats::{MasterStats, Stats};
 }

@@ -17,6 +17,22 @@ pub const PREFIX_SIZE_MAX: usize = 256;
 /// Largest size of a holder label: 64 bytes. A longer one is refused before anything is sent.
 pub const HOLDER_LABEL_SIZE_MAX: usize = 64;
 
+/// Largest number of holders in a [`Waited`](crate::Waited): 8. Those that took the least time are left out.
+pub const WAITED_HOLDER_COUNT_MAX: usize = 8;
+
+/// Names whose holders an engine follows for those who wait: 128. The one that was seen least lately gives
+/// way, and what its waiters learnt of its holders before is gone.
+pub(crate) const SIGHTED_NAME_COUNT_MAX: usize = 128;
+
+/// Changes of the holder of one name that an engine remembers: 32. The oldest gives way.
+pub(crate) const SPAN_COUNT_MAX: usize = 32;
+
+/// Names that [`Stats::contended_names`](crate::stats::Stats::contended_names) has at most: 32.
+pub const CONTENDED_NAME_COUNT_MAX: usize = 32;
+
+/// Longest text of such a name: 96 bytes. A longer one is cut to its first 85, a mark and a checksum.
+pub const CONTENDED_NAME_SIZE_MAX: usize = 96;
+
 /// Upper bound of the `max_ttl` setting: 7 days.
 pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 

@@ -17,7 +17,7 @@ use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{
     Health, HeldLocks, Left, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError,
 };
-use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, Waited};
 use crate::event::Observer;
 use crate::limits;
 use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
@@ -276,6 +276,14 @@ impl Redlock {
         if self.has_made(lease) && !self.is_forked() { self.driver.engine.margin(lease.lock) } else { 0 }
     }
 
+    /// Returns how long the acquisition of this lock took, and for whom it waited; empty in a fork.
+    #[must_use]
+    pub fn waited(&self, lease: &Lease) -> Waited {
+        let waited =
+            (self.has_made(lease) && !self.is_forked()).then(|| self.driver.engine.waited(lease.lock));
+        waited.flatten().unwrap_or_default()
+    }
+
     /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
@@ -400,10 +408,7 @@ impl Redlock {
     /// [`Lease::valid_until`].
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
-        if self.is_forked() {
-            return None;
-        }
-        self.driver.engine.valid_until(lock).map(clock::to_std)
+        if self.is_forked() { None } else { self.driver.engine.valid_until(lock).map(clock::to_std) }
     }
 
     /// Ends the locks of this client within `limit`, and the client.

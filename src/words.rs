@@ -114,10 +114,15 @@ pub(crate) struct Labelled<'a>(pub(crate) Option<&'a str>);
 
 impl fmt::Display for Labelled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(label) = self.0 else { return Ok(()) };
+        self.0.map_or(Ok(()), |label| write!(f, " ({})", Self::text(label)))
+    }
+}
+
+impl Labelled<'_> {
+    /// The label alone.
+    pub(crate) fn text(label: &str) -> String {
         let shown = Shown(label).to_string();
-        let shown = shown.replace('(', "\\u{28}").replace(')', "\\u{29}").replace('"', "\\u{22}");
-        write!(f, " ({shown})")
+        shown.replace('(', "\\u{28}").replace(')', "\\u{29}").replace('"', "\\u{22}")
     }
 }
 

@@ -15,7 +15,7 @@ use super::shared::background::note_drop;
 use super::shared::{Inner, Shared, Stopped};
 use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
-use crate::error::{ExtendError, LeaveError, ReleaseError};
+use crate::error::{ExtendError, LeaveError, ReleaseError, Waited};
 use crate::lock::{FencingToken, Token};
 use crate::mutants::mutant;
 use crate::options::held_methods;
@@ -122,6 +122,13 @@ impl Guard {
     #[must_use]
     pub fn margin(&self) -> usize {
         self.client.shared().peek(|inner| inner.driver.engine.margin(self.lock)).unwrap_or(0)
+    }
+
+    /// Returns how long the acquisition took, and for whom it waited. It is as of the grant, and empty in a
+    /// fork of the process or if a drain has released the lock.
+    #[must_use]
+    pub fn waited(&self) -> Waited {
+        self.client.shared().peek(|inner| inner.driver.engine.waited(self.lock)).flatten().unwrap_or_default()
     }
 
     /// Returns the client that holds the lock.

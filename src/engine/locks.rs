@@ -30,6 +30,7 @@ use self::slab::{Id, Slab};
 use super::ground::Ground;
 use super::queries::query::Query;
 use super::timers::op_timer;
+use super::waiting::account::Accounts;
 use super::waiting::wait_queues::WaitQueues;
 use crate::config::Config;
 use crate::error::HeldBy;
@@ -42,6 +43,8 @@ pub(super) struct Locks {
     pub(super) claims: Slab<Claim>,
     /// The operations that hold a lock or wait for one, by its key.
     pub(super) queues: WaitQueues,
+    /// The waits of operations that had to wait.
+    pub(super) accounts: Accounts,
     /// Claims for which a reply that was just counted may have decided something.
     pub(super) decided: Vec<Id>,
     /// Whether no more acquisitions are taken.
@@ -54,6 +57,7 @@ impl Locks {
             ops: Slab::new(limits::OPERATION_COUNT_MAX),
             claims: Slab::new(limits::CLAIM_COUNT_MAX),
             queues: WaitQueues::new(rng),
+            accounts: Accounts::default(),
             decided: Vec::new(),
             is_drained: false,
         }

@@ -3,6 +3,7 @@
 //! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
 //! together.
 
+pub(crate) mod contended;
 pub(crate) mod histogram;
 mod prometheus;
 
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::contended::ContendedNames;
 use self::histogram::Histogram;
 use crate::error::AcquireError;
 use crate::event::Event;
@@ -84,6 +86,8 @@ pub struct Stats {
     pub wait_time: Histogram,
     /// Time from the start of the attempt that got a lock to its release or loss, of the same locks.
     pub hold_time: Histogram,
+    /// The most contended locks since the client was made, also in [`Stats::since`].
+    pub contended_names: ContendedNames,
     /// Each master, in the order of the configuration.
     pub masters: Vec<MasterStats>,
 }
@@ -128,7 +132,7 @@ impl Default for Stats {
 }
 
 impl Stats {
-    pub(super) const fn new(quorum: usize) -> Self {
+    pub(super) fn new(quorum: usize) -> Self {
         Self {
             acquired: 0,
             contended: 0,
@@ -156,6 +160,7 @@ impl Stats {
             acquire_time: Histogram::new(),
             wait_time: Histogram::new(),
             hold_time: Histogram::new(),
+            contended_names: ContendedNames::new(),
             masters: Vec::new(),
         }
     }

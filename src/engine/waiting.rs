@@ -8,10 +8,17 @@
 //! | whose attempt too few masters answered, or too late | for a pause, too; then it asks, or parks if it was refused before |
 //! | that is fair | as one that others refused, from its first attempt on; in no queue of this engine |
 //! | that is a reader | as any other, in no queue of this engine |
+//!
+//! `accounting` notes for whom each of them waited, in its `account`, by `sightings` of holders; `view` is
+//! what callers see of it.
 
+pub(super) mod account;
+pub(super) mod accounting;
 pub(super) mod handover;
 pub(super) mod parking;
 pub(super) mod pauses;
 pub(super) mod rounds;
+pub(super) mod sightings;
 pub(super) mod turns;
+mod view;
 pub(super) mod wait_queues;

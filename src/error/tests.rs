@@ -34,7 +34,7 @@ fn all(round: Round, vote: Vote) -> Report {
 
 fn denial(holder: HolderTtl, held_by: HeldBy, vote: Vote) -> Box<Denial> {
     let report = all(Round::Acquire, vote);
-    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, holder_label: None, report })
+    Box::new(Denial { attempts: 2, took: LONG, holder, held_by, ..Denial::new(report) })
 }
 
 fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {

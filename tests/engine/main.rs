@@ -22,6 +22,7 @@ mod second_faults;
 mod stats;
 mod strict;
 mod wait_queue;
+mod waited;
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ fn counted(stats: &Stats) -> BTreeMap<String, u64> {
 /// The counters of acquisitions and locks.
 fn lives(stats: &Stats) -> BTreeMap<String, u64> {
     let mut counts = counted(stats);
-    counts.retain(|name, _| !name.starts_with("master_"));
+    counts.retain(|name, _| !name.starts_with("master_") && !name.starts_with("lock_"));
     counts
 }
 

@@ -18,7 +18,7 @@ use crate::engine::masters::owed::{Owed, Question, Verb};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{Grant, Outcome, SubmitError};
 use crate::engine::timers::op_timer;
-use crate::engine::waiting::{pauses, rounds, turns};
+use crate::engine::waiting::{accounting, pauses, rounds, turns};
 use crate::error::Round;
 use crate::limits;
 use crate::lock::command;
@@ -231,7 +231,10 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let quarantined = masters.fleet.quarantined(now).union(op.mode.excluded());
     let claim = locks.claims.get_mut(op.claim);
     match claim.tally.verdict(masters.fleet.count(), quarantined) {
-        Verdict::Open if op.parking.is_some() => return rounds::follow_votes(core, id),
+        Verdict::Open if op.parking.is_some() => {
+            accounting::note_waiting(now, locks, id, masters.fleet.quorum);
+            return rounds::follow_votes(core, id);
+        }
         Verdict::Open => return Step::Done,
         Verdict::Contended => return follow_refusals(core, id, quarantined),
         Verdict::NoQuorum => return Step::Fail(id, Cause::NoQuorum),
@@ -268,6 +271,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let (may_begin, max_hold) = (op.asked.wait_until.is_none(), op.asked.max_hold);
     if op.is_noted {
         counting::note_acquired(ground, locks, id);
+        accounting::note_acquired(ground, locks, id);
     }
     if core.locks.ops.get(id).parking.is_some() {
         rounds::hold(core, id);
@@ -320,8 +324,11 @@ fn follow_refusals(core: &mut Core, id: Id, quarantined: MasterSet) -> Step {
 /// Parks behind an attempt that others refused; else releases what it may have left, then plans the next one,
 /// asks for the holder, or ends the operation.
 pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
-    if cause == Cause::Contended && rounds::follows(core, id) {
-        return Step::Park(id);
+    if cause == Cause::Contended {
+        accounting::note_refused(core.ground.now, &mut core.locks, id);
+        if rounds::follows(core, id) {
+            return Step::Park(id);
+        }
     }
     rounds::note_holders(core, id);
     let op = core.locks.ops.get(id);
@@ -336,6 +343,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     // A round lasts as long as its masters let it wait.
     let took = if is_parked { limit.min(now - started) } else { now - started };
     let retry_at = pauses::plan_attempt(core, id, cause, took);
+    accounting::leave(now, &mut core.locks, id);
     release::leave_rounds(core, id);
     let op = core.locks.ops.get_mut(id);
     op.take_key(core.locks.claims.get(claim_id));
@@ -358,7 +366,9 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     if retry_at.is_none() {
         turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
     }
-    if known == HoldersKnown::None && ground.config.ask_holder && cause == Cause::Contended {
+    // A round in the queues has reported time and label, and the answer of any other mode the time.
+    let wants_holder = known == HoldersKnown::None || retry_at.is_none() && !is_parked;
+    if wants_holder && ground.config.ask_holder && cause == Cause::Contended {
         denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
     }
     let op = locks.ops.get_mut(id);
@@ -397,18 +407,17 @@ pub(crate) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: In
     Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label }
 }
 
-/// Asks the masters that refused how long the key in the way still lives. For the error of an
-/// acquisition, its first attempt and the last one also ask for the value, which may have a label; these
-/// two, and each that follows one which met readers, for the number of readers.
+/// Asks the masters that refused how long the key in the way still lives, and for its value, which may have a
+/// label. For the error of an acquisition that is no reader's, its first attempt and the last one also ask
+/// for the number of readers, and so does each that follows one which met readers. A reader may be refused
+/// for the sake of a waiter.
 fn ask_holders(fleet: &mut Fleet, locks: &Locks, id: Id, refused: MasterSet, is_last: bool) -> MasterSet {
     let op = locks.ops.get(id);
     let usable = refused.intersection(fleet.usable);
-    if is_last || op.tries.count == 1 {
-        fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
-            command::query::encode_value(out, &op.key)
-        });
-    }
-    if is_last || op.tries.count == 1 || op.tries.reader_count > 0 {
+    fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
+        command::query::encode_value(out, &op.key)
+    });
+    if op.mode.is_queued() && (is_last || op.tries.count == 1 || op.tries.reader_count > 0) {
         fleet.queue(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
             command::shared::encode_reader_count(out, &op.key)
         });
@@ -428,10 +437,15 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
     };
     denied.asked.remove(master);
     let is_last = denied.asked.is_empty();
-    op.tries.holders.push((master, ttl));
+    // A refusal may have reported it.
+    if op.tries.holders.iter().all(|(reporter, _)| *reporter != master) {
+        op.tries.holders.push((master, ttl));
+    }
     if !is_last {
         return Step::Done;
     }
+    accounting::note_holder(ground.now, locks, id);
+    let op = locks.ops.get_mut(id);
     match op.state() {
         OpState::Asking { .. } => return Step::Deny(id),
         OpState::Waiting { .. } => {}

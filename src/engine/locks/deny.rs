@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::slab::Id;
 use crate::engine::core::Core;
 use crate::engine::request::Outcome;
-use crate::engine::waiting::turns;
-use crate::error::{AcquireError, Denial, HeldBy, Report, Round};
+use crate::engine::waiting::{accounting, turns};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Round, Waited};
 use crate::event::Event;
 use crate::lock::{Failure, HolderTtl, Vote};
 
@@ -50,7 +50,8 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
             let resource = core.locks.name_of(&core.ground.config, id);
             let report = Report { round: Round::Acquire, resource, votes };
             let (attempts, took) = (op.tries.count, now - op.asked.submitted);
-            let denial = Denial { attempts, took, holder, held_by, holder_label, report };
+            let waited = Waited::default();
+            let denial = Denial { attempts, took, holder, held_by, holder_label, waited, report };
             AcquireError::Contended(Box::new(denial))
         }
     };
@@ -63,7 +64,8 @@ pub(crate) fn refuse(core: &mut Core, id: Id) {
 }
 
 /// Ends an acquisition that did not get the lock.
-fn end_denied(core: &mut Core, id: Id, error: AcquireError) {
+fn end_denied(core: &mut Core, id: Id, mut error: AcquireError) {
+    accounting::note_denied(&mut core.ground, &mut core.locks, id, &mut error);
     let op = core.locks.ops.get(id);
     if op.has_waited() {
         core.ground.stats.wait_time.record(core.ground.now.saturating_duration_since(op.asked.submitted));

@@ -14,7 +14,7 @@ use crate::engine::masters::wall_clock::WallClock;
 use crate::engine::queries::query::Query;
 use crate::engine::request::Validity;
 use crate::engine::waiting::parking::Parking;
-use crate::error::{AcquireError, Denial, HeldBy, Report};
+use crate::error::{AcquireError, Denial, HeldBy, Report, Waited};
 use crate::lock::command;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::scripts::Script;
@@ -491,7 +491,8 @@ impl Op {
         }
         let (attempts, took) = (self.tries.count, now - self.asked.submitted);
         let (holder_label, report) = (denied.holder_label, denied.report);
-        let denial = Denial { attempts, took, holder, held_by, holder_label, report };
+        let waited = Waited::default();
+        let denial = Denial { attempts, took, holder, held_by, holder_label, waited, report };
         match denied.cause {
             Cause::Contended => AcquireError::Contended(Box::new(denial)),
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),

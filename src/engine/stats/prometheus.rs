@@ -4,12 +4,29 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::{MasterStats, Metric, Stats};
+use crate::engine::stats::contended::ContendedName;
 use crate::engine::stats::histogram::Histogram;
 
 const CLIENT: Metric =
     Metric { name: "redlatch_client_info", help: "The holder label of the client; always 1." };
 const READY: Metric =
     Metric { name: "redlatch_master_ready", help: "Whether the votes of a master count now." };
+const CONTENDED: Metric = Metric {
+    name: "redlatch_lock_contended_total",
+    help: "Acquisitions of the most contended locks that others were in the way of.",
+};
+const CONTENDED_ERROR: Metric = Metric {
+    name: "redlatch_lock_contended_error",
+    help: "By how much the count of such a lock may be too large.",
+};
+const WAITED: Metric =
+    Metric { name: "redlatch_lock_waited_seconds_total", help: "Time that these acquisitions took." };
+const LONGEST_HOLD: Metric = Metric {
+    name: "redlatch_lock_longest_hold_seconds",
+    help: "Longest time for which one of them waited for the same holder.",
+};
+const HOLDER: Metric =
+    Metric { name: "redlatch_lock_holder_info", help: "The last holder in their way; always 1." };
 const QUARANTINED: Metric = Metric {
     name: "redlatch_master_quarantine_seconds_total",
     help: "Time for which the votes of a master did not count because it may have restarted.",
@@ -22,7 +39,8 @@ const ROUND_TRIP: Metric = Metric {
 impl Stats {
     /// Returns the text exposition format of Prometheus, version 0.0.4 (`Content-Type: text/plain;
     /// version=0.0.4`), with times in seconds and the label `master`. Histograms have a bucket for each power
-    /// of two. A client with a [`Stats::holder_label`] shows it as `redlatch_client_info`.
+    /// of two. A client with a [`Stats::holder_label`] shows it as `redlatch_client_info`. The most contended
+    /// locks have the label `lock`, and `redlatch_lock_holder_info` the `holder_label` of the last holder.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut page = Page(String::new());
@@ -42,8 +60,31 @@ impl Stats {
             page.begin(metric, "histogram");
             page.histogram(metric.name, "", times);
         }
+        self.write_contended(&mut page);
         self.write_masters(&mut page);
         page.0
+    }
+
+    fn write_contended(&self, page: &mut Page) {
+        let names: Vec<_> = self.contended_names.iter().map(|it| (it, label("lock", it.name()))).collect();
+        if names.is_empty() {
+            return;
+        }
+        let mut add = |metric: Metric, kind, value: &dyn Fn(&ContendedName) -> Box<dyn fmt::Display>| {
+            page.begin(metric, kind);
+            names.iter().for_each(|(it, lock)| page.sample(metric.name, "", lock, &value(it)));
+        };
+        add(CONTENDED, "counter", &|it| Box::new(it.count));
+        add(CONTENDED_ERROR, "gauge", &|it| Box::new(it.error));
+        add(WAITED, "counter", &|it| Box::new(Seconds(it.waited)));
+        add(LONGEST_HOLD, "gauge", &|it| Box::new(Seconds(it.longest_hold)));
+        let known: Vec<_> = names.iter().filter_map(|(it, lock)| Some((it.holder_label()?, lock))).collect();
+        if !known.is_empty() {
+            page.begin(HOLDER, "gauge");
+        }
+        for (holder, lock) in known {
+            page.sample(HOLDER.name, "", &format!("{lock},{}", label("holder_label", holder)), &1);
+        }
     }
 
     fn write_masters(&self, page: &mut Page) {

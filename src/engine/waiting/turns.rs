@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use super::pauses;
+use super::{accounting, pauses};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
@@ -51,6 +51,7 @@ pub(crate) fn enqueue(
     let op = locks.ops.get_mut(id);
     op.enter(OpState::Queued { turn: Turn::Later });
     (op.tries.has_queued, op.is_noted, op.parks) = (true, true, true);
+    accounting::join(ground.now, locks, id, head);
     tend_queue(ground, fleet, locks, head, Duration::ZERO);
     locks.arm(ground, id);
     Ok(false)
@@ -163,5 +164,6 @@ fn take_turn(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, id: Id) -> S
         return Step::Done;
     }
     ground.stats.retries += u64::from(locks.ops.get(id).tries.count > 0);
+    accounting::leave(ground.now, locks, id);
     Step::Begin(id)
 }

@@ -1,0 +1,286 @@
+//! For whom callers waited, and how long: what guards, refusals and statistics say of it.
+
+use std::time::Duration;
+
+use redlatch::engine::{HolderLabel, OpId, Request, Resource};
+use redlatch::error::Denial;
+use redlatch::{AcquireError, Options, Waited};
+
+use crate::model::{fence_key, queue_key};
+use crate::rig::Rig;
+use crate::{defaults, denied, granted, ms};
+
+const KEY: &[u8] = b"a";
+/// The place of another client at a model master.
+const OTHER_CONN: usize = 1000;
+/// The longest time between two reports: a heartbeat.
+const BEAT: Duration = ms(1000);
+
+/// Another client has the lock, by a value with this label or without one.
+fn hold_by_other(rig: &mut Rig, label: &str) {
+    let value = [b"another-clients-tok!".as_slice(), label.as_bytes()].concat();
+    let until = rig.now + ms(60_000);
+    rig.masters.iter_mut().for_each(|master| master.put(KEY, &value, Some(until)));
+}
+
+/// The other client releases the lock, and the masters serve.
+fn free(rig: &mut Rig) {
+    let now = rig.now;
+    for master in &mut rig.masters {
+        master.carry_out_over(OTHER_CONN, now, &[b"DEL", KEY], &mut Vec::new());
+        let serve = redlatch::internals::SCRIPTS.iter().find(|script| script.name == "serve").expect("one");
+        let words: [&[u8]; 6] = [b"EVAL", serve.text.as_bytes(), b"3", KEY, &queue_key(KEY), &fence_key(KEY)];
+        master.carry_out_over(OTHER_CONN, now, &words, &mut Vec::new());
+    }
+    rig.pump();
+}
+
+/// Options of each mode and waiting policy.
+fn kinds() -> [(&'static str, Options); 4] {
+    let options = Options::new().ttl(ms(10_000));
+    [("plain", options), ("fenced", options.fenced()), ("shared", options.shared()), ("fair", options.fair())]
+}
+
+#[track_caller]
+fn contended(rig: &mut Rig) -> Denial {
+    match denied(rig) {
+        AcquireError::Contended(denial) => *denial,
+        other => panic!("{other}"),
+    }
+}
+
+/// Labels and times of a wait, in the order of the labels.
+fn holders(waited: &Waited) -> Vec<(&str, Duration)> {
+    let mut all: Vec<_> =
+        waited.holders.iter().map(|it| (it.label.as_deref().unwrap_or("unknown"), it.time)).collect();
+    all.sort_unstable();
+    all
+}
+
+#[track_caller]
+fn assert_near(time: Duration, expected: Duration, error: Duration, what: &str) {
+    let is_near = time <= expected + error && time + error >= expected;
+    assert!(is_near, "{what}: {time:?} instead of {expected:?}");
+}
+
+/// The wait of a lock that the first attempt got.
+fn no_wait() -> Waited {
+    let mut waited = Waited::default();
+    waited.attempts = 1;
+    waited
+}
+
+fn acquire_labelled(rig: &mut Rig, label: &str, options: Options) -> OpId {
+    let resource = Resource::new("a").expect("a name");
+    let label = Some(HolderLabel::new(label).expect("a valid label"));
+    let lock = rig.engine.submit(rig.now, Request::Acquire { resource, options, label }).expect("room");
+    rig.pump();
+    lock
+}
+
+#[test]
+fn a_refusal_names_the_holder_in_each_mode() {
+    for (kind, options) in kinds() {
+        for wait in [Duration::ZERO, ms(5500)] {
+            let mut rig = Rig::new(3, defaults);
+            hold_by_other(&mut rig, "\tworker");
+            rig.acquire_with("a", options.wait(wait));
+            rig.run_for(ms(6000));
+            let denial = contended(&mut rig);
+            assert_eq!(denial.holder_label.as_deref(), Some("worker"), "{kind} {wait:?}");
+            let Waited { total, attempts, ref holders, .. } = denial.waited;
+            assert_eq!((total, attempts), (denial.took, denial.attempts), "{kind}");
+            assert_eq!(holders.len(), 1, "{kind} {wait:?}");
+            assert_eq!(
+                (holders[0].label.as_deref(), holders[0].time),
+                (Some("worker"), wait),
+                "{kind}: it was there all the time"
+            );
+            assert_eq!(denial.waited.queued, wait, "{kind}: in the masters' queues");
+            let text = denial.to_string();
+            assert_eq!(text.contains("in 5.5s, behind worker (5.5s): "), !wait.is_zero(), "{text}");
+            assert!(format!("{denial:#}").starts_with(text.split(": ").next().expect("a part")));
+        }
+    }
+}
+
+#[test]
+fn a_refusal_asks_for_no_label_unless_it_may() {
+    for (kind, options) in kinds() {
+        let mut rig = Rig::new(3, |builder| builder.ask_holder(false));
+        hold_by_other(&mut rig, "\tworker");
+        rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+        rig.acquire_with("a", options.wait(Duration::ZERO));
+        let denial = contended(&mut rig);
+        let is_named = kind == "fair";
+        assert_eq!(denial.holder_label.is_some(), is_named, "{kind}: the queue names it");
+        assert_eq!(denial.waited.holders.len(), usize::from(is_named), "{kind}");
+        assert!(!rig.masters[0].take_log().contains(&"GETRANGE".to_owned()), "{kind}");
+    }
+}
+
+#[test]
+fn a_wait_is_split_between_successive_holders() {
+    for (kind, options) in kinds() {
+        let mut rig = Rig::new(3, defaults);
+        hold_by_other(&mut rig, "\tweb-3");
+        let lock = rig.acquire_with("a", options.wait(ms(60_000)));
+        rig.run_for(ms(3500));
+        hold_by_other(&mut rig, "\tweb-7");
+        rig.run_for(ms(4500));
+        assert!(rig.outcome().is_none(), "{kind}");
+        free(&mut rig);
+        let grant = granted(&mut rig);
+        let waited = rig.engine.waited(lock).expect("it is held");
+        assert_eq!((waited.total, waited.queued, waited.attempts), (ms(8000), ms(8000), grant.attempts));
+        assert!(waited.rounds >= 8, "{kind}: {waited:?}");
+        let [(first, first_time), (second, second_time)] = *holders(&waited) else { panic!("{waited:?}") };
+        assert_eq!((first, second), ("web-3", "web-7"), "{kind}");
+        assert_near(first_time, ms(3500), BEAT, kind);
+        assert_near(second_time, ms(4500), BEAT, kind);
+        assert_eq!(first_time + second_time, waited.total, "{kind}: nothing is counted twice");
+        // It stays as it was at the grant.
+        rig.run_for(ms(1000));
+        assert_eq!(rig.engine.waited(lock), Some(waited), "{kind}");
+        rig.release(lock, false);
+        assert_eq!(rig.engine.waited(lock), None, "{kind}");
+    }
+}
+
+#[test]
+fn a_client_that_polls_learns_the_holders_too() {
+    let polling =
+        |builder: redlatch::ConfigBuilder| builder.wake_waiters(false).retry_delay(ms(100)..=ms(200));
+    let mut rig = Rig::new(3, polling);
+    hold_by_other(&mut rig, "\tweb-3");
+    let lock = rig.acquire("a", 10_000, 60_000);
+    rig.run_for(ms(2000));
+    hold_by_other(&mut rig, "\tweb-7");
+    rig.run_for(ms(2000));
+    free(&mut rig);
+    rig.run_for(ms(1000));
+    granted(&mut rig);
+    let waited = rig.engine.waited(lock).expect("it is held");
+    let [(first, first_time), (second, second_time)] = *holders(&waited) else { panic!("{waited:?}") };
+    assert_eq!((first, second, waited.queued, waited.rounds), ("web-3", "web-7", ms(0), 0));
+    assert_near(first_time, ms(2000), ms(400), "web-3");
+    assert_near(second_time, waited.total - first_time, ms(1), "web-7");
+}
+
+#[test]
+fn a_queue_of_this_client_knows_each_holder() {
+    let mut rig = Rig::new(3, defaults);
+    let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
+    let mut locks: Vec<_> = Vec::new();
+    for label in ["job 1", "job 2", "job 3", "job 4"] {
+        locks.push(acquire_labelled(&mut rig, label, options));
+        rig.run_for(ms(10));
+    }
+    let at_once = rig.engine.waited(locks[0]).expect("it is held");
+    assert_eq!(at_once, no_wait(), "the first attempt got it");
+    for lock in &locks[..3] {
+        granted(&mut rig);
+        rig.run_for(ms(100));
+        rig.release(*lock, false);
+    }
+    granted(&mut rig);
+    let waited = rig.engine.waited(locks[3]).expect("it is held");
+    // The first one had the lock for 140 ms, of which this one saw 110.
+    assert_eq!(holders(&waited), [("job 1", ms(110)), ("job 2", ms(100)), ("job 3", ms(100))]);
+    assert_eq!((waited.total, waited.queued, waited.rounds), (ms(310), ms(310), 0));
+    assert_eq!(waited.to_string(), "310ms, behind job 1 (110ms), job 2 (100ms), job 3 (100ms)");
+    let names: Vec<_> = rig.engine.stats(rig.now).contended_names.iter().cloned().collect();
+    assert_eq!((names.len(), names[0].name(), names[0].count), (1, "a", 3), "the first was not contended");
+    assert_eq!((names[0].waited, names[0].longest_hold), (ms(130 + 220 + 310), ms(130)));
+    assert_eq!(names[0].holder_label(), Some("job 3"));
+}
+
+#[test]
+fn a_wait_that_ends_in_the_queue_says_for_whom() {
+    let mut rig = Rig::new(3, defaults);
+    acquire_labelled(&mut rig, "job 1", Options::new().ttl(ms(10_000)).wait(ms(1000)));
+    granted(&mut rig);
+    rig.acquire("a", 10_000, 300);
+    rig.run_for(ms(300));
+    let own = contended(&mut rig);
+    assert_eq!((own.attempts, own.holder_label.as_deref()), (0, Some("job 1")));
+    assert_eq!((holders(&own.waited), own.waited.queued), (vec![("job 1", ms(300))], ms(300)));
+    // The head of the queue learns it from the masters, for the one behind it, too.
+    let mut rig = Rig::new(3, defaults);
+    hold_by_other(&mut rig, "\tworker");
+    rig.acquire("a", 10_000, 60_000);
+    rig.run_for(ms(100));
+    rig.acquire("a", 10_000, 300);
+    rig.run_for(ms(300));
+    assert_eq!(holders(&contended(&mut rig).waited), [("worker", ms(300))]);
+}
+
+#[test]
+fn a_holder_without_a_label_is_unknown() {
+    for (kind, options) in kinds() {
+        let mut rig = Rig::new(3, defaults);
+        hold_by_other(&mut rig, "");
+        rig.acquire_with("a", options.wait(ms(3000)));
+        rig.run_for(ms(3000));
+        let denial = contended(&mut rig);
+        assert_eq!((denial.holder_label, denial.waited.holders.len()), (None, 1), "{kind}");
+        assert_eq!(denial.waited.holders[0].label, None, "{kind}");
+        assert!(denial.report.resource == "a" && denial.waited.to_string().contains("behind unknown (3s)"));
+    }
+}
+
+#[test]
+fn an_outage_is_no_holder() {
+    let mut rig = Rig::new(3, defaults);
+    (0..2).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
+    let lock = rig.acquire("a", 10_000, 60_000);
+    rig.run_for(ms(500));
+    rig.masters.iter_mut().for_each(|master| master.errors.clear());
+    rig.run_for(ms(5000));
+    granted(&mut rig);
+    let waited = rig.engine.waited(lock).expect("it is held");
+    assert_eq!((waited.holders.len(), waited.queued, waited.rounds), (0, ms(0), 0));
+    assert!(waited.total >= ms(400) && waited.attempts > 1, "{waited:?}");
+    assert!(rig.engine.stats(rig.now).contended_names.is_empty(), "nobody was in the way");
+}
+
+#[test]
+fn an_earlier_wait_is_not_that_of_the_next_lock() {
+    let mut rig = Rig::new(3, defaults);
+    hold_by_other(&mut rig, "\tworker");
+    let lock = rig.acquire("a", 10_000, 60_000);
+    rig.run_for(ms(3000));
+    free(&mut rig);
+    granted(&mut rig);
+    rig.release(lock, false);
+    rig.run_for(ms(3_600_000));
+    // In the same slot, of the same name.
+    let next = rig.acquire("a", 10_000, 60_000);
+    granted(&mut rig);
+    assert_eq!(rig.engine.waited(next), Some(no_wait()));
+    rig.release(next, false);
+    // Nobody followed the holder meanwhile: the hour is nobody's.
+    hold_by_other(&mut rig, "\tworker");
+    rig.acquire("a", 10_000, 2000);
+    rig.run_for(ms(2000));
+    assert_eq!(holders(&contended(&mut rig).waited), [("worker", ms(2000))]);
+}
+
+#[test]
+fn names_are_kept_unless_they_are_private() {
+    for is_kept in [true, false] {
+        let mut rig = Rig::new(3, |builder| builder.contended_names(is_kept));
+        hold_by_other(&mut rig, "\tworker \"7\"");
+        for kind in kinds() {
+            rig.acquire_with("a", kind.1.wait(Duration::ZERO));
+            contended(&mut rig);
+        }
+        let stats = rig.engine.stats(rig.now);
+        assert_eq!(stats.contended_names.is_empty(), !is_kept);
+        let page = stats.to_prometheus();
+        assert_eq!(page.contains("\nredlatch_lock_contended_total{lock=\"a\"} 4\n"), is_kept, "{page}");
+        let holder = "\nredlatch_lock_holder_info{lock=\"a\",holder_label=\"worker \\\"7\\\"\"} 1\n";
+        assert_eq!(page.contains(holder), is_kept, "{page}");
+        assert_eq!(page.contains("redlatch_lock_"), is_kept, "{page}");
+    }
+}
