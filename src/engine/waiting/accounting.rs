@@ -41,7 +41,7 @@ pub(crate) fn note_refused(now: Instant, locks: &mut Locks, id: Id) {
     locks.accounts.of(id).0.is_contended = true;
     // One that stays in no queue has its only report by now.
     let op = locks.ops.get(id);
-    if let (Some(parking), None) = (&op.parking, op.asked.wait_until) {
+    if let (Some(parking), None) = (op.parking.as_ref(), op.asked.wait_until) {
         let label = parking.holder_label.clone();
         see(now, locks, id, label);
     }
