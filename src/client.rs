@@ -15,6 +15,11 @@ mod set;
 pub mod set_acquisition;
 mod shared;
 mod sleeper;
+#[cfg(feature = "tracing")]
+mod trace;
+#[cfg(not(feature = "tracing"))]
+#[path = "client/no_trace.rs"]
+mod trace;
 mod work;
 
 pub use election::{Candidate, Leadership};

@@ -41,6 +41,7 @@ struct Cli {
 #[derive(clap::Subcommand)]
 enum Command {
     Run(run::Args),
+    Elect(run::elect::Args),
     Bench(bench::Args),
     Inspect(inspect::InspectArgs),
     Unlock(inspect::UnlockArgs),
@@ -54,6 +55,7 @@ const EXAMPLES: &str = "\
 Examples:
   export REDLATCH_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
+  redlatch elect scheduler -- ./scheduler                    one leader at a time, and another one when it ends
   redlatch bench --time 5s                                   how fast these masters grant and release locks
   redlatch inspect nightly-report                            who holds it, and for how long
   redlatch ls 'orders:*'                                     which locks there are
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
 fn execute() -> u8 {
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(&args),
+        Ok(Cli { command: Command::Elect(args) }) => run::elect::execute(&args),
         Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
         Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
@@ -118,10 +121,11 @@ fn refuse(error: &clap::Error) -> Result<u8, Exit> {
     }
 }
 
-/// Whether it is `redlatch run NAME COMMAND`, without the `--` in front of the command.
+/// Whether it is `redlatch run NAME COMMAND`, or `elect`, without the `--` in front of the command.
 fn is_command_without_dashes(error: &clap::Error) -> bool {
     let mut words = std::env::args_os().skip(1);
-    let is_run = words.next().is_some_and(|word| word == "run") && !words.any(|word| word == "--");
+    let is_run =
+        words.next().is_some_and(|word| word == "run" || word == "elect") && !words.any(|word| word == "--");
     let unknown = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(word)) => word.as_str(),
         _ => "-",
@@ -137,7 +141,7 @@ mod tests {
     #[test]
     fn each_shared_setting_is_an_option_of_each_subcommand() {
         use redlatch::internals::env;
-        for subcommand in ["run", "bench", "inspect", "unlock", "doctor"] {
+        for subcommand in ["run", "elect", "bench", "inspect", "unlock", "doctor"] {
             let program = Cli::command();
             let command = program.find_subcommand(subcommand).expect("a subcommand");
             for variable in env::variables().filter(|variable| *variable != env::QUARANTINE) {

@@ -71,6 +71,7 @@ messages! {
     Staying { lock: &'a str, left: Duration } => ("{lock} is held for another {}, its --at-least time", Rounded(left));
     LeastTimeCut { lock: &'a str, left: Duration } => (
         "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left));
+    LockLost => ("the lock was lost");
     LostInStay { lock: &'a str } => ("{lock} was lost before its --at-least time");
     Kept { lock: &'a str } => ("{lock} stays held until its --at-least time is over");
     RestUnconfirmed { lock: &'a str, left: Duration } => (
@@ -89,6 +90,11 @@ messages! {
     UnlockUnconfirmed { lock: &'a str } => (
         "{lock} may exclude others until its TTL ends. Retry when more masters answer. A key of another type \
          stays until its owner deletes it");
+    // ---- elections ----
+    Campaigning { lock: &'a str } => ("campaigning for {lock}");
+    Leading { lock: &'a str, term: Text<'a> } => ("leading by {lock}, term {term}");
+    NotLeading { lock: &'a str, why: Text<'a>, pause: Duration } => (
+        "not leading by {lock}: {why}; campaigning again in {}", Rounded(pause));
     // ---- drill and list ----
     DrillRuns => (
         "another drill runs on these masters with this prefix; wait for its end, or give another --prefix");
@@ -223,6 +229,10 @@ mod tests {
             EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
             OverBeforeStart { .. } => OverBeforeStart { lock }, "lock \"orders:42\" ended before the command could start; give a longer --ttl";
             CannotRun { .. } => CannotRun { program: &"job", error: &"No such file or directory" }, "cannot run job: No such file";
+            LockLost => LockLost, "the lock was lost";
+            Campaigning { .. } => Campaigning { lock }, "campaigning for lock \"orders:42\"";
+            Leading { .. } => Leading { lock, term: &7 }, "leading by lock \"orders:42\", term 7";
+            NotLeading { .. } => NotLeading { lock, why: &CommandEnded { code: 1 }, pause: LONG }, "the command ended with code 1; campaigning again in 4.4s";
             CommandEnded { .. } => CommandEnded { code: 1 }, "the command ended with code 1";
             Term { .. } => Term { grace: LONG, why }, "TERM to the command now, KILL in 4.4s: lock \"orders:42\"";
             KillAfterGrace { .. } => KillAfterGrace { lock, left: Duration::ZERO }, "lock \"orders:42\" is no longer valid";

@@ -11,6 +11,7 @@
 
 mod acquire;
 mod descendants;
+pub(crate) mod elect;
 mod job;
 mod least;
 mod locks;

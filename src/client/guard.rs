@@ -13,6 +13,7 @@ use super::handle::Client;
 use super::pending::{Ask, Pending, submit_all};
 use super::shared::background::note_drop;
 use super::shared::{Inner, Shared, Stopped};
+use super::trace::{HoldEnd, HoldSpan};
 use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError, Waited};
@@ -44,6 +45,7 @@ pub struct Guard {
     is_armed: bool,
     /// Wakers of its loss listeners; dropped with the guard, for that may run anybody's code.
     loss_wakers: Vec<Waker>,
+    pub(super) hold: HoldSpan,
 }
 
 /// The name of a lock that a guard has.
@@ -84,6 +86,7 @@ impl Guard {
             resource,
             is_armed: true,
             loss_wakers: Vec::new(),
+            hold: HoldSpan::new(grant),
         }
     }
 
@@ -214,7 +217,7 @@ impl Guard {
         let client = self.client.clone();
         let left = client.shared().with(|inner| {
             inner.driver.engine.leave(clock::now(), self.lock)?;
-            self.disarm(inner);
+            self.disarm(inner, HoldEnd::Left);
             inner.deliver();
             Ok(())
         });
@@ -253,9 +256,16 @@ impl Guard {
         self.lock
     }
 
+    fn note_end(&mut self, end: HoldEnd) {
+        if let Some(now) = self.hold.ends_at() {
+            self.hold.end(end, now, self.deadline_at(now));
+        }
+    }
+
     /// The lock is being released: nothing is left for the drop to do, and nobody is notified of its loss.
-    pub(super) fn disarm(&mut self, inner: &mut Inner) {
+    pub(super) fn disarm(&mut self, inner: &mut Inner, end: HoldEnd) {
         self.is_armed = false;
+        self.note_end(end);
         inner.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
         self.loss_wakers = inner.completions.end_loss_listeners(self.lock);
     }
@@ -266,6 +276,7 @@ impl Drop for Guard {
         if !self.is_armed || mutant!(DropForgets) {
             return;
         }
+        self.note_end(HoldEnd::Dropped);
         let name = std::mem::replace(&mut self.resource, HeldName::NONE);
         let released = self.client.shared().with(|inner| inner.release_dropped(self.lock, name));
         drop(released);
@@ -523,7 +534,7 @@ impl Ask for Guard {
     }
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ReleaseError> {
-        self.disarm(inner);
+        self.disarm(inner, HoldEnd::Released);
         if !inner.driver.engine.has(self.lock) {
             return Err(ReleaseError::NotHeld);
         }
@@ -560,13 +571,13 @@ impl Ask for LeaveCall {
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), LeaveError> {
         let lock = self.guard.lock();
         if !inner.driver.engine.has(lock) {
-            self.guard.disarm(inner);
+            self.guard.disarm(inner, HoldEnd::Left);
             return Err(LeaveError::NotHeld);
         }
         let submitted = inner.submit(Request::LeaveFor { lock, rest: self.rest });
         // After an error the guard still has it, and its drop releases it.
         if inner.driver.engine.valid_until(lock).is_none() {
-            self.guard.disarm(inner);
+            self.guard.disarm(inner, HoldEnd::Left);
         }
         Ok((submitted.map_err(|_| LeaveError::NotHeld)?, ()))
     }

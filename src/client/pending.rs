@@ -70,6 +70,10 @@ impl<A: Ask> Pending<A> {
         Self { ask, state: PendingState::Idle }
     }
 
+    pub(super) const fn ask(&self) -> &A {
+        &self.ask
+    }
+
     /// Submits without waiting; the caller sees to it that the request is written.
     pub(super) fn submit(&mut self, inner: &mut Inner) {
         self.state = match self.ask.submit(inner) {

@@ -18,7 +18,7 @@ use super::guard::{self, ExtendCall, Guard, LockEnd, Release};
 use super::handle::Client;
 use super::holds::Holds;
 use super::pending::{How, Pending};
-use super::request::LockRequest;
+use super::request::{Acquire, LockRequest};
 use super::shared::{Shared, Stopped};
 use super::sleeper::Sleeper;
 use crate::clock;
@@ -82,7 +82,7 @@ type OwnerHolds = Holds<UnderWay, Guard>;
 struct UnderWay {
     attempts: Arc<Attempts>,
     /// The attempt under way; `None` while somebody polls it, or a thread waits with it.
-    pending: Option<Pending<LockRequest<'static>>>,
+    pending: Option<Acquire<'static>>,
 }
 
 impl LockRequest<'_> {
@@ -385,7 +385,7 @@ impl Owner {
         caller: &mut Caller,
         waker: &Waker,
         is_thread: bool,
-    ) -> (Arc<Attempts>, Option<Pending<LockRequest<'static>>>) {
+    ) -> (Arc<Attempts>, Option<Acquire<'static>>) {
         let wait_until = caller.wait_until(&self.request);
         if !matches!(state, OwnerHolds::Acquiring { .. }) {
             let attempts = Arc::<Attempts>::default();
@@ -408,7 +408,7 @@ impl Owner {
     fn ask(&self, state: &mut OwnerHolds) {
         if let OwnerHolds::Acquiring { attempt, until, .. } = state {
             let wait = until.saturating_duration_since(clock::now());
-            attempt.pending = Some(Pending::new(self.request.clone().wait(wait)));
+            attempt.pending = Some(self.request.clone().wait(wait).acquire_async());
         }
     }
 
@@ -425,7 +425,7 @@ impl Owner {
         }
     }
 
-    fn put_back(&self, its: Pending<LockRequest<'static>>) {
+    fn put_back(&self, its: Acquire<'static>) {
         if let Ok(mut state) = self.state()
             && let OwnerHolds::Acquiring { attempt, .. } = &mut *state
         {

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use super::completions::OutcomeKind;
 use super::guard::{Guard, HeldName};
 use super::handle::Client;
-use super::pending::{Ask, Pending, submit_all};
+use super::pending::{Ask, How, Pending, submit_all};
 use super::shared::{Inner, Shared, Stopped};
+use super::trace::AcquireSpan;
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
@@ -65,7 +66,8 @@ impl Client {
     /// ```
     pub fn acquire_all<'a>(&self, requests: impl IntoIterator<Item = LockRequest<'a>>) -> Vec<Acquire<'a>> {
         let mut batch: Vec<_> = requests.into_iter().map(LockRequest::acquire_async).collect();
-        submit_all(self.shared(), batch.iter_mut().map(|it| &mut it.0));
+        batch.iter_mut().for_each(Acquire::open_span);
+        submit_all(self.shared(), batch.iter_mut().map(|it| &mut it.pending));
         batch
     }
 
@@ -131,12 +133,12 @@ impl<'a> LockRequest<'a> {
     /// # Errors
     /// [`AcquireError`]. A lock that was acquired in part is released.
     pub fn acquire(self) -> Result<Guard, AcquireError> {
-        Pending::new(self).wait()
+        self.acquire_async().block()
     }
 
     /// Returns the future of [`LockRequest::acquire`], for tasks; [`Acquire`] says what dropping it does.
     pub const fn acquire_async(self) -> Acquire<'a> {
-        Acquire(Pending::new(self))
+        Acquire { pending: Pending::new(self), span: AcquireSpan::NEW }
     }
 }
 
@@ -149,7 +151,10 @@ impl<'a> LockRequest<'a> {
 /// lost.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-pub struct Acquire<'a>(pub(super) Pending<LockRequest<'a>>);
+pub struct Acquire<'a> {
+    pending: Pending<LockRequest<'a>>,
+    span: AcquireSpan,
+}
 
 impl Acquire<'_> {
     /// Blocks this thread: for the request's wait, and up to 200 ms more after an idle time. Without a wait
@@ -158,7 +163,29 @@ impl Acquire<'_> {
     /// # Errors
     /// As [`LockRequest::acquire`].
     pub fn block(mut self) -> Result<Guard, AcquireError> {
-        self.0.wait()
+        match self.resolve(How::Thread) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a thread waits until it is over"),
+        }
+    }
+
+    /// Waits for it on this thread, or polls it for a task.
+    pub(super) fn resolve(&mut self, how: How<'_>) -> Poll<Result<Guard, AcquireError>> {
+        self.open_span();
+        let Self { pending, span } = self;
+        let mut result = span.within(|| pending.resolve(how));
+        let LockRequest { resource, options, .. } = pending.ask();
+        match &mut result {
+            Poll::Ready(Ok(guard)) => span.granted(resource.as_bytes(), options.mode, &mut guard.hold),
+            Poll::Ready(Err(error)) => span.failed(error),
+            Poll::Pending => {}
+        }
+        result
+    }
+
+    fn open_span(&mut self) {
+        let LockRequest { resource, options, .. } = self.pending.ask();
+        self.span.open(resource.as_bytes(), options.mode);
     }
 }
 
@@ -166,7 +193,7 @@ impl Future for Acquire<'_> {
     type Output = Result<Guard, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
+        self.resolve(How::Task(context.waker()))
     }
 }
 

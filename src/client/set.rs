@@ -230,7 +230,7 @@ fn settle(
 ) -> Option<SetStep<Guard>> {
     let mut step = None;
     asking.retain_mut(|(place, acquire)| {
-        let Poll::Ready(result) = acquire.0.resolve(how) else { return true };
+        let Poll::Ready(result) = acquire.resolve(how) else { return true };
         let mut back = Vec::new();
         step = acquisition.answer(clock::now(), *place, result, &mut back, Guard::remaining);
         GuardSet::new(back).give_up();

@@ -184,7 +184,7 @@ fn manual_pages_name_each_option() {
     expect(
         &finish(redlatch(&[]).args(["generate", "man", "sprint"])),
         64,
-        &["no such page; give run, bench"],
+        &["no such page; give run, elect, bench"],
     );
 }
 

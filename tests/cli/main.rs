@@ -11,6 +11,7 @@ mod certificates;
 mod descendant_tests;
 mod doctor_tests;
 mod drill_tests;
+mod elect_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod habits_tests;

@@ -35,4 +35,6 @@ mod scarce_tests;
 mod set_tests;
 mod stopping_tests;
 mod stress_tests;
+#[cfg(feature = "tracing")]
+mod trace_tests;
 mod waiting_tests;

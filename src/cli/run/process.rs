@@ -146,7 +146,9 @@ impl Process {
             };
         }
         // There are some if a script started them and then became this program.
+        // Others were left by a command before, and nobody else reaps those that have ended.
         let strangers = descendants::list(&HashSet::new()).unwrap_or_default();
+        strangers.iter().filter(|it| it.is_zombie()).for_each(reap_adopted);
         let strangers: Arc<HashSet<_>> = Arc::new(strangers.into_iter().map(|it| it.id).collect());
         let search = Search::start(strangers.clone())?;
         descendants::adopt();
@@ -307,8 +309,8 @@ impl Process {
         let mut found = self.search.take()?;
         if let Some(found) = &mut found {
             found.retain(|it| {
-                if it.is_zombie() && it.is_child() && it.id.pid != self.pid {
-                    let _ = waitpid(Some(it.id.pid), WaitOptions::NOHANG);
+                if it.is_zombie() && it.id.pid != self.pid {
+                    reap_adopted(it);
                 }
                 !it.is_zombie()
             });
@@ -379,6 +381,13 @@ impl Drop for Process {
         if self.code.is_none() {
             self.kill();
         }
+    }
+}
+
+/// Reaps a process that has ended, if this program is its parent by now.
+fn reap_adopted(it: &Descendant) {
+    if it.is_child() {
+        let _ = waitpid(Some(it.id.pid), WaitOptions::NOHANG);
     }
 }
 

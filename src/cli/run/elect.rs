@@ -1,0 +1,131 @@
+//! `redlatch elect`: `run` in a loop, for a leader.
+//!
+//! ```text
+//!   campaign ──► lead: the command runs ──► its end, or the loss of the lock ──► pause ──► campaign
+//!                     a signal ends each of these, and the program
+//! ```
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use redlatch::engine::Resource;
+
+use super::acquire::{FOREVER, acquire};
+use super::hold;
+use super::job::Job;
+use super::session::{Session, TURN_LIMIT, Voice};
+use super::supervisor::End;
+use crate::exit::{Exit, code};
+use crate::message::Message;
+use crate::options::MasterOptions;
+use crate::output::say;
+
+/// The pause after a command that ended soon: at first, and at most. It doubles from one to the next.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// A command that ran for so long did not end soon: the next pause is the shortest one.
+const SOON: Duration = PAUSE_MAX;
+
+/// Run a command as the leader, one at a time over all machines, again and again.
+///
+/// Campaigns for the lock without an end, runs the command while it is held, and keeps extending it. When the
+/// command has ended, or the lock is lost, which ends the command, it pauses and campaigns again. TERM or INT
+/// ends the command, releases the lock and ends redlatch.
+#[derive(clap::Args)]
+#[command(after_help = "See `redlatch elect --help` for exit codes, signals and examples.", after_long_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    job: Job,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  It ends by a signal or an error, never by the command's own end. After TERM, INT, HUP or QUIT the code is the
+  command's own; 128+N if signal N ended the command, or came while no command ran. Others:
+   64  bad usage: the message says what is wrong
+   70  the operating system refused something
+   76  the lock was lost while the command ended by the signal
+  126  the command cannot be executed
+  127  the command was not found
+  Lost locks, other holders and unreachable masters do not end it. For one run see `redlatch run`.
+
+Environment of the command:
+  As of `redlatch run --fenced`. REDLATCH_FENCING_TOKEN is the term: it is larger than that of each leader before.
+  Give it to the storage, which refuses an older one. Candidates of the library (Client::lead) take part, too.
+
+Pause:
+  1s after the command's end, so that another candidate leads meanwhile if there is one. It doubles with each command
+  that ends within 30s, up to 30s.
+
+Loss, processes, signals, terminal:
+  As of `redlatch run`; its --help says more. A leader ends at --max-hold, too: raise it for one that must not.
+  A signal that asks redlatch to end goes on to the command's group, and the command may take its time for its end.
+  HUP is such a signal: send it to the command itself if it reloads by it.
+
+Examples:
+  redlatch elect -m redis://a,redis://b,redis://c scheduler -- ./scheduler
+  redlatch elect --ttl 5s scheduler -- sh -c 'exec ./scheduler --term $REDLATCH_FENCING_TOKEN'";
+
+/// Runs the subcommand; the result is the program's exit code.
+pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
+    let Args { job, masters } = args;
+    let name = Resource::new(job.resource.as_bytes())?;
+    let mut session = job.open(masters, &[name], job.options().fenced())?;
+    let ended = session.wait_if_strict().and_then(|()| lead_again(&mut session, job, name));
+    session.close();
+    ended.and_then(End::exit_code)
+}
+
+/// Leads until a signal asks for the end, or an error makes it. Returns the end of the last command.
+fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<End, Exit> {
+    let mut pause = PAUSE_MIN;
+    loop {
+        announce(session, Message::Campaigning { lock: &session.label });
+        let won = acquire(session, &[name], Some(FOREVER));
+        let began = Instant::now();
+        let led = won.and_then(|held| {
+            let term = held[0].1.fencing_token.expect("the lock is fenced");
+            announce(session, Message::Leading { lock: &session.label, term: &term });
+            hold(session, job, None, &[name], &held)
+        });
+        let why = match led {
+            Ok(end) if end.is_signalled => return Ok(end),
+            Ok(End { is_lost: true, .. }) => Message::LockLost.to_string(),
+            Ok(End { code, .. }) => Message::CommandEnded { code: code? }.to_string(),
+            Err(Exit { code: code::CONTENDED | code::NO_QUORUM | code::LOST, why }) => why,
+            Err(exit) => return Err(exit),
+        };
+        if began.elapsed() >= SOON {
+            pause = PAUSE_MIN;
+        }
+        announce(session, Message::NotLeading { lock: &session.label, why: &why, pause });
+        rest(session, pause)?;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Pauses. A signal ends the pause and the program.
+fn rest(session: &mut Session, pause: Duration) -> Result<(), Exit> {
+    let until = Instant::now() + pause;
+    loop {
+        if let Some(exit) = session.interrupted() {
+            return Err(exit);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        session.redlock.turn(TURN_LIMIT.min(left))?;
+    }
+}
+
+/// Says who leads, unless nothing but errors is wanted.
+fn announce(session: &Session, what: Message<'_>) {
+    if session.voice != Voice::Quiet {
+        say(what);
+    }
+}

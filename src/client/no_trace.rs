@@ -1,0 +1,46 @@
+//! No spans: the crate is built without the feature `tracing`. `trace.rs` says what each does with it.
+
+use std::time::Instant;
+
+use crate::engine::Grant;
+use crate::error::AcquireError;
+use crate::options::Mode;
+
+#[derive(Debug)]
+pub(super) struct AcquireSpan;
+
+#[derive(Debug)]
+pub(super) struct HoldSpan;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum HoldEnd {
+    Released,
+    Left,
+    Dropped,
+}
+
+impl AcquireSpan {
+    pub(super) const NEW: Self = Self;
+
+    pub(super) const fn open(&mut self, _: &[u8], _: Mode) {}
+
+    #[inline]
+    pub(super) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
+        call()
+    }
+
+    pub(super) const fn granted(&mut self, _: &[u8], _: Mode, _: &mut HoldSpan) {}
+    pub(super) const fn failed(&mut self, _: &AcquireError) {}
+}
+
+impl HoldSpan {
+    pub(super) const fn new(_: &Grant) -> Self {
+        Self
+    }
+
+    pub(super) const fn ends_at(&self) -> Option<Instant> {
+        None
+    }
+
+    pub(super) const fn end(&mut self, _: HoldEnd, _: Instant, _: Instant) {}
+}

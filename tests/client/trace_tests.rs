@@ -1,0 +1,291 @@
+//! Spans of the feature `tracing`: those of an acquisition and of a held lock, in the caller's context.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{AcquireError, Cancel, Client, Guard};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Dispatch, Event, Metadata, Span, Subscriber, dispatcher, info_span};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, within};
+
+/// One span, as the subscriber saw it.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    name: &'static str,
+    /// Its parent's index.
+    parent: Option<usize>,
+    fields: BTreeMap<&'static str, String>,
+    entered: usize,
+    handles: usize,
+}
+
+impl Seen {
+    const fn is_closed(&self) -> bool {
+        self.handles == 0
+    }
+
+    fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+}
+
+/// A subscriber that notes spans. Its ids are indices plus one.
+#[derive(Clone, Default)]
+struct Notes {
+    spans: Arc<Mutex<Vec<Seen>>>,
+    /// A client that each call of the subscriber asks for something: its mutex must be free.
+    asked: Arc<OnceLock<Client>>,
+}
+
+thread_local! {
+    /// The spans that this thread is in.
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Notes {
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Seen>) -> T) -> T {
+        if let Some(client) = self.asked.get() {
+            client.stats();
+        }
+        change(&mut self.spans.lock().expect("no panic"))
+    }
+
+    fn change_one<T>(&self, id: &Id, change: impl FnOnce(&mut Seen) -> T) -> T {
+        self.change(|spans| change(&mut spans[index(id)]))
+    }
+
+    fn spans(&self) -> Vec<Seen> {
+        self.spans.lock().expect("no panic").clone()
+    }
+
+    /// Those of this name.
+    fn named(&self, name: &str) -> Vec<Seen> {
+        self.spans().into_iter().filter(|span| span.name == name).collect()
+    }
+
+    /// The outcome of the span of this name that was opened last.
+    fn last_outcome(&self, name: &str) -> String {
+        let spans = self.named(name);
+        let last = spans.last().expect("there is one");
+        assert!(last.is_closed(), "{last:?}");
+        last.field("outcome").to_owned()
+    }
+}
+
+fn index(id: &Id) -> usize {
+    usize::try_from(id.into_u64()).expect("an index") - 1
+}
+
+struct Fields<'a>(&'a mut Seen);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.fields.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.fields.insert(field.name(), value.to_owned());
+    }
+}
+
+impl Subscriber for Notes {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_span() && (metadata.target() == "redlatch" || metadata.name() == "caller")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        assert!(span.is_contextual());
+        let parent = INSIDE.with_borrow(|inside| inside.last().copied());
+        let mut seen = Seen { name: span.metadata().name(), parent, handles: 1, ..Seen::default() };
+        span.record(&mut Fields(&mut seen));
+        self.change(|spans| {
+            spans.push(seen);
+            Id::from_u64(spans.len() as u64)
+        })
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        self.change_one(id, |span| values.record(&mut Fields(span)));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, id: &Id) {
+        INSIDE.with_borrow_mut(|inside| inside.push(index(id)));
+        self.change_one(id, |span| span.entered += 1);
+    }
+
+    fn exit(&self, id: &Id) {
+        assert_eq!(INSIDE.with_borrow_mut(Vec::pop), Some(index(id)));
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        self.change_one(id, |span| span.handles += 1);
+        id.clone()
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        self.change_one(&id, |span| {
+            span.handles -= 1;
+            span.is_closed()
+        })
+    }
+}
+
+/// A subscriber, and what tracing takes it for.
+fn notes() -> (Notes, Dispatch) {
+    let notes = Notes::default();
+    (notes.clone(), Dispatch::new(notes))
+}
+
+#[test]
+fn a_threads_lock_has_spans_below_the_callers() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let (notes, dispatch) = notes();
+    dispatcher::with_default(&dispatch, || {
+        info_span!("caller").in_scope(|| {
+            let guard = client.lock("orders:42").ttl(TTL).fenced().acquire().expect("free");
+            let [caller, acquire, hold] = &notes.spans()[..] else { panic!("{:?}", notes.spans()) };
+            assert_eq!((caller.name, caller.parent), ("caller", None));
+            assert_eq!((acquire.name, acquire.parent, acquire.entered), ("redlatch.acquire", Some(0), 1));
+            assert_eq!((hold.name, hold.parent, hold.entered), ("redlatch.hold", Some(0), 0));
+            assert!(acquire.is_closed() && !hold.is_closed());
+            assert_eq!((acquire.field("lock"), acquire.field("mode")), ("orders:42", "Fenced"));
+            assert_eq!((acquire.field("outcome"), acquire.field("attempts")), ("acquired", "1"));
+            assert!(acquire.field("took").ends_with('s') && hold.field("held").is_empty());
+            guard.release().expect("confirmed");
+            let hold = notes.spans().remove(2);
+            assert!(hold.is_closed());
+            assert_eq!((hold.field("lock"), hold.field("mode")), ("orders:42", "Fenced"));
+            assert!(hold.field("outcome") == "released" && hold.field("held").ends_with('s'));
+        });
+    });
+    assert!(notes.spans().iter().all(Seen::is_closed));
+}
+
+/// The first poll and the others are on several threads, as on an executor with more than one.
+#[test]
+fn a_tasks_span_is_entered_on_each_thread() {
+    let mut fleet = Fleet::start(3);
+    let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let (notes, dispatch) = notes();
+    let held = holder.lock("a").ttl(TTL).try_acquire().expect("free");
+    await_held(&mut fleet, "a");
+    let caller = dispatcher::with_default(&dispatch, || info_span!("caller"));
+    let mut acquiring = client.lock_owned("a").ttl(TTL).wait(PATIENCE).acquire_async();
+    dispatcher::with_default(&dispatch, || {
+        assert!(caller.in_scope(|| poll_once(&mut acquiring)).is_pending());
+    });
+    assert_eq!(notes.spans()[1].entered, 1);
+    held.release().expect("confirmed");
+    let its_caller = caller.clone();
+    let guard = thread::spawn(move || {
+        dispatcher::with_default(&dispatch, || block_on(Inside(its_caller, acquiring)).expect("released"))
+    });
+    let guard = guard.join().expect("no panic");
+    let [_, acquire, hold] = &notes.spans()[..] else { panic!("{:?}", notes.spans()) };
+    assert!(acquire.parent == Some(0) && acquire.entered >= 2 && acquire.is_closed(), "{acquire:?}");
+    assert!(hold.parent == Some(0) && !hold.is_closed(), "{hold:?}");
+    // On this thread, which has no subscriber.
+    drop(guard);
+    assert_eq!(notes.last_outcome("redlatch.hold"), "dropped");
+}
+
+/// A future whose polls are in a span.
+struct Inside<F>(Span, F);
+
+impl<F: Future + Unpin> Future for Inside<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<F::Output> {
+        let Self(span, future) = &mut *self;
+        span.in_scope(|| std::pin::Pin::new(future).poll(context))
+    }
+}
+
+#[test]
+fn each_outcome_is_recorded() {
+    let fleet = Fleet::start(3);
+    let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let (notes, dispatch) = notes();
+    let _held = holder.lock("held").ttl(TTL).try_acquire().expect("free");
+    dispatcher::with_default(&dispatch, || {
+        let acquire = |name: &str| notes.last_outcome(&format!("redlatch.{name}"));
+        assert!(client.lock("held").ttl(TTL).try_acquire().is_err());
+        assert_eq!(acquire("acquire"), "contended");
+        assert!(client.lock("").acquire().is_err());
+        assert_eq!(acquire("acquire"), "input");
+        let cancel = Cancel::new();
+        cancel.cancel();
+        let cancelled = client.lock("held").ttl(TTL).cancel_with(&cancel).acquire();
+        assert!(matches!(cancelled, Err(AcquireError::Cancelled)));
+        assert_eq!(acquire("acquire"), "cancelled");
+        let mut waiting = client.lock("held").ttl(TTL).wait(PATIENCE).acquire_async();
+        assert!(poll_once(&mut waiting).is_pending());
+        drop(waiting);
+        assert_eq!(acquire("acquire"), "dropped");
+        assert_eq!(notes.named("redlatch.hold").len(), 0);
+
+        client.lock("free").ttl(TTL).acquire().expect("free").leave().expect("held");
+        assert_eq!(acquire("hold"), "left");
+        let guard =
+            client.lock("short").ttl(Duration::from_millis(200)).wait(PATIENCE).acquire().expect("free");
+        eventually(PATIENCE, "it is lost", || !guard.is_valid());
+        let _ = guard.release();
+        assert_eq!(acquire("hold"), "lost");
+    });
+}
+
+#[test]
+fn batches_sets_and_reentrant_locks_have_spans_too() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let (notes, dispatch) = notes();
+    let count = |name: &str| notes.named(name).len();
+    dispatcher::with_default(&dispatch, || {
+        let batch = client.acquire_all([client.lock("a").ttl(TTL), client.lock("b").ttl(TTL)]);
+        assert_eq!((count("redlatch.acquire"), count("redlatch.hold")), (2, 0), "they are asked for");
+        let guards: Vec<Guard> = batch.into_iter().map(|it| it.block().expect("free")).collect();
+        assert_eq!(count("redlatch.hold"), 2);
+        drop(guards);
+        drop(client.lock_set(["c", "d"]).ttl(TTL).acquire().expect("free"));
+        assert_eq!(count("redlatch.hold"), 4);
+        let lock = client.lock("e").ttl(TTL).reentrant();
+        let holds = [lock.lock().expect("free"), lock.lock().expect("held")];
+        assert_eq!(count("redlatch.hold"), 5);
+        drop(holds);
+    });
+    assert!(notes.spans().iter().all(Seen::is_closed), "{:?}", notes.spans());
+}
+
+/// A subscriber may use the client. It would wait for itself if it were called with the client locked.
+#[test]
+fn no_subscriber_is_called_with_the_client_locked() {
+    within("a subscriber that asks the client", || {
+        let fleet = Fleet::start(3);
+        let client = open(&fleet.urls(), LONG);
+        let (notes, dispatch) = notes();
+        notes.asked.set(client.clone()).expect("once");
+        dispatcher::with_default(&dispatch, || {
+            client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");
+            drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
+            let guard = block_on(client.lock("a").ttl(TTL).wait(PATIENCE).acquire_async()).expect("free");
+            block_on(guard.release_async()).expect("confirmed");
+            let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+            guard.leave_for(Duration::ZERO).expect("held");
+            client.lock("b").ttl(TTL).acquire().expect("free").leave().expect("held");
+        });
+        assert_eq!(notes.named("redlatch.hold").len(), 5);
+        assert!(notes.spans().iter().all(Seen::is_closed));
+    });
+}
