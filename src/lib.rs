@@ -101,7 +101,8 @@
 //! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without
 //!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
 //!   put to sleep. See [`Lease::valid_until`].
-//! - `tracing`: `trace_events`, an observer that emits events of the crate `tracing`.
+//! - `tracing`: spans of acquisitions and held locks in the caller's context, for the crate `tracing`; and
+//!   `trace_events`, an observer that emits its events. The page `docs/monitoring.md` lists the spans.
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
