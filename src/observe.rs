@@ -69,9 +69,10 @@ fn trace(event: &Event) {
 /// `metrics`.
 ///
 /// Give it the difference of two snapshots, so that nothing counts twice. Names and units are those of
-/// [`Stats::to_prometheus`], without `redlatch_client_info`, and except the time in quarantine: it is the
-/// gauge `redlatch_master_quarantine_seconds`, as a counter there has whole numbers only. A time is recorded
-/// as the mean of its bucket, which is off by at most 6.3 % but for the first and the last bucket.
+/// [`Stats::to_prometheus`], without `redlatch_client_info` and contended locks, and except the time in
+/// quarantine: it is the gauge `redlatch_master_quarantine_seconds`, as a counter there has whole numbers
+/// only. A time is recorded as the mean of its bucket, which is off by at most 6.3 % but for the first and
+/// the last bucket.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;

@@ -1,7 +1,6 @@
 //! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: the lock broken.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
@@ -12,14 +11,13 @@ use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::words::Printable;
 use redlatch::status::MasterState;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use serde_json::json;
 
 use super::exit::{Exit, code};
 use super::message::{Message, label};
 use super::options::MasterOptions;
-use super::output::{json_line, print, say, terminal_width, whole_ms, wrapped};
+use super::output::{TerminalSize, json_line, print, say, whole_ms, wrapped};
+use super::watch::Watch;
 
 /// Show what each master holds of a lock, of any holder.
 ///
@@ -138,27 +136,22 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
 
 /// Shows what each look finds, until nobody reads any more.
 fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> Result<u8, Exit> {
-    let terminal = terminal_width().filter(|_| !is_json);
-    let mut shown: Option<(Inspection, usize)> = None;
+    let mut watch = Watch::new(is_json);
+    let mut shown: Option<Inspection> = None;
     loop {
         let inspection = look()?;
-        let is_change = shown.as_ref().is_none_or(|(last, _)| is_change(last, &inspection));
+        let is_change = shown.as_ref().is_none_or(|last| is_change(last, &inspection));
+        let terminal = watch.terminal();
         let text = match terminal {
-            Some(width) => wrapped(&format!("{inspection:#}"), width, ""),
+            Some(TerminalSize { columns, .. }) => wrapped(&format!("{inspection:#}"), columns, ""),
             None if is_json => json_text(&inspection),
             None => format!("{inspection:#}\n"),
         };
-        let height = terminal.map_or(0, |width| rows(&text, width));
-        // The text that was shown last is overwritten.
-        let back = match &shown {
-            Some((_, up @ 1..)) => format!("\x1b[{up}A\x1b[J"),
-            _ => String::new(),
-        };
         if is_change || terminal.is_some() {
-            print(&format!("{back}{text}"))?;
-            shown = Some((inspection, height));
+            watch.show(&text)?;
+            shown = Some(inspection);
         }
-        if !wait_for_reader(WATCH_PAUSE)? {
+        if !watch.wait(WATCH_PAUSE)? {
             return Ok(0);
         }
     }
@@ -174,24 +167,6 @@ fn is_change(last: &Inspection, now: &Inspection) -> bool {
         _ => (name.clone(), "unknown".to_owned()),
     };
     !last.masters.iter().map(without_time).eq(now.masters.iter().map(without_time))
-}
-
-/// Rows that a text takes on a terminal, which breaks longer lines.
-fn rows(text: &str, width: usize) -> usize {
-    text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum()
-}
-
-/// Waits. False if stdout is a pipe that nobody reads any more.
-fn wait_for_reader(time: Duration) -> io::Result<bool> {
-    let stdout = io::stdout();
-    // An error of the pipe is always reported, and nothing else is asked for.
-    let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
-    let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
-    match poll(&mut pipe, Some(&timeout)) {
-        Ok(_) => Ok(!pipe[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)),
-        Err(Errno::INTR) => Ok(true),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// A client for questions: each master is connected, or has failed. Opening waits for a straggler only

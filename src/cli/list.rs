@@ -15,8 +15,8 @@ use redlatch::engine::{Resource, quorum};
 use redlatch::error::{Failure, HolderTtl};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::env::parse_time;
-use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
-use redlatch::internals::words::{Rounded, Shown, grouped};
+use redlatch::internals::probe::{Probe, ProbeError, each};
+use redlatch::internals::words::{Rounded, Shown};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
@@ -24,6 +24,8 @@ use super::inspect::{connect, holder, left_ms, status_word};
 use super::message::Message;
 use super::options::MasterOptions;
 use super::output::{add_paragraph, json_line, print, say, terminal_width};
+use super::queues::{self, Fleet};
+use super::scan::{self, Failures};
 
 /// List the locks on the masters, of any holder.
 ///
@@ -38,11 +40,16 @@ pub(crate) struct Args {
     #[arg(value_name = "PATTERN")]
     pattern: Option<OsString>,
 
-    /// Print the result as one JSON object.
+    /// Print the result as one JSON object; with --watch as one for each look, in a line of its own.
     #[arg(long)]
     json: bool,
 
-    /// How long the search for names may take on each master.
+    /// Show the locks for which callers wait, once a second until the program is ended or nobody reads any
+    /// more: the one with the longest wait first, on a terminal in place and on one screen.
+    #[arg(long)]
+    watch: bool,
+
+    /// How long the search for names may take on each master; with --watch a whole look.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     time_limit: Duration,
 
@@ -58,12 +65,16 @@ Columns: state; masters that hold it; time left by the masters' clocks; kind; wa
 Exit codes:
   0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the names or for a lock of the list,
   which then is unknown, 70 if the operating system refused something. A master in quarantine without the key of
-  a lock counts as no answer.
+  a lock counts as no answer. With --watch 0 once nobody reads the output any more, and 69 only for the first look.
 
 The list ends at 100,000 names, or at 64 MiB of names of one master. A message on stderr says so.
 
+--watch shows the oldest wait, the waiters, and name and holder of each lock for which callers wait in the masters' queues. A look
+searches 65,536 keys of a master for queues, and the next one goes on from there. The login needs the rights +scan, +zrange, +zcard, +getrange and +time.
+
 Examples:
   redlatch ls 'orders:*'
+  redlatch ls --watch
   redlatch ls --json | jq -r '.locks[] | select(.status == \"split\") | .name'";
 
 /// Keys that a master looks at for one `SCAN`, about: it answers others in between.
@@ -98,14 +109,18 @@ struct Extras {
 
 /// Runs `ls`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
-    let prefix = args.masters.prefix().into();
+    let prefix: Arc<[u8]> = args.masters.prefix().into();
+    if args.watch {
+        let fleet = Fleet::new(&connect(&args.masters)?, prefix, args.pattern.as_deref(), args.time_limit);
+        return queues::watch(fleet, args.json);
+    }
     let mut search = Search { client: connect(&args.masters)?, args, prefix, failures: Failures::default() };
     let (names, is_cut) = search.find_names()?;
     let count = names.len();
     let extras = search.find_extras(&names)?;
     let inspections = search.inspect_all(&names)?;
     let Search { client, mut failures, .. } = search;
-    inspections.iter().for_each(|inspection| failures.add_inspection(inspection));
+    inspections.iter().for_each(|inspection| add_failures(&mut failures, inspection));
     let (mut locks, mut other_count) = (Vec::new(), 0);
     for ((name, extras), inspection) in names.into_iter().zip(extras).zip(inspections) {
         match what_is(&inspection) {
@@ -135,32 +150,16 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     Ok(if is_unknown { code::NO_QUORUM } else { 0 })
 }
 
-/// Masters that failed, each with its first failure.
-#[derive(Default)]
-struct Failures(Vec<(Arc<str>, String)>);
-
-impl Failures {
-    fn add(&mut self, master: &Arc<str>, why: impl ToString) {
-        if self.0.iter().all(|(other, _)| other != master) {
-            self.0.push((master.clone(), why.to_string()));
+/// Adds the failures of an inspection. A key of another type is no failure of its master, nor is a quarantine
+/// unless a lock's status hangs on it.
+fn add_failures(failures: &mut Failures, inspection: &Inspection) {
+    let is_unknown = inspection.status() == LockStatus::Unknown;
+    for (master, state) in &inspection.masters {
+        match state {
+            KeyState::Failed(Failure::Quarantined { .. }) if !is_unknown => {}
+            KeyState::Failed(why) if !is_other_type(why) => failures.add(master, why),
+            _ => {}
         }
-    }
-
-    /// A key of another type is no failure of its master, nor is a quarantine unless a lock's status hangs
-    /// on it.
-    fn add_inspection(&mut self, inspection: &Inspection) {
-        let is_unknown = inspection.status() == LockStatus::Unknown;
-        for (master, state) in &inspection.masters {
-            match state {
-                KeyState::Failed(Failure::Quarantined { .. }) if !is_unknown => {}
-                KeyState::Failed(why) if !is_other_type(why) => self.add(master, why),
-                _ => {}
-            }
-        }
-    }
-
-    fn lines(&self, count: usize) -> Vec<String> {
-        grouped(self.0.iter().map(|(master, why)| (&**master, why.clone())), count)
     }
 }
 
@@ -176,8 +175,7 @@ impl Search<'_> {
     /// The names of keys behind the prefix that can be locks, and whether there are more.
     fn find_names(&mut self) -> Result<(Vec<Vec<u8>>, bool), Exit> {
         let pattern = self.args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
-        let escaped: Vec<u8> = self.prefix.iter().flat_map(|byte| escaped(*byte)).collect();
-        let (pattern, size) = ([&escaped, pattern].concat(), self.prefix.len());
+        let (pattern, size) = (scan::pattern(&self.prefix, pattern), self.prefix.len());
         let found = self.ask(move |probe| scan(probe, &pattern, size))?;
         let count = self.client.masters().len();
         if found.len() < quorum(count) {
@@ -243,37 +241,20 @@ impl Search<'_> {
     }
 }
 
-/// A byte that stands for itself in a pattern.
-fn escaped(byte: u8) -> impl Iterator<Item = u8> {
-    let escape = b"*?[]^-\\".contains(&byte).then_some(b'\\');
-    escape.into_iter().chain([byte])
-}
-
-/// The names on one master. A key may be reported twice, and one that comes or goes meanwhile may be missed.
-/// A key that is longer than a lock's is none.
+/// The names on one master that can be locks, and whether there are more.
 fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Vec<u8>>, bool), ProbeError> {
-    let (mut names, mut size, mut cursor) = (Vec::new(), 0, b"0".to_vec());
+    let (mut names, mut size, mut cursor) = (Vec::new(), 0, scan::START.to_vec());
     loop {
-        let command = [b"SCAN", cursor.as_slice(), b"MATCH", pattern, b"COUNT", SCAN_COUNT.as_bytes()];
-        let answer = probe.exchange_page(&command)?;
-        let unusable = |answer: &Answer| match answer {
-            Answer::Error(text) => ProbeError::Unreachable(text.clone()),
-            _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),
-        };
-        let Answer::List(parts) = &answer else { return Err(unusable(&answer)) };
-        let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
-            return Err(unusable(&answer));
-        };
-        let keys = keys.iter().filter_map(Answer::bytes).filter_map(|key| key.get(prefix_size..));
-        let found = keys.filter(|name| Resource::new(name).is_ok()).map(<[u8]>::to_vec);
+        let page = scan::page(probe, &cursor, pattern, prefix_size, SCAN_COUNT)?;
+        let found = page.names.into_iter().filter(|name| Resource::new(name).is_ok());
         names.extend(found.inspect(|name| size += name.len()));
-        if next == b"0" {
+        if page.next == scan::START {
             return Ok((names, false));
         }
         if names.len() > 2 * NAME_COUNT_MAX || size > NAMES_SIZE_MAX {
             return Ok((names, true));
         }
-        cursor.clone_from(next);
+        cursor = page.next;
     }
 }
 

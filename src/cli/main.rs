@@ -15,7 +15,10 @@ mod list;
 mod message;
 mod options;
 mod output;
+mod queues;
 mod run;
+mod scan;
+mod watch;
 
 #[cfg(test)]
 #[path = "../words/rules.rs"]

@@ -117,7 +117,11 @@ pub(crate) fn wrapped(text: &str, width: usize, first: &str) -> String {
 
 /// The text behind the program's name, in one line of a terminal.
 fn cut(text: &str, width: Option<usize>) -> String {
-    let line = format!("redlatch: {}", text.replace('\n', " "));
+    cut_line(format!("redlatch: {}", text.replace('\n', " ")), width)
+}
+
+/// A line that is cut to less than this width.
+pub(crate) fn cut_line(line: String, width: Option<usize>) -> String {
     // A character outside ASCII may take two columns.
     let columns = |char: char| if char.is_ascii() { 1 } else { 2 };
     match width {
@@ -353,18 +357,31 @@ pub(crate) fn stdout_width() -> usize {
 
 /// Width of the terminal that stdout is; `None` if it is none.
 pub(crate) fn terminal_width() -> Option<usize> {
-    width_of(io::stdout())
+    terminal_size().map(|size| size.columns)
+}
+
+/// Size of the terminal that stdout is; `None` if it is none.
+pub(crate) fn terminal_size() -> Option<TerminalSize> {
+    size_of(io::stdout())
+}
+
+/// Columns and rows of a terminal; no rows if it does not know.
+#[derive(Clone, Copy)]
+pub(crate) struct TerminalSize {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
 }
 
 /// Width of the terminal that stderr is; `None` if it is none.
 pub(crate) fn stderr_width() -> Option<usize> {
-    width_of(io::stderr())
+    size_of(io::stderr()).map(|size| size.columns)
 }
 
-fn width_of(stream: impl AsFd) -> Option<usize> {
+fn size_of(stream: impl AsFd) -> Option<TerminalSize> {
     let size = tcgetwinsize(stream).ok()?;
     // Zero is a terminal that does not know its size.
-    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+    let size = TerminalSize { columns: usize::from(size.ws_col), rows: usize::from(size.ws_row) };
+    Some(size).filter(|size| size.columns > 0)
 }
 
 /// A value as one line of JSON in ASCII: text of others stays whole, and looks like nothing else.

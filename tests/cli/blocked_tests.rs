@@ -129,6 +129,27 @@ fn a_signal_ends_a_drill_that_nobody_reads() {
 }
 
 #[test]
+fn a_signal_ends_a_watch_that_nobody_reads() {
+    let mut fleet = Fleet::start(1);
+    let (_reader, mut stdout) = pipe().expect("a pipe");
+    fill(&mut stdout);
+    let mut command = trusting(&fleet, "ls");
+    let leftovers = Leftovers::of(command.args(["--watch", "--json"]));
+    let mut child = command.stdout(stdout).spawn().expect("redlatch was built");
+    eventually(PATIENCE, "it has looked", || {
+        fleet.master(0).ask("INFO commandstats").text().contains("scan")
+    });
+    signal(child.id(), "TERM");
+    let mut status = None;
+    eventually(PATIENCE, "the watch ends", || {
+        status = child.try_wait().expect("a child can be waited for");
+        status.is_some()
+    });
+    drop(leftovers);
+    assert_eq!(status.and_then(|status| status.code()), None, "by the signal");
+}
+
+#[test]
 fn output_that_is_closed_harms_nothing() {
     let fleet = Fleet::start(3);
     let closed = || pipe().expect("a pipe").1;

@@ -25,6 +25,7 @@ mod least_tests;
 mod list_tests;
 mod loss_tests;
 mod outage_tests;
+mod queue_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;

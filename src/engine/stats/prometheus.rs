@@ -156,6 +156,7 @@ fn label(name: &str, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::stats::contended::ContendedNames;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// One sample of a page: its name, its labels as they are written, and its value.
@@ -237,6 +238,11 @@ mod tests {
         }
         stats.acquired = 3;
         stats.holder_label = Some("web-3:\"a\"".into());
+        let hold = Duration::from_millis(1500);
+        for holder in [Some("web \"3\\"), None] {
+            stats.contended_names.note(b"a \"b\\c\"\nd", hold * 2, hold, holder);
+            stats.contended_names.note(b"orders:42", hold, hold, Some("web-7\nx"));
+        }
         for ms in [0, 1, 2, 10_000_000] {
             stats.hold_time.record(Duration::from_millis(ms));
         }
@@ -256,6 +262,23 @@ mod tests {
         assert_eq!(samples[&("redlatch_master_granted_total".to_owned(), nasty)], 7.0, "escaped");
         let label = vec![("holder_label".to_owned(), "web-3:\"a\"".to_owned())];
         assert_eq!(samples[&("redlatch_client_info".to_owned(), label)], 1.0);
+    }
+
+    #[test]
+    fn contended_locks_are_labels() {
+        let samples = checked(&stats().to_prometheus());
+        let labels = |lock: &str| vec![("lock".to_owned(), lock.to_owned())];
+        // A name is escaped as everywhere, and then as the format asks.
+        for (lock, waited) in [("a \\\"b\\\\c\\\"\\nd", 6.0), ("orders:42", 3.0)] {
+            let of = |name: &str| samples[&(format!("redlatch_lock_{name}"), labels(lock))];
+            assert_eq!((of("contended_total"), of("contended_error")), (2.0, 0.0));
+            assert_eq!((of("waited_seconds_total"), of("longest_hold_seconds")), (waited, 1.5));
+        }
+        let holders = samples.keys().filter(|(name, _)| name == "redlatch_lock_holder_info");
+        let holders: Vec<_> = holders.map(|(_, labels)| labels[1].clone()).collect();
+        assert_eq!(holders, [("holder_label".to_owned(), "web-7\nx".to_owned())], "an unknown one is none");
+        let none = Stats { contended_names: ContendedNames::new(), ..stats() };
+        assert!(!none.to_prometheus().contains("redlatch_lock_"));
     }
 
     #[test]

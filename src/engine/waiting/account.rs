@@ -24,7 +24,7 @@ pub(crate) struct Account {
     queued_since: Option<Instant>,
     /// Whether others were in its way.
     pub(crate) is_contended: bool,
-    /// What is known so far; complete when the wait is over.
+    /// The wait so far; complete when it is over.
     pub(crate) waited: Waited,
 }
 

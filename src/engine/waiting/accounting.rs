@@ -1,6 +1,5 @@
-//! What is noted of acquisitions that have to wait: for whom, and how long. Their callers and the statistics
-//! get it when the wait is over. An acquisition that gets its lock at once does not come here, but for those
-//! that are timed.
+//! Notes for whom acquisitions wait, and how long. Their callers and the statistics get it when the wait is
+//! over. An acquisition that gets its lock at once does not come here, but for those that are timed.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,0 +1,65 @@
+//! The names of keys on a master, page by page, and the masters that could not be asked.
+
+use std::sync::Arc;
+
+use redlatch::internals::probe::{Answer, Probe, ProbeError};
+use redlatch::internals::words::grouped;
+
+/// One page of the names behind a prefix, as a master returns it.
+pub(super) struct Page {
+    /// The names without the prefix. One may come twice.
+    pub(super) names: Vec<Vec<u8>>,
+    /// Where the next page begins; `0` behind the last one.
+    pub(super) next: Vec<u8>,
+}
+
+/// Where the first page begins, and the end behind the last one.
+pub(super) const START: &[u8] = b"0";
+
+/// The pattern of the keys behind this prefix whose rest matches.
+pub(super) fn pattern(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
+    let escaped = prefix.iter().flat_map(|byte| {
+        let escape = b"*?[]^-\\".contains(byte).then_some(b'\\');
+        escape.into_iter().chain([*byte])
+    });
+    escaped.chain(rest.iter().copied()).collect()
+}
+
+/// Asks for the page that begins at `cursor`, for which the master looks at about `count` keys. It answers
+/// others between two pages. A key that comes or goes meanwhile may be missed.
+pub(super) fn page(
+    probe: &mut Probe,
+    cursor: &[u8],
+    pattern: &[u8],
+    prefix_size: usize,
+    count: &str,
+) -> Result<Page, ProbeError> {
+    let answer = probe.exchange_page(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", count.as_bytes()])?;
+    let unusable = |answer: &Answer| match answer {
+        Answer::Error(text) => ProbeError::Unreachable(text.clone()),
+        _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),
+    };
+    let Answer::List(parts) = &answer else { return Err(unusable(&answer)) };
+    let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
+        return Err(unusable(&answer));
+    };
+    let names = keys.iter().filter_map(Answer::bytes).filter_map(|key| key.get(prefix_size..));
+    Ok(Page { names: names.map(<[u8]>::to_vec).collect(), next: next.clone() })
+}
+
+/// Masters that failed, each with its first failure.
+#[derive(Default)]
+pub(super) struct Failures(Vec<(Arc<str>, String)>);
+
+impl Failures {
+    pub(super) fn add(&mut self, master: &Arc<str>, why: impl ToString) {
+        if self.0.iter().all(|(other, _)| other != master) {
+            self.0.push((master.clone(), why.to_string()));
+        }
+    }
+
+    /// A line for each group of masters that failed alike; there are `count` masters.
+    pub(super) fn lines(&self, count: usize) -> Vec<String> {
+        grouped(self.0.iter().map(|(master, why)| (&**master, why.clone())), count)
+    }
+}

@@ -1,0 +1,56 @@
+//! Output that is repeated until nobody reads it any more: on a terminal in place, elsewhere one text after
+//! another. `--watch` of `inspect` and `ls`.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::output::{TerminalSize, print, terminal_size};
+
+/// State of an output that is repeated.
+pub(super) struct Watch {
+    is_json: bool,
+    /// Rows that the last text took, on a terminal.
+    height: usize,
+}
+
+impl Watch {
+    pub(super) const fn new(is_json: bool) -> Self {
+        Self { is_json, height: 0 }
+    }
+
+    /// Size of the terminal on which each text takes the place of the last one; `None` where texts follow
+    /// each other.
+    pub(super) fn terminal(&self) -> Option<TerminalSize> {
+        terminal_size().filter(|_| !self.is_json)
+    }
+
+    /// Shows a text.
+    pub(super) fn show(&mut self, text: &str) -> io::Result<()> {
+        let height = self.terminal().map_or(0, |size| rows(text, size.columns));
+        match std::mem::replace(&mut self.height, height) {
+            0 => print(text),
+            up => print(&format!("\x1b[{up}A\x1b[J{text}")),
+        }
+    }
+
+    /// Waits. False if stdout is a pipe that nobody reads any more.
+    pub(super) fn wait(&self, time: Duration) -> io::Result<bool> {
+        let stdout = io::stdout();
+        // An error of the pipe is always reported, and nothing else is asked for.
+        let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
+        let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+        match poll(&mut pipe, Some(&timeout)) {
+            Ok(_) => Ok(!pipe[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)),
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Rows that a text takes on a terminal, which breaks longer lines.
+fn rows(text: &str, width: usize) -> usize {
+    text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum()
+}
