@@ -60,6 +60,7 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, Credentials};
 use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
+use crate::handle::LockHandle;
 use crate::mutants::mutant;
 #[cfg(feature = "doctor")]
 pub(crate) use masters::handshake::{error_without_login, info_field};
@@ -67,7 +68,9 @@ pub(crate) use masters::handshake::{error_without_login, info_field};
 pub(crate) use masters::mark::{key as mark_key, observed as observed_by_mark};
 pub(crate) use masters::status::{Health, MasterStatus};
 pub(crate) use queries::inspection::{ForceUnlocked, Inspection};
-pub use request::{Grant, HeldLocks, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity};
+pub use request::{
+    Grant, HandleAct, HeldLocks, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity,
+};
 pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
 #[cfg(feature = "metrics")]
@@ -78,7 +81,7 @@ pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 use self::core::{Core, Step};
 use self::locks::op::OpState;
 use self::locks::slab::Id;
-use self::locks::{Locks, acquire, deny, hold, leave, release};
+use self::locks::{Locks, acquire, adopt, deny, hold, leave, release};
 use self::masters::Masters;
 use self::masters::connection::State;
 use self::masters::link::Predecessor;
@@ -146,6 +149,11 @@ impl Engine {
                 }
                 lock
             }
+            Request::ByHandle { handle, act } => {
+                let (id, step) = adopt::submit(core, handle, act)?;
+                self.perform(step);
+                OpId(id)
+            }
             Request::Pause { attempts, took, limit } => {
                 return queries::submit_pause(core, attempts, took, limit);
             }
@@ -165,6 +173,24 @@ impl Engine {
     /// held.
     pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
         leave::leave(self.at(now), lock.0)
+    }
+
+    /// Leaves a held lock as [`Engine::leave`] does, and returns the handle by which another engine adopts it
+    /// before its validity ends. There it has this TTL. `wall` is the caller's wall clock, as the time since
+    /// 1970.
+    ///
+    /// # Errors
+    /// As [`Engine::leave`].
+    pub fn pass(
+        &mut self,
+        now: Instant,
+        wall: Duration,
+        lock: OpId,
+        ttl: Duration,
+    ) -> Result<LockHandle, LeaveError> {
+        let handle = self.handle(now, wall, lock).ok_or(LeaveError::NotHeld)?;
+        self.leave(now, lock)?;
+        Ok(handle.passed(ttl))
     }
 
     /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the

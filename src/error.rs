@@ -9,6 +9,7 @@
 
 mod advice;
 pub(crate) mod class;
+mod handle;
 mod report;
 mod settings;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote};
 use crate::words::{Counted, Labelled, Named, Rounded};
 pub(crate) use advice::advice;
 pub(crate) use class::{ErrorClass, classes};
+pub use handle::{AdoptError, ForeignHandle, ParseHandleError, ReleaseHandleError};
 pub use report::{Report, Round};
 pub use settings::{ConfigError, CredentialsError, ProviderError, UrlError};
 pub(crate) use usual::{AcquireError, ExtendError, ReleaseError, RunError};

@@ -133,6 +133,7 @@ mod clock;
 mod config;
 mod driver;
 mod event;
+mod handle;
 mod lock;
 #[cfg(redlatch_mutants)]
 #[doc(hidden)]
@@ -149,8 +150,8 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, Leadership, LockEnd, LockRequest,
-    LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
+    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError, Leadership, LockEnd,
+    LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
@@ -165,6 +166,7 @@ pub use error::class::ErrorClass;
 pub use error::usual::{AcquireError, ExtendError, ReleaseError, RunError};
 pub use error::waited::{Waited, WaitedFor};
 pub use event::Event;
+pub use handle::LockHandle;
 pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "metrics")]
 pub use observe::record_metrics;

@@ -137,6 +137,18 @@ pub enum Mutant {
     RestSentOnce,
     /// A master that has not got the rest of a time is not released after it.
     RestWithoutEnd,
+    /// An adopted lock has the handle's token, which its first holder has, too.
+    AdoptedKeepsToken,
+    /// An adoption leaves the handle's value on the masters, for the next adoption.
+    AdoptionLeavesValue,
+    /// An adoption takes the key whoever has it.
+    AdoptionUncompared,
+    /// The votes of masters in quarantine count for an adoption once that is over.
+    AdoptedInQuarantine,
+    /// A fenced lock is adopted where a later holder has raised the fence.
+    AdoptedBelowFence,
+    /// A release by a handle leaves the fence as it is.
+    HandleLeavesFence,
     /// A waiter behind a holder does not look whether that one's validity has ended.
     HolderWaitedForWithoutEnd,
     /// Handing a lock over overwrites whatever the key holds.

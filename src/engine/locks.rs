@@ -1,6 +1,7 @@
 //! The tables of an engine: its operations, the claims on the masters, and the wait queues.
 
 pub(super) mod acquire;
+pub(super) mod adopt;
 pub(super) mod claim;
 pub(super) mod counting;
 pub(super) mod deny;

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use super::locks::slab::Id;
 use super::queries::inspection::{ForceUnlocked, Inspection};
 use crate::error::{
-    AcquireError, ErrorClass, ExtendError, ForceUnlockError, InspectError, LeaveError, ReleaseError, classes,
+    AcquireError, AdoptError, ErrorClass, ExtendError, ForceUnlockError, InspectError, LeaveError,
+    ReleaseError, ReleaseHandleError, classes,
 };
+use crate::handle::LockHandle;
 use crate::lock::{FencingToken, HolderLabel, InputError, MasterId, MasterSet, Resource, Token};
 use crate::options::Options;
 
@@ -85,6 +87,14 @@ pub enum Request<'a> {
         /// The rest of the time, at most `max_ttl`; it is rounded up to the shortest TTL, 6 ms.
         rest: Duration,
     },
+    /// Adopts or releases a lock by its handle. The caller has checked that the handle is one of this fleet
+    /// ([`LockHandle::check_fleet`]).
+    ByHandle {
+        /// The handle.
+        handle: &'a LockHandle,
+        /// Effect on the lock.
+        act: HandleAct,
+    },
     /// Waits for the random time that an acquisition of this engine waits after as many failed attempts.
     /// Answered by [`Outcome::Paused`]; a release of it cancels it.
     Pause {
@@ -116,6 +126,25 @@ pub enum Request<'a> {
         held: HeldLocks,
         /// Longest time until the answer.
         limit: Duration,
+    },
+}
+
+/// Effect on the lock of a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandleAct {
+    /// This engine takes it over, by one attempt that waits for nobody. Answered by [`Outcome::Acquire`].
+    ///
+    /// Only for a handle whose guard has given the lock up ([`LockHandle::can_be_adopted`]): else two would
+    /// hold it.
+    Adopt {
+        /// Longest time for which the lock is extended automatically.
+        auto_extend: Option<Duration>,
+    },
+    /// Each master that has it releases it, and serves the next waiters. Answered by [`Outcome::Release`].
+    Release {
+        /// Whether that outcome is wanted.
+        awaited: bool,
     },
 }
 
@@ -164,7 +193,7 @@ macro_rules! from_submit_error {
     )*};
 }
 
-from_submit_error! { AcquireError InspectError ForceUnlockError }
+from_submit_error! { AcquireError InspectError ForceUnlockError AdoptError ReleaseHandleError }
 
 classes! {
     SubmitError {
@@ -178,7 +207,7 @@ classes! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Answer to [`Request::Acquire`].
+    /// Answer to [`Request::Acquire`] and [`HandleAct::Adopt`].
     Acquire(Result<Grant, AcquireError>),
     /// Answer to [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
@@ -192,7 +221,7 @@ pub enum Outcome {
     /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
     /// at this time.
     Lost(Instant),
-    /// Answer to an awaited [`Request::Release`].
+    /// Answer to an awaited [`Request::Release`] or [`HandleAct::Release`].
     Release(Result<Released, ReleaseError>),
     /// Answer to [`Request::LeaveFor`].
     Leave(Result<Left, LeaveError>),

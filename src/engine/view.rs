@@ -1,13 +1,13 @@
 //! The view that callers have of an engine: its locks, its masters, and how much is under way.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::core::Core;
-use super::locks::acquire;
 use super::locks::op::{Cause, Op};
 use super::locks::renewal::loss_lead;
+use super::locks::{acquire, adopt};
 use super::masters::connection::State;
 use super::masters::link::Link;
 use super::masters::status::{Health, MasterState, MasterStatus};
@@ -16,6 +16,7 @@ use super::request::{OpId, Validity};
 use super::stats::Stats;
 use crate::config::Config;
 use crate::error::AcquireError;
+use crate::handle::LockHandle;
 use crate::lock::command::ReleaseBy;
 use crate::lock::{MasterId, MasterSet};
 
@@ -54,6 +55,15 @@ impl Engine {
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.core.locks.ops.find(lock.0)?;
         op.held().map(|_| self.core.locks.claims.get(op.claim).tally.granted)
+    }
+
+    /// Returns a handle of a held lock, which can release it and not adopt it. `wall` is the caller's wall
+    /// clock, as the time since 1970.
+    #[must_use]
+    pub fn handle(&self, now: Instant, wall: Duration, lock: OpId) -> Option<LockHandle> {
+        let Core { ground, locks, .. } = &self.core;
+        let op = locks.ops.find(lock.0)?;
+        Some(adopt::handle(ground, locks.claims.get(op.claim), op.held()?, now, wall))
     }
 
     /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it

@@ -86,6 +86,8 @@ macro_rules! table {
     }};
 }
 
+mod handles;
+
 #[rustfmt::skip]
 fn samples_of_calls() -> Vec<Sample> {
     use HolderTtl as Ttl;
@@ -368,6 +370,7 @@ fn samples() -> Vec<Sample> {
         samples_of_masters(),
         samples_of_trouble(),
         samples_of_channels(),
+        handles::samples(),
     ];
     samples.into_iter().chain([samples_of_tls()]).flatten().collect()
 }

@@ -5,6 +5,7 @@
 //! without its comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
 //! The forced deletion, for people who ask for just that, is in `command/query.rs`.
 
+pub(crate) mod adopt;
 pub(crate) mod answer;
 pub(crate) mod entry;
 pub(crate) mod fenced;

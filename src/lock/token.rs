@@ -33,6 +33,11 @@ impl Token {
         Self(bytes)
     }
 
+    /// A token that was drawn before.
+    pub(crate) const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+        Self(bytes)
+    }
+
     /// Returns the bytes as the masters store them.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::SIZE] {

@@ -203,6 +203,14 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
             "then do return redis.call('del', lock) end holder = redis.pcall('zscore'",
         ),
         defect(
+            AdoptionUncompared,
+            &["adopt"],
+            "if not has(lock, held, holder, old, now_ms) then return 0 end",
+            "",
+        ),
+        defect(AdoptionLeavesValue, &["adopt"], "value = new}", "value = old}"),
+        defect(AdoptedBelowFence, &["adopt"], "largest > tonumber(token)", "false"),
+        defect(
             ForeignFenceTaken,
             &["fenced_acquire"],
             "tonumber(string.match(redis.call('get', fence) or '0', '^%d+$'))",

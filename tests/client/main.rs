@@ -12,6 +12,7 @@ mod expired_tests;
 mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
+mod handle_tests;
 mod harness;
 mod health_tests;
 mod idle_tests;

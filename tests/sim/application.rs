@@ -398,6 +398,9 @@ impl World {
     }
 
     pub fn begin_work(&mut self, client: usize, worker: usize) {
+        if self.habits.handle_ppm > 0 && self.try_handle(client, worker) {
+            return;
+        }
         let key = self.habits.keys[self.rng.random_range(0..self.habits.keys.len())].clone();
         let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
         let wait = if self.rng.random() { 0 } else { self.rng.random_range(0..=self.habits.wait_max) };
@@ -430,6 +433,10 @@ impl World {
         } else if dice < 60 || self.habits.is_closing {
             self.submit_release(client, lock, true);
             self.grow_impatient(client, worker, lock);
+        } else if dice >= 90 && self.habits.handle_ppm > 0 {
+            self.pass_on(client, lock);
+            self.clients[client].workers[worker] =
+                Worker { lock: None, due: self.now + self.habits.pause_max / 4 };
         } else if dice < 95 {
             let ttl = self.habits.ttls[self.rng.random_range(0..self.habits.ttls.len())];
             self.submit_extend(client, lock, ttl);

@@ -299,6 +299,14 @@ impl Checker {
         }
     }
 
+    /// A lock passed to another client, with its fencing token.
+    pub fn note_adopted(&mut self, old: &[u8], new: &[u8]) {
+        let fence = self.facts.get(token_of(old)).and_then(|facts| facts.fence);
+        if let Some(facts) = self.facts.get_mut(token_of(new)) {
+            facts.fence = facts.fence.or(fence);
+        }
+    }
+
     pub fn note_denied(&mut self, master: usize, value: &[u8]) {
         if let Some(facts) = self.facts.get_mut(token_of(value)) {
             facts.denied.insert(id(master));

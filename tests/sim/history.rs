@@ -204,6 +204,7 @@ fn begin(seed: u64) -> World {
     world.habits.fair_ppm = [0, 0, 1_000_000, 500_000][usize::try_from(seed % 4).expect("small")];
     world.habits.shared_ppm = [0, 0, 300_000, 700_000][rng.random_range(0..4)];
     world.habits.label_ppm = [0, 500_000][usize::try_from(seed / 4 % 2).expect("small")];
+    world.habits.handle_ppm = [0, 400_000][usize::try_from(seed / 8 % 2).expect("small")];
     // Relative to each other the clocks differ by less than the allowance of one in a hundred, mostly.
     let is_beyond = rng.random_range(0..20) == 0;
     let ppm_max = if is_beyond { 50_000 } else { 4_500 };

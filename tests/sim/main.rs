@@ -41,6 +41,7 @@ mod client;
 mod clock;
 mod directed;
 mod faults;
+mod handles;
 mod history;
 mod judge;
 mod model;
@@ -140,7 +141,7 @@ fn assert_coverage(total: &Total) {
         assert!(total.statistics.faults.contains_key(name), "never: {name}");
     }
     let calls = total.statistics.calls.len();
-    assert_eq!(calls, 10, "not everything was done with callers: {:?}", total.statistics.calls);
+    assert_eq!(calls, 13, "not everything was done with callers: {:?}", total.statistics.calls);
     for state in ["down", "connecting", "ready", "quarantined", "silent"] {
         let is_seen = total.statistics.link_steps.keys().any(|(_, to)| *to == state);
         assert!(is_seen, "no link was ever {state}");

@@ -1,6 +1,7 @@
 //! The engine's scripts on a model master: most once more in Rust, in the order of their statements, so that
 //! histories run fast; or by an interpreter. `scripts.rs` holds the two against each other. The scripts of
-//! parked attempts have no likeness in Rust and are always interpreted; `tests/park_scripts` tests them.
+//! parked attempts, and that of an adoption, have no likeness in Rust and are always interpreted;
+//! `tests/park_scripts` tests them.
 
 use std::time::Instant;
 
@@ -18,7 +19,8 @@ pub type Interpreter = fn(
 ) -> Result<Answer, Refusal>;
 
 /// The scripts that are always interpreted.
-pub const WITHOUT_LIKENESS: [&str; 9] = [
+pub const WITHOUT_LIKENESS: [&str; 10] = [
+    "adopt",
     "park",
     "unpark",
     "serve",

@@ -9,8 +9,8 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, drain, fair, fence, handover, hold, keep, leave, masters, parked,
-    rounds, sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, handles, handover, hold, keep, leave, masters,
+    parked, rounds, sharing,
 };
 use crate::directed::{login, owners, queries, sets};
 use crate::model::lua::{self, Break};
@@ -89,6 +89,12 @@ killed! {
     no_jitter: NoJitter by acquire::retries_come_at_random_times;
     timeout_pops_owed: TimeoutPopsOwed by acquire::a_time_out_leaves_the_order_of_replies_alone;
     left_released: LeftReleased by leave::a_left_lock_lives_to_the_end_of_its_ttl;
+    adopted_keeps_token: AdoptedKeepsToken by handles::the_first_holder_reaches_no_adopted_lock;
+    adoption_leaves_value: AdoptionLeavesValue by handles::a_handle_is_adopted_once;
+    adoption_uncompared: AdoptionUncompared by handles::a_lock_that_ended_is_not_adopted;
+    adopted_in_quarantine: AdoptedInQuarantine by handles::quarantined_masters_adopt_nothing;
+    adopted_below_fence: AdoptedBelowFence by handles::a_fenced_lock_is_not_adopted_below_the_fence;
+    handle_leaves_fence: HandleLeavesFence by handles::a_release_by_a_handle_raises_the_fence;
     expired_left: ExpiredLeft by leave::a_lost_lock_is_not_left;
     quarantined_rest_counts: QuarantinedRestCounts by leave::a_rest_in_quarantine_does_not_count;
     waiting_entry_is_absent: WaitingEntryIsAbsent by parked::an_entry_that_waits_proves_no_loss;

@@ -106,6 +106,16 @@ impl World {
             {
                 self.checker.note_denied(master, value);
             }
+            ("adopt", [key, _, old, new, ..], Reply::Integer(1)) => {
+                // Always sent in full, and once.
+                let late = self.now - self.conns[conn].input_queued_at;
+                self.checker.note_granted(conn, &self.conns[conn], key, new, late);
+                self.checker.note_adopted(old, new);
+            }
+            ("adopt", [key, _, old, ..], Reply::Integer(0)) => {
+                self.checker.note_denied(master, old);
+                self.checker.note_refused(client, key, master);
+            }
             ("force_unlock_serve", _, Reply::Integer(_)) => {
                 self.checker.note_forced(client, master, key);
                 self.void_guards();

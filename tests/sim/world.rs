@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
-use redlatch::Config;
 use redlatch::engine::{Engine, Outcome};
+use redlatch::{Config, LockHandle};
 
 use crate::callers::Callers;
 use crate::checker::Checker;
@@ -49,6 +49,8 @@ pub struct World {
     pub detours: Vec<Detour>,
     /// The application of all clients.
     pub habits: Habits,
+    /// Handles that were made last, used or not.
+    pub handles: VecDeque<LockHandle>,
     pub statistics: Statistics,
     /// Steps of a master's link from one state to another.
     pub link_steps: [[u64; LinkState::NAMES.len()]; LinkState::NAMES.len()],
@@ -79,6 +81,8 @@ pub struct Habits {
     pub shared_ppm: u32,
     /// Share of callers with a label.
     pub label_ppm: u32,
+    /// Of a million times that a worker begins, how often it tries a handle, if there is one.
+    pub handle_ppm: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -296,9 +300,11 @@ impl World {
                 fair_ppm: 0,
                 shared_ppm: 0,
                 label_ppm: 0,
+                handle_ppm: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },
+            handles: VecDeque::new(),
             statistics: Statistics::default(),
             link_steps: Default::default(),
             digest: Digest::default(),

@@ -26,6 +26,11 @@
 //! it is. Extensions leave the fence alone: it may expire while the lock is held, as its token has left the
 //! window by then. Masters that are asked again for a held lock (`hold.rs`) set its fence, too, so that the
 //! margin is one of fences as well.
+//!
+//! An adopted lock (`adopt.rs`) keeps its token: to the storage its holder is the same. Its adoption counts
+//! on masters that have the handle's value, each of which took this token before. So the next holder's is
+//! larger, as behind the first quorum. A master whose fence is larger refuses: a late command may have put
+//! the value there again, behind another holder. The release raises the fence as any other.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,13 @@
-//! Mode of a lock: plain, fenced or shared. The ordinary path of an acquisition asks its mode these questions
-//! and knows no more.
+//! Mode of a lock: plain, fenced or shared; or adopted, whichever of them it is. The ordinary path of an
+//! acquisition asks its mode these questions and knows no more.
 //!
-//! | | plain | fenced | shared |
-//! | --- | --- | --- | --- |
-//! | waits in the engine's own queue | yes | yes | no |
-//! | may be handed over by a swap | yes | no | no |
-//! | a refusal reports the holder's time | no | yes | yes |
-//! | a refusal may be for another reason than a holder | no | its token | no |
+//! | | plain | fenced | shared | adopted |
+//! | --- | --- | --- | --- | --- |
+//! | waits in the engine's own queue | yes | yes | no | no |
+//! | may be handed over by a swap | yes | no | no | no |
+//! | a refusal reports the holder's time | no | yes | yes | no |
+//! | a refusal may be for another reason than a holder | no | its token | no | no |
+//! | votes of masters count that were in quarantine when its attempt began | yes | no | yes | no |
 
 use std::time::Instant;
 
@@ -49,6 +50,8 @@ pub(crate) enum ModeState {
     Fenced(Fencing),
     /// A reader's, together with others.
     Shared,
+    /// Taken over by its handle, from masters of which these were in quarantine.
+    Adopted { quarantined: MasterSet },
 }
 
 impl ModeState {
@@ -63,7 +66,7 @@ impl ModeState {
     /// Whether its waiters form a queue within the engine: readers do not wait for each other.
     #[inline]
     pub(crate) const fn is_queued(&self) -> bool {
-        !matches!(self, Self::Shared)
+        !matches!(self, Self::Shared | Self::Adopted { .. })
     }
 
     /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
@@ -77,6 +80,7 @@ impl ModeState {
     pub(crate) fn excluded(&self) -> MasterSet {
         match self {
             Self::Fenced(fencing) => fencing.quarantined,
+            Self::Adopted { quarantined } => *quarantined,
             Self::Plain | Self::Shared => MasterSet::EMPTY,
         }
     }
@@ -106,6 +110,7 @@ impl ModeState {
                 holders.clear();
                 Kind::Shared
             }
+            Self::Adopted { .. } => unreachable!("an adoption is one attempt of its own"),
         }
     }
 
@@ -120,7 +125,7 @@ impl ModeState {
     ) -> Option<MasterSet> {
         match self {
             Self::Fenced(fencing) => Some(fencing.judge(now, wall_clock, tally, half_us)),
-            Self::Plain | Self::Shared => None,
+            Self::Plain | Self::Shared | Self::Adopted { .. } => None,
         }
     }
 
@@ -129,7 +134,7 @@ impl ModeState {
     pub(crate) fn may_repeat(&mut self) -> bool {
         match self {
             Self::Fenced(fencing) => fencing.may_renumber(),
-            Self::Plain | Self::Shared => false,
+            Self::Plain | Self::Shared | Self::Adopted { .. } => false,
         }
     }
 
@@ -147,6 +152,8 @@ impl ModeState {
             }
             // They were reported with each refusal.
             Self::Shared => HoldersKnown::All,
+            // Its handle is used up, whoever has the lock.
+            Self::Adopted { .. } => HoldersKnown::All,
         }
     }
 
@@ -215,7 +222,7 @@ pub(crate) fn vote(
         AttemptAnswer::Fenced(answer) => {
             let fencing = op.and_then(|op| match op.mode {
                 ModeState::Fenced(fencing) => Some(fencing),
-                ModeState::Plain | ModeState::Shared => None,
+                ModeState::Plain | ModeState::Shared | ModeState::Adopted { .. } => None,
             });
             fence::vote(answer, master, claim, fencing)
         }

@@ -151,7 +151,9 @@ impl OpState {
             Self::Waiting { .. } | Self::Asking { .. } | Self::Held(_) => {
                 matches!(before, Self::Acquiring { .. } | Self::Parked)
             }
-            Self::Releasing => matches!(before, Self::Acquiring { .. } | Self::Parked | Self::Held(_)),
+            Self::Releasing => {
+                matches!(before, Self::New | Self::Acquiring { .. } | Self::Parked | Self::Held(_))
+            }
             Self::Query => matches!(before, Self::New),
         }
     }

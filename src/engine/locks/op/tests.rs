@@ -28,7 +28,7 @@ fn states() -> [OpState; 9] {
 fn only_the_drawn_transitions_are_legal() {
     // A row for each state before; a column for each one that may follow.
     let drawn = [
-        [0, 1, 0, 1, 1, 0, 0, 0, 1],
+        [0, 1, 0, 1, 1, 0, 0, 1, 1],
         [0, 1, 0, 1, 1, 0, 0, 0, 0],
         [0, 1, 0, 1, 1, 0, 0, 0, 0],
         [0, 0, 1, 1, 1, 1, 1, 1, 0],

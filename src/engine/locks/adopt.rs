@@ -1,0 +1,202 @@
+//! A lock that passes to another process by its handle: each master compares the handle's value, and puts the
+//! new holder's value in its place, with a TTL of its own.
+//!
+//! ```text
+//!   A: held with token TA ── extended, then left ──► handle ──► B: claim with token TB, Acquiring
+//!                                                               adopt TA → TB on each usable master ─► votes
+//! ```
+//!
+//! # Why this is safe
+//!
+//! B's attempt is an attempt like any other but for how a master grants it. A grant means that at one moment
+//! the master had no other key than B's there (of a reader: B's among the readers'), with its full TTL, set
+//! after B's start stamp. Votes, quorum, deadline, quarantine and the release of a part apply as ever. A
+//! grant replaces nothing but TA, and A's guard gave the lock up before there was a handle that can be
+//! adopted. So no valid lock of another holder is replaced.
+//!
+//! TB is new. So of two processes that adopt with one handle at most one has a quorum, and all that A has
+//! under way (an extension, a repair, a release) finds TA gone and touches nothing of B's. A late `SET` of TA
+//! may leave that key on a master without B's, to its TTL; B's client releases TA once it holds the lock.
+//!
+//! Masters that were in quarantine when the attempt began do not count for it, as for a fenced lock.
+//! `fence.rs` says why the same fencing token stays right.
+//!
+//! # A release by a handle
+//!
+//! A process that has the handle may release the lock, as A could. The claim of a lock that was sent to all
+//! masters is released, by the script that also takes an entry of its value out of the queue, and serves the
+//! waiters.
+
+use std::time::{Duration, Instant};
+
+use super::claim::{Claim, Votes};
+use super::kind::{Kind, Tag};
+use super::mode::{self, ModeState};
+use super::op::{Asked, Held, Op, OpState};
+use super::release;
+use super::slab::Id;
+use crate::engine::core::{Core, Step};
+use crate::engine::ground::Ground;
+use crate::engine::masters::Masters;
+use crate::engine::masters::owed::{Owed, Verb};
+use crate::engine::queries::DRAINED;
+use crate::engine::request::{HandleAct, SubmitError};
+use crate::engine::timers::{claim_timer, op_timer};
+use crate::engine::waiting::parking::Parked;
+use crate::handle::{HandleKind, LockHandle, fleet_of, whole_ms};
+use crate::lock::command::adopt::encode_adopt;
+use crate::lock::command::entry::{Entry, name_in};
+use crate::lock::command::scripts::Script;
+use crate::lock::{InputError, MasterSet, Resource, Token, Ttl, split_value};
+use crate::mutants::mutant;
+
+/// In the place of the claim whose release an answer to a swap is, too.
+const NO_CLAIM: u32 = u32::MAX;
+
+/// Takes an adoption, whose only attempt begins at once, or a release by a handle.
+#[cold]
+#[inline(never)]
+pub(crate) fn submit(
+    core: &mut Core,
+    handle: &LockHandle,
+    act: HandleAct,
+) -> Result<(Id, Step), SubmitError> {
+    let Core { ground, locks, .. } = core;
+    if locks.is_drained {
+        return Err(SubmitError::Stopped(DRAINED.into()));
+    }
+    let resource = Resource::new(&*handle.name)?;
+    // A lock that is released may live for as long as any.
+    let ttl = match act {
+        HandleAct::Adopt { .. } => handle.ttl(),
+        HandleAct::Release { .. } => ground.config.max_ttl,
+    };
+    let ttl = ground.config.ttl(ttl)?;
+    let max_hold = match act {
+        HandleAct::Adopt { auto_extend } => auto_extend,
+        HandleAct::Release { .. } => None,
+    };
+    if max_hold.is_some() && ground.config.max_hold.is_zero() {
+        return Err(InputError::MaxHoldZero.into());
+    }
+    if locks.claims.is_full() {
+        release::forget_orphans(ground, locks);
+    }
+    let now = ground.now;
+    let room = (!locks.claims.is_full()).then(|| locks.ops.take(|| Op::blank(now, ttl))).flatten();
+    let Some((id, op)) = room else { return Err(ground.refuse_acquisition(resource)) };
+    op.begin(Asked { max_hold, ..Asked::of_query(now, ttl) });
+    op.is_noted = true;
+    Ok(match act {
+        HandleAct::Adopt { .. } => (id, adopt(core, id, handle, ttl)),
+        HandleAct::Release { awaited } => (id, release_by(core, id, handle, ttl, awaited)),
+    })
+}
+
+fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let now = ground.now;
+    let mut token = Token::random(&mut ground.rng);
+    if mutant!(AdoptedKeepsToken) {
+        token = handle.token;
+    }
+    let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
+    claim.begin(now, id, token, ttl, fleet.answer_limit(ttl));
+    claim.kind = kind_of(handle);
+    claim.entry.set(&ground.config.prefix, &handle.name, &token);
+    let op = locks.ops.get_mut(id);
+    op.label.extend_from_slice(ground.config.holder_label.as_deref().unwrap_or_default().as_bytes());
+    op.add_label(claim);
+    let mut quarantined = fleet.quarantined_at(now);
+    if mutant!(AdoptedInQuarantine) {
+        quarantined = MasterSet::EMPTY;
+    }
+    op.mode = ModeState::Adopted { quarantined };
+    let old = entry_of(handle, &ground.config.prefix);
+    let owed = Owed::round(Verb::Swap, Tag::Plain, NO_CLAIM, claim_id).whole();
+    claim.asked = fleet.queue(fleet.usable, owed, |out| {
+        let fencing = claim.kind.fencing_token();
+        encode_adopt(out, &old, &claim.entry, ttl, fencing, ground.config.prefix.len());
+    });
+    let deadline = op.await_votes(claim_id, now + claim.answer_limit);
+    op.tries.streak.count = 0;
+    ground.timers.arm(op_timer(id), deadline);
+    fleet.fail_unasked(claim);
+    Step::Decide(id)
+}
+
+fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: bool) -> Step {
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let now = ground.now;
+    let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
+    claim.begin(now, id, handle.token, ttl, fleet.answer_limit(ttl));
+    claim.kind = kind_of(handle);
+    claim.entry = entry_of(handle, &ground.config.prefix);
+    claim.votes = Votes::Void;
+    claim.asked = fleet.all;
+    // An entry of it may stand in the queues, at a place that is not known here.
+    let mut parked = Parked::new(now, id, 0);
+    (parked.masters, parked.was_held) = (fleet.all, !mutant!(HandleLeavesFence));
+    claim.parked = Some(Box::new(parked));
+    let owed = Owed::round(Verb::Release, Tag::Parked, 0, claim_id).whole();
+    let sent = mode::send_unpark(fleet, fleet.all, owed, claim, Script::Text);
+    claim.begin_release(now, fleet.all, sent);
+    ground.timers.arm(claim_timer(claim_id), now + claim.answer_limit);
+    let op = locks.ops.get_mut(id);
+    op.claim = claim_id;
+    op.enter(OpState::Releasing);
+    if !awaited {
+        claim.owner = None;
+        locks.ops.free(id);
+    } else if sent.is_empty() {
+        release::settle(core, claim_id);
+    }
+    Step::Done
+}
+
+/// The handle of a held lock, which only releases it.
+pub(crate) fn handle(
+    ground: &Ground,
+    claim: &Claim,
+    held: &Held,
+    now: Instant,
+    wall: Duration,
+) -> LockHandle {
+    let config = &ground.config;
+    let (_, label) = split_value(claim.entry.value());
+    let wall_ms = |at: Instant| whole_ms(wall + at.saturating_duration_since(now));
+    LockHandle {
+        name: bytes::Bytes::copy_from_slice(name_in(claim.entry.key(), config.prefix.len())),
+        prefix: config.prefix.as_slice().into(),
+        fleet: fleet_of(config),
+        token: claim.token,
+        label: label.map(|label| label.as_str().into()),
+        kind: match claim.kind {
+            Kind::Plain => HandleKind::Plain,
+            Kind::Fenced(token) => HandleKind::Fenced(token),
+            Kind::Shared => HandleKind::Shared,
+        },
+        ttl_ms: u32::try_from(held.ttl.as_millis()).unwrap_or(u32::MAX),
+        end_ms: wall_ms(held.valid_until),
+        hold_until_ms: held.renewal.map(|renewal| wall_ms(renewal.hold_until)),
+        is_passed: false,
+    }
+}
+
+const fn kind_of(handle: &LockHandle) -> Kind {
+    match handle.kind {
+        HandleKind::Plain => Kind::Plain,
+        HandleKind::Fenced(token) => Kind::Fenced(token),
+        HandleKind::Shared => Kind::Shared,
+    }
+}
+
+/// Key and value of the lock as its first holder had them.
+fn entry_of(handle: &LockHandle, prefix: &[u8]) -> Entry {
+    let mut entry = Entry::EMPTY;
+    entry.set(prefix, &handle.name, &handle.token);
+    if let Some(label) = &handle.label {
+        entry.add_label(&handle.token, label.as_bytes());
+    }
+    entry
+}

@@ -1,0 +1,163 @@
+//! The errors of handles: of their text, of an adoption, and of a release.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{OVERLOADED, Report, fmt_unconfirmed};
+use crate::error::{ErrorClass, classes};
+use crate::lock::InputError;
+use crate::words::{Named, Rounded};
+
+/// Error of bytes or a text that are no handle of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseHandleError {
+    /// It is damaged, cut off, or something else.
+    #[error("this is no handle of a lock, or a damaged one; have its holder write it anew")]
+    Malformed,
+    /// A newer version of this crate made it.
+    #[error("the handle has version {version}, of a newer redlatch; upgrade this program")]
+    NewerVersion {
+        /// Version of the form of the handle.
+        version: u8,
+    },
+}
+
+/// Error of a handle of another fleet of masters, or of another prefix. Nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForeignHandle {
+    /// Its client had other masters, or other URLs for them: hosts, ports and databases count.
+    #[error(
+        "the handle of {} is for other masters, or other URLs of them; give this client the same",
+        Named(.resource)
+    )]
+    OtherMasters {
+        /// Name of the lock.
+        resource: Bytes,
+    },
+    /// Its client had another prefix.
+    #[error(
+        "the handle of {} has the prefix \"{}\", this client has \"{}\"; use one prefix",
+        Named(.resource), .prefix.escape_ascii(), .own.escape_ascii()
+    )]
+    OtherPrefix {
+        /// Name of the lock.
+        resource: Bytes,
+        /// Prefix of the handle.
+        prefix: Bytes,
+        /// Prefix of this client.
+        own: Bytes,
+    },
+}
+
+/// Error of [`Client::adopt`](crate::Client::adopt). The lock is not held by this client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdoptError {
+    /// So many masters no longer have the handle's value that no quorum can be left: the handle was used
+    /// before, or the lock was released or has ended. Another caller may hold it.
+    #[error(fmt = fmt_gone)]
+    Gone(Box<Report>),
+    /// The lock has ended, by the wall clock of this machine and the end in the handle. Nothing was sent.
+    #[error("the handle of {} ended {} ago by this machine's clock; acquire the lock anew", Named(.resource), Rounded(*.ago))]
+    TooOld {
+        /// Name of the lock.
+        resource: Bytes,
+        /// Time since its end.
+        ago: Duration,
+    },
+    /// The handle only releases the lock ([`Guard::to_handle`](crate::Guard::to_handle)): its guard has not
+    /// given it up. Nothing was sent.
+    #[error(
+        "the process that made the handle of {} still holds the lock; this handle only releases it",
+        Named(.resource)
+    )]
+    NotPassed {
+        /// Name of the lock.
+        resource: Bytes,
+    },
+    /// The handle is of other masters, or of another prefix. Nothing was sent.
+    #[error(transparent)]
+    Foreign(#[from] ForeignHandle),
+    /// Too few masters answered, or count. Where the handle's value was replaced, the new one is released in
+    /// the background; a retry may succeed as long as a quorum of masters has the handle's value.
+    #[error(fmt = fmt_no_quorum)]
+    NoQuorum(Box<Report>),
+    /// A quorum granted, and by then no validity was left: the TTL is too short, or this process was late.
+    /// The lock is released.
+    #[error(fmt = fmt_expired)]
+    Expired(Box<Report>),
+    /// The client has too many locks, 131,072.
+    #[error("{OVERLOADED}")]
+    Overloaded,
+    /// The handle has a name or a TTL that this client cannot have: its `max_ttl` is shorter, for one.
+    /// Nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
+    /// or the call comes from a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
+    Stopped(Arc<str>),
+}
+
+/// Error of [`Client::release_handle`](crate::Client::release_handle).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseHandleError {
+    /// The handle is of other masters, or of another prefix. Nothing was sent.
+    #[error(transparent)]
+    Foreign(#[from] ForeignHandle),
+    /// So few masters answered that the lock may exclude others until its TTL has passed. While the client
+    /// lives the release goes on in the background.
+    #[error(fmt = fmt_unconfirmed)]
+    Unconfirmed(Report),
+    /// The client has too many locks, 131,072.
+    #[error("{OVERLOADED}")]
+    Overloaded,
+    /// The handle has a name that no lock can have. Nothing was sent.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
+    /// or the call comes from a waker that the client is calling.
+    #[error("the client cannot be used: {0}")]
+    Stopped(Arc<str>),
+}
+
+classes! {
+    ForeignHandle { _ => ErrorClass::Rejected, }
+    AdoptError {
+        Self::Gone(_) | Self::TooOld { .. } => ErrorClass::Lost,
+        Self::NotPassed { .. } | Self::Foreign(_) | Self::Input(_) => ErrorClass::Rejected,
+        Self::NoQuorum(_) => ErrorClass::Outage,
+        Self::Expired(_) | Self::Overloaded => ErrorClass::Overloaded,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+    ReleaseHandleError {
+        Self::Foreign(_) | Self::Input(_) => ErrorClass::Rejected,
+        Self::Unconfirmed(_) => ErrorClass::Unconfirmed,
+        Self::Overloaded => ErrorClass::Overloaded,
+        Self::Stopped(_) => ErrorClass::Stopped,
+    }
+}
+
+fn fmt_gone(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let lock = Named(&report.resource);
+    write!(f, "the handle of {lock} was used, or the lock has ended; acquire it anew: ")?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_no_quorum(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let lock = Named(&report.resource);
+    write!(f, "no quorum of masters to adopt {lock}; repair what they report, then retry before its end: ")?;
+    fmt::Display::fmt(report, f)
+}
+
+fn fmt_expired(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let lock = Named(&report.resource);
+    write!(f, "{lock} expired while it was adopted; use a longer TTL, or check slow masters: ")?;
+    fmt::Display::fmt(report, f)
+}

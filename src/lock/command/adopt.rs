@@ -1,0 +1,32 @@
+//! The command by which a lock passes to another client: it compares, and puts that client's value in place.
+
+use super::entry::{Entry, encode_beside, encode_decimal_bulk};
+use super::scripts::{ADOPT, Script};
+use crate::lock::fencing::{FENCE_NAME, FencingToken};
+use crate::lock::ttl::Ttl;
+use crate::resp;
+
+/// Compares with the value of `old`, and puts that of `new` in its place. Both have the same key. The script
+/// is sent in full: it is seldom needed. The reply is that to a swap ([`super::answer::compare_vote`]).
+pub(crate) fn encode_adopt(
+    out: &mut Vec<u8>,
+    old: &Entry,
+    new: &Entry,
+    ttl: Ttl,
+    token: Option<FencingToken>,
+    prefix_size: usize,
+) {
+    let (key, old_value) = old.parts();
+    let (new_key, new_value) = new.parts();
+    assert!(key == new_key, "a lock is adopted under its own name");
+    ADOPT.encode_head(out, Script::Text);
+    out.extend_from_slice(key);
+    encode_beside(out, key, prefix_size, FENCE_NAME);
+    out.extend_from_slice(old_value);
+    out.extend_from_slice(new_value);
+    encode_decimal_bulk(out, ttl.as_millis());
+    match token {
+        Some(token) => encode_decimal_bulk(out, token.as_u64()),
+        None => resp::encode_bulk(out, b""),
+    }
+}

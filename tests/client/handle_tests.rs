@@ -1,0 +1,290 @@
+//! Locks that pass to another client by a handle, on real servers.
+
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use redlatch::error::{AdoptError, ForeignHandle, ReleaseHandleError};
+use redlatch::internals::settle;
+use redlatch::{AcquireError, Client, ExtendError, Guard, LockHandle, LockRequest, Mode, Options};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_waiters, block_on, config, open,
+};
+
+fn two(fleet: &Fleet) -> [Client; 2] {
+    [(); 2].map(|()| open(&fleet.urls(), LONG))
+}
+
+/// A handle behind its text, as another process gets it.
+fn sent(handle: &LockHandle) -> LockHandle {
+    handle.to_string().parse().expect("a handle")
+}
+
+fn passed(request: LockRequest<'_>) -> LockHandle {
+    let guard = request.acquire().expect("free");
+    sent(&guard.into_handle(TTL).expect("held"))
+}
+
+fn is_held(client: &Client, name: &str) -> bool {
+    matches!(client.lock(name).try_acquire(), Err(AcquireError::Contended(_)))
+}
+
+fn wall() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().expect("after 1970")
+}
+
+/// The sum over all masters of what they counted under this name.
+fn counted(fleet: &mut Fleet, section: &str, name: &str) -> u64 {
+    let count = |text: String| {
+        let found = text.split(&format!("{name}=")).nth(1)?.split(|it: char| !it.is_ascii_digit()).next()?;
+        found.parse::<u64>().ok()
+    };
+    fleet.masters().filter_map(|master| count(master.ask(&format!("INFO {section}")).text())).sum()
+}
+
+#[test]
+fn a_lock_passes_to_another_client() {
+    for mode in [Mode::Plain, Mode::Fenced, Mode::Shared] {
+        let mut fleet = Fleet::start(3);
+        let first = config(&fleet.urls(), LONG).holder_label("first").connect().expect("an event loop");
+        let second = config(&fleet.urls(), LONG).holder_label("second").connect().expect("an event loop");
+        let request = || match mode {
+            Mode::Fenced => first.lock("a").fenced(),
+            Mode::Shared => first.lock("a").shared(),
+            _ => first.lock("a"),
+        };
+        let handle = passed(request().ttl(Duration::from_secs(30)));
+        assert_eq!((handle.resource(), handle.mode()), (b"a".as_slice(), mode));
+        assert_eq!(first.stats().left, 1);
+        // Its first client need not live.
+        drop(first);
+        let guard = second.adopt(&handle).expect("it is passed on");
+        assert_ne!(guard.token(), handle.token());
+        assert_eq!((guard.resource(), guard.fencing_token()), (b"a".as_slice(), handle.fencing_token()));
+        assert!(guard.is_valid() && guard.remaining() <= handle.ttl(), "{:?}", guard.remaining());
+        assert!(is_held(&second, "a"));
+        eventually(PATIENCE, "late answers count, too", || guard.margin() == 1);
+        guard.release().expect("a quorum answers");
+        assert_eq!(settle(&second, PATIENCE), 0);
+        // A fence stays.
+        assert!(fleet.masters().all(|master| master.ask("EXISTS a").text() == "0"));
+    }
+}
+
+#[test]
+fn a_used_handle_adopts_nothing() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let handle = passed(first.lock("a").ttl(TTL));
+    let guard = second.adopt(&handle).expect("it is passed on");
+    for client in [&first, &second] {
+        let error = client.adopt(&handle).expect_err("it was used");
+        assert!(matches!(error, AdoptError::Gone(_)), "{error}");
+    }
+    let released = first.release_handle(&handle).expect("all answer");
+    assert!(released.was_already_gone() && guard.is_valid() && is_held(&first, "a"));
+    drop(guard);
+    assert_nothing_left(&second, &mut fleet);
+    let error = second.adopt(&handle).expect_err("it was used");
+    assert!(matches!(error, AdoptError::Gone(_)), "{error}");
+    assert_nothing_left(&second, &mut fleet);
+}
+
+#[test]
+fn of_two_processes_at_most_one_adopts() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    for _ in 0..50 {
+        let handle = passed(first.lock("a").ttl(TTL));
+        let adopt = |client: &Client| client.adopt(&handle);
+        let results: [Result<Guard, AdoptError>; 2] = thread::scope(|scope| {
+            let running = [&first, &second].map(|client| scope.spawn(move || adopt(client)));
+            running.map(|it| it.join().expect("no panic"))
+        });
+        assert!(results.iter().filter(|result| result.is_ok()).count() <= 1, "{results:?}");
+    }
+    [&first, &second].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+    assert_nothing_left(&first, &mut fleet);
+}
+
+#[test]
+fn an_old_handle_sends_nothing() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let guard = first.lock("a").ttl(TTL).acquire().expect("free");
+    let handle = guard.into_handle(Duration::from_millis(300)).expect("held");
+    eventually(PATIENCE, "its end passes", || wall() > handle.end());
+    let before = counted(&mut fleet, "commandstats", "cmdstat_eval:calls");
+    let error = second.adopt(&handle).expect_err("it has ended");
+    assert!(matches!(error, AdoptError::TooOld { .. }), "{error}");
+    assert_eq!(counted(&mut fleet, "commandstats", "cmdstat_eval:calls"), before);
+}
+
+#[test]
+fn a_handle_of_another_fleet_is_refused() {
+    let fleet = Fleet::start(3);
+    let [first, _] = two(&fleet);
+    let handle = passed(first.lock("a").ttl(TTL));
+    let foreign = |client: &Client| match client.adopt(&handle) {
+        Err(AdoptError::Foreign(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let mut urls = fleet.urls();
+    let other = config(&urls, LONG).prefix("p:").connect().expect("an event loop");
+    assert!(matches!(foreign(&other), ForeignHandle::OtherPrefix { .. }));
+    let fewer = open(&urls[..2], LONG);
+    assert!(matches!(foreign(&fewer), ForeignHandle::OtherMasters { .. }));
+    let error = fewer.release_handle(&handle).expect_err("other masters");
+    assert!(matches!(error, ReleaseHandleError::Foreign(ForeignHandle::OtherMasters { .. })), "{error}");
+    urls.reverse();
+    assert!(open(&urls, LONG).adopt(&handle).is_ok(), "the order does not matter");
+}
+
+#[test]
+fn a_handle_that_only_releases_adopts_nothing() {
+    let fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let guard = first.lock("a").ttl(TTL).acquire().expect("free");
+    let handle = sent(&guard.to_handle().expect("held"));
+    assert!(!handle.can_be_adopted());
+    let error = second.adopt(&handle).expect_err("its guard goes on");
+    assert!(matches!(error, AdoptError::NotPassed { .. }), "{error}");
+    assert!(guard.is_valid() && is_held(&second, "a"));
+}
+
+#[test]
+fn a_minority_of_masters_may_be_down() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let handle = passed(first.lock("a").ttl(TTL));
+    await_held(&mut fleet, "a");
+    fleet.master(0).kill();
+    let guard = second.adopt(&handle).expect("two of three have it");
+    guard.release().expect("two of three answer");
+    let handle = passed(first.lock("b").ttl(TTL));
+    fleet.master(1).kill();
+    let short = open(&fleet.urls(), SHORT);
+    let error = short.adopt(&handle).expect_err("one of three has it");
+    assert!(matches!(error, AdoptError::NoQuorum(_)), "{error}");
+    let error = short.release_handle(&handle).expect_err("one of three answers");
+    assert!(matches!(error, ReleaseHandleError::Unconfirmed(_)), "{error}");
+}
+
+#[test]
+fn the_renewal_goes_on() {
+    let fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let hold = Duration::from_secs(600);
+    let handle = passed(first.lock("a").ttl(Duration::from_secs(1)).auto_extend(hold));
+    let hold_until = handle.hold_until().expect("it is renewed");
+    assert!(hold_until <= wall() + hold && hold_until > wall() + hold - PATIENCE, "{hold_until:?}");
+    let guard = second.adopt(&handle).expect("it is passed on");
+    eventually(PATIENCE, "it is renewed", || second.stats().extended >= 4);
+    assert!(guard.is_valid());
+    assert_eq!(second.stats().lost, 0);
+}
+
+#[test]
+fn a_fenced_lock_keeps_its_token() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let handle = passed(first.lock("a").ttl(TTL).fenced());
+    let guard = second.adopt(&handle).expect("it is passed on");
+    let token = guard.fencing_token().expect("fenced");
+    assert_eq!(Some(token), handle.fencing_token());
+    guard.release().expect("all answer");
+    let next = first.lock("a").fenced().acquire().expect("free");
+    assert!(next.fencing_token().expect("fenced") > token);
+    let handle = next.to_handle().expect("held");
+    second.release_handle(&handle).expect("all answer");
+    let last = second.lock("a").fenced().acquire().expect("free");
+    assert!(last.fencing_token() > next.fencing_token());
+    drop((next, last));
+    eventually(PATIENCE, "only fences are left", || {
+        fleet.masters().all(|master| master.ask("EXISTS a").text() == "0")
+    });
+}
+
+/// By the release of an adopted lock, and by a release by a handle.
+#[test]
+fn a_waiter_is_served_behind_a_handle() {
+    for is_adopted in [true, false] {
+        let mut fleet = Fleet::start(3);
+        let [first, second] = two(&fleet);
+        let third = open(&fleet.urls(), LONG);
+        let handle = passed(first.lock("a").ttl(TTL));
+        await_held(&mut fleet, "a");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| third.lock("a").ttl(TTL).wait(PATIENCE).acquire());
+            await_waiters(&mut fleet, 0..3, "a", 1);
+            if is_adopted {
+                second.adopt(&handle).expect("passed on").release().expect("all answer");
+            } else {
+                assert!(second.release_handle(&handle).expect("all answer").deleted >= 2);
+            }
+            waiting.join().expect("no panic").expect("it is served");
+        });
+        assert_nothing_left(&third, &mut fleet);
+    }
+}
+
+#[test]
+fn a_release_by_a_handle_takes_one_round_trip() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    for mode in [Mode::Plain, Mode::Fenced, Mode::Shared] {
+        let options = Options::new().ttl(TTL);
+        let mut guard = match mode {
+            Mode::Fenced => first.lock("a").options(options).fenced(),
+            Mode::Shared => first.lock("a").options(options).shared(),
+            _ => first.lock("a").options(options),
+        }
+        .acquire()
+        .expect("free");
+        let handle = guard.to_handle().expect("held");
+        fleet.masters().for_each(|master| drop(master.ask("CONFIG RESETSTAT")));
+        let released = second.release_handle(&handle).expect("all answer");
+        assert!(released.deleted >= 2, "{released:?}");
+        assert_eq!(settle(&second, PATIENCE), 0);
+        // No master asked for the script.
+        assert_eq!(counted(&mut fleet, "commandstats", "cmdstat_eval:calls"), 3);
+        assert_eq!(counted(&mut fleet, "commandstats", "cmdstat_evalsha:calls"), 0);
+        let error = guard.extend(TTL).expect_err("its lock is broken");
+        assert!(matches!(error, ExtendError::Lost(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_failed_pass_returns_the_guard() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    let error = guard.into_handle(2 * TTL).expect_err("above max_ttl");
+    assert!(matches!(error.reason(), ExtendError::Input(_)), "{error}");
+    let guard = error.into_guard();
+    assert!(guard.is_valid() && is_held(&client, "a"));
+    let handle = guard.into_handle(TTL).expect("held");
+    client.release_handle(&handle).expect("all answer");
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    drop(guard.into_handle(2 * TTL).expect_err("above max_ttl"));
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn tasks_pass_locks_on() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    block_on(async {
+        let guard = first.lock("a").ttl(TTL).acquire_async().await.expect("free");
+        let handle = guard.into_handle_async(TTL).await.expect("held");
+        let guard = second.adopt_async(&handle).await.expect("passed on");
+        let handle = guard.into_handle_async(TTL).await.expect("held");
+        first.release_handle_async(&handle).await.expect("all answer");
+        // One that is dropped on the way releases the lock.
+        let guard = first.lock("a").ttl(TTL).acquire_async().await.expect("free");
+        drop(guard.into_handle_async(TTL));
+    });
+    assert_nothing_left(&first, &mut fleet);
+    assert_nothing_left(&second, &mut fleet);
+}
