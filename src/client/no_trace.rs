@@ -16,6 +16,7 @@ pub(super) struct HoldSpan;
 pub(super) enum HoldEnd {
     Released,
     Left,
+    Passed,
     Dropped,
 }
 

@@ -47,6 +47,7 @@ struct Open {
 pub(super) enum HoldEnd {
     Released,
     Left,
+    Passed,
     Dropped,
 }
 
@@ -130,6 +131,7 @@ impl HoldSpan {
             _ if now >= valid_until => "lost",
             HoldEnd::Released => "released",
             HoldEnd::Left => "left",
+            HoldEnd::Passed => "passed",
             HoldEnd::Dropped => "dropped",
         };
         if let Some(open) = &mut self.open {

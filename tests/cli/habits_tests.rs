@@ -171,7 +171,7 @@ fn manual_pages_name_each_option() {
         assert_eq!(unknown, None, "{subcommand:?}");
     }
     let program = finish(redlatch(&[]).args(["generate", "man"])).stdout;
-    for subcommand in ["run", "bench", "inspect", "unlock", "generate", "doctor", "drill", "ls"] {
+    for subcommand in ["run", "elect", "bench", "inspect", "unlock", "generate", "doctor", "drill", "ls"] {
         assert!(
             program.contains(&format!("redlatch\\-{subcommand}(1)")),
             "{subcommand} is not in: {program}"

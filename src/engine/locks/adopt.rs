@@ -135,9 +135,11 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     claim.votes = Votes::Void;
     claim.asked = fleet.all;
     // An entry of it may stand in the queues, at a place that is not known here.
-    let mut parked = Parked::new(now, id, 0);
-    (parked.masters, parked.was_held) = (fleet.all, !mutant!(HandleLeavesFence));
-    claim.parked = Some(Box::new(parked));
+    claim.parked.put(|over| {
+        let mut parked = Parked::new(now, id, 0, over);
+        (parked.masters, parked.was_held) = (fleet.all, !mutant!(HandleLeavesFence));
+        parked
+    });
     let owed = Owed::round(Verb::Release, Tag::Parked, 0, claim_id).whole();
     let sent = mode::send_unpark(fleet, fleet.all, owed, claim, Script::Text);
     claim.begin_release(now, fleet.all, sent);
