@@ -1,4 +1,4 @@
-//! Each program of `examples/`, on real servers. `fence_tests` has that of fenced storage.
+//! Each program of `examples/`, on real servers. `storage_tests` has that of fences.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

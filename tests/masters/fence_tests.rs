@@ -12,12 +12,9 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, Config, HeldLocks, Lease, Redlock};
 
 use crate::fleet::{Fleet, Place, Raw, Until, eventually};
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
+use crate::lock_tests::{PATIENCE, TTL, drive, open, settings, state};
 use crate::proxy::Proxy;
 use crate::valkey_tests::valkey_9;
-
-#[path = "../../examples/fenced_storage.rs"]
-mod fenced_storage;
 
 /// One holder: when it asked, when it got the answer, and its token.
 struct Held {
@@ -230,19 +227,6 @@ fn valkey_and_redis_give_rising_tokens_together() {
         redlock.extend(&mut lease, TTL).expect("held");
         assert!(redlock.release(lease).expect("confirmed").deleted >= 2);
     }
-}
-
-#[test]
-fn the_example_shows_a_paused_holder_that_is_refused() {
-    let fleet = Fleet::start(3);
-    let open = || {
-        let config = settings(&fleet.urls()).answer_timeout(ANSWER_TIMEOUT).build().expect("valid");
-        Client::open(config).expect("an event loop")
-    };
-    let mut storage = fenced_storage::Storage::default();
-    let late = fenced_storage::alice_and_bob(&open(), &open(), &mut storage).expect("masters that answer");
-    assert!(late.expect_err("alice is late").contains("older"));
-    assert_eq!(storage.value(), "bob was here");
 }
 
 /// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id`
