@@ -1,5 +1,5 @@
-//! Storage that refuses what a paused holder writes when it wakes: Postgres, SQLite, Redis, and an object store
-//! with `If-Match`.
+//! Storage that refuses what a paused holder writes when it wakes: Postgres, SQLite, Redis, and an object
+//! store with `If-Match`.
 //!
 //! ```text
 //!   alice   lock, token 1 ─ claim, read ── pause ──────────────────────────────── write ── refused
@@ -51,7 +51,7 @@ pub mod sqlite {
     pub const WRITE: &str = "UPDATE accounts SET balance = ?3 WHERE id = ?1 AND fence = ?2 RETURNING balance";
 }
 
-/// Scripts over a hash with the fields `balance` and `fence`. Lua's numbers hold each token: it is below 2^53.
+/// Scripts over a hash with the fields `balance` and `fence`. Lua's numbers hold each token, below 2^53.
 /// This server keeps data, so it needs `appendfsync always`, and no failover that forgets writes.
 pub mod redis {
     pub const CLAIM: &str = "
@@ -130,8 +130,8 @@ impl Account for Database {
     }
 }
 
-/// An object that holds "FENCE BALANCE", in a store whose `PUT` compares `If-Match` with the object's `ETag` and
-/// refuses with 412. A claim replaces the object, so each older `ETag` is worth nothing.
+/// An object that holds "FENCE BALANCE", in a store whose `PUT` compares `If-Match` with the object's `ETag`,
+/// and refuses with 412. A claim replaces the object, so each older `ETag` is worth nothing.
 pub struct Object {
     host: String,
     path: String,
