@@ -1,29 +1,72 @@
-//! The engine without sockets: masters that grant everything at once, so that what is measured is the engine.
+//! The engine without sockets: masters answer everything at once, so that what is measured is the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, LinkRequest, MasterId, OpId, Outcome, Request, Resource};
+use redlatch::engine::{Engine, LinkRequest, MasterId, MasterSet, OpId, Outcome, Request, Resource};
 use redlatch::resp::{self, Decoded, Reply};
-use redlatch::{Config, Options, Quarantine};
+use redlatch::{AcquireError, Config, Options, Quarantine};
+
+/// What is acquired and released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+    Shared,
+    /// Others hold the locks: attempts are refused.
+    Contended,
+}
+
+impl Kind {
+    /// In the order of the table of scripts/instructions.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("plain", Self::Plain),
+        ("fenced", Self::Fenced),
+        ("fair", Self::Fair),
+        ("shared", Self::Shared),
+        ("contended", Self::Contended),
+    ];
+
+    fn options(self) -> Options {
+        let options = Options::new().wait(Duration::ZERO);
+        match self {
+            Self::Plain | Self::Contended => options,
+            Self::Fenced => options.fenced(),
+            Self::Fair => options.fair(),
+            Self::Shared => options.shared(),
+        }
+    }
+
+    /// A master's answer to an attempt.
+    const fn answer(self) -> &'static [u8] {
+        match self {
+            Self::Plain | Self::Fenced | Self::Shared => b"+OK\r\n",
+            Self::Fair => b"*4\r\n:1\r\n:1700000000000000\r\n:1700000000000000\r\n:0\r\n",
+            Self::Contended => b"$-1\r\n",
+        }
+    }
+}
 
 /// An engine and what stands for its masters.
 pub struct EngineLoop {
+    kind: Kind,
     engine: Engine,
     now: Instant,
     names: Vec<String>,
     locks: Vec<OpId>,
     masters: Vec<MasterId>,
     /// As many replies as locks are in flight.
-    granted: Vec<u8>,
+    answered: Vec<u8>,
     deleted: Vec<u8>,
 }
 
 impl EngineLoop {
     /// `depth` locks in flight at once on `master_count` connected masters.
-    pub fn new(master_count: usize, depth: usize) -> Self {
+    pub fn new(kind: Kind, master_count: usize, depth: usize) -> Self {
         let urls = (0..master_count).map(|index| format!("redis://m{index}"));
-        let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).build().expect("valid");
+        let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).ask_holder(false);
+        let config = config.build().expect("valid");
         let now = Instant::now();
         let mut engine = Engine::new(Arc::new(config), [7; 32], now);
         engine.handle_timeout(now);
@@ -34,41 +77,65 @@ impl EngineLoop {
             shake_hands(&mut engine, now, master);
         }
         Self {
+            kind,
             masters: engine.masters().collect(),
             engine,
             now,
             names: (0..depth).map(|index| format!("bench:{index}")).collect(),
             locks: Vec::with_capacity(depth),
-            granted: b"+OK\r\n".repeat(depth),
+            answered: kind.answer().repeat(depth),
             deleted: b":1\r\n".repeat(depth),
         }
     }
 
-    /// Acquires and releases each lock once.
+    /// Acquires and releases each lock once, or is refused once.
     pub fn pairs(&mut self) {
+        self.pairs_seen(|_| ());
+    }
+
+    /// Does that once more; returns the number of requests to all masters together.
+    pub fn count_requests(&mut self) -> usize {
+        let mut count = 0;
+        self.pairs_seen(|mut bytes| {
+            while let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) {
+                bytes = &bytes[size..];
+                count += 1;
+            }
+            assert!(bytes.is_empty(), "whole requests");
+        });
+        count
+    }
+
+    /// `see` gets the bytes to each master.
+    fn pairs_seen(&mut self, mut see: impl FnMut(&[u8])) {
         self.now += Duration::from_micros(100);
-        let wait = Duration::ZERO;
         for name in &self.names {
             let resource = Resource::new(name).expect("valid");
-            let request = Request::Acquire { resource, options: Options::new().wait(wait), label: None };
+            let request = Request::Acquire { resource, options: self.kind.options(), label: None };
             self.engine.submit(self.now, request).expect("room");
         }
-        exchange(&mut self.engine, self.now, &self.masters, &self.granted);
+        exchange(&mut self.engine, self.now, &self.masters, &self.answered, &mut see);
+        let mut refused_count = 0;
         while let Some((lock, outcome)) = self.engine.poll_outcome() {
-            assert!(matches!(outcome, Outcome::Acquire(Ok(_))));
-            self.locks.push(lock);
+            match outcome {
+                Outcome::Acquire(Ok(_)) => self.locks.push(lock),
+                Outcome::Acquire(Err(AcquireError::Contended(_))) => refused_count += 1,
+                other => panic!("{other:?}"),
+            }
         }
-        assert_eq!(self.locks.len(), self.names.len());
+        let is_refused = self.kind == Kind::Contended;
+        assert_eq!(if is_refused { refused_count } else { self.locks.len() }, self.names.len());
         for lock in self.locks.drain(..) {
             self.engine.submit(self.now, Request::Release { lock, awaited: true }).expect("always taken");
         }
-        exchange(&mut self.engine, self.now, &self.masters, &self.deleted);
+        // Masters that had not answered when the attempt was refused are sent a release, too.
+        exchange(&mut self.engine, self.now, &self.masters, &self.deleted, &mut see);
         let mut released_count = 0;
         while let Some((_, outcome)) = self.engine.poll_outcome() {
             assert!(matches!(outcome, Outcome::Release(Ok(_))));
             released_count += 1;
         }
-        assert_eq!(released_count, self.names.len());
+        assert_eq!(released_count, if is_refused { 0 } else { self.names.len() });
         if let Some((at, _)) = self.engine.next_timeout()
             && at <= self.now
         {
@@ -77,14 +144,42 @@ impl EngineLoop {
     }
 }
 
-fn exchange(engine: &mut Engine, now: Instant, masters: &[MasterId], replies: &[u8]) {
+/// Each master that is sent something answers all of it.
+fn exchange(
+    engine: &mut Engine,
+    now: Instant,
+    masters: &[MasterId],
+    replies: &[u8],
+    see: &mut impl FnMut(&[u8]),
+) {
+    let mut subscribed = Vec::new(); // the first fair lock of a connection does that
+    let mut asked = MasterSet::EMPTY;
     for &master in masters {
-        let size = engine.send_ready(master).len();
+        let bytes = engine.send_ready(master);
+        let size = bytes.len();
+        see(bytes);
+        if bytes.starts_with(SUBSCRIBE) {
+            subscribed.push((master, confirmation(bytes)));
+        }
         engine.send_done(master, size);
+        if size > 0 {
+            asked.insert(master);
+        }
     }
-    for &master in masters {
+    for (master, confirmation) in subscribed {
+        receive(engine, now, master, &confirmation);
+    }
+    for &master in masters.iter().filter(|master| asked.contains(**master)) {
         receive(engine, now, master, replies);
     }
+}
+
+const SUBSCRIBE: &[u8] = b"*2\r\n$9\r\nSUBSCRIBE\r\n";
+
+/// The answer to `SUBSCRIBE` and its channel, which come first in `bytes`.
+fn confirmation(bytes: &[u8]) -> Vec<u8> {
+    let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) else { unreachable!("whole requests") };
+    [b">3\r\n$9\r\nsubscribe\r\n", &bytes[SUBSCRIBE.len()..size], b":1\r\n"].concat()
 }
 
 fn receive(engine: &mut Engine, now: Instant, master: MasterId, mut bytes: &[u8]) {
@@ -97,7 +192,8 @@ fn receive(engine: &mut Engine, now: Instant, master: MasterId, mut bytes: &[u8]
     }
 }
 
-/// Answers the handshake as an old server would: the last command wants its nonce back, the others may fail.
+/// Answers the handshake: the last command wants its nonce back, waiters' queues want RESP3, the
+/// time and no refusal; the others may fail.
 fn shake_hands(engine: &mut Engine, now: Instant, master: MasterId) {
     let commands = engine.send_ready(master).to_vec();
     engine.send_done(master, commands.len());
@@ -107,6 +203,10 @@ fn shake_hands(engine: &mut Engine, now: Instant, master: MasterId) {
         let words: Vec<Reply<'_>> = args.iter().collect();
         match words[..] {
             [Reply::Bulk(b"ECHO"), nonce] => resp::encode_reply(&mut replies, &nonce),
+            [Reply::Bulk(b"HELLO"), _] => replies.extend(b"%1\r\n$5\r\nproto\r\n:3\r\n"),
+            [Reply::Bulk(b"PUBLISH" | b"EXISTS" | b"ZREM"), ..] => replies.extend(b":0\r\n"),
+            [Reply::Bulk(b"ZRANGEBYSCORE"), ..] => replies.extend(b"*0\r\n"),
+            [Reply::Bulk(b"TIME")] => replies.extend(b"*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n"),
             _ => resp::encode_reply(&mut replies, &Reply::Error(b"ERR unknown command")),
         }
     }

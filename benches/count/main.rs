@@ -1,14 +1,48 @@
-//! `engine_count ROUNDS DEPTH`: runs the engine alone for so many rounds, to be counted from outside
-//! (`scripts/instructions`). Without arguments it makes one round, as a test of itself.
+//! The engine alone, counted (`scripts/instructions`):
+//!
+//! ```text
+//! engine_count                      a line for each kind of lock and depth: requests, allocations per pair
+//! engine_count KIND DEPTH ROUNDS    runs so many rounds, for callgrind
+//! ```
 
+#[allow(dead_code, reason = "the benchmark uses another part of it")]
 #[path = "../engine_loop.rs"]
 mod engine_loop;
 
+use std::alloc::System;
+
+use engine_loop::{EngineLoop, Kind};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const MASTER_COUNT: usize = 5;
+/// Rounds before those that are counted, so that each buffer has its size; and these.
+const WARM_UP_COUNT: usize = 100;
+const ROUND_COUNT: usize = 400;
+
 fn main() {
-    let mut numbers = std::env::args().skip(1).filter_map(|text| text.parse::<usize>().ok());
-    let (rounds, depth) = (numbers.next().unwrap_or(1), numbers.next().unwrap_or(1));
-    let mut engine = engine_loop::EngineLoop::new(5, depth);
-    for _ in 0..rounds {
-        engine.pairs();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [kind, depth, rounds] = &args[..] else { return print_counts() };
+    let number = |text: &String| text.parse().expect("a number");
+    let (_, kind) = Kind::ALL.into_iter().find(|(name, _)| name == kind).expect("a kind");
+    let mut engine = EngineLoop::new(kind, MASTER_COUNT, number(depth));
+    (0..number(rounds)).for_each(|_| engine.pairs());
+}
+
+fn print_counts() {
+    for (name, kind) in Kind::ALL {
+        for depth in [1, 128] {
+            let mut engine = EngineLoop::new(kind, MASTER_COUNT, depth);
+            (0..WARM_UP_COUNT).for_each(|_| engine.pairs());
+            let region = Region::new(COUNTED);
+            (0..ROUND_COUNT).for_each(|_| engine.pairs());
+            let change = region.change();
+            let allocation_count = change.allocations + change.reallocations;
+            let of_pair = |count: usize, rounds: usize| count as f64 / (rounds * depth) as f64;
+            let requests = of_pair(engine.count_requests(), 1);
+            println!("{name} {depth} {requests:.2} {:.2}", of_pair(allocation_count, ROUND_COUNT));
+        }
     }
 }

@@ -39,6 +39,7 @@ const fn ms(count: u64) -> Duration {
 const UNIFORM_1: [Duration; 5] = [ms(1); 5];
 const UNIFORM_10: [Duration; 5] = [ms(10); 5];
 const MIXED: [Duration; 5] = [ms(2), ms(2), ms(2), ms(50), ms(50)];
+const REGIONS: [Duration; 3] = [ms(1), ms(30), ms(80)];
 
 impl Scenario {
     pub fn all() -> Vec<Self> {
@@ -55,6 +56,7 @@ impl Scenario {
             Self::delayed("rtt-1", "1 caller, round trip 1 ms", &UNIFORM_1),
             Self::delayed("rtt-10", "1 caller, round trip 10 ms", &UNIFORM_10),
             Self::delayed("rtt-mixed", "1 caller, round trips 2/2/2/50/50 ms", &MIXED),
+            Self::delayed("rtt-regions", "1 caller, N = 3, round trips 1/30/80 ms", &REGIONS),
             Self {
                 network: Network::OneStopped,
                 floor: Some(Peer::RawQuorum),
