@@ -11,7 +11,7 @@ use crate::certificates::Certificates;
 use crate::fleet::{Fleet, Place, eventually};
 use crate::harness::{PATIENCE, command, expect, finish, redlatch};
 
-const PAGE: &str = include_str!("../../docs/operating.md");
+pub(crate) const PAGE: &str = include_str!("../../docs/operating.md");
 
 /// The `redis.conf` of docs/operating.md as arguments; without the file of users, which does not exist here.
 fn healthy_settings() -> Vec<String> {
@@ -50,7 +50,7 @@ fn doctor_with_max_ttl(urls: &[String], max_ttl: &str) -> Command {
 }
 
 /// The exit code, and the codes of the findings.
-fn examine(command: &mut Command) -> (Option<i32>, Vec<String>) {
+pub(crate) fn examine(command: &mut Command) -> (Option<i32>, Vec<String>) {
     let finished = finish(command.arg("--json"));
     let found: serde_json::Value = serde_json::from_str(&finished.stdout)
         .unwrap_or_else(|error| panic!("{error}: {} {}", finished.stdout, finished.stderr));

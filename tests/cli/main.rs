@@ -8,6 +8,7 @@ mod bench_tests;
 mod blocked_tests;
 #[path = "../tls/certificates.rs"]
 mod certificates;
+mod deploy_tests;
 mod descendant_tests;
 mod doctor_tests;
 mod drill_tests;
