@@ -300,3 +300,32 @@ fn the_margin_of_a_set_is_that_of_its_weakest_lock() {
     }
     assert_eq!(set.margin(), 0);
 }
+
+/// As docs/faq.md says: clients that name the keys of both prefixes exclude those of the old and the new one.
+#[test]
+fn a_prefix_changes_without_a_stop() {
+    let mut fleet = Fleet::start(3);
+    let with = |prefix: &str| config(&fleet.urls(), LONG).prefix(prefix).connect().expect("an event loop");
+    let [old, between, new] = ["old:", "", "new:"].map(with);
+    let both = || between.lock_set(["old:a", "new:a"]).ttl(TTL).wait(Duration::ZERO).acquire();
+    for one in [&old, &new] {
+        let held = one.lock("a").ttl(TTL).try_acquire().expect("free");
+        assert!(matches!(both().expect_err("held").source, AcquireError::Contended(_)));
+        held.release().expect("confirmed");
+        let held = both().expect("free");
+        assert!(matches!(one.lock("a").ttl(TTL).try_acquire(), Err(AcquireError::Contended(_))));
+        held.release().expect("confirmed");
+    }
+    let waits = thread::scope(|scope| {
+        let held = both().expect("free");
+        let waiter = scope.spawn(|| new.lock("a").ttl(TTL).wait(PATIENCE).acquire().is_ok());
+        eventually(PATIENCE, "the waiter asked", || {
+            new.stats().retries > 0
+                || new.stats().notified > 0
+                || fleet.master(0).ask("EXISTS new:redlatch:wait:a").text() == "1"
+        });
+        held.release().expect("confirmed");
+        waiter.join().expect("no panic")
+    });
+    assert!(waits, "it gets the lock that the set releases");
+}
