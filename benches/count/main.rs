@@ -5,7 +5,6 @@
 //! engine_count KIND DEPTH ROUNDS    runs so many rounds, for callgrind
 //! ```
 
-#[allow(dead_code, reason = "the benchmark uses another part of it")]
 #[path = "../engine_loop.rs"]
 mod engine_loop;
 
