@@ -108,6 +108,33 @@ fn a_waiter_behind_its_own_client_gets_its_label() {
     drop(guard);
 }
 
+#[test]
+fn a_guard_says_for_whom_it_waited() {
+    let mut fleet = Fleet::start(3);
+    let (client, other) = (labelled(&fleet), open(&fleet.urls(), LONG));
+    let first = client.lock("a").ttl(TTL).acquire().expect("free");
+    assert_eq!((first.waited().attempts, first.waited().total), (1, Duration::ZERO), "at once");
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| other.lock("a").fenced().ttl(TTL).wait(PATIENCE).acquire());
+        for master in fleet.masters() {
+            eventually(PATIENCE, "it waits", || master.ask("ZCARD redlatch:wait:a").text() == "1");
+        }
+        // The client has heard of it from all masters.
+        eventually(PATIENCE, "all have answered", || {
+            other.stats().masters.iter().all(|master| master.refused >= 2)
+        });
+        first.release().expect("confirmed");
+        let guard = second.join().expect("no panic").expect("it gets it");
+        let waited = guard.waited();
+        assert_eq!((waited.holders.len(), waited.attempts), (1, 2), "{waited:?}");
+        assert_eq!(waited.holders[0].label.as_deref(), Some(LABEL));
+        assert!(waited.total >= waited.queued && waited.queued >= waited.holders[0].time, "{waited:?}");
+    });
+    let stats = other.stats();
+    let names: Vec<_> = stats.contended_names.iter().map(|it| (it.name(), it.count)).collect();
+    assert_eq!(names, [("a", 1)]);
+}
+
 /// A key as earlier versions and other libraries set it.
 #[test]
 fn a_labelled_lock_and_a_bare_value_exclude_each_other() {
