@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
 use super::options::MasterOptions;
-use super::output::{add_paragraph, json_line, print, stdout_width};
+use super::output::{Colour, add_paragraph, json_line, paint, print, stdout_width};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.
 ///
@@ -84,8 +84,13 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
     }
     for finding in &diagnosis.findings {
         out.push('\n');
-        let kind = finding.severity.to_string().to_uppercase();
+        let (kind, from) = (finding.severity.to_string().to_uppercase(), out.len());
         add_paragraph(&mut out, width, "", 2, &format!("{kind} {}: {finding}", finding.problem.code()));
+        match finding.severity {
+            Severity::Error => paint(&mut out, from, &kind, Colour::Alarm),
+            Severity::Warning => paint(&mut out, from, &kind, Colour::Care),
+            _ => {}
+        }
         if !finding.masters.is_empty() {
             let about = if finding.masters.len() == count && count > 1 {
                 format!("all {count} masters")
@@ -103,7 +108,9 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
     let counts: Vec<_> = counts.map(|(severity, name)| Counted(count(severity), name).to_string()).collect();
     let end = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
     out.push('\n');
+    let from = out.len();
     add_paragraph(&mut out, width, "", 2, &end);
+    paint(&mut out, from, "nothing found", Colour::Fine);
     out
 }
 

@@ -23,7 +23,7 @@ use super::exit::{Exit, code};
 use super::inspect::{connect, holder, left_ms, status_word};
 use super::message::Message;
 use super::options::MasterOptions;
-use super::output::{add_paragraph, json_line, print, say, terminal_width};
+use super::output::{Colour, add_paragraph, json_line, paint, print, say, terminal_width};
 use super::queues::{self, Fleet};
 use super::scan::{self, Failures};
 
@@ -317,6 +317,7 @@ impl Listed {
     /// One line; two on a narrow terminal.
     fn text(&self, width: Option<usize>) -> String {
         let (state, kind) = (status_word(self.inspection.status()), self.kind());
+        let is_whole = !matches!(self.inspection.status(), LockStatus::Split | LockStatus::Unknown);
         let on = format!("{}/{}", self.holding(), self.inspection.masters.len());
         let left = match self.inspection.remaining() {
             HolderTtl::Left(left) => Rounded(left).to_string(),
@@ -338,10 +339,18 @@ impl Listed {
         if let Some(width) = width.filter(|width| *width < WIDE) {
             let mut text = format!("{name}\n");
             let rest = format!("{state} {on} {left} {kind} {waiters}{by}");
+            let from = text.len() + 2;
             add_paragraph(&mut text, width, "  ", 4, &rest);
+            if !is_whole {
+                paint(&mut text, from, state, Colour::Care);
+            }
             return text;
         }
-        format!("{state:<7} {on:<5} {left:>6} {kind:<7} {waiters:>7} {name}{by}\n")
+        let mut text = format!("{state:<7} {on:<5} {left:>6} {kind:<7} {waiters:>7} {name}{by}\n");
+        if !is_whole {
+            paint(&mut text, 0, state, Colour::Care);
+        }
+        text
     }
 
     fn json(&self) -> Value {

@@ -384,6 +384,33 @@ fn size_of(stream: impl AsFd) -> Option<TerminalSize> {
     Some(size).filter(|size| size.columns > 0)
 }
 
+/// Colour of a word, by its meaning.
+#[derive(Clone, Copy)]
+pub(crate) enum Colour {
+    /// Red: act.
+    Alarm,
+    /// Yellow: look.
+    Care,
+    /// Green: nothing to do.
+    Fine,
+}
+
+/// Colours the word at `from`, where stdout is a terminal that shows colours: `NO_COLOR` is unset or empty,
+/// and `TERM` is not `dumb`. Lines must have their widths before.
+pub(crate) fn paint(out: &mut String, from: usize, word: &str, colour: Colour) {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+    if !io::stdout().is_terminal() || is_set("NO_COLOR") || is_dumb || !out[from..].starts_with(word) {
+        return;
+    }
+    let code = match colour {
+        Colour::Alarm => 31,
+        Colour::Care => 33,
+        Colour::Fine => 32,
+    };
+    out.replace_range(from..from + word.len(), &format!("\x1b[1;{code}m{word}\x1b[0m"));
+}
+
 /// A value as one line of JSON in ASCII: text of others stays whole, and looks like nothing else.
 pub(crate) fn json_line(value: &serde_json::Value) -> String {
     let mut line = String::new();

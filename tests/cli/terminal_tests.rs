@@ -47,6 +47,39 @@ fn a_terminal_that_stops_writers_is_written_to_afterwards() {
 }
 
 #[test]
+fn colours_are_for_terminals_that_want_them() {
+    let fleet = Fleet::start(1);
+    let doctor = format!("\"$REDLATCH\" doctor {}", PATIENT[1..].join(" "));
+    let script = |settings: &str| format!("{settings} {doctor}; {settings} {doctor} | cat; echo ended");
+    for (settings, count) in [("NO_COLOR= TERM=xterm", 1), ("NO_COLOR=1 TERM=xterm", 0), ("TERM=dumb", 0)] {
+        let Some(session) = Session::start(&fleet.urls(), &script(settings)) else { return };
+        session.wait_for("ended");
+        let (_, screen) = session.finish();
+        assert_eq!(
+            screen.matches("WARNING too-few-masters").count(),
+            if count == 1 { 1 } else { 2 },
+            "{screen}"
+        );
+        assert_eq!(screen.matches("\x1b[1;33mWARNING\x1b[0m too-few-masters").count(), count, "{screen}");
+    }
+}
+
+#[test]
+fn a_lock_without_a_quorum_stands_out_in_a_list() {
+    let mut fleet = Fleet::start(3);
+    for (index, holder) in ["one", "another", "a-third"].iter().enumerate() {
+        fleet.master(index).ask(&format!("SET orders:42 {holder} PX 600000"));
+    }
+    let script = "TERM=xterm NO_COLOR= \"$REDLATCH\" ls --trust --answer-timeout 5s; echo ended";
+    for columns in [40, 120] {
+        let Some(session) = Session::start_with_width(&fleet.urls(), script, columns) else { return };
+        session.wait_for("ended");
+        let (_, screen) = session.finish();
+        assert!(screen.contains("\x1b[1;33msplit\x1b[0m"), "{screen}");
+    }
+}
+
+#[test]
 fn a_command_whose_output_another_reads_leaves_it_the_foreground() {
     let fleet = Fleet::start(1);
     let script = format!("{} | cat; echo ended", run("10s", "sh -c 'echo state $(ps -o stat= -p $$)'"));
