@@ -2,10 +2,8 @@
 //! processor time (`scripts/master-cost`). The master has nothing else to do, and forgets its data.
 
 use std::error::Error;
-use std::future::Future;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,14 +61,11 @@ fn main() -> Outcome<()> {
 
     println!("memory of one master, in bytes:");
     let options = Options::new().ttl(TTL);
-    let kinds = [
-        ("plain lock, held", options.clone()),
-        ("fenced lock, held, with its fence", options.clone().fenced()),
-    ];
+    let kinds = [("plain lock, held", options), ("fenced lock, held, with its fence", options.fenced())];
     for (title, options) in kinds {
         master.run("FLUSHALL")?;
         let before = master.memory()?;
-        let held = hold_many(&client, &options)?;
+        let held = hold_many(&client, options)?;
         let bytes = (master.memory()? - before) / f64::from(COUNT);
         println!("{bytes:8.0}  {title}");
         release(&client, held);
@@ -92,17 +87,17 @@ fn main() -> Outcome<()> {
 
     println!("processor time of one master, in microseconds:");
     let kinds = [
-        ("plain", options.clone()),
-        ("fenced", options.clone().fenced()),
-        ("fair", options.clone().fair()),
+        ("plain", options),
+        ("fenced", options.fenced()),
+        ("fair", options.fair()),
         ("shared", options.shared()),
     ];
     for callers in [1, 128] {
-        for (title, options) in &kinds {
+        for (title, options) in kinds {
             let before = master.time()?;
             for _ in 0..PAIR_COUNT / callers {
                 let requests =
-                    (0..callers).map(|caller| client.lock(format!("time:{caller}")).options(options.clone()));
+                    (0..callers).map(|caller| client.lock(format!("time:{caller}")).options(options));
                 let guards = client.acquire_all(requests).into_iter().map(|it| it.block());
                 let guards = guards.collect::<Result<Vec<Guard>, AcquireError>>()?;
                 release(&client, guards);
@@ -120,8 +115,8 @@ fn connect(url: &str) -> Outcome<Client> {
     Ok(builder.answer_timeout(Duration::from_secs(10)).connect()?)
 }
 
-fn hold_many(client: &Client, options: &Options) -> Outcome<Vec<Guard>> {
-    let requests = (0..COUNT).map(|index| client.lock(format!("orders:{index}")).options(options.clone()));
+fn hold_many(client: &Client, options: Options) -> Outcome<Vec<Guard>> {
+    let requests = (0..COUNT).map(|index| client.lock(format!("orders:{index}")).options(options));
     let guards = client.acquire_all(requests).into_iter().map(|it| it.block());
     Ok(guards.collect::<Result<_, _>>()?)
 }
@@ -157,11 +152,11 @@ fn wait(
     };
     let (idle_time, idle_memory) = watch(master)?;
     let names: Vec<String> = (0..COUNT).map(name).collect();
-    let mut waiting: Vec<Pin<Box<dyn Future<Output = Result<Guard, AcquireError>> + '_>>> = Vec::new();
+    let mut waiting = Vec::new();
     for name in &names {
         let request = waiter.lock(name).fair().wait(TTL * 10).ttl(TTL);
         let mut acquiring = Box::pin(request.acquire_async());
-        if let Poll::Ready(result) = pin!(&mut acquiring).poll(&mut Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(result) = acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Err(format!("not parked: {:?}", result.err()).into());
         }
         waiting.push(acquiring);
