@@ -45,6 +45,8 @@ fn main() {
 
 fn settings(fleet: &Fleet) -> Config {
     let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust);
+    // Not met by chance.
+    let config = config.answer_timeout(Duration::from_secs(20));
     config.build().expect("valid settings")
 }
 
