@@ -10,8 +10,8 @@ mod fleet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::{self, Command};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -38,6 +38,7 @@ fn main() {
     a_client_is_refused(&mut fleet);
     a_reentrant_lock_is_refused(&fleet);
     a_redlock_is_refused(&mut fleet);
+    a_waker_wakes_no_parent(&fleet);
     every_future_is_refused_at_every_stage(&mut fleet);
     assert_eq!(fleet.master(0).ask("DBSIZE").text(), "0");
     println!("test a_fork_is_refused_and_its_drops_do_nothing ... ok");
@@ -155,6 +156,9 @@ fn a_reentrant_lock_is_refused(fleet: &Fleet) {
 fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, second: ReentrantGuard) {
     assert!(!first.is_valid() && !lock.is_held());
     assert_eq!((lock.hold_count(), lock.remaining()), (0, Duration::ZERO));
+    let (sender, lost) = mpsc::channel();
+    first.on_lost(move || sender.send(()).expect("somebody listens"));
+    assert_eq!(lost.try_recv(), Ok(()), "it is called at once");
     assert!(matches!(lock.lock(), Err(LockReentrantError::Acquire(AcquireError::Stopped(_)))));
     assert_eq!(first.release().expect("nothing is released"), None);
     drop(second);
@@ -194,6 +198,21 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
         assert!(!redlock.release(lease).expect("confirmed").was_already_gone());
     }
     assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
+}
+
+/// The event queue is the parent's, too.
+fn a_waker_wakes_no_parent(fleet: &Fleet) {
+    let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
+    let waker = redlock.waker();
+    let limit = Duration::from_millis(20);
+    // Something else may end a sleep, but not each of them.
+    let sleeps = (0..20).any(|_| {
+        in_child("a waker", || waker.wake_by_ref());
+        let begun = Instant::now();
+        redlock.turn(limit).expect("an event queue");
+        begun.elapsed() >= limit
+    });
+    assert!(sleeps, "a fork ends the sleep of its parent");
 }
 
 /// Whether an answer has come.
