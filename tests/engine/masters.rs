@@ -292,3 +292,16 @@ fn the_same_seed_and_times_give_the_same_bytes() {
     };
     assert_eq!(run(), run());
 }
+
+#[test]
+fn a_process_without_a_name_gets_lost_keys_back() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.reset_conn(0);
+    let now = rig.now;
+    rig.masters[0].restart("", now);
+    assert_eq!(rig.holder_count("a"), 2);
+    rig.run_for(ms(2500));
+    assert_eq!(rig.holder_count("a"), 3);
+}

@@ -67,10 +67,13 @@ fn vote(rig: &Rig) -> Vec<u8> {
 
 /// Each master sends a message with this payload.
 fn say(rig: &mut Rig, payload: &[u8]) {
-    let head = format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n", payload.len());
-    let message = [head.as_bytes(), payload, b"\r\n"].concat();
-    (0..rig.masters.len()).for_each(|index| rig.receive(index, &message));
+    (0..rig.masters.len()).for_each(|index| say_at(rig, index, payload));
     rig.pump();
+}
+
+fn say_at(rig: &mut Rig, index: usize, payload: &[u8]) {
+    let head = format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n", payload.len());
+    rig.receive(index, &[head.as_bytes(), payload, b"\r\n"].concat());
 }
 
 #[track_caller]
@@ -383,4 +386,20 @@ fn a_client_that_takes_a_lock_again_and_again_serves_a_waiter_at_times() {
             "{count}"
         );
     }
+}
+
+/// A minority that was given back too often is left alone, until something changes elsewhere.
+#[test]
+fn a_ring_asks_masters_set_aside_again() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(60_000);
+    rig.masters[..2].iter_mut().for_each(|master| master.put(KEY, OTHER, Some(until)));
+    rig.acquire_with("a", waiting());
+    rig.run_for(ms(1500));
+    assert_eq!(rig.holder_count("a"), 2, "the third master is set aside");
+    forget_logs(&mut rig);
+    let ring = [&vote(&rig)[..], b"r"].concat();
+    say_at(&mut rig, 0, &ring);
+    rig.run_for(ms(5));
+    assert_eq!(scripts(&mut rig, 2), ["park"]);
 }

@@ -307,6 +307,17 @@ fn a_yielding_pause_does_not_outlast_the_wait() {
 }
 
 #[test]
+fn a_yielding_pause_has_a_bound_behind_long_holds() {
+    let (mut rig, held) = polling_rig_with_holder(1);
+    rig.run_for(ms(5000));
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.release(held, false);
+    // Twice the largest pause between attempts.
+    rig.run_for(ms(200));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+#[test]
 fn a_holder_that_expires_delays_nobody() {
     let (mut rig, held) = rig_with_holder(3);
     let start = rig.now;

@@ -319,6 +319,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn growing_loses_no_head() {
+        let mut queues = WaitQueues::new(&mut StdRng::seed_from_u64(1));
+        // The last place is a head each time that the buckets become more.
+        (0..100).rev().for_each(|place| queues.begin(place, place));
+        for head in 0..100 {
+            assert_eq!(queues.find(head, |place| place == head), Some(head));
+        }
+    }
+
     fn check(queues: &WaitQueues, oracle: &HashMap<u32, VecDeque<u32>>) {
         assert_eq!(queues.queue_count, oracle.len());
         for queue in oracle.values() {
