@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::Poll;
 use std::thread;
 
 use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, Leadership, LockEnd};
@@ -162,4 +163,44 @@ fn a_campaign_is_spawned_with_its_work() {
     assert_eq!(margin, 0);
     let next = candidate.run(|leadership| ControlFlow::Break(leadership.term())).expect("it leads");
     assert!(next > term);
+}
+
+#[test]
+fn a_run_resigns_before_it_returns() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    for _ in 0..3 {
+        candidate(&client).run(|_| ControlFlow::Break(())).expect("it leads");
+        assert_eq!(fleet.master(0).ask("EXISTS leader").text(), "0");
+        block_on(candidate(&client).run_async(async |_| ControlFlow::Break(()))).expect("it leads");
+        assert_eq!(fleet.master(0).ask("EXISTS leader").text(), "0");
+    }
+}
+
+#[test]
+fn work_is_not_polled_behind_a_loss() {
+    let fleet = Fleet::start(1);
+    let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let candidate = client.lead("leader").ttl(std::time::Duration::from_millis(500));
+    let (sender, lost) = mpsc::channel();
+    let polled = Arc::new(AtomicUsize::new(0));
+    let mut running = Box::pin(candidate.run_async(async |leadership| {
+        let sender = sender.clone();
+        leadership.on_lost(move || drop(sender.send(())));
+        let polled = polled.clone();
+        std::future::poll_fn(move |_| {
+            polled.fetch_add(1, Ordering::SeqCst);
+            Poll::<ControlFlow<()>>::Pending
+        })
+        .await
+    }));
+    eventually(PATIENCE, "it leads", || {
+        assert!(poll_once(&mut running).is_pending());
+        polled.load(Ordering::SeqCst) > 0
+    });
+    breaker.force_unlock("leader").expect("a quorum deletes it");
+    lost.recv_timeout(PATIENCE).expect("the loss is reported");
+    let before = polled.load(Ordering::SeqCst);
+    assert!(poll_once(&mut running).is_pending(), "it campaigns again");
+    assert_eq!(polled.load(Ordering::SeqCst), before);
 }
