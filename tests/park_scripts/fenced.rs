@@ -96,17 +96,20 @@ fn a_token_outside_the_window_goes() {
 #[test]
 fn a_foreign_fence_keeps_nobody_else_out() {
     let mut rig = Rig::new();
-    rig.hold("other");
-    rig.call(&["SET", FENCE, "x"]);
-    let (mut first, mut second) = (rig.waiter(1).fenced(), rig.waiter(2));
-    first.waits();
-    second.waits();
-    assert_eq!(rig.release("other"), 2);
-    rig.assert_holds(&second);
-    assert_eq!(rig.release(&second.value), 1);
-    assert_eq!(first.park(), Answer::Error("ERR the fence is no number".to_owned()));
-    assert_eq!(rig.waiting(), [""; 0]);
-    assert_eq!(rig.call(&["GET", FENCE]), Value::Text("x".to_owned()));
+    for foreign in ["x", "12x", "x12", "1.5"] {
+        rig.call(&["FLUSHALL"]);
+        rig.hold("other");
+        rig.call(&["SET", FENCE, foreign]);
+        let (mut first, mut second) = (rig.waiter(1).fenced(), rig.waiter(2));
+        first.waits();
+        second.waits();
+        assert_eq!(rig.release("other"), 2);
+        rig.assert_holds(&second);
+        assert_eq!(rig.release(&second.value), 1);
+        assert_eq!(first.park(), Answer::Error("ERR the fence is no number".to_owned()), "{foreign}");
+        assert_eq!(rig.waiting(), [""; 0]);
+        assert_eq!(rig.call(&["GET", FENCE]), Value::Text(foreign.to_owned()));
+    }
 }
 
 #[test]
