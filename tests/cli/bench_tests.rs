@@ -60,6 +60,18 @@ fn bench_waits_visibly_for_masters_in_quarantine() {
 }
 
 #[test]
+fn bench_lists_errors_by_their_kind() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("CONFIG SET min-replicas-to-write 1");
+    let bench = finish(trusting(&fleet, "bench").args(["--json", "--pairs", "3"]));
+    let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
+    assert_eq!(json["errors"].as_array().map(Vec::len), Some(1), "{json}");
+    let error = &json["errors"][0];
+    assert_eq!((&error["kind"], &error["count"]), (&"no quorum".into(), &3.into()), "{json}");
+    assert!(error["first"].as_str().is_some_and(|text| text.contains("NOREPLICAS")), "{json}");
+}
+
+#[test]
 fn bench_without_a_quorum_gives_69() {
     let mut fleet = Fleet::start(3);
     let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));

@@ -257,3 +257,14 @@ fn an_impossible_reply_to_a_query_ends_the_connection() {
         assert!(is_lost, "{}", replies.escape_ascii());
     }
 }
+
+#[test]
+fn masters_that_agree_show_the_longest_time() {
+    let mut rig = Rig::new(5, defaults);
+    let until = rig.now + ms(5000);
+    rig.masters[0].put(b"a", b"x", None);
+    rig.masters[1].put(b"a", b"x", Some(until));
+    inspect(&mut rig, "a");
+    let shown = format!("{:#}", inspected(&mut rig));
+    assert!(shown.contains("without a TTL: no lock"), "{shown}");
+}

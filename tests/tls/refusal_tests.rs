@@ -102,7 +102,13 @@ fn unusable_files_are_named() {
         (client(pem("client.pem"), pem("none.key")), vec!["the client key".into(), shown("none.key")]),
         (client(pem("client.pem"), pem("client.pem")), vec!["the client key".into(), "it holds none".into()]),
         (client(pem("broken.pem"), pem("client.key")), vec![shown("broken.pem")]),
-        (client(pem("client.pem"), pem("server.key")), vec!["does not fit the client certificate".into()]),
+        (
+            client(pem("client.pem"), pem("server.key")),
+            vec![
+                format!("the client key {} does not fit", shown("server.key")),
+                format!("the client certificate {};", shown("client.pem")),
+            ],
+        ),
     ] {
         let config = settings(&["rediss://127.0.0.1:1"]).tls(tls.clone()).build().expect("valid settings");
         let errors = [Client::open(config.clone()).err(), Redlock::open(config).err()];

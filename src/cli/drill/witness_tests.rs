@@ -24,6 +24,17 @@ fn only_overlapping_visits_of_writers_are_found() {
 }
 
 #[test]
+fn an_overlap_names_its_lock_and_its_time() {
+    let now = Instant::now();
+    let at = |ms| now + Duration::from_millis(ms);
+    let witness = Witness::new(3);
+    for (lock, from) in [(0, 0), (2, 0), (1, 5), (2, 5)] {
+        witness.note(lock, at(from), at(10), at(10), false);
+    }
+    assert_eq!(witness.found().overlaps, ["resource 3: two holders for 5.0ms"]);
+}
+
+#[test]
 fn a_visit_ends_with_its_validity() {
     let now = Instant::now();
     let at = |ms| now + Duration::from_millis(ms);

@@ -131,6 +131,14 @@ fn trust_needs_each_write_on_disk() {
         it.settings = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: Some(true) };
     };
     assert_eq!(loss(skips), unsynced(Some("always")));
+    let remedy = |appendfsync| match trust_unsynced(appendfsync) {
+        Problem::TrustUnsynced { remedy, .. } => remedy,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(remedy(Some("always")), "set no-appendfsync-on-rewrite no");
+    for appendfsync in [None, Some("everysec"), Some("no")] {
+        assert!(remedy(appendfsync).starts_with("set appendonly yes and appendfsync always"));
+    }
     assert_eq!(loss(|it| it.settings = Settings::default()), Some(Problem::TrustUnverified));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
 }
@@ -188,6 +196,30 @@ fn missing_rights_come_with_the_acl_line() {
     assert_eq!(line(Feature::Quarantine), (Severity::Warning, advice("+info")));
     assert_eq!(line(Feature::Waiting), (Severity::Warning, advice("&lock:* +publish +time +zcard")));
     assert_eq!(line(Feature::Shared), (Severity::Note, advice("+time +type")));
+}
+
+#[test]
+fn channels_are_needed_by_waiters_only() {
+    let lacking = || {
+        let mut masters = masters(3);
+        masters.iter_mut().for_each(|it| it.facts.as_mut().expect("healthy").rights.lacks_channels = true);
+        masters
+    };
+    let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    for (waits, found) in [(true, vec!["missing-rights"]), (false, Vec::new())] {
+        let config = Config::builder().masters(urls).wake_waiters(waits).build().expect("valid");
+        assert_eq!(codes(&judge(&config, &lacking())), found);
+    }
+}
+
+#[test]
+fn a_refused_write_comes_with_its_usual_advice() {
+    let refused = |text: &str| {
+        let found = findings(Quarantine::Uptime, "", |it| it.write_refusal = Some(text.to_owned()));
+        found[0].advice()
+    };
+    assert_eq!(refused("OOM no"), "out of memory; raise maxmemory; keep the policy noeviction");
+    assert_eq!(refused("NOREPLICAS no"), "read the server's log");
 }
 
 #[test]
