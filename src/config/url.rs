@@ -316,6 +316,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn user_and_password_together_have_a_limit() {
+        let long = "x".repeat(limits::LOGIN_SIZE_MAX - "a:".len());
+        for (login, is_read) in [
+            (format!("a:{long}"), true),
+            (format!("a:{long}x"), false),
+            (format!("{long}:a"), true),
+            (format!("{long}x:a"), false),
+        ] {
+            let url = format!("redis://{login}@h").parse::<MasterUrl>();
+            assert_eq!(url.is_ok(), is_read, "{} bytes", login.len());
+        }
+    }
+
     #[cfg(feature = "tls")]
     #[test]
     fn tls_urls_are_read_and_shown() {
