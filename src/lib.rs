@@ -66,6 +66,7 @@
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
 //! | by one leader at a time, for long | [`Client::lead`] |
+//! | passed to another process, released for one that died | [`Guard::into_handle`], [`Guard::to_handle`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
 //! | ended from another thread | [`LockRequest::cancel_with`] |
 //!
@@ -220,6 +221,7 @@ pub mod internals {
 #[doc = include_str!("../docs/waiting.md")]
 #[doc = include_str!("../docs/fencing.md")]
 #[doc = include_str!("../docs/guide.md")]
+#[doc = include_str!("../docs/handles.md")]
 #[doc = include_str!("../docs/migrating.md")]
 #[doc = include_str!("../docs/monitoring.md")]
 #[doc = include_str!("../docs/readers-writers.md")]

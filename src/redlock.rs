@@ -1,5 +1,7 @@
 //! [`Redlock`]: the protocol owned by one thread, without a background thread and without a hand-off.
 
+mod passing;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;

@@ -9,6 +9,7 @@ mod doctor;
 mod drill;
 mod exit;
 mod generate;
+mod handle;
 mod inspect;
 mod interrupt;
 mod list;
@@ -52,6 +53,8 @@ enum Command {
     Doctor(doctor::Args),
     Drill(drill::Args),
     Ls(list::Args),
+    Acquire(run::pass::Args),
+    Release(handle::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -60,6 +63,7 @@ Examples:
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
   redlatch elect scheduler -- ./scheduler                    one leader at a time, and another one when it ends
   redlatch bench --time 5s                                   how fast these masters grant and release locks
+  redlatch acquire --handle /run/lock/a deploy               a lock for several steps; then: redlatch release --handle FILE
   redlatch inspect nightly-report                            who holds it, and for how long
   redlatch ls 'orders:*'                                     which locks there are
   redlatch doctor                                            what is wrong with these masters, and what to do
@@ -95,6 +99,8 @@ fn execute() -> u8 {
         Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
         Ok(Cli { command: Command::Drill(args) }) => drill::execute(&args),
         Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
+        Ok(Cli { command: Command::Acquire(args) }) => run::pass::execute(&args),
+        Ok(Cli { command: Command::Release(args) }) => handle::release(&args),
         Err(error) => refuse(&error),
     };
     result.unwrap_or_else(|Exit { code, why }| {
@@ -144,7 +150,7 @@ mod tests {
     #[test]
     fn each_shared_setting_is_an_option_of_each_subcommand() {
         use redlatch::internals::env;
-        for subcommand in ["run", "elect", "bench", "inspect", "unlock", "doctor"] {
+        for subcommand in ["run", "elect", "bench", "inspect", "unlock", "doctor", "acquire", "release"] {
             let program = Cli::command();
             let command = program.find_subcommand(subcommand).expect("a subcommand");
             for variable in env::variables().filter(|variable| *variable != env::QUARANTINE) {

@@ -95,6 +95,15 @@ messages! {
     Leading { lock: &'a str, term: Text<'a> } => ("leading by {lock}, term {term}");
     NotLeading { lock: &'a str, why: Text<'a>, pause: Duration } => (
         "not leading by {lock}: {why}; campaigning again in {}", Rounded(pause));
+    // ---- handles ----
+    Passed { lock: &'a str, left: Duration, file: Text<'a> } => (
+        "{lock} is held for {}; release it by: redlatch release --handle {file}", Rounded(left));
+    NoHandle { file: Text<'a> } => ("there is no {file}, so there is nothing to release");
+    HandleGone { lock: &'a str } => ("{lock} was gone already: it was released or adopted, or has ended");
+    HandleFile { file: Text<'a>, error: Text<'a> } => ("{file}: {error}");
+    HandleReadable { file: Text<'a> } => ("others can read {file}, and release its lock; give it mode 0600");
+    HandleThere { file: Text<'a> } => (
+        "{file} has the handle of another lock or reader. Release it, or give another --handle");
     // ---- drill and list ----
     DrillRuns => (
         "another drill runs on these masters with this prefix; wait for its end, or give another --prefix");
@@ -218,6 +227,12 @@ mod tests {
             GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
             ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
             ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
+            Passed { .. } => Passed { lock, left: LONG, file: &"/run/a" }, "lock \"orders:42\" is held for 4.4s; release it by";
+            NoHandle { .. } => NoHandle { file: &"/run/a" }, "there is no /run/a, so there is nothing to release";
+            HandleGone { .. } => HandleGone { lock }, "lock \"orders:42\" was gone already";
+            HandleFile { .. } => HandleFile { file: &"/run/a", error: &"No such file or directory" }, "/run/a: No such file";
+            HandleReadable { .. } => HandleReadable { file: &"/run/a" }, "give it mode 0600";
+            HandleThere { .. } => HandleThere { file: &"/run/a" }, "/run/a has the handle of another lock or reader. Release it, or";
             DrillRuns => DrillRuns, "another drill runs";
             DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
             DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";

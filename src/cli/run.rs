@@ -15,6 +15,7 @@ pub(crate) mod elect;
 mod job;
 mod least;
 mod locks;
+pub(crate) mod pass;
 mod process;
 mod session;
 #[cfg(target_os = "linux")]
@@ -28,6 +29,7 @@ mod timeline;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Resource};
@@ -36,6 +38,7 @@ use redlatch::internals::env::parse_time;
 use redlatch::{Options, limits};
 
 use super::exit::{Exit, code};
+use super::handle::HandleFile;
 use super::message::Message;
 use super::options::MasterOptions;
 use super::output;
@@ -104,6 +107,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RESOURCE")]
     also: Vec<OsString>,
 
+    /// A file for a handle of the lock, with mode 0600, while the command runs: `redlatch release --handle
+    /// FILE` frees the lock of a redlatch that was killed, before its TTL ends.
+    ///
+    /// It is written before the command starts, and removed behind the release. A handle of the same lock
+    /// that is there is replaced once the lock is held; any other file stays, and is an error. A release by
+    /// the file while redlatch runs breaks the lock: its next extension fails, and the command is ended. Not
+    /// together with --also.
+    #[arg(long, value_name = "FILE", conflicts_with = "also")]
+    handle: Option<PathBuf>,
+
     #[command(flatten)]
     masters: MasterOptions,
 }
@@ -169,6 +182,7 @@ Examples:
   redlatch run --fenced backup -- ./backup.sh                       with REDLATCH_FENCING_TOKEN
   redlatch run --shared prices -- ./report.sh                       together with other readers
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
+  redlatch run --handle /run/report.lock report -- ./report.sh      redlatch release --handle frees it after a KILL
   redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
@@ -179,11 +193,14 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     if let Some(at_least) = args.at_least.filter(|at_least| *at_least > max_hold) {
         return Err(Exit::new(code::USAGE, Message::LeastTimeTooLong { at_least, max_hold }));
     }
-    let mut session = args.job.open(&args.masters, &names, lock_options(args))?;
+    let options = in_mode(args.job.options(), args.fenced, args.fair, args.shared);
+    let file = args.handle.as_deref().map(|path| HandleFile::check(path, names[0].as_bytes(), options.mode));
+    let file = file.transpose()?;
+    let mut session = args.job.open(&args.masters, &names, options)?;
     let result = session
         .wait_if_strict()
         .and_then(|()| acquire(&mut session, &names, args.wait))
-        .and_then(|held| hold(&mut session, &args.job, args.at_least, &names, &held))
+        .and_then(|held| hold_with_handle(&mut session, args, &names, &held, file.as_ref()))
         .and_then(End::exit_code);
     session.close();
     result.or_else(|exit| match exit.code {
@@ -193,12 +210,12 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     })
 }
 
-/// How the lock is asked for.
-fn lock_options(args: &Args) -> Options {
-    let mut options = args.job.options();
-    options = if args.fenced { options.fenced() } else { options };
-    options = if args.fair { options.fair() } else { options };
-    options = if args.shared { options.shared() } else { options };
+/// Options of a lock that is asked for like this.
+fn in_mode(options: Options, is_fenced: bool, is_fair: bool, is_shared: bool) -> Options {
+    let mut options = options;
+    options = if is_fenced { options.fenced() } else { options };
+    options = if is_fair { options.fair() } else { options };
+    options = if is_shared { options.shared() } else { options };
     options
 }
 
@@ -221,6 +238,28 @@ fn parse_wait(text: &str) -> Result<Duration, &'static str> {
         "forever" => Ok(FOREVER),
         text => parse_time(text).map_err(|_| "give a time such as 500ms, 30s, 5min or 2h 30min, or forever"),
     }
+}
+
+/// Holds the locks, and has the handle of the lock in its file meanwhile.
+fn hold_with_handle(
+    session: &mut Session,
+    args: &Args,
+    names: &[Resource<'_>],
+    held: &[Held],
+    file: Option<&HandleFile>,
+) -> Result<End, Exit> {
+    let handle = file.and_then(|file| Some((file, session.redlock.handle(held.first()?.0)?)));
+    if let Some((file, handle)) = &handle
+        && let Err(exit) = file.write(handle)
+    {
+        session.release(&[held[0].0]);
+        return Err(exit);
+    }
+    let result = hold(session, &args.job, args.at_least, names, held);
+    if let Some((file, handle)) = &handle {
+        file.remove(handle);
+    }
+    result
 }
 
 /// Runs the command under the locks. Then releases them, or leaves them for their least time.

@@ -16,6 +16,7 @@ mod elect_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod habits_tests;
+mod handle_tests;
 mod harness;
 mod harness_tests;
 mod hostile;

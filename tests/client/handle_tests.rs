@@ -223,7 +223,7 @@ fn a_waiter_is_served_behind_a_handle() {
             } else {
                 assert!(second.release_handle(&handle).expect("all answer").deleted >= 2);
             }
-            waiting.join().expect("no panic").expect("it is served");
+            drop(waiting.join().expect("no panic").expect("it is served"));
         });
         assert_nothing_left(&third, &mut fleet);
     }

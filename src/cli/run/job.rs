@@ -2,18 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use redlatch::Options;
 use redlatch::engine::Resource;
 use redlatch::internals::env::parse_time;
 use redlatch::internals::words::is_deceptive;
 use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
-use redlatch::{Options, Redlock};
 
-use super::process::Signals;
 use super::session::{Session, Voice};
 use crate::exit::Exit;
-use crate::message::label;
 use crate::options::MasterOptions;
 
 /// A command, its lock, and what is said of them.
@@ -84,24 +82,12 @@ impl Job {
         }
         let config = builder.build()?;
         let ttl = config.ttl(self.ttl)?;
-        let signals = Signals::catch()?;
-        let started = Instant::now();
-        let redlock = Redlock::open(config)?;
-        signals.wake(&redlock);
-        let label = label(names.iter().map(Resource::as_bytes));
-        let voice = match (self.quiet, self.verbose) {
-            (true, _) => Voice::Quiet,
-            (_, true) => Voice::Verbose,
-            _ => Voice::Usual,
-        };
-        let session = Session { redlock, label, ttl, options, voice, signals };
-        session.report(session.describe_masters(started));
-        Ok(session)
+        Session::open(config, ttl, names, options, Voice::new(self.quiet, self.verbose))
     }
 }
 
 /// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.
-fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<String> {
+pub(super) fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<String> {
     match asked {
         Some("") => None,
         Some(asked) => Some(asked.to_owned()),

@@ -5,13 +5,13 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Grant, OpId, Outcome, Request, Ttl, quorum};
+use redlatch::engine::{Grant, HandleAct, OpId, Outcome, Request, Resource, Ttl, quorum};
 use redlatch::status::MasterState;
-use redlatch::{HeldLocks, Options, Quarantine, Redlock, ReleaseError, Released};
+use redlatch::{Config, HeldLocks, LockHandle, Options, Quarantine, Redlock, ReleaseError, Released};
 
 use super::process::{self, Signals};
 use crate::exit::{Exit, code};
-use crate::message::{Message, with_lock};
+use crate::message::{Message, label, with_lock};
 use crate::options::{self, Enough};
 use crate::output::say;
 
@@ -45,7 +45,35 @@ pub(super) struct Session {
     pub(super) signals: Signals,
 }
 
+impl Voice {
+    pub(super) const fn new(is_quiet: bool, is_verbose: bool) -> Self {
+        match (is_quiet, is_verbose) {
+            (true, _) => Self::Quiet,
+            (_, true) => Self::Verbose,
+            _ => Self::Usual,
+        }
+    }
+}
+
 impl Session {
+    /// Connects to the masters, and catches signals.
+    pub(super) fn open(
+        config: Config,
+        ttl: Ttl,
+        names: &[Resource<'_>],
+        options: Options,
+        voice: Voice,
+    ) -> Result<Self, Exit> {
+        let signals = Signals::catch()?;
+        let started = Instant::now();
+        let redlock = Redlock::open(config)?;
+        signals.wake(&redlock);
+        let label = label(names.iter().map(Resource::as_bytes));
+        let session = Self { redlock, label, ttl, options, voice, signals };
+        session.report(session.describe_masters(started));
+        Ok(session)
+    }
+
     /// Waits for the masters of a strict fleet: no master of a new one counts before somebody has stayed to
     /// watch it, whoever asks how often.
     pub(super) fn wait_if_strict(&mut self) -> Result<(), Exit> {
@@ -89,6 +117,14 @@ impl Session {
         });
         // Each is described, also behind one that is lost.
         released.into_iter().filter(|result| !self.describe_release(result)).count() == 0
+    }
+
+    /// Releases a lock that was left under this handle.
+    pub(super) fn release_by(&mut self, handle: &LockHandle) {
+        let act = HandleAct::Release { awaited: true };
+        if let Ok(release) = self.redlock.submit(Request::ByHandle { handle, act }) {
+            self.ends(&[release], |outcome| matches!(outcome, Outcome::Release(_)).then_some(()));
+        }
     }
 
     /// Waits for the outcomes by which these locks end. None if the event loop has ended, which it says.

@@ -1,0 +1,142 @@
+//! The file of a handle, and `redlatch release --handle`: a lock that ends by its file.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use redlatch::error::ReleaseHandleError;
+use redlatch::{Client, LockHandle, Mode, Released};
+
+use super::exit::{Exit, code};
+use super::message::{Message, label};
+use super::options::MasterOptions;
+use super::output::say;
+
+/// Rights of the file: it is a secret of its user.
+const FILE_MODE: u32 = 0o600;
+
+/// Release the lock of a handle, and remove its file.
+///
+/// The file is one that `redlatch acquire --handle` or `redlatch run --handle` wrote. The lock is freed in one
+/// round trip, and the first waiter gets it. A run that goes on loses the lock, and ends its command. Without
+/// the file there is nothing to release, and that is no error.
+#[derive(clap::Args)]
+#[command(after_help = RELEASE_HELP)]
+pub(crate) struct Args {
+    /// The file of the handle, with mode 0600.
+    #[arg(long, value_name = "FILE")]
+    handle: PathBuf,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const RELEASE_HELP: &str = "\
+Exit codes:
+  0 if a quorum of masters has no such lock any more, or there is no file, 64 bad usage, a damaged file, one that others can
+  read, or one of other masters, 69 if fewer than a quorum said so (the file stays), 70 if the operating system refused something
+
+Example, for a unit of systemd:
+  ExecStart=redlatch run --handle ${RUNTIME_DIRECTORY}/lock nightly-report -- ./report.sh
+  ExecStopPost=redlatch release --handle ${RUNTIME_DIRECTORY}/lock";
+
+/// Runs `release`; the result is the program's exit code.
+pub(crate) fn release(args: &Args) -> Result<u8, Exit> {
+    let file = args.handle.display();
+    let Some(handle) = read(&args.handle)? else {
+        say(Message::NoHandle { file: &file });
+        return Ok(0);
+    };
+    let client = Client::open(args.masters.config()?)?;
+    let lock = &label([handle.resource()]);
+    match client.release_handle(&handle) {
+        Ok(released) if released.was_already_gone() => say(Message::HandleGone { lock }),
+        Ok(Released { deleted, .. }) => {
+            say(Message::Released { lock, deleted, count: client.config().master_count() });
+        }
+        Err(error @ ReleaseHandleError::Unconfirmed(_)) => return Err(Exit::new(code::NO_QUORUM, error)),
+        Err(error @ (ReleaseHandleError::Foreign(_) | ReleaseHandleError::Input(_))) => {
+            return Err(Exit::usage(error));
+        }
+        Err(error) => return Err(Exit::internal(error).of_lock(lock)),
+    }
+    remove(&args.handle, &handle);
+    Ok(0)
+}
+
+/// The handle in a file; `None` without the file.
+fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
+    let file = &path.display();
+    let failed = |error: &std::io::Error| Exit::internal(Message::HandleFile { file, error });
+    let mode = match fs::metadata(path) {
+        Ok(found) => found.permissions().mode(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(&error)),
+    };
+    if mode & 0o077 != 0 {
+        return Err(Exit::usage(Message::HandleReadable { file }));
+    }
+    let bytes = fs::read(path).map_err(|error| failed(&error))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let handle = text.parse().map_err(|error| Exit::usage(Message::HandleFile { file, error: &error }))?;
+    Ok(Some(handle))
+}
+
+/// The file of a handle, to be written once the lock is held.
+pub(crate) struct HandleFile {
+    path: PathBuf,
+    /// Whether a handle is there that the new one may replace.
+    replaces: bool,
+}
+
+impl HandleFile {
+    /// Checks the place before the lock is asked for. A handle of the same lock may be replaced: it is over
+    /// when the lock is acquired anew. Readers hold theirs together, so none replaces another one's.
+    pub(crate) fn check(path: &Path, name: &[u8], mode: Mode) -> Result<Self, Exit> {
+        let found = read(path)?;
+        if found.as_ref().is_some_and(|found| found.resource() != name || mode == Mode::Shared) {
+            return Err(Exit::usage(Message::HandleThere { file: &path.display() }));
+        }
+        Ok(Self { path: path.to_owned(), replaces: found.is_some() })
+    }
+
+    /// Writes the handle, whole or not at all.
+    pub(crate) fn write(&self, handle: &LockHandle) -> Result<(), Exit> {
+        let file = &self.path.display();
+        self.put(handle).map_err(|error| Exit::internal(Message::HandleFile { file, error: &error }))
+    }
+
+    fn put(&self, handle: &LockHandle) -> std::io::Result<()> {
+        let mut name = OsString::from(&self.path);
+        name.push(format!(".{}", std::process::id()));
+        let beside = PathBuf::from(name);
+        let written = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).and_then(
+            |mut file: File| {
+                file.write_all(format!("{handle}\n").as_bytes())?;
+                file.sync_all()
+            },
+        );
+        // A link replaces nothing.
+        let placed = written.and_then(|()| match self.replaces {
+            true => fs::rename(&beside, &self.path),
+            false => fs::hard_link(&beside, &self.path),
+        });
+        // It is gone already where it was renamed.
+        let _ = fs::remove_file(&beside);
+        placed
+    }
+
+    /// Removes the file of a lock that is released, unless another handle is there by now.
+    pub(crate) fn remove(&self, handle: &LockHandle) {
+        remove(&self.path, handle);
+    }
+}
+
+fn remove(path: &Path, handle: &LockHandle) {
+    let is_same = fs::read_to_string(path).is_ok_and(|text| text.trim() == handle.to_string());
+    if is_same && let Err(error) = fs::remove_file(path) {
+        say(Message::HandleFile { file: &path.display(), error: &error });
+    }
+}

@@ -1,0 +1,132 @@
+//! `redlatch acquire`: a lock that outlives the program, under a handle in a file.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use redlatch::Options;
+use redlatch::engine::Resource;
+use redlatch::internals::env::parse_time;
+
+use super::acquire::acquire;
+use super::job::holder_label;
+use super::session::{Session, Voice};
+use super::{in_mode, parse_wait};
+use crate::exit::{Exit, code};
+use crate::handle::HandleFile;
+use crate::message::Message;
+use crate::options::MasterOptions;
+use crate::output::say;
+
+/// Acquire a lock, and leave it held under a handle in a file.
+///
+/// For scripts in several steps: `redlatch release --handle FILE` frees it in a later step. The lock ends by
+/// itself when its TTL has passed, as nothing extends it. A program that uses the library can adopt it by the
+/// line in the file.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// The file for the handle, which is written with mode 0600. A handle of the same lock that is there is
+    /// replaced once the lock is held; any other file stays, and is an error.
+    #[arg(long, value_name = "FILE")]
+    handle: PathBuf,
+
+    /// How long the lock lasts unless it is released or adopted before [default: --max-ttl].
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    ttl: Option<Duration>,
+
+    /// How long to wait for the lock, or `forever`; 0 makes one attempt [default: one attempt, and 2s
+    /// while too few masters can grant].
+    #[arg(short, long, value_name = "TIME", value_parser = parse_wait)]
+    wait: Option<Duration>,
+
+    /// Take the lock with a fencing token, which is printed on stdout.
+    #[arg(long, conflicts_with = "shared")]
+    fenced: bool,
+
+    /// Wait in a queue with all other --fair callers of the lock: first come, first served.
+    #[arg(long, conflicts_with_all = ["fenced", "shared"])]
+    fair: bool,
+
+    /// Hold the lock together with other --shared callers.
+    #[arg(short, long)]
+    shared: bool,
+
+    /// Text by which others see who holds the lock: 1 to 64 bytes, or empty for none [default:
+    /// HOST:PID:redlatch].
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    /// Report on stderr what happens to the lock.
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Print nothing but errors.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+
+    /// The lock's name: nearly any text of 1 to 1024 bytes.
+    resource: OsString,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0 if the lock is held, 64 bad usage or another file at the place, 69 too few masters could grant the lock, 70 the operating
+  system refused something (the lock is released), 75 another client holds the lock, 76 the lock ended before its file was written,
+  128+N if signal N ended the wait
+
+The file is a secret: a user that can read it can release the lock.
+
+Example:
+  redlatch acquire --wait 1min --ttl 20s --handle /run/user/1000/deploy.lock deploy:web && ./deploy.sh
+  redlatch release --handle /run/user/1000/deploy.lock";
+
+/// Runs the subcommand; the result is the program's exit code.
+pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
+    let names = [Resource::new(args.resource.as_bytes())?];
+    let options = in_mode(Options::new(), args.fenced, args.fair, args.shared);
+    let file = HandleFile::check(&args.handle, names[0].as_bytes(), options.mode)?;
+    let mut builder = args.masters.builder()?;
+    if let Some(label) = holder_label(args.label.as_deref(), &["redlatch".into()]) {
+        builder = builder.holder_label(label);
+    }
+    let config = builder.build()?;
+    let ttl = config.ttl(args.ttl.unwrap_or_else(|| config.max_ttl()))?;
+    let options = options.ttl(ttl.as_duration());
+    let mut session = Session::open(config, ttl, &names, options, Voice::new(args.quiet, args.verbose))?;
+    let result = leave(&mut session, &names, args, &file);
+    session.close();
+    result.map(|()| 0)
+}
+
+/// Acquires the lock, writes its handle, and leaves it.
+fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &HandleFile) -> Result<(), Exit> {
+    session.wait_if_strict()?;
+    let held = acquire(session, names, args.wait)?;
+    let [(lock, grant)] = held[..] else { unreachable!("one lock was asked for") };
+    if let Some(exit) = session.interrupted() {
+        session.release(&[lock]);
+        return Err(exit);
+    }
+    let ttl = session.ttl.as_duration();
+    let Ok(handle) = session.redlock.pass(lock, ttl) else {
+        session.release(&[lock]);
+        return Err(Exit::new(code::LOST, Message::HandleGone { lock: &session.label }));
+    };
+    if let Err(exit) = file.write(&handle) {
+        session.release_by(&handle);
+        return Err(exit);
+    }
+    if let Some(token) = grant.fencing_token {
+        crate::output::print(&format!("{token}\n"))?;
+    }
+    if session.voice != Voice::Quiet {
+        let left = grant.valid_until.saturating_duration_since(Instant::now());
+        say(Message::Passed { lock: &session.label, left, file: &args.handle.display() });
+    }
+    Ok(())
+}

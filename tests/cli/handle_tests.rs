@@ -1,0 +1,176 @@
+//! `redlatch acquire --handle`, `redlatch release --handle` and `redlatch run --handle`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use redlatch::{Client, LockHandle, Quarantine};
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+
+/// A place for a file, in a folder that is removed with its test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("redlatch-handle-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.file()).expect("the file is there")
+    }
+
+    /// The names in the folder.
+    fn all(&self) -> usize {
+        fs::read_dir(&self.0).expect("a folder").count()
+    }
+
+    fn on(&self, fleet: &Fleet, subcommand: &str, words: &[&str]) -> Command {
+        let mut command = trusting(fleet, subcommand);
+        command.arg("--handle").arg(self.file()).args(words);
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_lock_is_kept_for_a_later_step() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("step");
+    let held = finish(&mut place.on(&fleet, "acquire", &["--fenced", "deploy"]));
+    expect(&held, 0, &["lock \"deploy\" is held for", "redlatch release --handle"]);
+    assert!(held.stdout.trim().parse::<u64>().is_ok(), "the fencing token: {:?}", held.stdout);
+    assert_eq!(fs::metadata(place.file()).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(place.all(), 1, "nothing else is left");
+    eventually(PATIENCE, "it is held", || holder_count(&mut fleet, "deploy") == 3);
+    // The same place, while the lock is held.
+    expect(&finish(&mut place.on(&fleet, "acquire", &["deploy"])), 75, &["held by another client"]);
+    let released = finish(&mut place.on(&fleet, "release", &[]));
+    expect(&released, 0, &["lock \"deploy\" released on"]);
+    assert_eq!(place.all(), 0);
+    assert_eq!(holder_count(&mut fleet, "deploy"), 0);
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["so there is nothing to release"]);
+}
+
+#[test]
+fn a_program_adopts_a_lock_from_the_shell() {
+    let fleet = Fleet::start(3);
+    let place = Place::new("adopt");
+    expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "--ttl", "20s", "deploy"])), 0, &[]);
+    let handle: LockHandle = place.text().parse().expect("a handle");
+    let client = Client::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).connect();
+    let client = client.expect("an event loop");
+    let guard = client.adopt(&handle).expect("it is held");
+    let released = finish(&mut place.on(&fleet, "release", &[]));
+    expect(&released, 0, &["lock \"deploy\" was gone already"]);
+    assert!(guard.is_valid() && place.all() == 0);
+    drop(guard);
+}
+
+/// As `ExecStopPost` does behind a redlatch that was killed.
+#[test]
+fn the_lock_of_a_killed_run_is_released() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("killed");
+    let script = format!("echo in; {FOREVER}");
+    let mut run = place.on(&fleet, "run", &["--ttl", "30s", "report", "--", "sh", "-c", &script]);
+    let mut first = Running::start(&mut run);
+    assert_eq!(first.line(), "in");
+    let handle: LockHandle = place.text().parse().expect("a handle");
+    assert!(!handle.can_be_adopted(), "its holder goes on");
+    first.signal("KILL");
+    first.wait_for_exit();
+    assert_eq!(place.all(), 1, "nobody removed it");
+    eventually(PATIENCE, "the lock stays", || holder_count(&mut fleet, "report") == 3);
+    let released = finish(&mut place.on(&fleet, "release", &[]));
+    expect(&released, 0, &["lock \"report\" released on"]);
+    assert_eq!((place.all(), holder_count(&mut fleet, "report")), (0, 0));
+    // The next run finds its lock and its place free.
+    expect(&finish(&mut place.on(&fleet, "run", &["report", "--", "true"])), 0, &[]);
+    assert_eq!(place.all(), 0, "a run that ended removes its file");
+}
+
+#[test]
+fn a_release_by_the_file_ends_a_run() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("ended");
+    let script = format!("echo in; {FOREVER}");
+    let mut run = place.on(&fleet, "run", &["--ttl", "2s", "report", "--", "sh", "-c", &script]);
+    let mut first = Running::start(&mut run);
+    assert_eq!(first.line(), "in");
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["released on"]);
+    expect(&first.finish(), 76, &["lock \"report\""]);
+    assert_eq!(holder_count(&mut fleet, "report"), 0);
+}
+
+#[test]
+fn a_stale_handle_of_the_same_lock_is_replaced() {
+    let fleet = Fleet::start(3);
+    let place = Place::new("stale");
+    expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
+    let stale = place.text();
+    // Somebody broke the lock, so that its handle is over.
+    let mut unlock = trusting(&fleet, "unlock");
+    expect(&finish(unlock.args(["--force", "report"])), 0, &[]);
+    expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
+    assert_ne!(place.text(), stale);
+    let (before, all) = (place.text(), place.all());
+    for (subcommand, words) in [
+        ("acquire", &["other"][..]),
+        ("run", &["other", "--", "true"]),
+        ("run", &["--shared", "report", "--", "true"]),
+    ] {
+        let refused = finish(&mut place.on(&fleet, subcommand, words));
+        expect(&refused, 64, &["has the handle of another lock or reader"]);
+        assert_eq!((place.text(), place.all()), (before.clone(), all), "it stays");
+    }
+}
+
+#[test]
+fn bad_files_are_named() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("bad");
+    expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
+    let text = place.text();
+    let rights =
+        |mode| fs::set_permissions(place.file(), fs::Permissions::from_mode(mode)).expect("own file");
+    rights(0o640);
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 64, &["give it mode 0600"]);
+    rights(0o600);
+    let foreign = finish(&mut place.on(&fleet, "release", &["--prefix", "p:"]));
+    expect(&foreign, 64, &["has the prefix \"\", this client has \"p:\""]);
+    let urls = fleet.urls();
+    let mut fewer = place.on(&fleet, "release", &[]);
+    fewer.env("REDLATCH_MASTERS", urls[..2].join(","));
+    expect(&finish(&mut fewer), 64, &["is for other masters"]);
+    fs::write(place.file(), &text[..text.len() - 3]).expect("own file");
+    for subcommand in [&["release"][..], &["acquire", "report"], &["run", "report", "--", "true"]] {
+        let damaged = finish(&mut place.on(&fleet, subcommand[0], &subcommand[1..]));
+        expect(&damaged, 64, &["this is no handle of a lock, or a damaged one"]);
+    }
+    assert_eq!(holder_count(&mut fleet, "report"), 3, "nothing was released");
+    fs::write(place.file(), text).expect("own file");
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &[]);
+    // No file can be written there: the lock is not kept.
+    fs::remove_dir_all(&place.0).expect("own folder");
+    for subcommand in [&["acquire", "report"][..], &["run", "report", "--", "echo", "in"]] {
+        let failed = finish(&mut place.on(&fleet, subcommand[0], &subcommand[1..]));
+        expect(&failed, 70, &["No such file or directory"]);
+        assert_eq!(failed.stdout, "");
+        eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
+    }
+}
