@@ -186,7 +186,9 @@ fn work_is_not_polled_behind_a_loss() {
     let polled = Arc::new(AtomicUsize::new(0));
     let mut running = Box::pin(candidate.run_async(async |leadership| {
         let sender = sender.clone();
-        leadership.on_lost(move || drop(sender.send(())));
+        leadership.on_lost(move || {
+            let _ = sender.send(());
+        });
         let polled = polled.clone();
         std::future::poll_fn(move |_| {
             polled.fetch_add(1, Ordering::SeqCst);
