@@ -149,11 +149,7 @@ impl Engine {
                 }
                 lock
             }
-            Request::ByHandle { handle, act } => {
-                let (id, step) = adopt::submit(core, handle, act)?;
-                self.perform(step);
-                OpId(id)
-            }
+            Request::ByHandle { handle, act } => return self.submit_by_handle(handle, act),
             Request::Pause { attempts, took, limit } => {
                 return queries::submit_pause(core, attempts, took, limit);
             }
@@ -162,6 +158,15 @@ impl Engine {
             Request::Drain { held, limit } => return self.drain(held, limit),
         };
         Ok(lock)
+    }
+
+    // Its own function, so that the requests of usual calls have the registers for themselves.
+    #[cold]
+    #[inline(never)]
+    fn submit_by_handle(&mut self, handle: &LockHandle, act: HandleAct) -> Result<OpId, SubmitError> {
+        let (id, step) = adopt::submit(&mut self.core, handle, act)?;
+        self.perform(step);
+        Ok(OpId(id))
     }
 
     /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
