@@ -206,6 +206,12 @@ impl Engine {
         self.core.ground.wall_clock.set(now, wall);
     }
 
+    /// Takes in that nobody has read from the connections until now, as the caller submitted many requests
+    /// for longer than a master takes to answer. Masters do not count as silent for that time.
+    pub const fn handle_unread(&mut self, now: Instant) {
+        self.core.masters.fleet.unread_until = now;
+    }
+
     /// Returns the next outcome, and the lock that it is about.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
         self.core.ground.outcomes.pop_front()

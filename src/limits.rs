@@ -101,6 +101,7 @@ pub(crate) const OWED_COUNT_MAX: usize = 262_144;
 
 /// Time by which an awaited release may take longer, for each reply beyond [`BACKLOG_MIN`] that a master
 /// still owes when the answer limit has passed: 0.1 ms. A server takes some hundredths of that for a request.
+/// The limit then counts anew, until the key's TTL is over.
 pub(crate) const REPLY_TIME: Duration = Duration::from_micros(100);
 
 /// So many replies owed are no reason to wait longer: 100.

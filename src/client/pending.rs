@@ -9,6 +9,7 @@ use super::shared::background::note_drop;
 use super::shared::{Inner, Shared, Stopped};
 use super::sleeper::Sleeper;
 use crate::cancel::Registration;
+use crate::clock;
 use crate::engine::{OpId, Outcome};
 
 /// The caller that wants an answer: a thread, which waits until it is there, or a task.
@@ -187,8 +188,9 @@ pub(super) fn submit_all<'b, A: Ask + 'b>(
     batch: impl Iterator<Item = &'b mut Pending<A>>,
 ) {
     let _ = shared.with(|inner| {
+        let start = clock::now();
         batch.filter(|it| Arc::ptr_eq(it.ask.shared(), shared)).for_each(|it| it.submit(inner));
-        inner.write_batch();
+        inner.write_batch(start);
     });
 }
 

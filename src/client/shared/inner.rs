@@ -134,10 +134,14 @@ impl Inner {
         }
     }
 
-    /// Several requests were submitted at once: they are worth a write of their own.
-    pub(in crate::client) fn write_batch(&mut self) {
+    /// Several requests were submitted at once since then: they are worth a write of their own.
+    pub(in crate::client) fn write_batch(&mut self, start: Instant) {
         self.deliver();
         self.flush();
+        let now = clock::now();
+        if now - start >= limits::ANSWER_LIMIT_MIN {
+            self.driver.engine.handle_unread(now);
+        }
         self.wake_late_leader();
     }
 

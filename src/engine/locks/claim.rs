@@ -98,8 +98,6 @@ pub(crate) struct Release {
     pub(crate) absent: MasterSet,
     /// See [`Claim::unproven`].
     pub(crate) unproven: MasterSet,
-    /// Whether its answers got more time, behind many others.
-    pub(crate) is_extended: bool,
 }
 
 /// Possible effect of a vote or an answer.
@@ -304,8 +302,8 @@ impl Claim {
         self.votes = Votes::Void;
         forget(&mut self.failures);
         let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
-        let (deleted, absent, is_extended) = (empty, empty, false);
-        self.release = Some(Release { started: now, owed, sent, deleted, absent, unproven, is_extended });
+        let (deleted, absent) = (empty, empty);
+        self.release = Some(Release { started: now, owed, sent, deleted, absent, unproven });
     }
 
     /// A connection broke: what it owed to this claim will not come.

@@ -313,12 +313,12 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     let Some(release) = claim.release else { return };
     let (limit, owner) = (claim.answer_limit, claim.owner);
     let mut due = release.started + limit;
-    if now >= due && owner.is_some() && !release.is_extended && claim.leaving().is_none() {
+    let may_be_there = now < claim.gone_at(core.ground.config.drift);
+    if now >= due && owner.is_some() && may_be_there && claim.leaving().is_none() {
         // A master that answers what came before is not late.
         let backlog = core.masters.fleet.backlog(now, release.owed, limit);
         if !backlog.is_zero() {
-            core.locks.claims.get_mut(id).release_mut().is_extended = true;
-            due = now + backlog;
+            due = now + backlog + limit;
         }
     }
     if now < due {

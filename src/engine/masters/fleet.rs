@@ -42,6 +42,8 @@ pub(crate) struct Fleet {
     links: Vec<Link>,
     /// The configured masters.
     pub(crate) all: MasterSet,
+    /// Nobody read from the connections for long before: silence counts from then.
+    pub(crate) unread_until: Instant,
     /// Their quorum.
     pub(crate) quorum: usize,
     /// Masters whose link is ready, silent ones too.
@@ -94,6 +96,7 @@ impl Fleet {
             wishes: Wishes::new(config.has_provider()),
             config,
             all: MasterSet::first(links.len()),
+            unread_until: ground.now,
             quorum: quorum(links.len()),
             links,
             ready: MasterSet::EMPTY,
@@ -394,7 +397,8 @@ impl Fleet {
             return;
         }
         let link = &mut self.links[master.index()];
-        if link.connection.is_ready() && link.silent_since.is_none() && ground.now - link.heard_at >= limit {
+        let is_silent = ground.now - link.heard_at.max(self.unread_until) >= limit;
+        if link.connection.is_ready() && link.silent_since.is_none() && is_silent {
             (link.silent_since, link.is_unasked) = (Some(ground.now), true);
             self.usable.remove(master);
             self.follow_round_trips();
@@ -448,8 +452,10 @@ impl Fleet {
         if mutant!(BacklogIsLate) {
             return Duration::ZERO;
         }
-        let is_heard =
-            |master: &MasterId| now - self.link(*master).heard_at < limit || mutant!(SilentBacklogAwaited);
+        let is_heard = |master: &MasterId| {
+            let heard_at = self.link(*master).heard_at.max(self.unread_until);
+            now - heard_at < limit || mutant!(SilentBacklogAwaited)
+        };
         let most = masters.iter().filter(is_heard).map(|master| self.owed_count(master)).max();
         let count = most.unwrap_or_default().saturating_sub(limits::BACKLOG_MIN);
         limits::REPLY_TIME * count.try_into().unwrap_or(u32::MAX)
