@@ -16,6 +16,8 @@ mod set;
 pub mod set_acquisition;
 mod shared;
 mod sleeper;
+pub mod slot_acquisition;
+mod slots;
 #[cfg(feature = "tracing")]
 mod trace;
 #[cfg(not(feature = "tracing"))]
@@ -32,3 +34,4 @@ pub use request::{Acquire, LockRequest, RwLock};
 pub use set::{GuardSet, LockSetRequest};
 #[cfg(unix)]
 pub use shared::background::{Drive, DriveEnded};
+pub use slots::{SlotGuard, SlotsRequest};

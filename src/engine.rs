@@ -154,6 +154,9 @@ impl Engine {
                 return queries::submit_pause(core, attempts, took, limit);
             }
             Request::Inspect { resource } => return queries::submit_inspect(core, resource),
+            Request::FreeSlots { pool, count, from } => {
+                return queries::submit_free_slots(core, pool, count, from);
+            }
             Request::ForceUnlock { resource } => return queries::submit_force_unlock(core, resource),
             Request::Drain { held, limit } => return self.drain(held, limit),
         };

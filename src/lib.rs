@@ -63,6 +63,7 @@
 //! | a number for storage that refuses late writers | [`LockRequest::fenced`] |
 //! | many readers, one writer | [`Client::rw_lock`] |
 //! | several locks, all or none | [`Client::lock_set`] |
+//! | at most K at a time, each with a number | [`Client::slots`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
 //! | by one leader at a time, for long | [`Client::lead`] |
@@ -144,6 +145,7 @@ mod mutants;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 mod observe;
 mod options;
+mod pool;
 mod process;
 mod redlock;
 mod wire;
@@ -152,7 +154,8 @@ mod words;
 pub use cancel::Cancel;
 pub use client::{
     Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError, Leadership, LockEnd,
-    LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
+    LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock, SlotGuard,
+    SlotsRequest,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};
@@ -198,7 +201,7 @@ pub mod status {
 /// they may change in any version.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::client::{completions, holds, set_acquisition, settle};
+    pub use crate::client::{completions, holds, set_acquisition, settle, slot_acquisition};
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
@@ -208,6 +211,9 @@ pub mod internals {
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
+    pub mod pool {
+        pub use crate::pool::{LockOfPool, door_name, slot_name};
+    }
     pub mod words {
         pub use crate::words::{Counted, NO_SERVER, Named, Printable, Rounded, Shown, grouped, is_deceptive};
     }
@@ -226,4 +232,5 @@ pub mod internals {
 #[doc = include_str!("../docs/monitoring.md")]
 #[doc = include_str!("../docs/readers-writers.md")]
 #[doc = include_str!("../docs/semaphore.md")]
+#[doc = include_str!("../docs/slots.md")]
 struct Pages;

@@ -11,6 +11,36 @@ pub const MASTER_COUNT_MAX: usize = 32;
 /// anything is sent.
 pub const RESOURCE_SIZE_MAX: usize = 1024;
 
+/// Largest number of slots of one pool: 1,024. A request for more is refused before anything is sent.
+pub const SLOT_COUNT_MAX: u32 = 1024;
+
+/// Bytes of a slot's name before that of its pool, at most: `redlatch:slot:1023:`.
+pub(crate) const SLOT_PART_SIZE_MAX: usize = 19;
+
+/// Largest number of tries for a slot in a row, each of which another caller may win: 4. Then the caller
+/// waits at the pool's door, or fails if it does not wait.
+pub(crate) const SLOT_RACES_MAX: u32 = 4;
+
+/// Largest number of slots of a pool whose first waiter stands in the queue of each: 8. In a larger pool it
+/// looks for a free slot every now and then.
+pub const SLOT_STAND_MAX: u32 = 8;
+
+/// Shortest pause between two looks for a free slot: 1 ms, or the duration of the last look if that is
+/// longer.
+pub(crate) const SLOT_LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// Longest pause between two looks for a free slot of a pool of more than 8: 50 ms. A pause is an eighth of
+/// the time for which the first waiter has looked.
+pub const SLOT_LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// TTL of the lock at which the waiters of a pool stand: 1 s, or `max_ttl` if that is shorter. So long, at
+/// most, a killed first waiter keeps the others waiting.
+pub const DOOR_TTL: Duration = Duration::from_secs(1);
+
+/// Largest number of free slots that a master reports for one look: 4. It looks no further, so a look at a
+/// pool that is mostly free costs it little.
+pub(crate) const FREE_SLOTS_MAX: usize = 4;
+
 /// Largest size of the naming prefix: 256 bytes. A configuration with a longer one is refused.
 pub const PREFIX_SIZE_MAX: usize = 256;
 
@@ -109,8 +139,10 @@ pub(crate) const BACKLOG_MIN: usize = 100;
 
 /// Bytes of one encoded request: a script, three keys of a resource name with its prefix, a channel with the
 /// prefix, two labels, and some more. No check: names and labels are bounded.
-pub(crate) const REQUEST_SIZE_MAX: usize =
-    3 * (RESOURCE_SIZE_MAX + PREFIX_SIZE_MAX) + PREFIX_SIZE_MAX + 2 * HOLDER_LABEL_SIZE_MAX + 12_800;
+pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + SLOT_PART_SIZE_MAX + PREFIX_SIZE_MAX)
+    + PREFIX_SIZE_MAX
+    + 2 * HOLDER_LABEL_SIZE_MAX
+    + 12_800;
 
 /// How often in a row a fenced acquisition may be tried again with another token without a pause.
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;

@@ -274,6 +274,22 @@ pub enum Mutant {
     SetExpiredUnchecked,
     /// A set is valid as long as one of its locks.
     SetValidityOfLongest,
+    /// A slot is handed out with the number of another one.
+    SlotOfAnother,
+    /// A slot that one master calls free counts as free.
+    FreeOnAnyMaster,
+    /// The holder of a slot keeps the pool's door.
+    DoorKept,
+    /// A waiter for a slot waits for no door.
+    DoorStandsOpen,
+    /// The first waiter of a few slots stands in the queue of one of them.
+    StandsAtOneSlot,
+    /// The first waiter gives up as soon as one of its slots cannot be had.
+    StandEndsWithFirst,
+    /// Looks for a free slot come at ever longer intervals.
+    LookPauseUncapped,
+    /// A drained engine looks for slots.
+    DrainedLooks,
     /// A reentrant lock is released when the first of its holds ends.
     HoldsEndWithFirst,
     /// A caller that comes while the first hold is being acquired is not counted.

@@ -6,6 +6,8 @@ pub(crate) mod rules;
 use std::fmt;
 use std::time::Duration;
 
+use crate::pool::LockOfPool;
+
 /// Ends each text about a peer whose bytes are no replies to the requests. The simulator finds such
 /// connections by it.
 pub const NO_SERVER: &str = "is it a Redis or Valkey server?";
@@ -38,16 +40,23 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// A lock by its name: `lock "orders:42"`; without a name it is `the lock`.
+/// A lock by its name: `lock "orders:42"`, or `slot 3 of pool "migrations"`; without a name it is `the lock`.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a>(pub &'a [u8]);
 
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            f.write_str("the lock")
-        } else {
-            write!(f, "lock \"{}\"", self.0.escape_ascii())
+            return f.write_str("the lock");
+        }
+        match LockOfPool::parse(self.0) {
+            Some(LockOfPool { pool, slot: Some(slot) }) => {
+                write!(f, "slot {slot} of pool \"{}\"", pool.escape_ascii())
+            }
+            Some(LockOfPool { pool, slot: None }) => {
+                write!(f, "the door of pool \"{}\"", pool.escape_ascii())
+            }
+            None => write!(f, "lock \"{}\"", self.0.escape_ascii()),
         }
     }
 }
@@ -212,5 +221,7 @@ mod tests {
         assert_eq!(Named(b"orders:42").to_string(), "lock \"orders:42\"");
         assert_eq!(Named(b"a\n\"").to_string(), "lock \"a\\n\\\"\"");
         assert_eq!(Named(b"").to_string(), "the lock");
+        assert_eq!(Named(b"redlatch:slot:3:a\"").to_string(), "slot 3 of pool \"a\\\"\"");
+        assert_eq!(Named(b"redlatch:door:a").to_string(), "the door of pool \"a\"");
     }
 }

@@ -78,6 +78,8 @@ pub enum OutcomeKind {
     Leave,
     /// Answer to an inspection.
     Inspect,
+    /// Answer to a look for free slots.
+    FreeSlots,
     /// Answer to a forced unlock.
     ForceUnlock,
     /// End of a pause.
@@ -122,6 +124,7 @@ impl OutcomeKind {
                 | (Self::Release, Outcome::Release(_))
                 | (Self::Leave, Outcome::Leave(_))
                 | (Self::Inspect, Outcome::Inspect(_))
+                | (Self::FreeSlots, Outcome::FreeSlots(_))
                 | (Self::ForceUnlock, Outcome::ForceUnlock(_))
                 | (Self::Pause, Outcome::Paused)
                 | (Self::Drain, Outcome::Drained(_))

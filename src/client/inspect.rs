@@ -92,7 +92,7 @@ impl Ask for InspectCall<'_> {
     }
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), InspectError> {
-        let resource = Resource::new(self.name.as_bytes())?;
+        let resource = Resource::of_any_lock(self.name.as_bytes())?;
         Ok((inner.submit(Request::Inspect { resource })?, ()))
     }
 
@@ -122,7 +122,7 @@ impl Ask for ForceUnlockCall<'_> {
     }
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ForceUnlockError> {
-        let resource = Resource::new(self.name.as_bytes())?;
+        let resource = Resource::of_any_lock(self.name.as_bytes())?;
         Ok((inner.submit(Request::ForceUnlock { resource })?, ()))
     }
 

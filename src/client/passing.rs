@@ -247,7 +247,7 @@ impl Ask for AdoptCall {
         let act = HandleAct::Release { awaited: false };
         let _ = self.client.shared().with(|inner| {
             let _ = inner.submit(Request::ByHandle { handle: &self.handle, act });
-            inner.write_batch();
+            inner.write_batch(now);
         });
         Ok(guard)
     }

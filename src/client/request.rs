@@ -19,7 +19,7 @@ use crate::cancel::{Cancel, Registration};
 use crate::clock;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, Report, Round};
-use crate::lock::{HolderLabel, LockName, MasterId, Resource, Vote};
+use crate::lock::{HolderLabel, LockName, MasterId, Vote};
 use crate::mutants::mutant;
 use crate::options::{Options, auto_extend_method, fair_method, option_methods, request_methods};
 
@@ -152,7 +152,7 @@ impl<'a> LockRequest<'a> {
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct Acquire<'a> {
-    pending: Pending<LockRequest<'a>>,
+    pub(super) pending: Pending<LockRequest<'a>>,
     span: AcquireSpan,
 }
 
@@ -183,7 +183,7 @@ impl Acquire<'_> {
         result
     }
 
-    fn open_span(&mut self) {
+    pub(super) fn open_span(&mut self) {
         let LockRequest { resource, options, .. } = self.pending.ask();
         self.span.open(resource.as_bytes(), options.mode);
     }
@@ -219,7 +219,7 @@ impl Ask for LockRequest<'_> {
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, Submitted), AcquireError> {
         let name = self.resource.as_bytes();
-        let resource = Resource::new(&name)?;
+        let resource = self.resource.resource()?;
         let label = self.label.as_deref().map(HolderLabel::new).transpose()?;
         let op = inner.submit(Request::Acquire { resource, options: self.options, label })?;
         let validity = inner.driver.engine.validity(op);
@@ -316,7 +316,7 @@ impl RwLock {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::lock::{MasterSet, Token};
+    use crate::lock::{MasterSet, Resource, Token};
 
     #[test]
     fn too_little_validity_left_is_expired() {

@@ -249,12 +249,20 @@ impl Future for AcquireSet {
 
 /// A random pause between two rounds, longer than the last one took; the end of the wait ends it, too.
 #[derive(Debug)]
-struct PauseCall {
+pub(super) struct PauseCall {
     client: Client,
     cancel: Option<Registration>,
     attempts: u32,
     took: Duration,
     limit: Duration,
+}
+
+impl PauseCall {
+    /// A pause that is not random.
+    pub(super) const fn exactly(client: Client, cancel: Option<Registration>, time: Duration) -> Self {
+        // No pause is shorter than the attempt before it took.
+        Self { client, cancel, attempts: 0, took: time, limit: time }
+    }
 }
 
 impl Ask for PauseCall {

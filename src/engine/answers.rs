@@ -173,6 +173,7 @@ impl Engine {
                 return queries::handle_reader_count(&mut core.locks, master, id, count);
             }
             Answer::TimeLeft(id, left) => return queries::handle_time_left(core, master, id, left),
+            Answer::FreeSlots(id, slots) => return queries::handle_free_slots(core, master, id, slots),
             Answer::ForcedDelete(id, answer) => {
                 return queries::handle_forced_delete(core, master, id, answer);
             }

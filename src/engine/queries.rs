@@ -3,6 +3,7 @@
 //! acquisitions, and a wait until nothing is left on any master, which looks every now and then, so that no
 //! release of the ordinary path pays for it.
 
+pub(super) mod free_slots;
 pub(crate) mod inspection;
 pub(super) mod query;
 
@@ -22,9 +23,10 @@ use super::waiting::pauses;
 
 use crate::error::AcquireError;
 use crate::event::Event;
+use crate::limits;
 use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Resource, split_value};
+use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, split_value};
 use crate::mutants::mutant;
 
 /// Why a drained engine acquires nothing.
@@ -42,6 +44,29 @@ pub(super) fn submit_inspect(core: &mut Core, resource: Resource<'_>) -> Result<
     let asked =
         fleet.queue(counted, question(Question::TimeLeft), |out| command::query::encode_pttl(out, key));
     start_query(core, id, Query::inspect(core.ground.now, limit, asked, core.masters.fleet.absences(asked)));
+    Ok(OpId(id))
+}
+
+pub(super) fn submit_free_slots(
+    core: &mut Core,
+    pool: Resource<'_>,
+    count: u32,
+    from: u32,
+) -> Result<OpId, SubmitError> {
+    if !(1..=limits::SLOT_COUNT_MAX).contains(&count) {
+        return Err(InputError::SlotCount { count }.into());
+    }
+    // Its answer would lead to an acquisition.
+    if core.locks.is_drained && !mutant!(DrainedLooks) {
+        return Err(SubmitError::Stopped(DRAINED.into()));
+    }
+    let (id, limit) = begin_query(core, None)?;
+    let (now, fleet) = (core.ground.now, &mut core.masters.fleet);
+    let prefix = &core.ground.config.prefix;
+    let asked = fleet.queue(fleet.usable, Owed::Query { question: Question::FreeSlots, id }, |out| {
+        command::slots::encode_free_slots(out, prefix, pool.as_bytes(), count, from % count);
+    });
+    start_query(core, id, Query::free_slots(now, limit, asked, count, core.masters.fleet.quorum));
     Ok(OpId(id))
 }
 
@@ -131,6 +156,15 @@ pub(super) fn handle_time_left(core: &mut Core, master: MasterId, id: Id, left: 
     let left_in_quarantine = core.masters.fleet.left_in_quarantine(core.ground.now, master);
     if let Some(query) = core.locks.query_at(master, id) {
         query.note_time_left(master, left, left_in_quarantine);
+        check_query(core, id);
+    }
+}
+
+/// A master in quarantine may have forgotten a slot that it calls free (I8).
+pub(super) fn handle_free_slots(core: &mut Core, master: MasterId, id: Id, slots: Result<Vec<u32>, Failure>) {
+    let is_quarantined = core.masters.fleet.left_in_quarantine(core.ground.now, master).is_some();
+    if let Some(query) = core.locks.query_at(master, id) {
+        query.note_free_slots(master, slots.ok().filter(|_| !is_quarantined));
         check_query(core, id);
     }
 }

@@ -112,6 +112,18 @@ pub enum Request<'a> {
         /// The lock's name.
         resource: Resource<'a>,
     },
+    /// Asks each usable master which slots of a pool are free there. Answered by [`Outcome::FreeSlots`] as
+    /// soon as some are free on a quorum, or none can be, or at the answer limit of the longest TTL. It is no
+    /// vote, and a release of it cancels it. A drained engine does not take it.
+    FreeSlots {
+        /// The pool's name.
+        pool: Resource<'a>,
+        /// Number of its slots, 1 to 1,024 ([`SLOT_COUNT_MAX`](crate::limits::SLOT_COUNT_MAX)).
+        count: u32,
+        /// The slot to begin with; those behind the last follow from 0 on. Each master reports the first 4
+        /// that are free.
+        from: u32,
+    },
     /// Deletes a lock on each usable master, whoever holds it; a key of another type than a lock's stays. The
     /// holder gets no notification, and may go on as if it held the lock. Answered by
     /// [`Outcome::ForceUnlock`], as [`Request::Inspect`] is.
@@ -229,6 +241,9 @@ pub enum Outcome {
     Paused,
     /// Answer to [`Request::Inspect`].
     Inspect(Inspection),
+    /// Answer to [`Request::FreeSlots`]: slots that a quorum of masters reports as free, in no order; `None`
+    /// if fewer than a quorum answered.
+    FreeSlots(Option<Vec<u32>>),
     /// Answer to [`Request::ForceUnlock`].
     ForceUnlock(ForceUnlocked),
     /// Answer to [`Request::Drain`]: the number of locks that are not released on every master.

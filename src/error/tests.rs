@@ -199,6 +199,8 @@ fn samples_of_settings() -> Vec<Sample> {
             SetEmpty => InputError::SetEmpty, "name at least one";
             SetFair => InputError::SetFair, "leave fair out";
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";
+            SlotCount { .. } => InputError::SlotCount { count: 2000 }, "a pool of 2000 slots is asked for; give 1 to 1024";
+            SlotMode => InputError::SlotMode, "leave both out";
             TtlTooShort { .. } => InputError::TtlTooShort { ttl: LONG, drift: LONG }, "give more than";
             TtlTooLong { .. } => InputError::TtlTooLong { ttl: 2 * LONG, max_ttl: LONG }, "a TTL of 8.8s is 4.4s above the maximum of 4.4s; ask for less, or raise max_ttl on every client";
             MinValidityTooLong { .. } => InputError::MinValidityTooLong { asked: LONG, validity: LONG }, "ask for less";

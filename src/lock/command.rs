@@ -13,6 +13,7 @@ pub(crate) mod park;
 pub(crate) mod query;
 pub(crate) mod scripts;
 pub(crate) mod shared;
+pub(crate) mod slots;
 
 use super::ttl::Ttl;
 use entry::{AcquireTail, Entry, encode_decimal_bulk};

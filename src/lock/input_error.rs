@@ -20,8 +20,8 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:wait:, redlatch:c: \
-         or redlatch:probe:; choose another"
+        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:wait:, redlatch:c:, \
+         redlatch:probe:, redlatch:slot: or redlatch:door:; choose another"
     )]
     ResourceReserved,
     /// A holder label of no bytes.
@@ -67,6 +67,15 @@ pub enum InputError {
         /// Different names given.
         count: usize,
     },
+    /// A pool of no slots, or of more than 1,024.
+    #[error("a pool of {count} slots is asked for; give 1 to {}", limits::SLOT_COUNT_MAX)]
+    SlotCount {
+        /// The number of slots asked for.
+        count: u32,
+    },
+    /// A slot that is to be shared or fair.
+    #[error("a slot can be neither shared nor fair, as its waiters have a queue already; leave both out")]
+    SlotMode,
     /// Nothing of the TTL would be left after the drift allowance.
     #[error(
         "a TTL of {} is too short; give more than 1ms beyond the drift allowance of {}", Rounded(*ttl), Rounded(*drift)

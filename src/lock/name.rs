@@ -4,6 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use super::input_error::InputError;
+use super::resource::Resource;
+
 /// Name of a lock as every call of [`Client`](crate::Client) and [`Redlock`](crate::Redlock) takes it, by
 /// `impl Into<LockName>`: borrowed bytes of any kind, or bytes that the request keeps.
 ///
@@ -47,13 +50,29 @@ pub struct LockName<'a>(Kept<'a>);
 enum Kept<'a> {
     Borrowed(&'a [u8]),
     Shared(Bytes),
+    /// The name of a pool's slot or door.
+    OfPool(Bytes),
 }
 
 impl<'a> LockName<'a> {
+    /// The name of a pool's slot or door, which no other lock may have.
+    pub(crate) const fn of_pool(name: Bytes) -> Self {
+        Self(Kept::OfPool(name))
+    }
+
+    /// Checks the name of a lock that is to be acquired.
+    pub(crate) fn resource(&self) -> Result<Resource<'_>, InputError> {
+        match &self.0 {
+            Kept::Borrowed(name) => Resource::new(*name),
+            Kept::Shared(name) => Resource::new(name),
+            Kept::OfPool(name) => Resource::of_any_lock(name),
+        }
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Kept::Borrowed(name) => name,
-            Kept::Shared(name) => name,
+            Kept::Shared(name) | Kept::OfPool(name) => name,
         }
     }
 
@@ -61,14 +80,14 @@ impl<'a> LockName<'a> {
     pub(crate) const fn shared(&self) -> Option<&Bytes> {
         match &self.0 {
             Kept::Borrowed(_) => None,
-            Kept::Shared(name) => Some(name),
+            Kept::Shared(name) | Kept::OfPool(name) => Some(name),
         }
     }
 
     pub(crate) fn into_shared(self) -> Bytes {
         match self.0 {
             Kept::Borrowed(name) => Bytes::copy_from_slice(name),
-            Kept::Shared(name) => name,
+            Kept::Shared(name) | Kept::OfPool(name) => name,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::command::park::{CHANNEL_NAME, WAIT_NAME};
 use super::fencing::FENCE_NAME;
 use super::input_error::InputError;
 use crate::limits;
+use crate::pool::{DOOR_NAME, LockOfPool, SLOT_NAME};
 
 /// Key of the mark behind the prefix (`Quarantine::Strict`): no lock of any mode may have this name, for the
 /// mark would overwrite it.
@@ -16,8 +17,8 @@ pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 pub(crate) const PROBE_NAME: &[u8] = b"redlatch:probe:";
 
 /// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` is
-/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`, `redlatch:c:` or
-/// `redlatch:probe:`.
+/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`, `redlatch:c:`,
+/// `redlatch:probe:`, `redlatch:slot:` or `redlatch:door:`.
 ///
 /// ```
 /// use redlatch::engine::Resource;
@@ -42,6 +43,19 @@ impl<'a> Resource<'a> {
         }
     }
 
+    /// Checks a name that may also be that of a pool's slot or door: to look at it, or for the pool itself.
+    ///
+    /// # Errors
+    /// As [`Resource::new`], of the pool's name.
+    #[doc(hidden)]
+    pub fn of_any_lock<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
+        let name = name.as_ref();
+        match LockOfPool::parse(name) {
+            Some(lock) => Resource::new(lock.pool).map(|_| Self(name)),
+            None => Self::new(name),
+        }
+    }
+
     /// Returns the bytes of the name.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [u8] {
@@ -54,7 +68,9 @@ fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
         && (name == MARK_NAME
-            || [FENCE_NAME, WAIT_NAME, CHANNEL_NAME, PROBE_NAME].iter().any(|own| name.starts_with(own)))
+            || [FENCE_NAME, WAIT_NAME, CHANNEL_NAME, PROBE_NAME, SLOT_NAME, DOOR_NAME]
+                .iter()
+                .any(|own| name.starts_with(own)))
 }
 
 impl fmt::Debug for Resource<'_> {
@@ -80,7 +96,22 @@ mod tests {
         assert!(Resource::new("redlatch:wait").is_ok());
         assert_eq!(Resource::new("redlatch:c:a"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:probe:doctor"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:slot:1:a"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:door:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
+    }
+
+    #[test]
+    fn slots_and_doors_can_be_looked_at() {
+        let longest = [b"redlatch:slot:1023:".as_slice(), &[b'a'; limits::RESOURCE_SIZE_MAX]].concat();
+        for name in [b"redlatch:slot:1023:a", b"redlatch:door:a".as_slice(), b"a", &longest] {
+            assert_eq!(Resource::of_any_lock(name).map(|it| it.0), Ok(name));
+        }
+        for name in ["redlatch:slot:01:a", "redlatch:slot:1024:a", "redlatch:slot::a", "redlatch:mark"] {
+            assert_eq!(Resource::of_any_lock(name), Err(InputError::ResourceReserved), "{name}");
+        }
+        let inner = Resource::of_any_lock("redlatch:door:redlatch:slot:1:a");
+        assert_eq!(inner, Err(InputError::ResourceReserved));
     }
 }

@@ -34,6 +34,7 @@ mod run_tests;
 mod rw_tests;
 mod scarce_tests;
 mod set_tests;
+mod slot_tests;
 mod stopping_tests;
 mod stress_tests;
 #[cfg(feature = "tracing")]

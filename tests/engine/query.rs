@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::error::{Failure, HolderTtl, Vote};
+use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
+use redlatch::error::{Failure, HolderTtl, InputError, Vote};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
+use redlatch::internals::pool::slot_name;
 use redlatch::limits;
 
 use crate::rig::{Rig, id};
@@ -267,4 +268,83 @@ fn masters_that_agree_show_the_longest_time() {
     inspect(&mut rig, "a");
     let shown = format!("{:#}", inspected(&mut rig));
     assert!(shown.contains("without a TTL: no lock"), "{shown}");
+}
+
+fn look(rig: &mut Rig, count: u32, from: u32) {
+    let pool = Resource::new("pool").expect("valid");
+    rig.engine.submit(rig.now, Request::FreeSlots { pool, count, from }).expect("room");
+    rig.pump();
+}
+
+#[track_caller]
+fn looked(rig: &mut Rig) -> Option<Vec<u32>> {
+    match rig.outcome() {
+        Some(Outcome::FreeSlots(free)) => free,
+        other => panic!("no answer to a look for slots but {other:?}"),
+    }
+}
+
+/// Somebody has these slots on this master.
+fn take_slots(rig: &mut Rig, master: usize, slots: impl IntoIterator<Item = u32>) {
+    for slot in slots {
+        rig.masters[master].put(&slot_name(b"pool", slot), b"other", None);
+    }
+}
+
+#[test]
+fn a_look_finds_what_a_quorum_calls_free() {
+    let mut rig = Rig::new(3, defaults);
+    take_slots(&mut rig, 0, [0, 1]);
+    take_slots(&mut rig, 1, [0, 2]);
+    take_slots(&mut rig, 2, [0]);
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+    rig.stop_master(2);
+    look(&mut rig, 4, 3);
+    assert_eq!(looked(&mut rig), Some(vec![3]), "two of three are enough");
+    assert_eq!(rig.masters[0].take_log(), ["EVAL"]);
+    rig.resume_master(2);
+    assert_eq!((rig.outcome(), rig.engine.owed_count(id(2))), (None, 0));
+    // No slot is free on two of the first that answer: the third is waited for.
+    take_slots(&mut rig, 0, [3]);
+    rig.stop_master(2);
+    look(&mut rig, 4, 0);
+    assert_eq!(rig.outcome(), None);
+    rig.resume_master(2);
+    rig.pump();
+    assert_eq!(looked(&mut rig), Some(vec![1, 2, 3]));
+    assert_eq!(rig.engine.operation_count(), 0, "a look is over with its answer");
+}
+
+#[test]
+fn a_look_ends_without_a_quorum() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop_master(0);
+    rig.masters[1].errors.insert("EVAL".into(), "NOPERM x".into());
+    look(&mut rig, 4, 0);
+    rig.run_for(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.run_for(ms(1));
+    assert_eq!(looked(&mut rig), None);
+}
+
+#[test]
+fn a_slot_that_may_be_forgotten_is_not_free() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
+    take_slots(&mut rig, 0, 0..2);
+    rig.reset_conn(2);
+    let now = rig.now;
+    rig.masters[2].restart("run2b", now);
+    rig.run_for(ms(2500));
+    look(&mut rig, 2, 0);
+    assert_eq!(looked(&mut rig), Some(Vec::new()), "one of two masters that count has them");
+}
+
+#[test]
+fn an_impossible_look_is_refused() {
+    let mut rig = Rig::new(3, defaults);
+    let pool = Resource::new("pool").expect("valid");
+    for count in [0, limits::SLOT_COUNT_MAX + 1] {
+        let refused = rig.engine.submit(rig.now, Request::FreeSlots { pool, count, from: 0 });
+        assert_eq!(refused, Err(SubmitError::Input(InputError::SlotCount { count })));
+    }
 }

@@ -24,6 +24,7 @@ mod restart_tests;
 mod rights_tests;
 mod rogue;
 mod shared_tests;
+mod slot_tests;
 mod storage_tests;
 mod strict_tests;
 mod valkey_tests;

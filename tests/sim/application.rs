@@ -70,7 +70,7 @@ impl World {
         let ttl = self.config.ttl(options.ttl.expect("it is given")).expect("a valid TTL");
         let wait = options.wait.expect("it is given");
         let now = self.local(client);
-        let resource = Resource::new(key).expect("a valid name");
+        let resource = Resource::of_any_lock(key).expect("a valid name");
         if options.mode == Mode::Fenced {
             let wall = Duration::from_micros(self.clients[client].wall_us + self.now / 1000);
             self.clients[client].engine.handle_wall_clock(now, wall);
@@ -373,16 +373,18 @@ impl World {
         }
     }
 
-    /// An answer is fetched: by a set or an owner that asked for it, if one did.
+    /// An answer is fetched: by a set, an owner or a worker for slots that asked for it, if one did.
     pub fn notify_family(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         self.notify_set(client, op, outcome);
         self.notify_owner(client, op, outcome);
+        self.notify_slot(client, op, outcome);
     }
 
     pub fn work(&mut self, client: usize) {
         self.run_queries(client);
         self.work_on_sets(client);
         self.work_of_owners(client);
+        self.work_on_slots(client);
         for index in 0..self.clients[client].workers.len() {
             let worker = self.clients[client].workers[index];
             if worker.due > self.now {

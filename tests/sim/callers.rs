@@ -151,6 +151,8 @@ impl World {
                 || matches!(question, OutcomeKind::Extend | OutcomeKind::Release);
             if is_impatient && let Some(set) = self.set_of(client, lock) {
                 self.give_up_set(client, set);
+            } else if is_impatient && let Some(worker) = self.slot_worker_of(client, lock) {
+                self.give_up_slot(client, worker);
             } else if is_impatient && is_alone {
                 self.abandon_at(client, index);
             } else {
@@ -228,7 +230,11 @@ impl World {
             (OutcomeKind::Extend, Some(_)) => "extension dropped before it was fetched",
             (OutcomeKind::Release | OutcomeKind::Leave, _) => "release dropped half-way",
             (
-                OutcomeKind::Inspect | OutcomeKind::ForceUnlock | OutcomeKind::Pause | OutcomeKind::Drain,
+                OutcomeKind::Inspect
+                | OutcomeKind::FreeSlots
+                | OutcomeKind::ForceUnlock
+                | OutcomeKind::Pause
+                | OutcomeKind::Drain,
                 _,
             ) => "errand dropped",
         });

@@ -12,6 +12,7 @@ use crate::clock::{Clock, Time};
 use crate::owners::Owner;
 use crate::queries::Query;
 use crate::sets::SetWorker;
+use crate::slots::SlotWorker;
 
 pub struct Client {
     /// Of the next process, too.
@@ -50,6 +51,7 @@ pub struct Client {
     /// When the next is drawn.
     pub query_due: Time,
     pub sets: Vec<SetWorker>,
+    pub slots: Vec<SlotWorker>,
     pub owners: Vec<Owner>,
     /// Callers at its completion table; `None` if it is used the way of `Redlock`.
     pub callers: Option<Callers>,

@@ -38,6 +38,7 @@ pub mod queries;
 pub mod rounds;
 pub mod sets;
 pub mod sharing;
+pub mod slots;
 
 /// What is wrong, if anything.
 pub type Verdict = Result<(), String>;

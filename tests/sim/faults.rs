@@ -252,6 +252,7 @@ impl World {
         it.outcomes.clear();
         it.queries.clear();
         it.sets.iter_mut().for_each(|set| set.forget(Time::MAX));
+        it.slots.iter_mut().for_each(|worker| worker.forget(Time::MAX));
         it.owners.iter_mut().for_each(|owner| owner.forget(Time::MAX));
         it.callers = it.callers.take().map(|_| Callers::default());
         self.checker.guards.retain(|guard| guard.client != client);
@@ -276,6 +277,7 @@ impl World {
         it.step = 0;
         it.workers.iter_mut().for_each(|worker| (worker.lock, worker.due) = (None, now));
         it.sets.iter_mut().for_each(|set| set.forget(now));
+        it.slots.iter_mut().for_each(|worker| worker.forget(now));
         it.owners.iter_mut().for_each(|owner| owner.forget(now));
         self.wake(client, self.now);
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::{Config, ConfigBuilder, Quarantine, limits};
 
@@ -13,6 +14,7 @@ use crate::faults::Data;
 use crate::network::Weather;
 use crate::owners::Owner;
 use crate::sets::SetWorker;
+use crate::slots::{self, SlotWorker};
 use crate::world::{Statistics, World};
 
 /// What came of a history.
@@ -313,6 +315,14 @@ fn begin_families(seed: u64, world: &mut World) {
             client.query_due = 0;
         }
     }
+    // Of few slots the waiters stand in the queues, and look for many.
+    if rng.random_range(0..3) == 0 {
+        world.habits.slot_count = *[1, 2, 9].choose(&mut rng).expect("not empty");
+        for client in &mut world.clients {
+            let worker_count = rng.random_range(0..=2);
+            client.slots = (0..worker_count).map(|_| SlotWorker::of_pool(world.habits.slot_count)).collect();
+        }
+    }
 }
 
 /// A wall clock at the start: mostly about right, at times off by as much as the window of tokens, or by an
@@ -446,11 +456,16 @@ fn finish(world: &mut World, is_lively: bool) {
     // And the heartbeat of those who died.
     let heartbeats = if world.habits.fair_ppm > 0 { 2 } else { 0 };
     let settled = settled + ns(limits::STAY) * heartbeats;
-    let keys = world.habits.keys.clone();
+    let keys = all_keys(world);
     let ttl = world.habits.ttls[0];
+    // A door is extended without end.
+    for index in 0..world.clients[0].slots.len() {
+        world.end_slot(0, index);
+    }
     let first = &mut world.clients[0];
     first.workers.clear();
     first.sets.clear();
+    first.slots.clear();
     first.owners.clear();
     // What its workers held is forgotten with them; it ends by itself.
     world.run_for(50 * MS);
@@ -477,14 +492,22 @@ fn finish(world: &mut World, is_lively: bool) {
     check_leftovers(world);
 }
 
+/// The keys of all locks: of those by name, and of the pool's.
+fn all_keys(world: &World) -> Vec<Vec<u8>> {
+    let count = world.habits.slot_count;
+    let of_pool = slots::names(count).filter(|_| count > 0);
+    world.habits.keys.iter().cloned().chain(of_pool).collect()
+}
+
 /// Nothing is owed, nothing is in hand, and no key outlives its lock (I9).
 fn check_leftovers(world: &mut World) {
     for client in 0..world.clients.len() {
         world.check_no_callers(client);
         let it = &world.clients[client];
         let held = it.locks.iter().filter(|(_, lock)| lock.is_held).count();
-        let is_under_way =
-            it.sets.iter().any(SetWorker::is_under_way) || it.owners.iter().any(Owner::is_busy);
+        let is_under_way = it.sets.iter().any(SetWorker::is_under_way)
+            || it.slots.iter().any(SlotWorker::is_under_way)
+            || it.owners.iter().any(Owner::is_busy);
         if is_under_way || !it.queries.is_empty() {
             let why = format!("I22: c{client} ends with a set, an owner or an errand that is under way");
             return world.checker.violate(why);
@@ -504,7 +527,7 @@ fn check_leftovers(world: &mut World) {
     }
     for master in 0..world.masters.len() {
         let now = world.masters[master].clock.at(world.now);
-        for key in world.habits.keys.clone() {
+        for key in all_keys(world) {
             if world.masters[master].model.is_taken(now, &key) {
                 world.checker.violate(format!("I9: m{master} still holds a key long after the end"));
             }

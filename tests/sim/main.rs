@@ -55,6 +55,7 @@ mod queries;
 mod scripts;
 mod server;
 mod sets;
+mod slots;
 mod sockets;
 mod turn;
 mod world;

@@ -136,6 +136,7 @@ impl ModelMaster {
                 Ok(done(is_own))
             }
             ("fenced_acquire", [lock, fence], args) => self.acquire_fenced(now, lock, fence, args),
+            ("free_slots", [head], [pool, count, from]) => self.free_slots(now, head, pool, [count, from]),
             ("shared_extend", [lock], [value, ttl]) => self.extend_shared(now, lock, value, ttl).map(done),
             _ => panic!("no script is called like this"),
         }
@@ -143,6 +144,20 @@ impl ModelMaster {
 
     fn release(&mut self, now: Instant, key: &[u8], value: &[u8]) -> Result<bool, Refusal> {
         Ok(self.data.string(now, key)? == Some(value) && self.data.delete(now, key))
+    }
+
+    fn free_slots(
+        &mut self,
+        now: Instant,
+        head: &[u8],
+        pool: &[u8],
+        [count, from]: [&[u8]; 2],
+    ) -> Result<Answer, Refusal> {
+        let (count, from) = (integer(count)?, integer(from)?);
+        let slots = (from..from + count).map(|slot| (slot % count).to_string());
+        let key = |slot: &str| [head, slot.as_bytes(), b":", pool].concat();
+        let free = slots.filter(|slot| self.data.time_left(now, &key(slot)) == -2).take(4);
+        Ok(Answer::Bulk(free.map(|slot| slot + " ").collect::<String>().into_bytes()))
     }
 
     fn acquire_fenced(

@@ -12,7 +12,7 @@ use crate::directed::{
     Verdict, acquire, bytes, completions, drain, fair, fence, handles, handover, hold, keep, leave, masters,
     parked, rounds, sharing,
 };
-use crate::directed::{login, owners, queries, sets};
+use crate::directed::{login, owners, queries, sets, slots};
 use crate::model::lua::{self, Break};
 use crate::{history, sockets};
 
@@ -248,6 +248,14 @@ killed! {
     set_hands_out_subset: SetHandsOutSubset by sets::a_set_with_a_taken_lock_fails;
     set_expired_unchecked: SetExpiredUnchecked by sets::a_set_keeps_distance_from_its_end;
     set_validity_of_longest: SetValidityOfLongest by sets::a_set_ends_with_its_first_lock;
+    slot_of_another: SlotOfAnother by slots::a_slot_has_the_number_of_its_lock;
+    free_on_any_master: FreeOnAnyMaster by slots::what_one_master_calls_free_is_taken;
+    door_kept: DoorKept by slots::the_next_waiter_gets_the_door_at_once;
+    door_stands_open: DoorStandsOpen by slots::only_one_waiter_looks;
+    stands_at_one_slot: StandsAtOneSlot by slots::a_released_slot_is_found_in_time;
+    stand_ends_with_first: StandEndsWithFirst by slots::one_of_the_queues_fails_alone;
+    look_pause_uncapped: LookPauseUncapped by slots::a_released_slot_is_found_in_time;
+    drained_looks: DrainedLooks by slots::a_drain_ends_a_wait_for_slots;
     holds_end_with_first: HoldsEndWithFirst by owners::a_reentrant_lock_lasts_from_first_to_last;
     early_failure_repeated: EarlyFailureRepeated by owners::a_failed_attempt_is_not_repeated_without_end;
     longer_wait_forgotten: LongerWaitForgotten by owners::a_longer_wait_outlasts_a_failed_attempt;

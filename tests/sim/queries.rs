@@ -31,7 +31,14 @@ pub struct Query {
 
 /// Whether an outcome is that of an errand.
 pub const fn is_answer(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Inspect(_) | Outcome::ForceUnlock(_) | Outcome::Paused | Outcome::Drained(_))
+    matches!(
+        outcome,
+        Outcome::Inspect(_)
+            | Outcome::FreeSlots(_)
+            | Outcome::ForceUnlock(_)
+            | Outcome::Paused
+            | Outcome::Drained(_)
+    )
 }
 
 impl World {
@@ -63,9 +70,20 @@ impl World {
         request: Request<'_>,
         question: OutcomeKind,
     ) -> OpId {
+        self.try_submit_query(client, key, request, question).expect("room")
+    }
+
+    /// `None` if the engine does not take it.
+    pub fn try_submit_query(
+        &mut self,
+        client: usize,
+        key: &[u8],
+        request: Request<'_>,
+        question: OutcomeKind,
+    ) -> Option<OpId> {
         self.deliver(client);
         let now = self.local(client);
-        let op = self.clients[client].engine.submit(now, request).expect("room");
+        let op = self.clients[client].engine.submit(now, request).ok()?;
         note!(self, "c{client} {question:?} of {} as {op:?}", shown(key));
         let limit = self.config.answer_limit(self.config.ttl(self.config_max_ttl()).expect("valid"));
         // The bound of a pause is drawn, and a drain has its own.
@@ -82,7 +100,7 @@ impl World {
         self.clients[client].queries.push(query);
         self.ask_question(client, op, question);
         self.wake(client, self.now);
-        op
+        Some(op)
     }
 
     /// A waiter for it does not any more.
@@ -102,6 +120,10 @@ impl World {
     pub fn take_query(&mut self, client: usize, op: OpId, outcome: &Outcome) {
         let queries = &mut self.clients[client].queries;
         let Some(index) = queries.iter().position(|it| it.op == op) else {
+            // A look is given up with the attempt beside it, which may have been answered in the same turn.
+            if matches!(outcome, Outcome::FreeSlots(_)) {
+                return;
+            }
             return self.checker.violate("an errand is answered that nobody waits for");
         };
         let query = queries.swap_remove(index);
@@ -110,6 +132,7 @@ impl World {
                 self.check_inspection(client, &query, inspection);
                 "inspected"
             }
+            (OutcomeKind::FreeSlots, Outcome::FreeSlots(_)) => "looked for slots",
             (OutcomeKind::ForceUnlock, Outcome::ForceUnlock(_)) => "unlocked by force",
             (OutcomeKind::Pause, Outcome::Paused) => "paused",
             (OutcomeKind::Drain, Outcome::Drained(_)) => "drained",

@@ -24,7 +24,7 @@ const STEPS: usize = 150;
 const SEEDS: u64 = 100;
 
 /// The replies by which each script's branches are distinguished.
-const KINDS: [&str; 21] = [
+const KINDS: [&str; 24] = [
     "extend: -WRONGTYPE",
     "extend: :0",
     "extend: :1",
@@ -37,6 +37,9 @@ const KINDS: [&str; 21] = [
     "fenced_acquire: :1",
     "fenced_acquire: :2",
     "fenced_acquire: :3",
+    "free_slots: $0",
+    "free_slots: $4",
+    "free_slots: $8",
     "release: -WRONGTYPE",
     "release: :0",
     "release: :1",
@@ -109,9 +112,11 @@ impl Pair {
     /// A key of any kind that a lock has.
     fn key(&mut self) -> Vec<u8> {
         let lock = self.lock();
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..9) {
             0..3 => fence_key(lock),
-            _ => lock.to_vec(),
+            3..6 => lock.to_vec(),
+            // Of a slot.
+            _ => format!("s{}:a", self.pick(&[0, 0, 0, 1, 1, 2, 9, 10])).into_bytes(),
         }
     }
 
@@ -219,6 +224,12 @@ impl Pair {
                 [value, self.ms()].into_iter().chain(window).collect()
             }
             "shared_extend" => vec![value, self.ms()],
+            "free_slots" => {
+                keys = vec![b"s".to_vec()];
+                let count = self.pick(&[1, 2, 3, 9, 10, 12]);
+                let from = self.rng.random_range(0..count);
+                vec![b"a".to_vec(), count.to_string().into_bytes(), from.to_string().into_bytes()]
+            }
             other => panic!("no arguments for the script {other}"),
         };
         Call { keys, args }

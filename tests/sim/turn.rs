@@ -13,6 +13,7 @@ use crate::clock::{MS, Time};
 use crate::network::{Conn, ConnState, Pipe, chance};
 use crate::owners::Owner;
 use crate::sets::SetWorker;
+use crate::slots::SlotWorker;
 use crate::world::{Event, World, note, shown};
 
 /// The steps of one turn of a client, in the order of the driver's.
@@ -110,7 +111,8 @@ impl World {
         let timeout = it.engine.next_timeout().map(|(at, _)| it.clock.when(at));
         let worker = it.workers.iter().map(|worker| worker.due).min();
         let set = it.sets.iter().map(SetWorker::due).min();
-        let family = set.into_iter().chain(it.owners.iter().map(Owner::due)).min();
+        let slot = it.slots.iter().map(SlotWorker::due);
+        let family = set.into_iter().chain(slot).chain(it.owners.iter().map(Owner::due)).min();
         let query = Some(self.next_query(client)).filter(|at| *at < Time::MAX);
         let look = it.callers.as_ref().and_then(Callers::next_look);
         let has_input = it.has_arrivals && self.next_conn(client, 0, Conn::has_input).is_some();

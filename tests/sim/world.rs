@@ -83,6 +83,8 @@ pub struct Habits {
     pub label_ppm: u32,
     /// Of a million times that a worker begins, how often it tries a handle, if there is one.
     pub handle_ppm: u32,
+    /// Slots of the pool; zero without one.
+    pub slot_count: u32,
     /// Nothing new is begun, and what is held is let go.
     pub is_closing: bool,
 }
@@ -301,6 +303,7 @@ impl World {
                 shared_ppm: 0,
                 label_ppm: 0,
                 handle_ppm: 0,
+                slot_count: 0,
                 pause_max: SECOND,
                 is_closing: false,
             },
@@ -359,6 +362,7 @@ impl World {
             queries: Vec::new(),
             query_due: Time::MAX,
             sets: Vec::new(),
+            slots: Vec::new(),
             owners: Vec::new(),
             callers: self.has_desks.then(Callers::default),
             outcomes: VecDeque::new(),

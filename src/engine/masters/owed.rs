@@ -82,6 +82,8 @@ pub(crate) enum Question {
     Value,
     ReaderCount,
     TimeLeft,
+    /// The free slots of a pool.
+    FreeSlots,
     /// The deletion of a forced unlock.
     ForcedDelete,
 }
@@ -117,6 +119,7 @@ pub(crate) enum Answer {
     Value(Id, Result<Box<[u8]>, Failure>),
     ReaderCount(Id, Result<usize, Failure>),
     TimeLeft(Id, Result<HolderTtl, Failure>),
+    FreeSlots(Id, Result<Vec<u32>, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
     /// Why a login was refused, if it was.
     Login(Option<Box<str>>),
@@ -266,6 +269,7 @@ fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer,
         Question::Value => Answer::Value(id, command::query::value(reply)?),
         Question::ReaderCount => Answer::ReaderCount(id, command::query::reader_count(reply)?),
         Question::TimeLeft => Answer::TimeLeft(id, command::query::time_left(reply)?),
+        Question::FreeSlots => Answer::FreeSlots(id, command::slots::free_slots(reply)?),
         Question::ForcedDelete => Answer::ForcedDelete(id, command::park::served_forced_answer(reply)?.0),
     })
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::free_slots::FreeSlots;
 use super::inspection::{ForceUnlocked, Inspection, KeyState};
 use crate::engine::request::Outcome;
 use crate::error::{Report, Round};
@@ -35,6 +36,7 @@ enum Work {
     ForceUnlock {
         votes: Vec<Vote>,
     },
+    Slots(FreeSlots),
     /// Nobody is asked: it ends at its deadline.
     Pause,
     /// Nobody is asked: it ends when no claim is left, or at this time. Its deadline is the next look.
@@ -72,6 +74,18 @@ impl Query {
     ) -> Self {
         let votes = absences.map(|absence| absence.map_or(Vote::Pending, Vote::Failed)).collect();
         Self { deadline: now + limit, limit, asked, work: Work::ForceUnlock { votes } }
+    }
+
+    /// A look for free slots.
+    pub(crate) fn free_slots(
+        now: Instant,
+        limit: Duration,
+        asked: MasterSet,
+        count: u32,
+        quorum: usize,
+    ) -> Self {
+        let work = Work::Slots(FreeSlots::new(count, quorum));
+        Self { deadline: now + limit, limit, asked, work }
     }
 
     pub(crate) fn pause(now: Instant, time: Duration) -> Self {
@@ -135,6 +149,16 @@ impl Query {
         self.end_at(master, answer);
     }
 
+    /// The answer to a look for free slots, if it counts. The others are not waited for once it is decided.
+    pub(crate) fn note_free_slots(&mut self, master: MasterId, slots: Option<Vec<u32>>) {
+        let Work::Slots(free) = &mut self.work else { unreachable!("only a look for slots is given some") };
+        self.asked.remove(master);
+        slots.into_iter().for_each(|slots| free.add(slots));
+        if free.is_decided(self.asked.count()) {
+            self.asked = MasterSet::EMPTY;
+        }
+    }
+
     /// The answer to a deletion by force.
     pub(crate) fn note_deletion(&mut self, master: MasterId, answer: ReleaseAnswer) {
         let Work::ForceUnlock { votes } = &mut self.work else {
@@ -153,6 +177,7 @@ impl Query {
         match &mut self.work {
             Work::Inspect { .. } => self.end_at(master, KeyState::Failed(failure)),
             Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
+            Work::Slots(_) => return self.note_free_slots(master, None),
             Work::Pause | Work::Drain { .. } => {}
         }
         self.asked.remove(master);
@@ -162,6 +187,7 @@ impl Query {
         let labels = labels.iter().cloned();
         match self.work {
             Work::Pause => Outcome::Paused,
+            Work::Slots(free) => Outcome::FreeSlots(free.into_slots()),
             Work::Drain { .. } => Outcome::Drained(claim_count),
             Work::Inspect { states, .. } => {
                 // Each is there once nobody is asked any more.

@@ -1,0 +1,425 @@
+//! One of K slots: a lock with a number, of which at most K are held.
+//!
+//! [`super::slot_acquisition`] decides which slot is tried, when free ones are looked for, and what is waited
+//! for; this module does it. Owns no protocol: each slot, and the door at which callers wait, is an ordinary
+//! lock of the client's own.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::completions::OutcomeKind;
+use super::guard::{Guard, Release};
+use super::handle::Client;
+use super::pending::{Ask, How, Pending};
+use super::request::{Acquire, LockRequest};
+use super::set::PauseCall;
+use super::shared::{Inner, Shared, Stopped};
+use super::sleeper::Sleeper;
+use super::slot_acquisition::{self, Free, SlotAcquisition, SlotStep};
+use crate::cancel::{Cancel, Registration};
+use crate::clock;
+use crate::engine::{OpId, Outcome, Released, Request};
+use crate::error::{AcquireError, ReleaseError};
+use crate::lock::{LockName, Resource};
+use crate::options::{Options, auto_extend_method, option_methods, request_methods};
+use crate::pool::{door_name, slot_name};
+
+/// Request for one of several slots; made by [`Client::slots`]. It sends nothing before one of the acquire
+/// calls. It owns all that it needs: it can be stored, sent to another thread and spawned.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is asked before one of the acquire calls"]
+pub struct SlotsRequest {
+    client: Client,
+    pool: Bytes,
+    count: u32,
+    options: Options,
+    label: Option<Cow<'static, str>>,
+    cancel: Option<Registration>,
+}
+
+impl Client {
+    /// Returns a request for one of the `count` slots of the pool of this name, 1 to 1,024
+    /// ([`SLOT_COUNT_MAX`](crate::limits::SLOT_COUNT_MAX)); see [`LockName`]. So at most `count` callers are
+    /// inside at a time, and each has a number that no other one has: a worker id, a shard, a port.
+    ///
+    /// Each slot is a lock of its own, and promises what a lock promises. All callers of a pool are to give
+    /// the same `count`. A caller with a smaller one takes lower numbers only; the holders of higher ones
+    /// stay until they release.
+    ///
+    /// A slot takes one round trip where the first one tried is free, mostly two otherwise, and five at most
+    /// before the caller waits. Callers that wait get slots in the order in which they began to wait.
+    /// `docs/slots.md` of the repository has the costs.
+    ///
+    /// ```no_run
+    /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
+    /// let slot = client.slots("migrations", 3).acquire()?; // at most three at once
+    /// println!("this is number {}", slot.slot());
+    /// // … work while slot.is_valid() …
+    /// drop(slot); // released in the background
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn slots<'n>(&self, pool: impl Into<LockName<'n>>, count: u32) -> SlotsRequest {
+        let (client, pool) = (self.clone(), pool.into().into_shared());
+        SlotsRequest { client, pool, count, options: Options::new(), label: None, cancel: None }
+    }
+}
+
+impl SlotsRequest {
+    request_methods!('static);
+    auto_extend_method!(options);
+
+    /// Tries to get a slot without waiting: one attempt, and up to three more where other callers are faster
+    /// at a free slot.
+    ///
+    /// # Errors
+    /// [`AcquireError`]. [`AcquireError::Contended`] names one of the slots. Shared and fair slots are
+    /// [`AcquireError::Input`], and so is a number of slots of 0 or above 1,024.
+    pub fn try_acquire(self) -> Result<SlotGuard, AcquireError> {
+        self.wait(Duration::ZERO).acquire()
+    }
+
+    /// Returns the future of [`SlotsRequest::try_acquire`], for tasks; see [`SlotsRequest::acquire_async`].
+    pub fn try_acquire_async(self) -> impl Future<Output = Result<SlotGuard, AcquireError>> + Send + use<> {
+        self.wait(Duration::ZERO).acquire_async()
+    }
+
+    /// Gets a slot, and waits for one until the wait is over. The default wait is the TTL.
+    ///
+    /// # Errors
+    /// As [`SlotsRequest::try_acquire`].
+    pub fn acquire(self) -> Result<SlotGuard, AcquireError> {
+        match self.start().advance(How::Thread) {
+            Poll::Ready(result) => result,
+            Poll::Pending => unreachable!("a thread waits until it is over"),
+        }
+    }
+
+    /// Returns the future of [`SlotsRequest::acquire`], for tasks. It sends nothing before it is polled.
+    ///
+    /// It is cancel-safe: dropping it gives the slot and the place among the waiters up. Everything that it
+    /// acquired so far is released in the background.
+    pub fn acquire_async(self) -> impl Future<Output = Result<SlotGuard, AcquireError>> + Send + use<> {
+        self.start()
+    }
+
+    const fn start(self) -> AcquireSlot {
+        AcquireSlot { request: self, acquisition: None, asking: Asking::Nothing }
+    }
+
+    /// The request for one of the pool's locks.
+    fn lock(&self, name: Bytes, options: Options) -> LockRequest<'static> {
+        let (client, name) = (Cow::Owned(self.client.clone()), LockName::of_pool(name));
+        let mut request = LockRequest::new(client, name).options(options);
+        request.label.clone_from(&self.label);
+        request.cancel.clone_from(&self.cancel);
+        request
+    }
+
+    fn slot(&self, slot: u32, wait: Duration) -> (u32, Acquire<'static>) {
+        // The acquisition counts its tries itself.
+        let options = Options { max_attempts: None, wait: Some(wait), ..self.options };
+        (slot, self.lock(slot_name(&self.pool, slot), options).acquire_async())
+    }
+
+    fn look(&self, from: u32) -> Pending<LookCall> {
+        let Self { client, pool, count, cancel, .. } = self;
+        let (client, pool, cancel) = (client.clone(), pool.clone(), cancel.clone());
+        Pending::new(LookCall { client, pool, count: *count, from, cancel })
+    }
+}
+
+/// A slot that is being acquired.
+#[must_use = "nothing is acquired before this is awaited"]
+#[derive(Debug)]
+struct AcquireSlot {
+    request: SlotsRequest,
+    /// `None` before the first step.
+    acquisition: Option<SlotAcquisition<Guard>>,
+    asking: Asking,
+}
+
+impl Drop for AcquireSlot {
+    fn drop(&mut self) {
+        // The door's guard releases it.
+        drop(self.acquisition.take().and_then(SlotAcquisition::into_door));
+    }
+}
+
+/// Requests that are under way.
+#[derive(Debug)]
+enum Asking {
+    Slots(AskingSlots),
+    Door(Acquire<'static>),
+    Pause(Pending<PauseCall>),
+    Nothing,
+}
+
+/// Slots that are asked for, and a look for free ones.
+#[derive(Debug)]
+struct AskingSlots {
+    slots: Vec<(u32, Acquire<'static>)>,
+    look: Option<Pending<LookCall>>,
+}
+
+impl AcquireSlot {
+    /// Goes on until the next answer that is not there.
+    fn advance(&mut self, how: How<'_>) -> Poll<Result<SlotGuard, AcquireError>> {
+        loop {
+            let step = match (&mut self.acquisition, &mut self.asking) {
+                (None, _) => match self.begin() {
+                    Ok(step) => step,
+                    Err(error) => return Poll::Ready(Err(error)),
+                },
+                (Some(acquisition), Asking::Slots(asking)) => {
+                    std::task::ready!(asking.resolve(acquisition, how))
+                }
+                (Some(acquisition), Asking::Door(door)) => {
+                    let door = std::task::ready!(door.resolve(how));
+                    acquisition.entered(clock::now(), door)
+                }
+                (Some(acquisition), Asking::Pause(pause)) => {
+                    let paused = std::task::ready!(pause.resolve(how));
+                    acquisition.paused(clock::now(), paused)
+                }
+                (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
+            };
+            // The drop gives up the rest of the step before, and its bytes go out with those of the next.
+            self.asking = Asking::Nothing;
+            let request = &self.request;
+            self.asking = match step {
+                SlotStep::Try { slot, from } => {
+                    self.ask(vec![request.slot(slot, Duration::ZERO)], Some(request.look(from)))
+                }
+                SlotStep::Stand(slots, wait) => {
+                    self.ask(slots.into_iter().map(|slot| request.slot(slot, wait)).collect(), None)
+                }
+                SlotStep::Look(from) => self.ask(Vec::new(), Some(request.look(from))),
+                SlotStep::Enter(left) => {
+                    let options = slot_acquisition::door_options(request.client.config(), left);
+                    Asking::Door(request.lock(door_name(&request.pool), options).acquire_async())
+                }
+                SlotStep::Pause(time) => {
+                    let SlotsRequest { client, cancel, .. } = request;
+                    Asking::Pause(Pending::new(PauseCall::exactly(client.clone(), cancel.clone(), time)))
+                }
+                SlotStep::Held(slot, guard) => {
+                    self.leave_door();
+                    return Poll::Ready(Ok(SlotGuard { guard, slot, pool: self.request.pool.clone() }));
+                }
+                SlotStep::Failed(error) => {
+                    self.leave_door();
+                    return Poll::Ready(Err(error));
+                }
+            };
+        }
+    }
+
+    fn begin(&mut self) -> Result<SlotStep<Guard>, AcquireError> {
+        let SlotsRequest { client, pool, count, options, .. } = &self.request;
+        slot_acquisition::check(*count, options)?;
+        // The pool's own name is to be one that a lock may have.
+        Resource::new(pool)?;
+        // The choice among slots needs no secret.
+        let seed = RandomState::new().hash_one(pool);
+        let (acquisition, step) =
+            SlotAcquisition::begin(clock::now(), client.config(), *count, options, seed);
+        self.acquisition = Some(acquisition);
+        Ok(step)
+    }
+
+    /// Submits all of this with one write for each master.
+    fn ask(&self, mut slots: Vec<(u32, Acquire<'static>)>, mut look: Option<Pending<LookCall>>) -> Asking {
+        slots.iter_mut().for_each(|(_, slot)| slot.open_span());
+        // Each call says by itself that the client has stopped.
+        let _ = self.request.client.shared().with(|inner| {
+            let start = clock::now();
+            slots.iter_mut().for_each(|(_, slot)| slot.pending.submit(inner));
+            look.iter_mut().for_each(|look| look.submit(inner));
+            inner.write_batch(start);
+        });
+        Asking::Slots(AskingSlots { slots, look })
+    }
+
+    /// Has the door released at once, for the next waiter.
+    fn leave_door(&mut self) {
+        let door = self.acquisition.take().and_then(SlotAcquisition::into_door);
+        drop(self.request.client.release_all(door));
+    }
+}
+
+impl AskingSlots {
+    /// Takes the answers until there is a next step.
+    fn resolve(&mut self, acquisition: &mut SlotAcquisition<Guard>, how: How<'_>) -> Poll<SlotStep<Guard>> {
+        let (sleeper, waker) = match how {
+            How::Task(waker) => return self.poll(acquisition, waker),
+            How::Thread => Sleeper::own(),
+        };
+        loop {
+            if let Some(mut look) = self.look.take() {
+                // Its answers come with those of the attempt.
+                let looked = look.wait();
+                if let Poll::Ready(step) = self.poll(acquisition, Waker::noop()) {
+                    return Poll::Ready(step);
+                }
+                if let Some(step) = acquisition.looked(clock::now(), looked) {
+                    return Poll::Ready(step);
+                }
+            } else if let [(slot, acquire)] = &mut *self.slots {
+                let answer = acquire.resolve(How::Thread);
+                return answer.map(|answer| {
+                    let step = acquisition.tried(clock::now(), *slot, answer);
+                    step.expect("no other answer is to come")
+                });
+            } else if let Poll::Ready(step) = self.poll(acquisition, &waker) {
+                return Poll::Ready(step);
+            } else {
+                sleeper.sleep(None);
+            }
+        }
+    }
+
+    fn poll(&mut self, acquisition: &mut SlotAcquisition<Guard>, waker: &Waker) -> Poll<SlotStep<Guard>> {
+        let how = How::Task(waker);
+        let mut next = None;
+        self.slots.retain_mut(|(slot, acquire)| {
+            // Those behind the first that is granted are given up.
+            if next.is_some() {
+                return true;
+            }
+            let Poll::Ready(answer) = acquire.resolve(how) else { return true };
+            next = acquisition.tried(clock::now(), *slot, answer);
+            false
+        });
+        if next.is_none()
+            && let Some(look) = &mut self.look
+            && let Poll::Ready(looked) = look.resolve(how)
+        {
+            self.look = None;
+            next = acquisition.looked(clock::now(), looked);
+        }
+        next.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Future for AcquireSlot {
+    type Output = Result<SlotGuard, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.advance(How::Task(context.waker()))
+    }
+}
+
+/// A look for free slots.
+#[derive(Debug)]
+struct LookCall {
+    client: Client,
+    pool: Bytes,
+    count: u32,
+    from: u32,
+    cancel: Option<Registration>,
+}
+
+impl Ask for LookCall {
+    const OUTCOME: OutcomeKind = OutcomeKind::FreeSlots;
+    const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
+    type Answer = Free;
+    type Error = AcquireError;
+    type Submitted = ();
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
+    }
+
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), AcquireError> {
+        let (pool, count, from) = (Resource::new(&self.pool)?, self.count, self.from);
+        Ok((inner.submit(Request::FreeSlots { pool, count, from })?, ()))
+    }
+
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<Free, AcquireError> {
+        match outcome {
+            Outcome::FreeSlots(free) => Ok(free),
+            _ => unreachable!("a look is answered by its own outcome"),
+        }
+    }
+
+    fn cancellation(&mut self) -> Option<(&mut Registration, AcquireError)> {
+        Some((self.cancel.as_mut()?, AcquireError::Cancelled))
+    }
+}
+
+/// Slot held by a [`Client`]: a [`Guard`] with a number. Dropping it releases the slot in the background, as
+/// dropping the guard does.
+///
+/// It is the guard of the slot's lock, and has its methods: validity, extension, loss, fencing token. The
+/// lock's name is `redlatch:slot:NUMBER:POOL`.
+#[must_use = "dropping the guard releases the slot"]
+pub struct SlotGuard {
+    guard: Guard,
+    slot: u32,
+    pool: Bytes,
+}
+
+impl SlotGuard {
+    /// Returns the slot's number, from 0 on. No other valid guard of the pool has it.
+    #[must_use]
+    pub const fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Returns the pool's name, without the configured prefix.
+    #[must_use]
+    pub fn pool(&self) -> &[u8] {
+        &self.pool
+    }
+
+    /// Returns the guard of the slot's lock, which is released by itself from now on.
+    pub fn into_guard(self) -> Guard {
+        self.guard
+    }
+
+    /// Releases the slot and waits until a quorum of masters has confirmed it; see [`Guard::release`].
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub fn release(self) -> Result<Released, ReleaseError> {
+        self.guard.release()
+    }
+
+    /// Returns the future of [`SlotGuard::release`], for tasks; [`Release`] says what dropping it does.
+    pub fn release_async(self) -> Release {
+        self.guard.release_async()
+    }
+}
+
+impl Deref for SlotGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+impl DerefMut for SlotGuard {
+    fn deref_mut(&mut self) -> &mut Guard {
+        &mut self.guard
+    }
+}
+
+impl fmt::Debug for SlotGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotGuard")
+            .field("pool", &self.pool.escape_ascii().to_string())
+            .field("slot", &self.slot)
+            .field("remaining", &self.guard.remaining())
+            .finish_non_exhaustive()
+    }
+}

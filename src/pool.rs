@@ -1,0 +1,55 @@
+//! Names of the locks that a pool of slots is made of: one lock for each slot, and the door at which its
+//! waiters stand.
+
+use bytes::Bytes;
+
+use crate::limits;
+
+/// How the names of slots begin, before the number and the pool's name.
+pub(crate) const SLOT_NAME: &[u8] = b"redlatch:slot:";
+
+/// How the name of a door begins, before the pool's name.
+pub(crate) const DOOR_NAME: &[u8] = b"redlatch:door:";
+
+/// Returns the name of the lock that is this slot of a pool.
+#[must_use]
+pub fn slot_name(pool: &[u8], slot: u32) -> Bytes {
+    [SLOT_NAME, slot.to_string().as_bytes(), b":", pool].concat().into()
+}
+
+/// Returns the name of the lock that only the first waiter of a pool holds.
+#[must_use]
+pub fn door_name(pool: &[u8]) -> Bytes {
+    [DOOR_NAME, pool].concat().into()
+}
+
+/// A lock of a pool by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockOfPool<'a> {
+    /// The pool's name.
+    pub pool: &'a [u8],
+    /// The slot's number; `None` for the door.
+    pub slot: Option<u32>,
+}
+
+impl<'a> LockOfPool<'a> {
+    /// The parts of a name; `None` if it is no slot and no door.
+    #[must_use]
+    pub fn parse(name: &'a [u8]) -> Option<Self> {
+        if let Some(pool) = name.strip_prefix(DOOR_NAME) {
+            return Some(Self { pool, slot: None });
+        }
+        let rest = name.strip_prefix(SLOT_NAME)?;
+        let (number, pool) = rest.split_at_checked(rest.iter().position(|byte| *byte == b':')?)?;
+        let slot = parse_number(number)?;
+        Some(Self { pool: &pool[1..], slot: Some(slot) })
+    }
+}
+
+/// A slot's number in decimal digits, without a leading zero.
+pub(crate) fn parse_number(digits: &[u8]) -> Option<u32> {
+    let is_plain =
+        digits.iter().all(u8::is_ascii_digit) && (digits.len() == 1 || digits.first() != Some(&b'0'));
+    let slot: u32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    (is_plain && slot < limits::SLOT_COUNT_MAX).then_some(slot)
+}

@@ -1,0 +1,248 @@
+//! One of several slots: each holder has a number of its own, and waiters get what is released.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use redlatch::error::InputError;
+use redlatch::inspection::LockStatus;
+use redlatch::internals::settle;
+use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
+
+use crate::batch_tests::work;
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once, within};
+
+/// More than the first waiter stands at.
+const MANY: u32 = limits::SLOT_STAND_MAX + 4;
+
+fn slots(client: &Client, count: u32) -> SlotsRequest {
+    client.slots("pool", count).ttl(TTL).wait(PATIENCE)
+}
+
+fn acquire(request: SlotsRequest, is_async: bool) -> Result<SlotGuard, AcquireError> {
+    if is_async { block_on(request.acquire_async()) } else { request.acquire() }
+}
+
+fn take_all(client: &Client, count: u32) -> Vec<SlotGuard> {
+    (0..count).map(|_| slots(client, count).try_acquire().expect("one is free")).collect()
+}
+
+#[test]
+fn each_holder_has_a_number_of_its_own() {
+    let mut fleet = Fleet::start(3);
+    let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
+    for count in [1, 2, MANY] {
+        let held: Vec<SlotGuard> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..count as usize)
+                .map(|index| {
+                    let request = slots(&clients[index % 3], count);
+                    scope.spawn(move || acquire(request, index % 2 == 0).expect("one is free"))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        let numbers: BTreeSet<u32> = held.iter().map(SlotGuard::slot).collect();
+        assert_eq!(numbers, (0..count).collect());
+        for slot in &held {
+            let name = format!("redlatch:slot:{}:pool", slot.slot());
+            assert_eq!((slot.resource_str(), slot.pool()), (Some(&*name), b"pool".as_slice()));
+            assert!(slot.is_valid());
+            let inspection = clients[0].inspect(&name).expect("masters answer");
+            assert_eq!(inspection.status(), LockStatus::Held);
+        }
+        let error = slots(&clients[0], count).try_acquire().expect_err("all are taken");
+        assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+        drop(held);
+        clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+    }
+    assert_nothing_left(&clients[0], &mut fleet);
+}
+
+#[test]
+fn a_slot_is_found_in_two_tries() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    for is_async in [false, true] {
+        let taken = take_all(&other, MANY);
+        let before = fleet.masters().map(work).collect::<Vec<_>>();
+        // Each slot is free once.
+        for slot in taken {
+            let number = slot.slot();
+            drop(slot);
+            for master in fleet.masters() {
+                let exists = format!("EXISTS redlatch:slot:{number}:pool");
+                eventually(PATIENCE, "it is free on each master", || master.ask(&exists).text() == "0");
+            }
+            let found = acquire(slots(&client, MANY).wait(Duration::ZERO), is_async).expect("one is free");
+            assert_eq!(found.slot(), number);
+            // It stays taken.
+            found.into_guard().leave().expect("it is valid");
+        }
+        [&client, &other].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+        for (master, before) in fleet.masters().zip(before) {
+            // The other's release; an attempt, its release, and another attempt.
+            let count = work(master).command_count - before.command_count;
+            assert!(count <= 4 * MANY as usize, "async: {is_async}, {count} for {MANY} slots");
+        }
+        for number in 0..MANY {
+            client.force_unlock(format!("redlatch:slot:{number}:pool")).expect("masters answer");
+        }
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn what_cannot_be_a_pool_is_refused_at_once() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    for count in [0, limits::SLOT_COUNT_MAX + 1] {
+        let error = slots(&client, count).acquire().expect_err("no pool");
+        assert_eq!(error, AcquireError::Input(InputError::SlotCount { count }));
+    }
+    for options in [Options::new().shared(), Options::new().fair()] {
+        let error = block_on(slots(&client, 3).options(options).acquire_async()).expect_err("no slot");
+        assert_eq!(error, AcquireError::Input(InputError::SlotMode));
+    }
+    for (name, refusal) in [
+        ("", InputError::ResourceEmpty),
+        ("redlatch:slot:1:pool", InputError::ResourceReserved),
+        ("redlatch:door:pool", InputError::ResourceReserved),
+    ] {
+        let error = client.slots(name, 3).acquire().expect_err("no name");
+        assert_eq!(error, AcquireError::Input(refusal));
+    }
+    let error = client.lock("redlatch:slot:1:pool").acquire().expect_err("it is a slot's");
+    assert_eq!(error, AcquireError::Input(InputError::ResourceReserved));
+    let longest = "p".repeat(limits::RESOURCE_SIZE_MAX);
+    let slot = client.slots(&longest, limits::SLOT_COUNT_MAX).acquire().expect("a long name is one, too");
+    drop(slot);
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_released_slot_goes_to_a_waiter() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    for count in [1, 3, MANY] {
+        for (waiter, is_async) in [(&client, false), (&client, true), (&other, false), (&other, true)] {
+            let mut taken = take_all(&other, count);
+            let request = slots(waiter, count);
+            let waiting = thread::spawn(move || acquire(request, is_async));
+            await_door(waiter);
+            let released = taken.remove(count as usize / 2);
+            let number = released.slot();
+            drop(released);
+            let slot = within("it waits for a slot", move || waiting.join().expect("no panic"));
+            assert_eq!(slot.expect("one is free").slot(), number);
+            drop(taken);
+            [&client, &other].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+        }
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+/// Until the only waiter of this client is inside.
+fn await_door(client: &Client) {
+    eventually(PATIENCE, "it has the door", || {
+        let inspection = client.inspect("redlatch:door:pool").expect("masters answer");
+        inspection.status() == LockStatus::Held
+    });
+}
+
+#[test]
+fn a_wait_that_is_ended_leaves_nothing() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    for count in [3, MANY] {
+        let taken = take_all(&other, count);
+        for is_async in [false, true] {
+            let cancel = Cancel::new();
+            let request = slots(&client, count).cancel_with(&cancel);
+            let waiting = thread::spawn(move || acquire(request, is_async));
+            await_door(&client);
+            cancel.cancel();
+            let error = waiting.join().expect("no panic").expect_err("it is cancelled");
+            assert_eq!(error, AcquireError::Cancelled);
+            assert_eq!(settle(&client, PATIENCE), 0);
+        }
+        // Whatever it waits for.
+        for polls in 0..12 {
+            let mut waiting = Box::pin(slots(&client, count).acquire_async());
+            for _ in 0..polls {
+                assert!(poll_once(&mut waiting).is_pending());
+                thread::sleep(Duration::from_millis(2));
+            }
+            drop(waiting);
+        }
+        assert_eq!(settle(&client, PATIENCE), 0);
+        let error =
+            slots(&client, count).wait(Duration::from_millis(50)).acquire().expect_err("all are taken");
+        assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+        assert_eq!(settle(&client, PATIENCE), 0);
+        drop(taken);
+        assert_eq!(settle(&other, PATIENCE), 0);
+        fleet.masters().for_each(|master| {
+            eventually(PATIENCE, "the queues expire", || master.ask("DBSIZE").text() == "0");
+        });
+    }
+    assert_nothing_left(&client, &mut fleet);
+}
+
+#[test]
+fn a_drain_ends_waits_for_slots() {
+    let fleet = Fleet::start(3);
+    let other = open(&fleet.urls(), LONG);
+    for count in [3, MANY] {
+        let taken = take_all(&other, count);
+        let client = open(&fleet.urls(), LONG);
+        let request = slots(&client, count);
+        let waiting = thread::spawn(move || request.acquire());
+        await_door(&client);
+        let unreleased = within("a drain", {
+            let client = client.clone();
+            move || client.drain(PATIENCE, HeldLocks::Leave)
+        });
+        assert_eq!(unreleased, 0);
+        let error = waiting.join().expect("no panic").expect_err("it is drained");
+        assert!(matches!(error, AcquireError::Stopped(_)), "{error}");
+        drop(taken);
+        assert_eq!(settle(&other, PATIENCE), 0);
+    }
+}
+
+#[test]
+fn each_slot_has_a_fence_of_its_own() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let mut largest = [0; 2];
+    for _ in 0..10 {
+        let held = [(); 2].map(|()| slots(&client, 2).fenced().acquire().expect("one is free"));
+        for slot in &held {
+            let token = u64::from(slot.fencing_token().expect("it is fenced"));
+            let before = std::mem::replace(&mut largest[slot.slot() as usize], token);
+            assert!(token > before, "{token} after {before}");
+        }
+        for slot in held {
+            slot.release().expect("confirmed");
+        }
+    }
+}
+
+#[test]
+fn a_smaller_pool_has_the_lower_numbers() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let mut taken = take_all(&client, 4);
+    taken.sort_by_key(SlotGuard::slot);
+    let high = taken.split_off(2);
+    drop(taken);
+    eventually(PATIENCE, "the lower ones are released", || client.stats().claims == 2);
+    let low = take_all(&client, 2);
+    assert!(low.iter().all(|slot| slot.slot() < 2) && high.iter().all(|slot| slot.slot() >= 2));
+    let error = slots(&client, 2).try_acquire().expect_err("both are taken");
+    assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+    assert!(high.iter().all(|slot| slot.is_valid()), "they stay until they are released");
+    drop((low, high));
+    assert_nothing_left(&client, &mut fleet);
+}
