@@ -1,6 +1,6 @@
 //! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: the lock broken.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use redlatch::Client;
 use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
+use redlatch::internals::pool::slot_name;
 use redlatch::internals::words::Printable;
 use redlatch::status::MasterState;
 use serde_json::json;
@@ -31,6 +32,10 @@ pub(crate) struct InspectArgs {
     /// The lock's name.
     #[arg(value_name = "RESOURCE")]
     resource: OsString,
+
+    /// Take RESOURCE for the name of a pool, and look at this slot of it.
+    #[arg(long, value_name = "NUMBER")]
+    slot: Option<u32>,
 
     /// Print the result as one JSON object; with --watch as one for each change, in a line of its own.
     #[arg(long)]
@@ -74,6 +79,10 @@ pub(crate) struct UnlockArgs {
     #[arg(value_name = "RESOURCE")]
     resource: OsString,
 
+    /// Take RESOURCE for the name of a pool, and delete this slot of it.
+    #[arg(long, value_name = "NUMBER")]
+    slot: Option<u32>,
+
     /// Confirm that the lock is to be broken; nothing is deleted without it.
     #[arg(long)]
     force: bool,
@@ -94,11 +103,12 @@ Example:
 
 /// Runs `inspect`; the result is the program's exit code.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
+    let name = name(&args.resource, args.slot);
     let client = connect(&args.masters)?;
     let look = || {
-        client.inspect(args.resource.as_bytes()).map_err(|error| match error {
+        client.inspect(&name).map_err(|error| match error {
             InspectError::Input(error) => error.into(),
-            error => Exit::internal(error).of_lock(&label([args.resource.as_bytes()])),
+            error => Exit::internal(error).of_lock(&label([&*name])),
         })
     };
     if args.watch {
@@ -119,9 +129,10 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
         return Err(Exit::usage(Message::UnlockWithoutForce));
     }
     let client = connect(&args.masters)?;
-    let lock = &label([args.resource.as_bytes()]);
+    let name = name(&args.resource, args.slot);
+    let lock = &label([&*name]);
     say(Message::UnlockWarning { lock });
-    let (code, report) = match client.force_unlock(args.resource.as_bytes()) {
+    let (code, report) = match client.force_unlock(&name) {
         Ok(done) => (0, done.report),
         Err(ForceUnlockError::Unconfirmed(report)) => (code::NO_QUORUM, report),
         Err(ForceUnlockError::Input(error)) => return Err(error.into()),
@@ -132,6 +143,12 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
         say(Message::UnlockUnconfirmed { lock });
     }
     Ok(code)
+}
+
+/// The name of the lock that is meant.
+fn name(resource: &OsStr, slot: Option<u32>) -> Vec<u8> {
+    let name = resource.as_bytes();
+    slot.map_or_else(|| name.to_vec(), |slot| slot_name(name, slot).to_vec())
 }
 
 /// Shows what each look finds, until nobody reads any more.

@@ -15,6 +15,7 @@ use redlatch::engine::{Resource, quorum};
 use redlatch::error::{Failure, HolderTtl};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::env::parse_time;
+use redlatch::internals::pool::LockOfPool;
 use redlatch::internals::probe::{Probe, ProbeError, each};
 use redlatch::internals::words::{Rounded, Shown};
 use serde_json::{Value, json};
@@ -246,7 +247,7 @@ fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Ve
     let (mut names, mut size, mut cursor) = (Vec::new(), 0, scan::START.to_vec());
     loop {
         let page = scan::page(probe, &cursor, pattern, prefix_size, SCAN_COUNT)?;
-        let found = page.names.into_iter().filter(|name| Resource::new(name).is_ok());
+        let found = page.names.into_iter().filter(|name| Resource::of_any_lock(name).is_ok());
         names.extend(found.inspect(|name| size += name.len()));
         if page.next == scan::START {
             return Ok((names, false));
@@ -325,8 +326,7 @@ impl Listed {
             _ => "-".to_owned(),
         };
         let waiters = self.extras.queued.map_or_else(|| "?".to_owned(), |count| count.to_string());
-        // A blank in a name must not look like the end of its column.
-        let name = self.name.escape_ascii().to_string().replace(' ', "\\x20");
+        let name = shown_name(&self.name);
         let by = match (self.inspection.holder_label(), holder(&self.inspection)) {
             (Some(label), _) => format!(" by {}", Shown(label)),
             // Enough of the value to distinguish holders; `inspect` shows all of it.
@@ -354,11 +354,27 @@ impl Listed {
     }
 
     fn json(&self) -> Value {
-        json!({
+        let mut fields = json!({
             "name": self.name.escape_ascii().to_string(), "status": status_word(self.inspection.status()), "kind": self.kind(),
             "holder": holder(&self.inspection), "holder_label": self.inspection.holder_label(), "remaining_ms": left_ms(self.inspection.remaining()), "holding": self.holding(),
             "masters": self.inspection.masters.len(), "queued": self.extras.queued,
-        })
+        });
+        if let Some(LockOfPool { pool, slot }) = LockOfPool::parse(&self.name) {
+            fields["pool"] = pool.escape_ascii().to_string().into();
+            fields["slot"] = slot.into();
+        }
+        fields
+    }
+}
+
+/// A name in its column: a slot as `migrations slot 3`, and the lock at which a pool's waiters stand as
+/// `migrations door`. A blank in a name must not look like the end of it.
+fn shown_name(name: &[u8]) -> String {
+    let shown = |name: &[u8]| name.escape_ascii().to_string().replace(' ', "\\x20");
+    match LockOfPool::parse(name) {
+        Some(LockOfPool { pool, slot: Some(slot) }) => format!("{} slot {slot}", shown(pool)),
+        Some(LockOfPool { pool, slot: None }) => format!("{} door", shown(pool)),
+        None => shown(name),
     }
 }
 

@@ -61,6 +61,7 @@ messages! {
         Rounded(took),
         optional(later.map(|(attempts, waited)| format!(" by attempt {attempts}, {} after the first", Rounded(waited)))),
         Rounded(left));
+    SlotAcquired { slot: u32, count: u32 } => ("it is slot {slot} of {count}, counted from 0");
     GrantedBy { masters: Text<'a>, rest: usize } => (
         "granted by {masters}{}", optional((rest > 0).then(|| format!("; {rest} not needed"))));
     Extended { lock: &'a str, left: Duration } => ("{lock} extended; valid for {}", Rounded(left));
@@ -147,10 +148,15 @@ pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
     }
 }
 
+/// A pool before one of its slots is held.
+pub(crate) fn pool_label(name: &[u8]) -> String {
+    format!("a slot of pool \"{}\"", name.escape_ascii())
+}
+
 /// An error with the lock's name, if it has no name of its own: that would come before anybody else's text.
 pub(crate) fn with_lock(lock: &str, error: String) -> String {
     let own = error.split([':', '(']).next().unwrap_or_default();
-    if own.contains("lock \"") { error } else { format!("{lock}: {error}") }
+    if own.contains("lock \"") || own.contains("pool \"") { error } else { format!("{lock}: {error}") }
 }
 
 struct Validity<'a>(&'a str, Duration);
@@ -210,6 +216,7 @@ mod tests {
             AwaitingLock { .. } => AwaitingLock { left: None, error }, "waiting: lock \"orders:42\"";
             Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
             Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
+            SlotAcquired { .. } => SlotAcquired { slot: 2, count: 3 }, "it is slot 2 of 3, counted from 0";
             GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";
             GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not needed";
             Extended { .. } => Extended { lock, left: LONG }, "lock \"orders:42\" extended; valid for 4.4s";
@@ -265,6 +272,8 @@ mod tests {
         let lock = label([b"a".as_slice()]);
         assert_eq!(with_lock(&lock, "too many".to_owned()), "lock \"a\": too many");
         assert_eq!(with_lock(&lock, "lock \"b\" is lost".to_owned()), "lock \"b\" is lost");
+        let slot = "slot 1 of pool \"a\" is lost";
+        assert_eq!(with_lock(&pool_label(b"a"), slot.to_owned()), slot);
         let others = "the client cannot be used: lock \"b\" is lost";
         assert_eq!(with_lock(&lock, others.to_owned()), format!("lock \"a\": {others}"));
         assert_eq!(label([b"a".as_slice(), b"b"]), "one of lock \"a\", lock \"b\"");

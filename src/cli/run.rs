@@ -18,6 +18,7 @@ mod locks;
 pub(crate) mod pass;
 mod process;
 mod session;
+mod slots;
 #[cfg(target_os = "linux")]
 pub(crate) mod stage;
 #[cfg(not(target_os = "linux"))]
@@ -26,6 +27,7 @@ pub(crate) mod stage;
 mod supervisor;
 mod terminal;
 mod timeline;
+mod wait;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -35,19 +37,21 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{OpId, Resource};
 use redlatch::error::InputError;
 use redlatch::internals::env::parse_time;
+use redlatch::internals::slot_acquisition;
 use redlatch::{Options, limits};
 
 use super::exit::{Exit, code};
 use super::handle::HandleFile;
-use super::message::Message;
+use super::message::{Message, pool_label};
 use super::options::MasterOptions;
 use super::output;
-use acquire::{FOREVER, acquire};
+use acquire::{Acquired, Wanted, acquire};
 use job::Job;
 use least::Leaving;
 use process::Process;
 use session::{Held, Session};
 use supervisor::{End, Supervisor};
+use wait::FOREVER;
 
 /// Run a command while holding a lock.
 ///
@@ -95,6 +99,14 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["fenced", "also", "shared"])]
     fair: bool,
 
+    /// Take one of this many slots, 1 to 1024: so many commands of the name run at once. The command finds
+    /// its number, from 0 on, in REDLATCH_SLOT.
+    ///
+    /// All users of the name are to give the same number. With --wait commands start in the order in which
+    /// they began to wait. Not together with --fair, --shared or --also.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["fair", "also", "shared"])]
+    slots: Option<u32>,
+
     /// Hold the lock together with other --shared callers. No caller holds it alone meanwhile, and a caller
     /// that holds it alone keeps them out.
     #[arg(short, long)]
@@ -113,8 +125,8 @@ pub(crate) struct Args {
     /// It is written before the command starts, and removed behind the release. A handle of the same lock
     /// that is there is replaced once the lock is held; any other file stays, and is an error. A release by
     /// the file while redlatch runs breaks the lock: its next extension fails, and the command is ended. Not
-    /// together with --also.
-    #[arg(long, value_name = "FILE", conflicts_with = "also")]
+    /// together with --also or --slots.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["also", "slots"])]
     handle: Option<PathBuf>,
 
     #[command(flatten)]
@@ -137,6 +149,7 @@ Environment of the command:
   REDLATCH_TOKEN      the token that the lock's value on the masters starts with, in hexadecimal
   REDLATCH_FENCING_TOKEN
                       with --fenced: a number that is larger than the number of each earlier --fenced holder
+  REDLATCH_SLOT       with --slots: the slot's number, from 0 on, which no other command has at the same time
   REDLATCH_TTL_MS     the TTL in milliseconds
   REDLATCH_VALID_MS   the validity left at the start, in milliseconds; extensions renew it
 
@@ -181,6 +194,7 @@ Examples:
   redlatch run --fair --wait 10min printer -- lp report.ps          first come, first served
   redlatch run --fenced backup -- ./backup.sh                       with REDLATCH_FENCING_TOKEN
   redlatch run --shared prices -- ./report.sh                       together with other readers
+  redlatch run --slots 3 --wait 1h migration -- ./migrate.sh        three at once, with REDLATCH_SLOT
   redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
   redlatch run --handle /run/report.lock report -- ./report.sh      redlatch release --handle frees it after a KILL
   redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
@@ -190,17 +204,27 @@ Examples:
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = names(args)?;
     let Job { max_hold, quiet, .. } = args.job;
+    let options = in_mode(args.job.options(), args.fenced, args.fair, args.shared);
+    let wanted = match args.slots {
+        Some(count) => {
+            slot_acquisition::check(count, &options)?;
+            Wanted::Slot(names[0], count)
+        }
+        None => Wanted::All(&names),
+    };
     if let Some(at_least) = args.at_least.filter(|at_least| *at_least > max_hold) {
         return Err(Exit::new(code::USAGE, Message::LeastTimeTooLong { at_least, max_hold }));
     }
-    let options = in_mode(args.job.options(), args.fenced, args.fair, args.shared);
     let file = args.handle.as_deref().map(|path| HandleFile::check(path, names[0].as_bytes(), options.mode));
     let file = file.transpose()?;
     let mut session = args.job.open(&args.masters, &names, options)?;
+    if let Wanted::Slot(pool, _) = wanted {
+        session.label = pool_label(pool.as_bytes());
+    }
     let result = session
         .wait_if_strict()
-        .and_then(|()| acquire(&mut session, &names, args.wait))
-        .and_then(|held| hold_with_handle(&mut session, args, &names, &held, file.as_ref()))
+        .and_then(|()| acquire(&mut session, wanted, args.wait))
+        .and_then(|acquired| hold_with_handle(&mut session, args, &names, &acquired, file.as_ref()))
         .and_then(End::exit_code);
     session.close();
     result.or_else(|exit| match exit.code {
@@ -245,17 +269,18 @@ fn hold_with_handle(
     session: &mut Session,
     args: &Args,
     names: &[Resource<'_>],
-    held: &[Held],
+    acquired: &Acquired,
     file: Option<&HandleFile>,
 ) -> Result<End, Exit> {
-    let handle = file.and_then(|file| Some((file, session.redlock.handle(held.first()?.0)?)));
+    let lock = acquired.held[0].0;
+    let handle = file.and_then(|file| Some((file, session.redlock.handle(lock)?)));
     if let Some((file, handle)) = &handle
         && let Err(exit) = file.write(handle)
     {
-        session.release(&[held[0].0]);
+        session.release(&[lock]);
         return Err(exit);
     }
-    let result = hold(session, &args.job, args.at_least, names, held);
+    let result = hold(session, &args.job, args.at_least, names, acquired);
     if let Some((file, handle)) = &handle {
         file.remove(handle);
     }
@@ -268,10 +293,11 @@ fn hold(
     job: &Job,
     at_least: Option<Duration>,
     names: &[Resource<'_>],
-    held: &[Held],
+    acquired: &Acquired,
 ) -> Result<End, Exit> {
+    let held = &acquired.held;
     let locks: Vec<OpId> = held.iter().map(|(lock, _)| *lock).collect();
-    let end = run_command(session, job, names, held).inspect_err(|_| {
+    let end = run_command(session, job, names, acquired).inspect_err(|_| {
         session.release(&locks);
     })?;
     if let Ok(code) = end.code {
@@ -290,7 +316,12 @@ fn hold(
 }
 
 /// Runs the command to its end. Fails if it never ran.
-fn run_command(session: &mut Session, job: &Job, names: &[Resource<'_>], held: &[Held]) -> Result<End, Exit> {
+fn run_command(
+    session: &mut Session,
+    job: &Job,
+    names: &[Resource<'_>],
+    Acquired { held, slot }: &Acquired,
+) -> Result<End, Exit> {
     let valid_until = held.iter().map(|(_, grant)| grant.valid_until).min().expect("a run has a lock");
     let left = valid_until.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -308,6 +339,7 @@ fn run_command(session: &mut Session, job: &Job, names: &[Resource<'_>], held: &
         ("REDLATCH_TOKEN", lines(&|(_, grant)| Some(grant.token.to_string()))),
         // Not that of a lock around this one.
         ("REDLATCH_FENCING_TOKEN", lines(&|(_, grant)| Some(grant.fencing_token?.to_string()))),
+        ("REDLATCH_SLOT", slot.map(|slot| slot.to_string().into())),
         ("REDLATCH_TTL_MS", Some(session.ttl.as_millis().to_string().into())),
         ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
     ];

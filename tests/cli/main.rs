@@ -31,6 +31,7 @@ mod queue_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;
+mod slot_tests;
 mod terminal;
 mod terminal_tests;
 mod tls_tests;

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::Resource;
 
-use super::acquire::{FOREVER, acquire};
+use super::acquire::{Wanted, acquire};
 use super::hold;
 use super::job::Job;
 use super::session::{Session, TURN_LIMIT, Voice};
 use super::supervisor::End;
+use super::wait::FOREVER;
 use crate::exit::{Exit, code};
 use crate::message::Message;
 use crate::options::MasterOptions;
@@ -85,12 +86,12 @@ fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<En
     let mut pause = PAUSE_MIN;
     loop {
         announce(session, Message::Campaigning { lock: &session.label });
-        let won = acquire(session, &[name], Some(FOREVER));
+        let won = acquire(session, Wanted::All(&[name]), Some(FOREVER));
         let began = Instant::now();
-        let led = won.and_then(|held| {
-            let term = held[0].1.fencing_token.expect("the lock is fenced");
+        let led = won.and_then(|acquired| {
+            let term = acquired.held[0].1.fencing_token.expect("the lock is fenced");
             announce(session, Message::Leading { lock: &session.label, term: &term });
-            hold(session, job, None, &[name], &held)
+            hold(session, job, None, &[name], &acquired)
         });
         let why = match led {
             Ok(end) if end.is_signalled => return Ok(end),

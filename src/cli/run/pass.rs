@@ -9,7 +9,7 @@ use redlatch::Options;
 use redlatch::engine::Resource;
 use redlatch::internals::env::parse_time;
 
-use super::acquire::acquire;
+use super::acquire::{Wanted, acquire};
 use super::job::holder_label;
 use super::session::{Session, Voice};
 use super::{in_mode, parse_wait};
@@ -106,8 +106,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
 /// Acquires the lock, writes its handle, and leaves it.
 fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &HandleFile) -> Result<(), Exit> {
     session.wait_if_strict()?;
-    let held = acquire(session, names, args.wait)?;
-    let [(lock, grant)] = held[..] else { unreachable!("one lock was asked for") };
+    let acquired = acquire(session, Wanted::All(names), args.wait)?;
+    let [(lock, grant)] = acquired.held[..] else { unreachable!("one lock was asked for") };
     if let Some(exit) = session.interrupted() {
         session.release(&[lock]);
         return Err(exit);

@@ -1,0 +1,107 @@
+//! A wait of `redlatch run`: what ends it, and what is shown of it.
+
+use std::time::{Duration, Instant};
+
+use redlatch::engine::{OpId, Request};
+use redlatch::{AcquireError, Redlock};
+
+use super::session::{Held, Session, Voice};
+use crate::exit::Exit;
+use crate::message::{Message, with_lock};
+use crate::output::{self, Countdown, say};
+
+/// A wait without an end: no process runs for so long.
+pub(super) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// How long the lock is waited for before it is said why.
+const SILENT_WAIT: Duration = Duration::from_millis(300);
+
+/// How often it is said again that the lock is still waited for.
+const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
+
+/// A wait for the locks, and what is shown of it.
+pub(super) struct Wait<'a> {
+    pub(super) session: &'a mut Session,
+    /// `None` for a wait without an end.
+    until: Option<Instant>,
+    /// No wait was asked for: it is for an outage alone.
+    ends_by_contention: bool,
+    /// When to say next why it lasts.
+    said_next: Instant,
+    countdown: Countdown,
+    /// The reason that a terminal shows; empty before there is one.
+    why: String,
+}
+
+impl<'a> Wait<'a> {
+    pub(super) fn new(
+        session: &'a mut Session,
+        start: Instant,
+        wait: Duration,
+        ends_by_contention: bool,
+    ) -> Self {
+        let until = start.checked_add(wait).filter(|_| wait < FOREVER);
+        let (said_next, countdown) = (start + SILENT_WAIT, Countdown::default());
+        Self { session, until, ends_by_contention, said_next, countdown, why: String::new() }
+    }
+
+    /// The end of the wait by a signal, or by the error that it is not to outlast. Says, or has a terminal
+    /// show, why it goes on.
+    pub(super) fn interrupted(&mut self, why: impl FnOnce(&Redlock) -> Option<AcquireError>) -> Option<Exit> {
+        self.session.interrupted().or_else(|| self.follow_wait(why))
+    }
+
+    fn follow_wait(&mut self, why: impl FnOnce(&Redlock) -> Option<AcquireError>) -> Option<Exit> {
+        let now = Instant::now();
+        let left = self.until.map(|until| until.saturating_duration_since(now));
+        if self.ends_by_contention || now >= self.said_next {
+            match why(&self.session.redlock) {
+                Some(error @ AcquireError::Contended(_)) if self.ends_by_contention => {
+                    return Some(self.failed(error));
+                }
+                Some(error) if now >= self.said_next => {
+                    self.said_next = now + WAIT_SHOWN_EVERY;
+                    let why = |text: String| with_lock(&self.session.label, without_patience(text));
+                    match self.session.voice {
+                        Voice::Verbose => {
+                            say(Message::AwaitingLock { left, error: &why(format!("{error:#}")) });
+                        }
+                        Voice::Usual if output::stderr_is_terminal() => self.why = why(error.to_string()),
+                        Voice::Usual | Voice::Quiet => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !self.why.is_empty() {
+            // Whole seconds, so that the line can be read.
+            let left = left.map(|left| Duration::from_secs(left.as_secs()));
+            self.countdown.show(&Message::AwaitingLock { left, error: &self.why });
+        }
+        None
+    }
+
+    pub(super) fn failed(&self, error: AcquireError) -> Exit {
+        Exit::from(error).of_lock(&self.session.label)
+    }
+
+    pub(super) fn give_back(&mut self, held: Vec<Held>) {
+        self.give_up(held.into_iter().map(|(lock, _)| lock));
+    }
+
+    /// Has these released, and awaits nothing.
+    pub(super) fn give_up(&mut self, locks: impl IntoIterator<Item = OpId>) {
+        for lock in locks {
+            let _ = self.session.redlock.submit(Request::Release { lock, awaited: false });
+        }
+    }
+}
+
+/// The error's text without the advice to wait: for a wait.
+fn without_patience(text: String) -> String {
+    let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
+    match first.rsplit_once("; ") {
+        Some((what, advice)) if advice.contains("wait longer") => format!("{what}{rest}"),
+        _ => text,
+    }
+}

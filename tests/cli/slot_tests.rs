@@ -1,0 +1,136 @@
+//! `redlatch run --slots`: so many at once, each with a number.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, signal, trusting};
+
+/// The recipe of the cookbook, with another command.
+#[test]
+fn three_of_eight_machines_run_at_once() {
+    let cookbook = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cookbook.md");
+    let cookbook = std::fs::read_to_string(cookbook).expect("a page");
+    let options = ["--slots", "3", "--wait", "2h", "migrate"];
+    assert!(cookbook.contains(&format!("redlatch run {} -- ./migrate.sh", options.join(" "))));
+    let mut fleet = Fleet::start(3);
+    let log = std::env::temp_dir().join(format!("redlatch-slots-{}", std::process::id()));
+    let script = format!(
+        "echo \"+$REDLATCH_SLOT\" >>{log}; sleep 0.1; echo \"-$REDLATCH_SLOT\" >>{log}",
+        log = log.display()
+    );
+    let machines: Vec<_> = (0..8)
+        .map(|_| Running::start(trusting(&fleet, "run").args(options).args(["--", "sh", "-c", &script])))
+        .collect();
+    machines.into_iter().for_each(|machine| expect(&machine.finish(), 0, &[]));
+    let lines = std::fs::read_to_string(&log).expect("each has written");
+    std::fs::remove_file(&log).expect("it is there");
+    let mut inside = BTreeSet::new();
+    for line in lines.lines() {
+        let slot = line[1..].parse::<u32>().expect("a number");
+        assert!(slot < 3, "{lines}");
+        match line.starts_with('+') {
+            true => assert!(inside.insert(slot), "two have slot {slot}: {lines}"),
+            false => assert!(inside.remove(&slot), "{lines}"),
+        }
+    }
+    assert_eq!((lines.lines().count(), inside.len()), (16, 0), "{lines}");
+    for slot in 0..3 {
+        assert_eq!(holder_count(&mut fleet, &format!("redlatch:slot:{slot}:migrate")), 0);
+    }
+}
+
+#[test]
+fn a_command_has_its_slot_beside_its_token() {
+    let fleet = Fleet::start(3);
+    let script = "echo \"$REDLATCH_RESOURCE $REDLATCH_SLOT\"; echo \"$REDLATCH_FENCING_TOKEN\"";
+    let run = finish(
+        trusting(&fleet, "run").args(["-v", "--slots", "1", "--fenced", "pool", "--", "sh", "-c", script]),
+    );
+    expect(&run, 0, &["it is slot 0 of 1, counted from 0", "slot 0 of pool \"pool\" acquired in"]);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    assert_eq!(lines[0], "pool 0");
+    assert!(lines[1].parse::<u64>().is_ok(), "{lines:?}");
+    // One without a slot has no number of a command around it.
+    let mut run = trusting(&fleet, "run");
+    run.env("REDLATCH_SLOT", "7").args(["pool", "--", "sh", "-c", "echo \"<$REDLATCH_SLOT>\""]);
+    assert_eq!(finish(&mut run).stdout, "<>\n");
+}
+
+#[test]
+fn slots_are_listed_inspected_and_unlocked() {
+    let mut fleet = Fleet::start(3);
+    let mut holder = Running::start(trusting(&fleet, "run").args([
+        "--slots",
+        "1",
+        "jobs",
+        "--",
+        "sh",
+        "-c",
+        &format!("echo in; {FOREVER}"),
+    ]));
+    holder.line();
+    let refused = finish(trusting(&fleet, "run").args(["--slots", "1", "jobs", "--", "true"]));
+    expect(&refused, 75, &["slot 0 of pool \"jobs\" is held by another client"]);
+    let waiting = Running::start(
+        trusting(&fleet, "run").args(["--slots", "1", "-w", "1h", "jobs", "--", "echo", "next"]),
+    );
+    eventually(PATIENCE, "it is at the door", || holder_count(&mut fleet, "redlatch:door:jobs") == 3);
+    let list = finish(&mut trusting(&fleet, "ls")).stdout;
+    assert!(list.contains(" jobs slot 0 by ") && list.contains(" jobs door by "), "{list}");
+    let list = finish(trusting(&fleet, "ls").arg("--json")).stdout;
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    let slot = list["locks"].as_array().expect("a list").iter().find(|lock| lock["slot"] == 0);
+    assert_eq!(slot.expect("a slot")["pool"], "jobs");
+    expect(&finish(trusting(&fleet, "inspect").args(["--slot", "0", "jobs"])), 75, &[]);
+    expect(
+        &finish(trusting(&fleet, "unlock").args(["--force", "--slot", "0", "jobs"])),
+        0,
+        &["slot 0 of pool"],
+    );
+    assert_eq!(waiting.finish().stdout, "next\n");
+    holder.signal("KILL");
+    holder.wait_for_exit();
+}
+
+/// The first holder is killed with its slot, and the first waiter with the door.
+#[test]
+fn a_killed_holder_frees_its_slot_after_the_ttl() {
+    for count in ["1", "9"] {
+        let fleet = Fleet::start(3);
+        let run = |wait: &str, script: &str| {
+            let mut run = trusting(&fleet, "run");
+            run.args(["--ttl", "1s", "--slots", count, "--wait", wait, "pool", "--", "sh", "-c", script]);
+            Running::start(&mut run)
+        };
+        let forever = format!("echo in; {FOREVER}");
+        let mut holders: Vec<_> = (0..count.parse().expect("a number")).map(|_| run("0", &forever)).collect();
+        holders.iter_mut().for_each(|holder| assert_eq!(holder.line(), "in"));
+        let first = run("1h", "echo first");
+        std::thread::sleep(Duration::from_millis(200));
+        let second = run("1h", "echo second");
+        first.signal("KILL");
+        drop(first);
+        holders[0].signal("KILL");
+        assert_eq!(second.finish().stdout, "second\n");
+        holders.iter().skip(1).for_each(|holder| signal(holder.id(), "KILL"));
+        holders.iter_mut().for_each(Running::wait_for_exit);
+    }
+}
+
+#[test]
+fn slots_that_cannot_be_give_64() {
+    let fleet = Fleet::start(1);
+    for (options, said) in [
+        (&["--slots", "0"][..], "a pool of 0 slots is asked for; give 1 to 1024"),
+        (&["--slots", "2000"], "a pool of 2000 slots is asked for; give 1 to 1024"),
+        (&["--slots", "-1"], "-1"),
+        (&["--slots", "3", "--shared"], "'--slots <COUNT>' cannot be used with"),
+        (&["--slots", "3", "--fair"], "'--slots <COUNT>' cannot be used with"),
+        (&["--slots", "3", "--also", "other"], "'--slots <COUNT>' cannot be used with"),
+    ] {
+        let run = finish(trusting(&fleet, "run").args(options).args(["pool", "--", "true"]));
+        expect(&run, 64, &[said]);
+    }
+}
