@@ -28,6 +28,8 @@ mod own_loop_engine;
 mod readiness;
 #[path = "../../examples/tokio_service.rs"]
 mod tokio_service;
+#[path = "../../examples/worker_id.rs"]
+mod worker_id;
 #[path = "../../examples/workers.rs"]
 mod workers;
 
@@ -169,4 +171,27 @@ fn a_loop_of_ones_own_drives_an_engine() {
     held.release().expect("confirmed");
     assert!(lock_once());
     assert!(other.lock("a").try_acquire().is_ok(), "it is not released");
+}
+
+#[test]
+fn the_worker_ids_never_collide() {
+    let fleet = Fleet::start(3);
+    let clients = [(); 3].map(|()| open(&fleet));
+    let all: Vec<Vec<u64>> = thread::scope(|scope| {
+        let issue = |client| {
+            let mut ids = worker_id::Ids::open(client, Duration::ZERO).expect("a slot");
+            let issued: Vec<u64> = ids.by_ref().take(10_000).collect();
+            assert!(issued.is_sorted(), "worker {}", ids.worker());
+            issued
+        };
+        let workers: Vec<_> =
+            clients.iter().cycle().take(6).map(|client| scope.spawn(move || issue(client))).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    });
+    let ids: BTreeSet<u64> = all.iter().flatten().copied().collect();
+    assert_eq!(ids.len(), 60_000);
+    let mut ids = worker_id::Ids::open(&clients[0], Duration::ZERO).expect("a slot");
+    assert!(ids.next().is_some());
+    clients[0].drain(PATIENCE, redlatch::HeldLocks::Release);
+    assert_eq!(ids.next(), None, "the slot is lost");
 }

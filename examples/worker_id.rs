@@ -1,0 +1,75 @@
+//! Snowflake ids that never collide: each worker has a slot of a pool, and its number in each id.
+//!
+//! `cargo run --example worker_id redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
+
+use std::error::Error;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redlatch::{AcquireError, Client, SlotGuard};
+
+/// Workers at a time: ten bits of an id.
+const WORKERS: u32 = 1 << 10;
+/// Ids of one worker in one millisecond: twelve bits.
+const PER_MS: u64 = 1 << 12;
+/// 2026-01-01 in milliseconds since 1970: an id has 41 bits for the milliseconds since then, 69 years.
+const EPOCH_MS: u64 = 1_767_225_600_000;
+
+/// Ids of one worker, which grow.
+pub struct Ids {
+    slot: SlotGuard,
+    /// No id is issued before.
+    from: Instant,
+    last_ms: u64,
+    sequence: u64,
+}
+
+impl Ids {
+    /// Takes a worker number. The wall clocks of two machines never differ by more than `clock_difference`:
+    /// the worker that had the number before may have issued ids with times that are so much ahead.
+    pub fn open(client: &Client, clock_difference: Duration) -> Result<Self, AcquireError> {
+        // Extended for the configured `max_hold`, 1 h by default; then `next` ends, and `open` takes another.
+        let slot = client.slots("snowflake", WORKERS).auto_extend(Duration::MAX).acquire()?;
+        Ok(Self { slot, from: Instant::now() + clock_difference, last_ms: 0, sequence: 0 })
+    }
+
+    pub fn worker(&self) -> u32 {
+        self.slot.slot()
+    }
+}
+
+impl Iterator for Ids {
+    type Item = u64;
+
+    /// Returns the next id; `None` once the slot is lost, as another worker may have its number.
+    fn next(&mut self) -> Option<u64> {
+        thread::sleep(self.from.saturating_duration_since(Instant::now()));
+        self.sequence += 1;
+        // A clock that was set back changes nothing: the time of an id never falls.
+        let mut now_ms = wall_ms();
+        while self.sequence == PER_MS && now_ms <= self.last_ms {
+            thread::sleep(Duration::from_micros(100));
+            now_ms = wall_ms();
+        }
+        if now_ms > self.last_ms {
+            (self.last_ms, self.sequence) = (now_ms, 0);
+        }
+        let id = self.last_ms << 22 | u64::from(self.worker()) << 12 | self.sequence;
+        // Looked at last: the id counts if the slot was held when it had its time.
+        self.slot.is_valid().then_some(id)
+    }
+}
+
+fn wall_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_sub(EPOCH_MS)
+}
+
+#[allow(dead_code, reason = "a test includes this file for what is above")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let client = Client::connect(std::env::args().skip(1))?;
+    let ids = Ids::open(&client, Duration::from_secs(1))?;
+    println!("worker {}", ids.worker());
+    ids.take(10).for_each(|id| println!("{id}"));
+    Ok(())
+}
