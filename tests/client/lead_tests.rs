@@ -187,6 +187,7 @@ fn work_is_not_polled_behind_a_loss() {
     let mut running = Box::pin(candidate.run_async(async |leadership| {
         let sender = sender.clone();
         leadership.on_lost(move || {
+            // The next leadership may end when nobody listens any more.
             let _ = sender.send(());
         });
         let polled = polled.clone();
