@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::LeaveError;
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, ReleaseError};
+use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, Redlock, ReleaseError};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -48,6 +48,51 @@ fn an_unsent_extension_changes_no_lease() {
     assert_eq!(lease.valid_until(), before);
     assert!(redlock.extend(&mut lease, Duration::from_millis(2)).is_err(), "shorter than the drift");
     assert_eq!(lease.valid_until(), before);
+}
+
+#[test]
+fn outcomes_set_aside_keep_their_order() {
+    let fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let submit = |redlock: &mut Redlock, name: &str| {
+        let (resource, label) = (Resource::new(name).expect("valid"), None);
+        let options = Options::new().ttl(TTL).wait(PATIENCE);
+        redlock.submit(Request::Acquire { resource, options, label }).expect("room")
+    };
+    let mut asked = ["a", "b", "c"].map(|name| submit(&mut redlock, name)).to_vec();
+    let lease = redlock.lock("d").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    asked.push(submit(&mut redlock, "e"));
+    eventually(PATIENCE, "all are answered", || {
+        redlock.turn(Duration::ZERO).expect("the loop runs");
+        redlock.stats().acquired == 5
+    });
+    let answered: Vec<_> = std::iter::from_fn(|| redlock.poll_outcome()).map(|(lock, _)| lock).collect();
+    assert_eq!(answered, asked);
+    drop(lease);
+}
+
+#[test]
+fn a_call_releases_what_was_dropped_before() {
+    let mut fleet = Fleet::start(1);
+    // No key ends by itself within the patience of this test.
+    let mut redlock = open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
+    let lease = redlock.lock("a").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    drop(lease);
+    let _other = redlock.lock("b").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    eventually(PATIENCE, "it is released", || fleet.master(0).ask("EXISTS a").text() == "0");
+}
+
+#[test]
+fn a_lost_lease_cannot_be_left_and_is_released() {
+    let fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let lease = redlock.lock("a").ttl(Duration::from_millis(200)).wait(PATIENCE).acquire().expect("free");
+    eventually(PATIENCE, "its validity ends", || !lease.is_valid());
+    redlock.leave(lease).expect_err("it is lost");
+    eventually(PATIENCE, "it is released", || {
+        redlock.turn(Duration::ZERO).expect("the loop runs");
+        redlock.stats().operations == 0
+    });
 }
 
 #[test]
