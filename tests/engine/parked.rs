@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::HolderTtl;
 use redlatch::internals::SCRIPTS;
-use redlatch::{AcquireError, HeldLocks, Options};
+use redlatch::{AcquireError, HeldLocks, Options, Quarantine};
 
 use crate::model::{digest, fence_key, queue_key};
 use crate::rig::Rig;
@@ -402,4 +402,35 @@ fn a_ring_asks_masters_set_aside_again() {
     say_at(&mut rig, 0, &ring);
     rig.run_for(ms(5));
     assert_eq!(scripts(&mut rig, 2), ["park"]);
+}
+
+#[test]
+fn an_unpark_that_no_master_knows_ends() {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut rig = rig_with_other(3);
+        let lock = rig.acquire_with("a", waiting());
+        forget_logs(&mut rig);
+        for command in ["EVALSHA", "EVAL"] {
+            rig.masters[0].errors.insert(command.into(), "NOSCRIPT x".into());
+        }
+        rig.release(lock, false);
+        let _ = done.send(rig.masters[0].take_log());
+    });
+    let log = wait.recv_timeout(Duration::from_secs(20)).expect("it ends");
+    assert_eq!(log, ["EVALSHA", "EVAL"]);
+}
+
+#[test]
+fn a_reader_repaired_looks_into_its_queue() {
+    let mut rig = Rig::new(3, |builder| builder.prefix("p:").quarantine(Quarantine::Trust));
+    rig.acquire_with("a", waiting().shared());
+    granted(&mut rig);
+    rig.reset_conn(0);
+    let now = rig.now;
+    rig.masters[0].restart("run0b", now);
+    forget_logs(&mut rig);
+    rig.run_for(ms(2500));
+    let repair = rig.masters[0].log.iter().find(|words| words[0] == b"EVAL").expect("a repair");
+    assert_eq!(repair[3..5], [b"p:a".to_vec(), b"p:redlatch:wait:a".to_vec()]);
 }

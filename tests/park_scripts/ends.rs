@@ -1,6 +1,6 @@
 //! Ends of attempts and locks: unpark and forced unlock.
 
-use crate::rig::{FORCE_UNLOCK, LOCK, Rig};
+use crate::rig::{FORCE_UNLOCK, LOCK, Rig, UNPARK};
 
 #[test]
 fn an_unpark_removes_the_entry() {
@@ -81,4 +81,16 @@ fn a_forced_unlock_serves() {
     assert_eq!(rig.run(FORCE_UNLOCK, &[]).int(), 0);
     rig.call(&["HSET", LOCK, "x", "y"]);
     assert!(rig.run(FORCE_UNLOCK, &[]).error().starts_with("WRONGTYPE"));
+}
+
+#[test]
+fn an_unpark_without_rights_is_an_error() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut first = rig.waiter(1);
+    first.waits();
+    rig.call(&["ACL", "SETUSER", "default", "-get"]);
+    let answer = rig.run(UNPARK, &["", &first.value, "", "", ""]);
+    rig.call(&["ACL", "SETUSER", "default", "+@all"]);
+    assert!(!answer.error().is_empty(), "it is no absence");
 }
