@@ -97,6 +97,21 @@ fn a_run_that_is_ended_by_a_signal_does_not_stay() {
     expect(&first.finish(), 143, &["ends in 30s, before its --at-least time"]);
 }
 
+/// The command ends by the second one, which asks for nothing.
+#[test]
+fn a_signal_behind_the_one_that_ends_changes_nothing() {
+    let fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    let traps = "trap 'echo term' TERM; trap 'exit 3' USR1; echo in; while :; do sleep 0.05; done";
+    command.args(["--at-least", "10min", "report", "--", "sh", "-c", traps]);
+    let mut first = Running::start(&mut command);
+    assert_eq!(first.line(), "in");
+    first.signal("TERM");
+    assert_eq!(first.line(), "term");
+    first.signal("USR1");
+    expect(&first.finish(), 3, &["ends in 30s, before its --at-least time"]);
+}
+
 #[test]
 fn a_stay_ends_when_the_rest_fits() {
     let fleet = Fleet::start(3);

@@ -206,3 +206,13 @@ fn names_and_labels_forge_no_columns() {
         assert_eq!(of["holder_label"], label);
     }
 }
+
+#[test]
+fn a_quarantine_that_decides_nothing_is_no_failure() {
+    let mut fleet = Fleet::start(3);
+    (0..2).for_each(|index| drop(fleet.master(index).ask("SET a 12345678901234567890 PX 3600000")));
+    let finished = finish(redlatch(&fleet.urls()).arg("ls"));
+    expect(&finished, 0, &[]);
+    assert!(finished.stdout.contains("held"), "{}", finished.stdout);
+    assert_eq!(finished.stderr, "");
+}

@@ -190,6 +190,28 @@ mod tests {
     }
 
     #[test]
+    fn the_worst_finding_is_the_exit_code() {
+        let code_of = |overlap_count, unhealed: Option<&str>, locked, of_signal| {
+            let report = Report {
+                time: Duration::from_secs(1),
+                master_count: 3,
+                contenders: 1,
+                resources: 1,
+                sum: Record { locked, ..Record::default() },
+                found: Found { overlap_count, ..Found::default() },
+                faults: Counts { unhealed: unhealed.map(Into::into), ..Counts::default() },
+                has_faults: true,
+            };
+            report.code(of_signal)
+        };
+        assert_eq!(code_of(0, None, 1, None), 0);
+        assert_eq!(code_of(0, None, 0, None), code::NO_QUORUM);
+        assert_eq!(code_of(0, None, 0, Some(130)), 130);
+        assert_eq!(code_of(0, Some("m"), 1, Some(130)), code::UNHEALED);
+        assert_eq!(code_of(1, Some("m"), 1, Some(130)), code::TWO_HOLDERS);
+    }
+
+    #[test]
     fn each_count_has_its_place() {
         let second = |locked, is_held, margin| Second { locked, is_held, margin };
         let record = Record {
