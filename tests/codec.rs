@@ -11,7 +11,7 @@ use properties::{
     Tree, agrees_with_redis_protocol, decoding_is_sound, grown_reply_round_trips, round_trips,
     splits_like_one_piece,
 };
-use redlatch::resp::{Decoded, decode};
+use redlatch::resp::{Decoded, Reply, decode};
 
 /// Characters of which a random input has a chance to be RESP.
 const ALPHABET: &[u8] = b"+-:$*0123456789\r\n\r\n\r\nOK\0\xff_#t,.e(!=%~>";
@@ -186,5 +186,17 @@ fn complete_somehow(mut input: Vec<u8>) -> usize {
         input.resize(size_min - 1, b'0');
         let fits = b"\r\n:1tnfa".iter().find(|&&byte| decode(&[&input[..], &[byte]].concat()).is_ok());
         input.push(*fits.unwrap_or_else(|| panic!("{} has no future", input.escape_ascii())));
+    }
+}
+
+#[test]
+fn elements_know_how_many_are_left() {
+    let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(b"*2\r\n:1\r\n:2\r\n") else {
+        panic!("a whole array");
+    };
+    let mut elements = array.iter();
+    for left in [2, 1, 0] {
+        assert_eq!(elements.len(), left);
+        elements.next();
     }
 }
