@@ -62,6 +62,8 @@ pub struct Config {
     pub(crate) contended_names: bool,
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
+    /// Whether it writes the fleet's record where there is none.
+    pub(crate) records_fleet: bool,
     pub(crate) observer: Option<Observer>,
     provider: Option<CredentialsProvider>,
     #[cfg(feature = "tls")]
@@ -189,6 +191,10 @@ impl Config {
         self.quarantine
     }
 
+    pub(crate) const fn is_strict(&self) -> bool {
+        matches!(self.quarantine, Quarantine::Strict)
+    }
+
     /// Returns the longest quarantine of a master, from this client's first connection to its process:
     /// `max_ttl` plus the drift; 30.302 s by default.
     #[must_use]
@@ -219,7 +225,7 @@ impl Default for ConfigBuilder {
             masters: Vec::new(),
             labels: Vec::new(),
             prefix: Vec::new(),
-            client_name: "redlatch".to_owned(),
+            client_name: concat!("redlatch/", env!("CARGO_PKG_VERSION")).to_owned(),
             holder_label: None,
             max_ttl: Duration::from_secs(30),
             max_hold: Duration::from_secs(3600),
@@ -235,6 +241,7 @@ impl Default for ConfigBuilder {
             contended_names: true,
             spin: Duration::ZERO,
             wakes_waiters: true,
+            records_fleet: true,
             observer: None,
             provider: None,
             #[cfg(feature = "tls")]
@@ -267,7 +274,7 @@ impl ConfigBuilder {
     }
 
     /// Sets the name that the masters show for the connections (`CLIENT SETNAME`): printable ASCII without
-    /// spaces, `redlatch` by default.
+    /// spaces; `redlatch/` and the version of this library by default.
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.config.client_name = name.into();
@@ -442,6 +449,15 @@ impl ConfigBuilder {
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {
         self.config.wakes_waiters = wake;
+        self
+    }
+
+    /// Sets whether the client writes the record of a fleet's settings on masters that have none. Not for
+    /// users: the command line's questions leave nothing behind.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn record_fleet(mut self, record: bool) -> Self {
+        self.config.records_fleet = record;
         self
     }
 

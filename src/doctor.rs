@@ -20,6 +20,7 @@
 //! A finding is a value, so a caller can match on [`Problem`], and compare by its stable
 //! [code](Problem::code).
 
+pub(crate) mod candidates;
 pub(crate) mod diagnosis;
 pub(crate) mod facts;
 mod finding;

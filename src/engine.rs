@@ -407,6 +407,21 @@ impl Engine {
     }
 
     fn handle_ready(&mut self, master: MasterId) {
+        self.take_in(master);
+        self.refuse_declared();
+    }
+
+    /// Ends the connections to masters that strict mode no longer counts.
+    fn refuse_declared(&mut self) {
+        for master in self.core.masters.fleet.declared_otherwise().iter() {
+            if let Some(why) = self.core.masters.fleet.refuse_declared(master) {
+                self.fail_link(master, &why);
+            }
+        }
+    }
+
+    /// The nonce of a master came back.
+    fn take_in(&mut self, master: MasterId) {
         let Core { ground, masters, locks } = &mut self.core;
         let admission = masters.fleet.admit(ground, master);
         if admission.predecessor != Predecessor::Same {

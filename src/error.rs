@@ -9,6 +9,7 @@
 
 mod advice;
 pub(crate) mod class;
+pub(crate) mod fleet;
 mod handle;
 mod report;
 mod settings;
@@ -166,7 +167,11 @@ impl Denial {
             f,
             " for another {left}: {masters} may have restarted and forgotten a lock. Safe: wait {left}. Unsafe, unless \
              masters sync each write to disk: Quarantine::Trust (--trust)"
-        )
+        )?;
+        if self.report.is_of_new_masters() {
+            f.write_str(". If they are new and empty: redlatch fleet init")?;
+        }
+        Ok(())
     }
 }
 

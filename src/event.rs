@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::caught::caught;
+use crate::error::fleet::FleetDifference;
 use crate::error::{AcquireError, CredentialsError};
 
 /// Event of one client, for the function given to
@@ -89,6 +90,13 @@ pub enum Event {
         master: Arc<str>,
         /// The reason.
         error: CredentialsError,
+    },
+    /// A master's record of the fleet's settings differs from this client. Reported for each new difference.
+    FleetDiffers {
+        /// URL of the master.
+        master: Arc<str>,
+        /// The first difference, with both values.
+        difference: FleetDifference,
     },
     /// The votes of a master do not count for a while, because it may have restarted.
     Quarantined {

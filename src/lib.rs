@@ -135,6 +135,7 @@ mod clock;
 mod config;
 mod driver;
 mod event;
+mod founding;
 mod handle;
 mod lock;
 #[cfg(redlatch_mutants)]
@@ -195,6 +196,7 @@ pub mod stats {
 pub mod status {
     pub use crate::engine::masters::status::{Health, MasterState, MasterStatus};
     pub use crate::engine::masters::trouble::Warning;
+    pub use crate::error::fleet::{FleetDifference, FleetId, Unusable};
 }
 
 /// Items that the command line, the simulator and the fuzz targets share with the library. Not for users:
@@ -210,6 +212,15 @@ pub mod internals {
     };
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
+    /// The record of a fleet.
+    pub mod fleet {
+        #[cfg(feature = "doctor")]
+        pub use crate::doctor::candidates::{
+            AskedMaster, MasterFacts, Phase, ask_candidates, declare, literal,
+        };
+        pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
+        pub use crate::founding::{Candidate, Founding, NotNew, found};
+    }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod pool {
         pub use crate::pool::{LockOfPool, door_name, slot_name};

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Largest number of masters of one client: 32. A configuration with more is refused.
 pub const MASTER_COUNT_MAX: usize = 32;
 
-/// Largest size of a resource name without the prefix: 1,024 bytes. An empty or longer name is refused before
-/// anything is sent.
+/// Largest size of a resource name without the prefix: 1,024 bytes. An empty or longer name is refused
+/// before anything is sent.
 pub const RESOURCE_SIZE_MAX: usize = 1024;
 
 /// Largest number of slots of one pool: 1,024. A request for more is refused before anything is sent.
@@ -63,22 +63,39 @@ pub const CONTENDED_NAME_COUNT_MAX: usize = 32;
 /// Longest text of such a name: 96 bytes. A longer one is cut to its first 85, a mark and a checksum.
 pub const CONTENDED_NAME_SIZE_MAX: usize = 96;
 
+/// Largest size of the fleet's record: 1,536 bytes. A list of 32 masters takes 1,088 of them. A longer
+/// record counts as damaged.
+pub(crate) const RECORD_SIZE_MAX: usize = 1536;
+
+/// Pages of about 1,000 keys in which an examination searches each master for records of other prefixes:
+/// 64.
+#[cfg(feature = "doctor")]
+pub(crate) const PREFIX_SCAN_COUNT_MAX: usize = 64;
+
+/// Longest time for which a master of a new fleet may have run (`redlatch fleet init`): one hour. One that
+/// has run for longer counts by itself, unless `max_ttl` is longer.
+pub(crate) const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Time after which a fleet's record that differs, or could not be written or read, is looked at again: 60
+/// s.
+pub(crate) const RECORD_PAUSE: Duration = Duration::from_secs(60);
+
 /// Upper bound of the `max_ttl` setting: 7 days.
 pub const MAX_TTL_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Upper bound of the clock drift setting, in parts per million: 500,000, half of the TTL.
 pub const DRIFT_PPM_MAX: u32 = 500_000;
 
-/// Upper bound of the settable time limits for an answer, a connection and a pause between attempts: one day.
-/// A wait has no bound.
+/// Upper bound of the settable time limits for an answer, a connection and a pause between attempts: one
+/// day. A wait has no bound.
 pub const TIME_LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Numbers of failed attempts for which the function given to [`crate::ConfigBuilder::retry_delay_by`] is
 /// called: 64, or fewer if it returns [`TIME_LIMIT_MAX`] before.
 pub(crate) const RETRY_DELAY_COUNT: u32 = 64;
 
-/// Lower bound of the answer limit, unless an answer time-out is configured: 5 ms, or a fiftieth of the TTL.
-/// A shorter validity bounds it, too.
+/// Lower bound of the answer limit, unless an answer time-out is configured: 5 ms, or a fiftieth of the
+/// TTL. A shorter validity bounds it, too.
 pub(crate) const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(5);
 
 /// The largest lower bound of that time, for a TTL of 2.5 s or more: 50 ms.
@@ -96,16 +113,16 @@ pub const OPERATION_COUNT_MAX: usize = 131_072;
 /// 4,096. They count as operations, too. One more is `Overloaded`, at once.
 pub const QUEUED_COUNT_MAX: usize = 4096;
 
-/// Largest number of times in a row that a lock passes from one caller of an engine to the next without being
-/// free in between: 16.
+/// Largest number of times in a row that a lock passes from one caller of an engine to the next without
+/// being free in between: 16.
 ///
-/// Then the lock is released, and the next caller stands behind the waiters of other clients in the masters'
-/// queues. Where masters have none, it asks only after a pause. The pause is drawn as after
-/// a failed attempt that took as long as an average turn of the row, so its mean is about two turns. Other
+/// Then the lock is released, and the next caller stands behind the waiters of other clients in the
+/// masters' queues. Where masters have none, it asks only after a pause. The pause is drawn as after a
+/// failed attempt that took as long as an average turn of the row, so its mean is about two turns. Other
 /// clients therefore find the lock free for about a tenth of the time, for turns up to the longest retry
-/// delay. Half as many turns would cost the callers of a busy engine twice as much for it. With turns shorter
-/// than a millisecond, the shortest pause, other clients have more: an empty turn on loopback takes a sixth
-/// of one, and then the lock is free for half of the time.
+/// delay. Half as many turns would cost the callers of a busy engine twice as much for it. With turns
+/// shorter than a millisecond, the shortest pause, other clients have more: an empty turn on loopback
+/// takes a sixth of one, and then the lock is free for half of the time.
 pub const HANDOVER_COUNT_MAX: u32 = 16;
 
 /// Longest time in a row for which a lock passes on like this: 1 s. A holder that has it at the end of this
@@ -120,9 +137,9 @@ pub const CLAIM_COUNT_MAX: usize = 2 * OPERATION_COUNT_MAX;
 /// Largest size of a user and a password together: 64 KiB. Longer ones are refused.
 pub const LOGIN_SIZE_MAX: usize = 64 * 1024;
 
-/// Largest number of bytes that wait to be written to one connection: 8 MiB. A command that does not fit is
-/// not sent: that master's vote is a failure. An acquisition for which no quorum has room is `Overloaded`, at
-/// once.
+/// Largest number of bytes that wait to be written to one connection: 8 MiB. A command that does not fit
+/// is not sent: that master's vote is a failure. An acquisition for which no quorum has room is
+/// `Overloaded`, at once.
 pub const OUTBOX_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// Largest number of replies owed over one connection: 262,144. A command beyond it is not sent: that
@@ -161,8 +178,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A lock with a shorter TTL than 2 s has no shorter time between two signs of life for it.
 pub(crate) const SHORT_TTL: Duration = Duration::from_secs(2);
 
-/// Longest TTL of a lock that a master grants to a waiter by itself: 10 s. A waiter for a longer one is rung,
-/// and asks again: one round trip more.
+/// Longest TTL of a lock that a master grants to a waiter by itself: 10 s. A waiter for a longer one is
+/// rung, and asks again: one round trip more.
 pub const GRANTED_TTL_MAX: Duration = Duration::from_secs(10);
 
 /// A lock that was held for less than 10 ms is released by a native command where nobody is known to wait,
@@ -202,8 +219,8 @@ pub const REPLY_ELEMENT_COUNT_MAX: usize = 1024;
 /// nesting ends the connection.
 pub const REPLY_DEPTH_MAX: usize = 8;
 
-/// Largest number of holds that one [`crate::ReentrantLock`] has at the same time: 4,294,967,295. One more is
-/// `LockReentrantError::TooManyHolds`.
+/// Largest number of holds that one [`crate::ReentrantLock`] has at the same time: 4,294,967,295. One more
+/// is `LockReentrantError::TooManyHolds`.
 pub const HOLD_COUNT_MAX: usize = u32::MAX as usize;
 
 /// Largest number of locks that [`crate::Client::lock_set`] acquires together: 256. More are
@@ -231,13 +248,13 @@ pub(crate) const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
 #[cfg(feature = "doctor")]
 pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 
-/// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is known
-/// to be no lock.
+/// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is
+/// known to be no lock.
 #[cfg(feature = "doctor")]
 pub(crate) const PROBE_NAME_SIZE_MAX: usize = PREFIX_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
 
-/// Smallest number of bytes that a connection lends to one read: 16 KiB. The inbox grows from here up to one
-/// reply.
+/// Smallest number of bytes that a connection lends to one read: 16 KiB. The inbox grows from here up to
+/// one reply.
 pub const READ_SIZE: usize = 16 * 1024;
 
 /// Time for which a connection is kept after the first answer that it missed: 5 s. Meanwhile the master may
@@ -267,8 +284,8 @@ pub const SPIN_MAX: Duration = Duration::from_millis(10);
 /// Time for which a `Redlock` may be idle before its next acquisition first checks its connections: 100 ms.
 pub const IDLE_MAX: Duration = Duration::from_millis(100);
 
-/// Longest time that such an acquisition waits for closed connections to be made again, if there is no quorum
-/// without them: 200 ms.
+/// Longest time that such an acquisition waits for closed connections to be made again, if there is no
+/// quorum without them: 200 ms.
 pub const REVIVE_MAX: Duration = Duration::from_millis(200);
 
 /// Time for which a [`crate::Client`] that nobody calls leaves its connections unwatched: 1 s.
@@ -301,8 +318,8 @@ pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
 /// usually comes before: a lock with a TTL of 100 ms reaches this number after more than half a year.
 pub(crate) const RENEWAL_COUNT_MAX: u32 = 1_000_000_000;
 
-/// Longest pause before a failed renewal is tried again: 1 s. The pause is a twentieth of the TTL, from 1 ms
-/// to half a second, and up to as much again at random.
+/// Longest pause before a failed renewal is tried again: 1 s. The pause is a twentieth of the TTL, from 1
+/// ms to half a second, and up to as much again at random.
 pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Shortest pause before a renewal that failed is tried again, without its random part.
@@ -321,8 +338,9 @@ pub const EVENT_COUNT_MAX: usize = 1024;
 /// Mean pause between acquisitions above which each one is timed: 1 ms.
 pub const TIMED_PAUSE: Duration = Duration::from_millis(1);
 
-/// One acquisition in 64 is timed while they keep coming faster than [`TIMED_PAUSE`], so that the others pay
-/// nothing for it. With an observer of events all are. The first 64 are timed, too. Counters count all.
+/// One acquisition in 64 is timed while they keep coming faster than [`TIMED_PAUSE`], so that the others
+/// pay nothing for it. With an observer of events all are. The first 64 are timed, too. Counters count
+/// all.
 pub const TIMED_SHARE: u32 = 64;
 
 /// Shortest time between two acquisitions whose round trip to the masters is measured: 10 ms.

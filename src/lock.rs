@@ -27,7 +27,7 @@ pub(crate) use label::split_value;
 pub use master_set::{MasterId, MasterSet};
 pub use name::LockName;
 pub use resource::Resource;
-pub(crate) use resource::{MARK_NAME, PROBE_NAME};
+pub(crate) use resource::{FLEET_NAME, MARK_NAME, PROBE_NAME};
 pub use tally::{Tally, Verdict, quorum};
 pub use token::Token;
 pub use ttl::{Drift, Ttl};

@@ -93,6 +93,18 @@ pub enum Mutant {
     MarkOfOtherProcess,
     /// A mark is written before the watch is over.
     MarkUnwatched,
+    /// A fleet's record is not compared with the client's settings.
+    RecordUncompared,
+    /// A client writes its record over that of another one.
+    RecordOverwritten,
+    /// Strict mode counts a master whose declared settings are others.
+    DeclaredIgnored,
+    /// The record under another prefix is believed.
+    RecordOfOtherPrefix,
+    /// The record of a new fleet speaks for a process that started later.
+    NewThoughRestarted,
+    /// A new fleet is declared though a master does not answer.
+    FoundedWithoutMaster,
     /// A mark is written over another application's key.
     ForeignMarkOverwritten,
     /// Strict mode takes any server.

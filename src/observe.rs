@@ -59,6 +59,9 @@ fn trace(event: &Event) {
         Event::CredentialsFailed { master, error } => {
             warn!(target: "redlatch", %master, %error, "new credentials not in use");
         }
+        Event::FleetDiffers { master, difference } => {
+            warn!(target: "redlatch", %master, %difference, "settings differ");
+        }
         Event::Quarantined { master, left } => {
             warn!(target: "redlatch", %master, ?left, "master in quarantine");
         }

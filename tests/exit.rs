@@ -50,8 +50,8 @@ fn a_guard_is_released_whichever_way_its_process_ends() {
         assert!(status.success(), "{end}: {status}");
         let given_up = Instant::now() + PATIENCE;
         for master in fleet.masters() {
-            while master.ask("DBSIZE").text() != "0" {
-                assert!(Instant::now() < given_up, "{end}: a key is left: {}", master.ask("KEYS *").text());
+            while master.key_count() != "0" {
+                assert!(Instant::now() < given_up, "{end}: a key is left: {}", master.keys());
                 thread::yield_now();
             }
         }

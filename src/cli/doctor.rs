@@ -134,6 +134,13 @@ fn facts_line(facts: &Facts) -> String {
         (true, Some(fsync)) => format!("appendfsync {fsync}"),
         (true, None) => "appendonly yes".to_owned(),
     }));
+    if let Some(record) = facts.record.record() {
+        parts.push(format!("fleet {} ({})", record.id(), record.origin()));
+    }
+    parts.extend(facts.prefixes.as_ref().filter(|found| found.len() > 1).map(|found| {
+        let shown: Vec<_> = found.iter().map(|prefix| format!("\"{}\"", prefix.escape_ascii())).collect();
+        format!("prefixes {}", shown.join(" "))
+    }));
     parts.push(format!("release by {}", facts.native_release.unwrap_or("script")));
     parts.extend(
         facts.certificate_left.map(|left| format!("certificate for {} days", left.as_secs() / 86_400)),
@@ -195,6 +202,10 @@ fn master_json(master: &ExaminedMaster) -> Value {
         "user": *facts.rights.user,
         "denied": facts.rights.denied,
         "native_release": facts.native_release,
+        "fleet": facts.record.record().map(|record| record.id().to_string()),
+        "prefixes": facts.prefixes.as_ref().map(|found| {
+            found.iter().map(|prefix| prefix.escape_ascii().to_string()).collect::<Vec<_>>()
+        }),
         "certificate_left_s": facts.certificate_left.map(|left| left.as_secs()),
     })
 }

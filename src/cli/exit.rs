@@ -15,6 +15,8 @@ pub(crate) mod code {
     pub(crate) const WARNINGS: u8 = 1;
     /// The examination found errors.
     pub(crate) const ERRORS: u8 = 2;
+    /// New masters may have been in use, so they are not declared.
+    pub(crate) const REFUSED: u8 = 1;
     /// A drill found two holders of one lock.
     pub(crate) const TWO_HOLDERS: u8 = 1;
     /// A fault of a drill could not be ended.

@@ -8,6 +8,7 @@ mod bench;
 mod doctor;
 mod drill;
 mod exit;
+mod fleet;
 mod generate;
 mod handle;
 mod inspect;
@@ -55,6 +56,7 @@ enum Command {
     Ls(list::Args),
     Acquire(run::pass::Args),
     Release(handle::Args),
+    Fleet(fleet::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -67,6 +69,7 @@ Examples:
   redlatch inspect nightly-report                            who holds it, and for how long
   redlatch ls 'orders:*'                                     which locks there are
   redlatch doctor                                            what is wrong with these masters, and what to do
+  redlatch fleet init                                        new masters: a first lock need not wait
   redlatch drill --pause                                     whether they keep the promise under faults
 
 `redlatch run --help` and the like say more, exit codes included.";
@@ -101,6 +104,7 @@ fn execute() -> u8 {
         Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Ok(Cli { command: Command::Acquire(args) }) => run::pass::execute(&args),
         Ok(Cli { command: Command::Release(args) }) => handle::release(&args),
+        Ok(Cli { command: Command::Fleet(args) }) => fleet::execute(&args),
         Err(error) => refuse(&error),
     };
     result.unwrap_or_else(|Exit { code, why }| {

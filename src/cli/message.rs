@@ -52,6 +52,17 @@ messages! {
     Connected { ready: usize, count: usize, needed: usize, took: Duration } => (
         "connected to {ready} of {} in {}; {needed} make a quorum", Counted(count, "master"), Rounded(took));
     NoRoundTrip { error: Text<'a> } => ("the round trip was not measured: {error}");
+    // ---- a new fleet ----
+    NotDeclared { why: Text<'a> } => ("nothing is declared: {why}");
+    NotSaidNew => ("nobody types the sentence here; give --new if these masters are new and empty");
+    ClientsUnknown => (
+        "a master does not list its clients (+client|list), so --new is not enough; run this at a terminal");
+    AskWhetherNew { count: usize, sentence: &'static str, is_unsure: bool } => (
+        "{} will count at once. If they restarted, locks that they forgot may get a second holder{}. Type \"{sentence}\"",
+        Counted(count, "master"), if is_unsure { ". Whether clients are connected is unknown" } else { "" });
+    SentenceNotTyped => ("nothing is declared: the sentence was not typed");
+    DeclaredInPart { master: Text<'a>, why: Text<'a> } => (
+        "the declaration failed on {master}: {why}; run it again to complete it");
     // ---- the lock ----
     /// Without `left` it is waited for without an end.
     AwaitingLock { left: Option<Duration>, error: Text<'a> } => (
@@ -211,6 +222,12 @@ mod tests {
             TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
             AwaitingMasters { .. } => AwaitingMasters { left: LONG, restarted: 2, count: 3 }, "waiting 4.4s: 2 of 3 masters may have restarted";
             Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
+            NotDeclared { .. } => NotDeclared { why: &"redis://h:6379 has 2 keys behind the prefix" }, "nothing is declared: redis://h:6379 has 2 keys";
+            NotSaidNew => NotSaidNew, "give --new";
+            ClientsUnknown => ClientsUnknown, "run this at a terminal";
+            AskWhetherNew { .. } => AskWhetherNew { count: 5, sentence: "these masters are new", is_unsure: true }, "5 masters will count at once";
+            SentenceNotTyped => SentenceNotTyped, "nothing is declared";
+            DeclaredInPart { .. } => DeclaredInPart { master: &"redis://h:6379", why: &"no answer" }, "run it again to complete it";
             NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
             AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error }, "waiting up to 4.4s more: lock \"orders:42\"";
             AwaitingLock { .. } => AwaitingLock { left: None, error }, "waiting: lock \"orders:42\"";

@@ -106,7 +106,7 @@ impl MasterOptions {
     /// The settings for questions that want an answer of every master: a healthy one may be slow.
     pub(crate) fn query_config(&self) -> Result<Config, Exit> {
         let is_set = self.answer_timeout.as_ref().is_some_and(|text| !text.is_empty());
-        let builder = self.builder()?;
+        let builder = self.builder()?.record_fleet(false);
         Ok(if is_set { builder } else { builder.answer_timeout(QUERY_LIMIT) }.build()?)
     }
 
@@ -194,7 +194,7 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
             MasterState::Ready => None,
             MasterState::Down(why) => Some(Failure::NotConnected { why: why.clone() }),
             // Masters that started together share a line.
-            MasterState::Quarantined(_) => Some(Failure::Quarantined { left: longest }),
+            MasterState::Quarantined(_) => Some(Failure::Quarantined { left: longest, is_new: false }),
             MasterState::Silent => Some(Failure::Silent),
             _ => Some(Failure::NotConnected { why: "the attempt is under way".into() }),
         };

@@ -18,11 +18,7 @@ pub(super) const START: &[u8] = b"0";
 
 /// The pattern of the keys behind this prefix whose rest matches.
 pub(super) fn pattern(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
-    let escaped = prefix.iter().flat_map(|byte| {
-        let escape = b"*?[]^-\\".contains(byte).then_some(b'\\');
-        escape.into_iter().chain([*byte])
-    });
-    escaped.chain(rest.iter().copied()).collect()
+    [&literal(prefix), rest].concat()
 }
 
 /// Asks for the page that begins at `cursor`, for which the master looks at about `count` keys. It answers

@@ -8,7 +8,11 @@ use crate::clock;
 use crate::config::{Config, Quarantine};
 use crate::driver::ConnectError;
 use crate::driver::probe::{Answer, Probe, ProbeError, each};
+use crate::engine::masters::record::{Found, Seen};
 use crate::engine::{info_field, mark_key, observed_by_mark};
+use crate::error::fleet::Unusable;
+use crate::limits;
+use crate::lock::FLEET_NAME;
 use crate::lock::command::answer::error_text;
 
 use super::rights::{Rights, Trial, trial_key, trials};
@@ -43,6 +47,10 @@ pub struct Facts {
     pub certificate_left: Option<Duration>,
     /// Time for which some client has observed the server's process, by the mark of strict mode.
     pub observed: Duration,
+    /// Content of the key of the fleet's record.
+    pub record: Found,
+    /// Prefixes of all records on the server; `None` if the login may not search for them.
+    pub prefixes: Option<Vec<Vec<u8>>>,
     /// Error reply to a write that changes nothing.
     pub write_refusal: Option<String>,
 }
@@ -101,6 +109,15 @@ pub struct Settings {
     pub appendfsync: Option<Box<str>>,
     /// Whether the file is left unsynced while it is rewritten (`no-appendfsync-on-rewrite`).
     pub skips_fsync_on_rewrite: Option<bool>,
+}
+
+impl ExaminedMaster {
+    /// Facts about it for a record of its fleet.
+    pub(super) fn seen(&self) -> Seen<'_> {
+        let facts = self.facts.as_ref().ok();
+        let run_id = facts.and_then(|facts| facts.server.run_id.as_deref());
+        Seen { name: &self.name, found: facts.map_or(&Found::Unread, |facts| &facts.record), run_id }
+    }
 }
 
 impl Facts {
@@ -162,6 +179,8 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
         let mark = mark.bytes().unwrap_or_default();
         facts.observed = observed_by_mark(mark, facts.server.run_id.as_deref());
     }
+    facts.record = read_record(probe, &config.prefix)?;
+    facts.prefixes = find_prefixes(probe)?;
     try_native_release(probe, config, &mut facts)?;
     let trials = trials(config);
     let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
@@ -173,6 +192,42 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
         }
     }
     Ok(facts)
+}
+
+/// The fleet's record behind a prefix.
+///
+/// # Errors
+/// As [`Probe::receive`].
+pub(super) fn read_record(probe: &mut Probe, prefix: &[u8]) -> Result<Found, ProbeError> {
+    Ok(match probe.exchange(&[[b"GET".to_vec(), Found::key(prefix)]])?.remove(0) {
+        Answer::Null => Found::Absent,
+        Answer::Text(text) => Found::from_text(&text),
+        Answer::Error(text) if text.starts_with("WRONGTYPE") => Found::Unusable(Unusable::Foreign),
+        Answer::Error(text) => Found::Unusable(Unusable::Refused(text.into())),
+        _ => Found::Unusable(Unusable::Foreign),
+    })
+}
+
+/// Searches a part of the keys that a server can look at in a short time for records of fleets.
+fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
+    let pattern = [b"*", FLEET_NAME].concat();
+    let (mut prefixes, mut cursor) = (Vec::new(), b"0".to_vec());
+    for _ in 0..limits::PREFIX_SCAN_COUNT_MAX {
+        let command = [b"SCAN", cursor.as_slice(), b"MATCH", &pattern, b"COUNT", b"1000"];
+        let Answer::List(parts) = probe.exchange_page(&command)? else { return Ok(None) };
+        let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
+            return Ok(None);
+        };
+        let found = keys.iter().filter_map(Answer::bytes).filter_map(|key| key.strip_suffix(FLEET_NAME));
+        prefixes.extend(found.map(<[u8]>::to_vec));
+        cursor.clone_from(next);
+        if cursor == b"0" {
+            break;
+        }
+    }
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    Ok(Some(prefixes))
 }
 
 fn round_trip(probe: &mut Probe, time: Duration) -> Result<PingTimes, ProbeError> {

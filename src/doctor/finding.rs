@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::advice;
+use crate::error::fleet::{FleetDifference, Unusable};
 use crate::words::{Counted, Rounded};
 
 /// Something that is wrong with a fleet, or worth knowing.
@@ -178,6 +179,21 @@ pub enum Problem {
         right: &'static str,
         /// Name of the user.
         user: Box<str>,
+    },
+    /// The master's record of the fleet's settings differs from this configuration.
+    FleetDiffers {
+        /// The first difference, with both values.
+        difference: FleetDifference,
+    },
+    /// The master's record of the fleet's settings says nothing.
+    NoFleetRecord {
+        /// The reason.
+        why: Unusable,
+    },
+    /// The master has the record of a fleet whose prefix differs from this one by one character.
+    NearPrefix {
+        /// The other prefix, with escapes for what is not printable.
+        prefix: String,
     },
     /// The server's certificate ends soon.
     CertificateExpires {
@@ -358,6 +374,18 @@ texts! {
         format!("the login lacks the native release, {right}"),
         "releases run as scripts, which cost the master more",
         format!("run \"ACL SETUSER {user} {right}\", then \"ACL SAVE\"");
+    Problem::FleetDiffers { difference } => "fleet-differs",
+        difference.to_string(),
+        "clients whose settings differ may hold one lock at the same time",
+        "correct this client; or, for a new value, see docs/operating.md (The fleet's record)";
+    Problem::NoFleetRecord { why } => "no-fleet-record",
+        why.to_string(),
+        "clients compare no settings there, so a difference stays unnoticed",
+        "follow the reason; locks work all the same";
+    Problem::NearPrefix { prefix } => "near-prefix",
+        format!("clients with the prefix \"{prefix}\" use this master, too"),
+        "it differs by one character: with another prefix clients lock other keys, and do not exclude each other",
+        "correct the wrong prefix, then delete its key redlatch:fleet; ignore it if both are meant";
     Problem::CertificateExpires { left } => "certificate-expires",
         if left.is_zero() {
             "its certificate has expired".to_owned()

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Quarantine};
+use crate::engine::masters::record::{Found, Origin};
+use crate::error::fleet::Unusable;
 use crate::limits;
 use crate::lock::quorum;
 
@@ -34,6 +36,7 @@ pub(super) fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding>
             }
         }
     }
+    findings.of_records(masters);
     findings.of_persistence(masters);
     findings.found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings.found
@@ -219,6 +222,31 @@ impl Findings<'_> {
         }
     }
 
+    /// Records of the fleet's settings, and of fleets that may be the same by mistake.
+    fn of_records(&mut self, masters: &[ExaminedMaster]) {
+        let seen: Vec<_> = masters.iter().map(ExaminedMaster::seen).collect();
+        for (name, facts) in answered(masters) {
+            match &facts.record {
+                Found::Known(record) => {
+                    let is_declared = record.origin() == Origin::Declared;
+                    let severity = if is_declared { Severity::Error } else { Severity::Warning };
+                    if let Some(difference) = record.difference(self.config, &seen) {
+                        self.add(severity, name, Problem::FleetDiffers { difference });
+                    }
+                }
+                // The missing right is a finding of its own.
+                Found::Unusable(Unusable::Refused(_)) | Found::Absent | Found::Unread => {}
+                Found::Unusable(why) => {
+                    self.add(Severity::Warning, name, Problem::NoFleetRecord { why: why.clone() });
+                }
+            }
+            for prefix in facts.prefixes.iter().flatten().filter(|it| is_near(it, &self.config.prefix)) {
+                let prefix = prefix.escape_ascii().to_string();
+                self.add(Severity::Warning, name, Problem::NearPrefix { prefix });
+            }
+        }
+    }
+
     /// Locks that a restart of each master loses, held against the mode of the client.
     fn of_persistence(&mut self, masters: &[ExaminedMaster]) {
         let is_trusting = self.config.quarantine == Quarantine::Trust;
@@ -255,6 +283,17 @@ fn trust_unsynced(appendfsync: Option<&str>) -> Problem {
         _ => "set appendonly yes and appendfsync always, or use Quarantine::Uptime",
     };
     Problem::TrustUnsynced { loss, remedy }
+}
+
+/// Whether two prefixes differ by one byte that is another one, or that only one of them has.
+fn is_near(one: &[u8], other: &[u8]) -> bool {
+    let (short, long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+    let same = short.iter().zip(long).take_while(|(a, b)| a == b).count();
+    match long.len() - short.len() {
+        0 => same < short.len() && short[same + 1..] == long[same + 1..],
+        1 => short[same..] == long[same + 1..],
+        _ => false,
+    }
 }
 
 /// The masters that answered, by their names.

@@ -6,6 +6,7 @@ use super::locks::kind::Tag;
 use super::locks::slab::Id;
 use super::locks::{acquire, hold, release};
 use super::masters::owed::{Answer, Owed, Verb};
+use super::masters::record::{self, Found};
 use super::masters::script;
 use super::waiting::rounds::Heard;
 use super::waiting::{handover, rounds};
@@ -182,10 +183,20 @@ impl Engine {
             }
             Answer::Mark(answer) => return core.masters.fleet.handle_mark(master, answer),
             Answer::MarkRefused(text) => return core.masters.fleet.handle_mark_refused(master, text),
+            Answer::Record(found) => return self.handle_record(master, found),
+            Answer::RecordRefused(text) => {
+                return core.masters.fleet.link_mut(master).learnt.note_refused(record::WRITING, text);
+            }
             Answer::WantsScript(_) => unreachable!("the script was sent"),
             Answer::Ignored => return,
         };
         self.perform(step);
+    }
+
+    /// The record of a master's fleet was read again.
+    fn handle_record(&mut self, master: MasterId, found: Found) {
+        self.core.masters.fleet.handle_record(&mut self.core.ground, master, found);
+        self.refuse_declared();
     }
 
     /// The answer to a swap: a vote of the claim `id` that is handed the lock, and the answer to the release

@@ -12,6 +12,7 @@ pub(super) mod link;
 pub(super) mod logins;
 pub(super) mod mark;
 pub(super) mod owed;
+pub(crate) mod record;
 pub(super) mod script;
 pub(crate) mod status;
 pub(crate) mod trouble;

@@ -118,6 +118,8 @@ pub struct MasterStats {
     /// Times that a credentials provider returned no credentials, or that the server refused them on an open
     /// connection.
     pub credentials_failed: u64,
+    /// Times that its record of the fleet's settings was found to differ from this client.
+    pub fleet_differences: u64,
     /// Time for which its votes did not count because it may have restarted.
     pub quarantined: Duration,
     /// Time from the queuing of a request to its answer. It is sampled: at most one acquisition in
@@ -263,6 +265,7 @@ impl MasterStats {
             reconnects: 0,
             restarts: 0,
             credentials_failed: 0,
+            fleet_differences: 0,
             quarantined: Duration::ZERO,
             round_trip: Histogram::new(),
         }
@@ -340,7 +343,7 @@ listed! { Stats, times times_mut: [Histogram; 3] {
     hold_time "redlatch_hold_seconds" "Time from the winning attempt to the release or loss of a lock.",
 } }
 
-listed! { MasterStats, counters counters_mut: [u64; 8] {
+listed! { MasterStats, counters counters_mut: [u64; 9] {
     granted "redlatch_master_granted_total" "Answers that granted an attempt.",
     late "redlatch_master_late_grants_total" "Grants that came when their attempt or lock had ended.",
     refused "redlatch_master_refused_total" "Answers that refused an attempt.",
@@ -349,6 +352,7 @@ listed! { MasterStats, counters counters_mut: [u64; 8] {
     reconnects "redlatch_master_reconnects_total" "Connections that replaced an earlier one.",
     restarts "redlatch_master_restarts_total" "Times that another process answered in place of the one before.",
     credentials_failed "redlatch_master_credentials_failed_total" "Times that new credentials could not be had, or were refused.",
+    fleet_differences "redlatch_master_fleet_differences_total" "Times that the fleet's record was found to differ from the client.",
 } }
 
 /// The queue in which events wait for the observer, in their order.

@@ -101,7 +101,7 @@ impl Report {
         let mut ready_count = 0;
         for (_, vote) in &self.votes {
             match vote {
-                Vote::Failed(Failure::Quarantined { left: time }) => left.push(*time),
+                Vote::Failed(Failure::Quarantined { left: time, .. }) => left.push(*time),
                 Vote::Granted | Vote::Pending => ready_count += 1,
                 Vote::Refused { .. } | Vote::Failed(_) => {}
             }
@@ -109,6 +109,12 @@ impl Report {
         left.sort_unstable();
         let missing_count = self.quorum().checked_sub(ready_count + 1)?;
         Some((*left.get(missing_count)?, left.len()))
+    }
+
+    /// Whether all masters may be those of a new fleet.
+    pub(super) fn is_of_new_masters(&self) -> bool {
+        let is_new = |vote: &Vote| matches!(vote, Vote::Failed(Failure::Quarantined { is_new: true, .. }));
+        self.votes.iter().all(|(_, vote)| is_new(vote))
     }
 }
 
@@ -136,7 +142,7 @@ impl fmt::Display for Report {
 const fn time_in(vote: &Vote) -> Duration {
     match vote {
         Vote::Refused { holder: HolderTtl::Left(time) }
-        | Vote::Failed(Failure::NoAnswer { limit: time } | Failure::Quarantined { left: time }) => *time,
+        | Vote::Failed(Failure::NoAnswer { limit: time } | Failure::Quarantined { left: time, .. }) => *time,
         _ => Duration::ZERO,
     }
 }
@@ -188,7 +194,7 @@ impl fmt::Display for Failure {
             Self::Silent => f.write_str(
                 "not asked, as it still owes an earlier answer; check the master, or raise answer_timeout",
             ),
-            Self::Quarantined { left } => {
+            Self::Quarantined { left, .. } => {
                 write!(
                     f,
                     "not counted for another {}: it may have restarted and forgotten a lock",

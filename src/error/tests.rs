@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use super::fleet::{FleetDifference, FleetId, Unusable};
 use super::*;
 use crate::Config;
 use crate::client::DriveEnded;
@@ -104,7 +105,8 @@ fn samples_of_calls() -> Vec<Sample> {
             Contended(_) => contended(Ttl::Left(LONG), HeldBy::Readers(2)), "lock \"orders:42\" is shared by 2 readers, for at most 4.4s unless extended; wait longer, or keep new readers out";
             Contended(_) => contended(Ttl::Unknown, HeldBy::Readers(1)), "is shared by 1 reader;";
             Contended(_) => contended(Ttl::Never, other), "lock \"orders:42\" is held by a key without a TTL, which is no lock; inspect it, then delete it (redlatch unlock --force)";
-            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG }), "no quorum of masters for lock \"orders:42\" for another 4.4s: 5 masters may have restarted and forgotten a lock. Safe: wait 4.4s. Unsafe, unless masters sync each write to disk: Quarantine::Trust (--trust)";
+            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG, is_new: true }), "Quarantine::Trust (--trust). If they are new and empty: redlatch fleet init";
+            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG, is_new: false }), "no quorum of masters for lock \"orders:42\" for another 4.4s: 5 masters may have restarted and forgotten a lock. Safe: wait 4.4s. Unsafe, unless masters sync each write to disk: Quarantine::Trust (--trust)";
             NoQuorum(_) => no_quorum(Failure::ConnectionLost), "no quorum of masters for lock \"orders:42\"; repair what the masters report, then retry";
             NoQuorum(_) => no_quorum(Failure::NotConnected { why: "Connection refused (os error 111)".into() }), "all 5 masters: not connected: Connection refused";
             NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which waiters' queues, fenced and shared locks need)";
@@ -241,7 +243,7 @@ fn samples_of_masters() -> Vec<Sample> {
             ConnectionLost => Failure::ConnectionLost, "the connection broke before the answer";
             NoAnswer { .. } => Failure::NoAnswer { limit: LONG }, "no answer within 4.4s; check the master, or raise answer_timeout";
             Silent => Failure::Silent, "still owes an earlier answer";
-            Quarantined { .. } => Failure::Quarantined { left: LONG }, "not counted for another 4.4s: it may have restarted and forgotten a lock";
+            Quarantined { .. } => Failure::Quarantined { left: LONG, is_new: false }, "not counted for another 4.4s: it may have restarted and forgotten a lock";
             Queued => Failure::Queued, "other callers of this client came first";
             QueueFull => Failure::QueueFull, "its queue of requests is full; reduce the load";
             NotHeld => Failure::NotHeld, "was never sent this lock";
@@ -267,7 +269,20 @@ fn samples_of_masters() -> Vec<Sample> {
             NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which waiters' queues need";
             NotParking { .. } => Warning::NotParking { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
             NoRunId => Warning::NoRunId, "grant +info";
+            FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: LONG } }, "max_ttl 4.4s";
+            NoFleetRecord { .. } => Warning::NoFleetRecord { why: Unusable::Damaged }, "damaged";
             CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
+        }
+        FleetDifference {
+            MaxTtl { .. } => FleetDifference::MaxTtl { recorded: LONG, ours: LONG }, "the fleet's record has max_ttl 4.4s, and this client 4.4s; give all clients the same";
+            DriftPpm { .. } => FleetDifference::DriftPpm { recorded: 10_000, ours: 20_000 }, "has drift_ppm 10000, and this client 20000";
+            MasterCount { .. } => FleetDifference::MasterCount { recorded: 5, ours: 3 }, "has 5 masters, and this client 3; give all clients one list";
+            Masters { .. } => FleetDifference::Masters { recorded: FleetId(7), missing: "redis://10.0.0.4:6379".into() }, "other masters (0000000000000007), without redis://10.0.0.4:6379; give all clients one list";
+        }
+        Unusable {
+            Foreign => Unusable::Foreign, "choose another prefix, or delete the key"; Damaged => Unusable::Damaged, "delete PREFIXredlatch:fleet";
+            Newer => Unusable::Newer, "update this one";
+            Refused(_) => Unusable::Refused("NOPERM No permissions to access a key".into()), "cannot be read: NOPERM";
         }
         CredentialsError {
             NoProvider => CredentialsError::NoProvider, "set one, or give the login in the URL";
@@ -305,6 +320,7 @@ fn samples_of_trouble() -> Vec<Sample> {
             ListedTwice { .. } => Trouble::ListedTwice { other: "redis://h:6379", run_id: "1a8c" }, "it is the same server as redis://h:6379 (run_id 1a8c); list each server once";
             StrictReplica => Trouble::StrictReplica, "list its master instead";
             StrictEvicting { .. } => Trouble::StrictEvicting { policy: "allkeys-lru" }, "set noeviction";
+            StrictDeclared { .. } => Trouble::StrictDeclared { difference: &FleetDifference::MasterCount { recorded: 5, ours: 3 } }, "strict mode refuses a master with other declared settings";
             StrictUnreported { .. } => Trouble::StrictUnreported { fields: "run_id, role".to_owned(), info_refusal: Some("NOPERM no") }, "grant +info";
         }
     }
@@ -426,7 +442,7 @@ fn masters_that_say_the_same_share_a_line() {
 
 #[test]
 fn a_quarantine_is_named_only_where_it_is_the_cause() {
-    let quarantined = |s| Vote::Failed(Failure::Quarantined { left: Duration::from_secs(s) });
+    let quarantined = |s| Vote::Failed(Failure::Quarantined { left: Duration::from_secs(s), is_new: false });
     let down = || Vote::Failed(Failure::ConnectionLost);
     let quarantine = |votes: &[Vote]| {
         report(Round::Acquire, votes).quarantine().map(|(left, count)| (left.as_secs(), count))

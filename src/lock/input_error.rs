@@ -20,8 +20,8 @@ pub enum InputError {
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error(
-        "a resource name cannot be redlatch:mark, nor start with redlatch:fence:, redlatch:wait:, redlatch:c:, \
-         redlatch:probe:, redlatch:slot: or redlatch:door:; choose another"
+        "a resource name cannot be redlatch:mark or redlatch:fleet, nor start with redlatch:fence:, \
+         redlatch:wait:, redlatch:c:, redlatch:probe:, redlatch:slot: or redlatch:door:; choose another"
     )]
     ResourceReserved,
     /// A holder label of no bytes.

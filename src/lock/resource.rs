@@ -12,13 +12,16 @@ use crate::pool::{DOOR_NAME, LockOfPool, SLOT_NAME};
 /// mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
+/// Key of the fleet's record behind the prefix: no lock may have this name either.
+pub(crate) const FLEET_NAME: &[u8] = b"redlatch:fleet";
+
 /// How keys begin behind the prefix on which commands are tried that change nothing: a lock with such a name
 /// would be found there.
 pub(crate) const PROBE_NAME: &[u8] = b"redlatch:probe:";
 
-/// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` is
-/// reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`, `redlatch:c:`,
-/// `redlatch:probe:`, `redlatch:slot:` or `redlatch:door:`.
+/// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` and
+/// `redlatch:fleet` are reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`,
+/// `redlatch:c:`, `redlatch:probe:`, `redlatch:slot:` or `redlatch:door:`.
 ///
 /// ```
 /// use redlatch::engine::Resource;
@@ -67,7 +70,7 @@ impl<'a> Resource<'a> {
 fn is_own_name(name: &[u8]) -> bool {
     // Nearly all names differ from these in their first byte.
     name.first() == Some(&b'r')
-        && (name == MARK_NAME
+        && ([MARK_NAME, FLEET_NAME].contains(&name)
             || [FENCE_NAME, WAIT_NAME, CHANNEL_NAME, PROBE_NAME, SLOT_NAME, DOOR_NAME]
                 .iter()
                 .any(|own| name.starts_with(own)))
@@ -91,6 +94,7 @@ mod tests {
             Err(InputError::ResourceTooLong { size: limits::RESOURCE_SIZE_MAX + 1 })
         );
         assert_eq!(Resource::new("redlatch:mark"), Err(InputError::ResourceReserved));
+        assert_eq!(Resource::new("redlatch:fleet"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:fence:a"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:wait:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:wait").is_ok());
@@ -99,6 +103,7 @@ mod tests {
         assert_eq!(Resource::new("redlatch:slot:1:a"), Err(InputError::ResourceReserved));
         assert_eq!(Resource::new("redlatch:door:a"), Err(InputError::ResourceReserved));
         assert!(Resource::new("redlatch:marks").is_ok());
+        assert!(Resource::new("redlatch:fleets").is_ok());
         assert!(Resource::new("redlatch:fence").is_ok());
     }
 

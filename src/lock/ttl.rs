@@ -31,6 +31,11 @@ impl Drift {
         if ppm > limits::DRIFT_PPM_MAX { Err(InputError::DriftTooLarge { ppm }) } else { Ok(Self { ppm }) }
     }
 
+    /// Its share of the TTL, in parts per million.
+    pub(crate) const fn ppm(self) -> u32 {
+        self.ppm
+    }
+
     /// The allowance for one TTL, rounded up to the nanosecond.
     #[must_use]
     pub fn of(&self, ttl: Duration) -> Duration {

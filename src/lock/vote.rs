@@ -62,6 +62,9 @@ pub enum Failure {
     Quarantined {
         /// Time until it counts.
         left: Duration,
+        /// Whether it started lately, and nothing that this client knows shows that it was in use: `redlatch
+        /// fleet init` may declare it.
+        is_new: bool,
     },
     /// The masters were not asked: another caller of this client holds the lock, or was ahead of this one in
     /// the wait queue.

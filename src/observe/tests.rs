@@ -109,6 +109,7 @@ mod recorded {
             reconnects: 6 * unit,
             restarts: 7 * unit,
             credentials_failed: 8 * unit,
+            fleet_differences: 9 * unit,
             quarantined: Duration::from_millis(250 * unit),
             round_trip: times(Duration::from_micros(3 * unit)),
         }
@@ -182,6 +183,7 @@ mod traced {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Metadata, Subscriber};
 
+    use crate::error::fleet::FleetDifference;
     use crate::error::{AcquireError, CredentialsError};
     use crate::event::Event;
     use crate::trace_events;
@@ -235,16 +237,24 @@ mod traced {
             Event::Disconnected { .. } => 7,
             Event::Restarted { .. } => 8,
             Event::CredentialsFailed { .. } => 9,
-            Event::Quarantined { .. } => 10,
+            Event::FleetDiffers { .. } => 10,
+            Event::Quarantined { .. } => 11,
         }
+    }
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn master() -> Arc<str> {
+        "redis://h:6379".into()
     }
 
     #[test]
     fn each_event_is_traced_with_its_fields() {
         let lock = || bytes::Bytes::from_static(b"a\xff");
-        let master = || "redis://h:6379".into();
-        let ms = Duration::from_millis;
         let error = CredentialsError::Empty;
+        let difference = FleetDifference::MasterCount { recorded: 5, ours: 3 };
         let cases = [
             (
                 Event::Acquired { resource: lock(), attempts: 2, took: ms(3) },
@@ -290,6 +300,12 @@ mod traced {
                 Event::CredentialsFailed { master: master(), error: error.clone() },
                 format!(
                     "WARN redlatch: error {error}, master redis://h:6379, message new credentials not in use"
+                ),
+            ),
+            (
+                Event::FleetDiffers { master: master(), difference: difference.clone() },
+                format!(
+                    "WARN redlatch: difference {difference}, master redis://h:6379, message settings differ"
                 ),
             ),
             (

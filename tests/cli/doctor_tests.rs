@@ -163,6 +163,8 @@ fn the_json_has_each_fact_of_a_master() {
         "maxmemory": 300 << 20,
         "maxmemory_policy": "noeviction",
         "evicted_keys": 0,
+        "fleet": null,
+        "prefixes": [],
         "is_append_only": true,
         "appendfsync": "everysec",
         "syncs_each_write": false,

@@ -26,13 +26,13 @@ fn key_in_use(fleet: &mut Fleet, command: &mut Command) -> String {
     let mut keys = String::new();
     // The first master need not be in the quorum.
     eventually(PATIENCE, "the first master grants the lock", || {
-        keys = fleet.master(0).ask("KEYS *").text();
+        keys = fleet.master(0).keys();
         keys != "[]"
     });
     run.send("\n");
     expect(&run.finish(), 0, &[]);
     // Nor among those that have confirmed the release.
-    eventually(PATIENCE, "the first master has no key", || fleet.master(0).ask("DBSIZE").text() == "0");
+    eventually(PATIENCE, "the first master has no key", || fleet.master(0).key_count() == "0");
     keys
 }
 

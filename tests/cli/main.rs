@@ -15,6 +15,7 @@ mod drill_tests;
 mod elect_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
+mod fleet_tests;
 mod habits_tests;
 mod handle_tests;
 mod harness;

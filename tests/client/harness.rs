@@ -56,7 +56,7 @@ pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
 pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {
     assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
     for master in fleet.masters() {
-        assert_eq!(master.ask("KEYS *").text(), "[]");
+        assert_eq!(master.keys(), "[]");
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, 
 /// The keys are gone, whoever brought that about.
 pub(crate) fn await_no_keys(fleet: &mut Fleet) {
     for master in fleet.masters() {
-        eventually(PATIENCE, "the keys are released", || master.ask("DBSIZE").text() == "0");
+        eventually(PATIENCE, "the keys are released", || master.key_count() == "0");
     }
 }
 

@@ -15,6 +15,7 @@ mod masters;
 mod model;
 mod parked;
 mod query;
+mod record;
 mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;

@@ -128,7 +128,7 @@ fn a_wait_shorter_than_the_quarantine_fails() {
     let denial = no_quorum(&mut rig);
     for (_, vote) in &denial.report.votes[..2] {
         assert!(
-            matches!(vote, Vote::Failed(Failure::Quarantined { left }) if rig.now + *left >= end),
+            matches!(vote, Vote::Failed(Failure::Quarantined { left, .. }) if rig.now + *left >= end),
             "{denial}"
         );
     }

@@ -20,7 +20,7 @@ fn check_works(fleet: &mut Fleet, redlock: &mut Redlock) {
     assert_eq!(redlock.release(lease).map(|released| released.was_already_gone()), Ok(false));
     eventually(PATIENCE, "no key is left", || {
         redlock.turn(Duration::from_millis(1)).expect("the loop runs");
-        fleet.masters().all(|master| master.ask("DBSIZE").text() == "0")
+        fleet.masters().all(|master| master.key_count() == "0")
     });
 }
 

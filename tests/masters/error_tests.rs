@@ -178,7 +178,7 @@ fn check(troubles: &[Trouble]) {
             .acquire()
             .unwrap_or_else(|error| panic!("{words}: {error:#}"));
         redlock.release(lease).unwrap_or_else(|error| panic!("{words}: {error:#}"));
-        drive(&mut redlock, words, |_| fleet.masters().all(|it| it.ask("DBSIZE").text() == "0"));
+        drive(&mut redlock, words, |_| fleet.masters().all(|it| it.key_count() == "0"));
     }
 }
 

@@ -202,6 +202,21 @@ impl Master {
         self.command(&args)
     }
 
+    /// Names of its keys without those of records, as `[a, b]`.
+    pub(crate) fn keys(&mut self) -> String {
+        let Raw::List(keys) = self.ask("KEYS *") else { panic!("a list of keys") };
+        let is_record = |name: &String| name.ends_with("redlatch:fleet");
+        let names: Vec<_> = keys.iter().map(Raw::text).filter(|name| !is_record(name)).collect();
+        format!("[{}]", names.join(", "))
+    }
+
+    /// The number of its keys without those of records.
+    pub(crate) fn key_count(&mut self) -> String {
+        let Raw::List(records) = self.ask("KEYS *redlatch:fleet") else { panic!("a list of keys") };
+        let Raw::Integer(count) = self.ask("DBSIZE") else { panic!("a number") };
+        (count - i64::try_from(records.len()).expect("small")).to_string()
+    }
+
     /// The same, for a server that may not answer.
     pub(crate) fn try_command(&mut self, args: &[&[u8]]) -> io::Result<Raw> {
         self.master.command(args)

@@ -75,7 +75,7 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
             let scripts = if native.set_if_eq { 0 } else { 3 } + u32::from(!native.del_if_eq);
             let expected = [4, scripts, 0, u32::from(native.del_if_eq), u32::from(!native.del_if_eq)];
             assert_eq!(seen, expected, "master {index}: {native:?}");
-            assert_eq!(fleet.master(index).ask("DBSIZE").text(), "0");
+            assert_eq!(fleet.master(index).key_count(), "0");
         }
         return;
     }

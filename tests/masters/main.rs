@@ -19,6 +19,7 @@ mod netns;
 mod network_tests;
 mod outage_tests;
 mod proxy;
+mod record_tests;
 mod refusal_tests;
 mod restart_tests;
 mod rights_tests;

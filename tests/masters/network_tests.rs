@@ -179,7 +179,7 @@ fn an_unrequested_reply_ends_the_connection() {
         drive(&mut redlock, "all are back", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
     }
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
-    assert!(fleet.masters().all(|master| master.ask("DBSIZE").text() == "0"));
+    assert!(fleet.masters().all(|master| master.key_count() == "0"));
 }
 
 const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -225,7 +225,7 @@ fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
         let unreachable = findings.iter().find(|it| it.problem.code() == "unreachable");
         assert_eq!(unreachable, None);
     }
-    eventually(PATIENCE, "nothing is left", || fleet.masters().all(|it| it.ask("DBSIZE").text() == "0"));
+    eventually(PATIENCE, "nothing is left", || fleet.masters().all(|it| it.key_count() == "0"));
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub mod drain;
 pub mod exhaustive;
 pub mod fair;
 pub mod fence;
+pub mod fleet;
 pub mod handles;
 pub mod handover;
 pub mod hold;

@@ -9,8 +9,8 @@ use redlatch::internals::SCRIPTS;
 use redlatch::mutants::{Mutant, SCRIPT_DEFECTS, ScriptDefect, switch};
 
 use crate::directed::{
-    Verdict, acquire, bytes, completions, drain, fair, fence, handles, handover, hold, keep, leave, masters,
-    parked, rounds, sharing,
+    Verdict, acquire, bytes, completions, drain, fair, fence, fleet, handles, handover, hold, keep, leave,
+    masters, parked, rounds, sharing,
 };
 use crate::directed::{login, owners, queries, sets, slots};
 use crate::model::lua::{self, Break};
@@ -233,6 +233,12 @@ killed! {
     mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;
     foreign_mark_overwritten: ForeignMarkOverwritten by masters::a_key_that_is_no_mark_is_not_overwritten;
     mark_unwatched: MarkUnwatched by masters::a_mark_is_written_after_the_watch;
+    record_uncompared: RecordUncompared by fleet::a_second_clients_other_settings_are_noticed;
+    record_overwritten: RecordOverwritten by fleet::clients_that_start_together_notice_each_other;
+    declared_ignored: DeclaredIgnored by fleet::strict_mode_refuses_other_declared_settings;
+    record_of_other_prefix: RecordOfOtherPrefix by fleet::the_record_of_another_prefix_is_not_believed;
+    founded_without_master: FoundedWithoutMaster by fleet::masters_of_which_one_is_missing_are_not_declared;
+    new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;
     no_reconnect: NoReconnect by hold::a_broken_connection_is_released_over_the_next;

@@ -48,7 +48,7 @@ fn a_cut_inside_a_reply_costs_no_lock() {
         }
     }
     client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
-    eventually(PATIENCE, "nothing is left", || fleet.master(0).ask("DBSIZE").text() == "0");
+    eventually(PATIENCE, "nothing is left", || fleet.master(0).key_count() == "0");
 }
 
 #[test]

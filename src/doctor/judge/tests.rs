@@ -1,6 +1,8 @@
 use super::*;
 use crate::doctor::facts::{ClockOffset, PingTimes, ServerFacts, Settings};
 use crate::doctor::rights::Rights;
+use crate::engine::masters::record::{Record, Seen};
+use crate::error::fleet::Unusable;
 use crate::words::rules::broken_rule;
 
 /// A master of a healthy fleet.
@@ -27,6 +29,8 @@ fn healthy(index: u8) -> Facts {
         native_release: None,
         certificate_left: None,
         observed: Duration::from_secs(86_400),
+        record: Found::Absent,
+        prefixes: Some(Vec::new()),
         write_refusal: None,
     }
 }
@@ -310,4 +314,45 @@ fn the_heaviest_findings_are_first() {
     let severities: Vec<Severity> = found.iter().map(|finding| finding.severity).collect();
     assert!(severities.is_sorted_by(|one, next| one >= next), "{severities:?}");
     assert_eq!((severities.first(), severities.last()), (Some(&Severity::Error), Some(&Severity::Warning)));
+}
+
+#[test]
+fn a_record_of_other_settings_is_a_finding() {
+    let recorded = Config::builder().masters(["redis://10.0.0.1"]).max_ttl(Duration::from_secs(9));
+    let recorded = recorded.build().expect("valid");
+    let seen = [Seen { name: "m1", found: &Found::Absent, run_id: Some("run1") }];
+    for (origin, severity) in [(Origin::Observed, Severity::Warning), (Origin::Declared, Severity::Error)] {
+        let record = Record::of_fleet(&recorded, &seen, origin).expect("known").remove(0);
+        let found = findings(Quarantine::Uptime, "", |facts| facts.record = Found::Known(record));
+        assert_eq!((codes(&found), found[0].severity), (vec!["fleet-differs"], severity));
+        assert_eq!(&*found[0].masters[0], "m1");
+    }
+    let all: Vec<_> = masters(3);
+    let seen: Vec<_> = all.iter().map(ExaminedMaster::seen).collect();
+    let same = config(3, Quarantine::Uptime, "");
+    let record = Record::of_fleet(&same, &seen, Origin::Observed).expect("known").remove(0);
+    assert_eq!(findings(Quarantine::Uptime, "", |facts| facts.record = Found::Known(record)), []);
+    let damaged = |facts: &mut Facts| facts.record = Found::Unusable(Unusable::Damaged);
+    assert_eq!(codes(&findings(Quarantine::Uptime, "", damaged)), ["no-fleet-record"]);
+}
+
+#[test]
+fn near_misses_of_the_prefix_are_named() {
+    let rows: [(&str, &[&str]); 5] = [
+        ("lock:", &["lok:", "lock", "lock::", "Lock:", "clock:", "lock;"]),
+        ("", &[":", "a"]),
+        (":", &[""]),
+        ("aa", &["a", "aaa", "ab"]),
+        ("lock:", &["loc:", "lock:a"]),
+    ];
+    for (prefix, near) in rows {
+        for other in near {
+            let found = findings(Quarantine::Uptime, prefix, |it| it.prefixes = Some(vec![(*other).into()]));
+            assert_eq!(codes(&found), ["near-prefix"], "{other} beside {prefix}");
+        }
+    }
+    for other in ["lock:", "jobs:", "kcol:", "lock:ab", ""] {
+        let found = findings(Quarantine::Uptime, "lock:", |it| it.prefixes = Some(vec![other.into()]));
+        assert_eq!(codes(&found), [] as [&str; 0], "{other}");
+    }
 }

@@ -29,7 +29,7 @@ pub(crate) fn report(fleet: &Fleet, now: Instant, round: Round, claim: &Claim, t
             && matches!(vote, Vote::Granted | Vote::Pending)
             && !matches!(round, Round::Release | Round::Leave)
         {
-            vote = Vote::Failed(Failure::Quarantined { left: at - now });
+            vote = Vote::Failed(Failure::Quarantined { left: at - now, is_new: link.may_be_new() });
         }
         (fleet.config.labels[master.index()].clone(), vote)
     });

@@ -14,8 +14,7 @@ use super::connection::{State, Wishes};
 use super::groups::Groups;
 use super::link::{Link, Predecessor, limit_of_quorum, quorum_th};
 use super::logins::CurrentLogin;
-use super::mark::{self, MarkAnswer};
-use super::owed::{Gathered, MarkStep, Owed};
+use super::owed::{Gathered, Owed};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login};
 use crate::engine::ground::Ground;
@@ -26,7 +25,6 @@ use crate::lock::command::entry::Entry;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
 use crate::mutants::mutant;
-use crate::resp;
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
 /// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
@@ -302,9 +300,12 @@ impl Fleet {
         let restart_count = link.stats.restarts;
         let predecessor = link.finish_handshake(ground.now, &self.config);
         let is_restart = link.stats.restarts > restart_count;
-        let refusal = link.refuse_unfit(&self.config);
+        let unfit = link.refuse_unfit(&self.config);
+        self.compare_records(ground);
+        let refusal = unfit.or_else(|| self.refuse_declared(master));
         let mut is_reconnect = false;
         if refusal.is_none() {
+            let link = &mut self.links[master.index()];
             is_reconnect = link.note_connected();
             self.usable.insert(master);
             self.ready.insert(master);
@@ -323,6 +324,7 @@ impl Fleet {
                 self.quarantined.remove(master);
             }
             self.follow_round_trips();
+            self.plan_records(ground);
             self.arm(ground, master);
         }
         Admission { predecessor, refusal, is_reconnect, is_restart }
@@ -383,6 +385,11 @@ impl Fleet {
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= ground.now).is_some() => {
                 self.read_mark(master);
+                self.arm(ground, master);
+                None
+            }
+            State::Ready { .. } if link.comparison.due_at.take_if(|at| *at <= ground.now).is_some() => {
+                self.tend_record(ground.now, master);
                 self.arm(ground, master);
                 None
             }
@@ -554,44 +561,10 @@ impl Fleet {
         let is_quarantined = self.quarantined(now).contains(master);
         is_quarantined.then(|| until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
     }
-
-    // ---- the mark of strict mode ----
-
-    /// This client's own watch over a master is over: looks whether a mark says so already.
-    fn read_mark(&mut self, master: MasterId) {
-        let key = mark::key(&self.config.prefix);
-        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
-            resp::encode_command(out, &[b"GET", &key]);
-        });
-    }
-
-    /// Writes the mark, unless there is one that serves all whom this client's would serve.
-    pub(crate) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
-        let link = &mut self.links[master.index()];
-        let observed = self.config.quarantine_time();
-        let is_absent = answer == MarkAnswer::Absent;
-        let longest = match answer {
-            MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
-            MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
-            MarkAnswer::Absent => Duration::ZERO,
-            MarkAnswer::Observed(longest) => longest,
-        };
-        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
-        let key = mark::key(&self.config.prefix);
-        let mark = format!("{run_id} {}", observed.as_millis());
-        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
-            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
-            // Nothing that came in the meantime is overwritten either.
-            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
-        });
-    }
-
-    /// A later client has to watch for itself then; this client has.
-    pub(crate) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
-        self.link_mut(master).learnt.note_refused(mark::WRITING, text);
-    }
 }
 
+mod marks;
 mod parkers;
+mod records;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use rand::Rng;
 
 use super::groups;
 use super::mark;
+use super::record::{self, Found};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
@@ -33,6 +34,8 @@ pub(crate) enum HandshakeStep {
     InfoMemory,
     /// In strict mode; behind `InfoServer`, which reports the process that a mark has to name.
     ReadMark,
+    /// Behind `InfoServer` as well.
+    ReadRecord,
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
@@ -57,6 +60,7 @@ impl HandshakeStep {
             Self::InfoReplication => "INFO replication",
             Self::InfoMemory => "INFO memory",
             Self::ReadMark => mark::READING,
+            Self::ReadRecord => record::READING,
             Self::TrySetIfEq => "SET IFEQ",
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
@@ -102,6 +106,8 @@ pub(crate) struct Learnt {
     pub(crate) maxmemory_policy: Option<Box<str>>,
     /// For how long some client has watched this very process, by its mark.
     pub(crate) observed: Duration,
+    /// The fleet's record.
+    pub(crate) record: Found,
     pub(crate) has_del_if_eq: bool,
     pub(crate) has_del_ex: bool,
     pub(crate) has_set_if_eq: bool,
@@ -136,6 +142,9 @@ impl Learnt {
     /// For how long the process has run at the least, as far as the mode takes its word for it.
     pub(crate) fn age(&self, config: &Config) -> Duration {
         match config.quarantine {
+            Quarantine::Uptime | Quarantine::Strict if self.record.is_new(self.run_id.as_deref()) => {
+                config.quarantine_time()
+            }
             Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
             Quarantine::Uptime => self.run_time().unwrap_or_default(),
             Quarantine::Strict if self.observed >= config.quarantine_time() => self.observed,
@@ -269,6 +278,7 @@ impl Handshake {
         if config.quarantine == Quarantine::Strict {
             commands.push(HandshakeStep::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
         }
+        commands.push(HandshakeStep::ReadRecord, &[b"GET", &Found::key(&config.prefix)]);
         commands.push(HandshakeStep::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
         commands.push(HandshakeStep::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
         commands.push(HandshakeStep::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
@@ -307,6 +317,10 @@ impl Handshake {
                         text.starts_with(b"NOPERM")
                     }
                     HandshakeStep::TryQueue => Learnt::is_parking_refused(text),
+                    HandshakeStep::ReadRecord => {
+                        learnt.record = Found::from_reply(&Reply::Error(text)).unwrap_or_default();
+                        true
+                    }
                     _ => true,
                 };
                 if is_worth_a_word {
@@ -340,6 +354,9 @@ impl Handshake {
             (HandshakeStep::ReadMark, Reply::NullBulk | Reply::Null) => {}
             (HandshakeStep::ReadMark, Reply::Bulk(mark)) => {
                 learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
+            }
+            (HandshakeStep::ReadRecord, Reply::NullBulk | Reply::Null | Reply::Bulk(_)) => {
+                learnt.record = Found::from_reply(reply).unwrap_or_default();
             }
             (HandshakeStep::TrySetIfEq, Reply::NullBulk | Reply::Null) => learnt.has_set_if_eq = true,
             (HandshakeStep::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,

@@ -14,11 +14,13 @@ use super::groups::Commands;
 use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING};
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
+use super::record::{Found, Seen};
 use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
 use crate::engine::locks::kind::Tag;
 use crate::engine::locks::slab::Id;
 use crate::engine::stats::MasterStats;
+use crate::error::fleet::FleetDifference;
 use crate::limits;
 use crate::lock::command::answer::WrongShape;
 use crate::lock::command::park::{self, Message};
@@ -51,6 +53,16 @@ pub(crate) enum Predecessor {
     Unknown,
 }
 
+/// The fleet's record on it, held against this client.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    pub(crate) difference: Option<FleetDifference>,
+    /// When the record is to be written or read again.
+    pub(crate) due_at: Option<Instant>,
+    /// When this client wrote one last over this connection.
+    pub(crate) written_at: Option<Instant>,
+}
+
 /// How often another process was found in place of the one before.
 #[derive(Debug)]
 struct Changes {
@@ -77,6 +89,7 @@ pub(crate) struct Link {
     quarantined_since: Instant,
     /// When this client's own watch is over, if it then has to be written into the mark.
     pub(crate) mark_due_at: Option<Instant>,
+    pub(crate) comparison: Comparison,
     /// When bytes last came from it.
     pub(crate) heard_at: Instant,
     /// Why it is not connected.
@@ -105,6 +118,7 @@ impl Link {
             quarantined_until: None,
             quarantined_since: now,
             mark_due_at: None,
+            comparison: Comparison::default(),
             heard_at: now,
             why: Trouble::UnderWay.to_string().into(),
             identity: None,
@@ -145,6 +159,12 @@ impl Link {
         if let Some((_, refusal)) = parks_not {
             warnings.push(Warning::NotParking { refusal: refusal.clone() });
         }
+        if let Some(difference) = &self.comparison.difference {
+            warnings.push(Warning::FleetDiffers { difference: difference.clone() });
+        }
+        if let Found::Unusable(why) = &self.learnt.record {
+            warnings.push(Warning::NoFleetRecord { why: why.clone() });
+        }
         if self.learnt.run_id.is_none() && self.connection.is_ready() {
             warnings.push(Warning::NoRunId);
         }
@@ -165,6 +185,17 @@ impl Link {
         }
     }
 
+    /// Facts about it for a record of its fleet.
+    pub(crate) fn seen<'a>(&'a self, name: &'a str) -> Seen<'a> {
+        Seen { name, found: &self.learnt.record, run_id: self.learnt.run_id.as_deref() }
+    }
+
+    /// Whether it may be a master of a new fleet, as far as this client knows.
+    pub(crate) fn may_be_new(&self) -> bool {
+        let is_young = self.learnt.uptime.is_some_and(|uptime| uptime < limits::FOUNDING_UPTIME_MAX);
+        is_young && self.learnt.record == Found::Absent && self.changes.is_none() && !self.learnt.is_replica()
+    }
+
     /// The process behind a ready link.
     pub(crate) fn run_id(&self) -> Option<&str> {
         if self.connection.is_ready() { self.learnt.run_id.as_deref() } else { None }
@@ -174,7 +205,7 @@ impl Link {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.connection.deadline().or_else(|| {
             let silence_end = self.silent_since.map(|since| since + limits::SILENCE_MAX);
-            silence_end.into_iter().chain(self.mark_due_at).min()
+            silence_end.into_iter().chain(self.mark_due_at).chain(self.comparison.due_at).min()
         })
     }
 
@@ -188,6 +219,7 @@ impl Link {
     ) {
         let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
         self.scripts_loading = [false; Tag::ALL.len()];
+        (self.comparison.due_at, self.comparison.written_at) = (None, None);
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
         self.heard_at = now;

@@ -9,6 +9,7 @@ use std::fmt;
 use super::groups::Commands;
 use super::handshake::HandshakeStep;
 use super::mark::{self, MarkAnswer};
+use super::record::Found;
 use crate::engine::locks::kind::{AttemptAnswer, Tag};
 use crate::engine::locks::slab::Id;
 use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
@@ -34,6 +35,8 @@ pub(crate) enum Owed {
     Login,
     /// The mark of strict mode.
     Mark(MarkStep),
+    /// The fleet's record.
+    Record(RecordStep),
     /// A look whether the first waiter can have the lock of this claim.
     Look(Id),
     /// The subscription to the connection's own channel, which a message confirms.
@@ -95,6 +98,13 @@ pub(crate) enum MarkStep {
     Write,
 }
 
+/// The requests for the fleet's record behind the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordStep {
+    Write,
+    Read,
+}
+
 /// A reply, taken apart and matched with its request.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -125,6 +135,8 @@ pub(crate) enum Answer {
     Login(Option<Box<str>>),
     Mark(MarkAnswer),
     MarkRefused(Box<str>),
+    Record(Found),
+    RecordRefused(Box<str>),
     /// To the park of this claim.
     Park(Id, ParkAnswer),
     /// A message: this claim has the lock that it waited for.
@@ -217,6 +229,13 @@ impl Owed {
                 // Without `OK` another client was faster.
                 Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
                 Reply::Error(text) => Ok(Answer::MarkRefused(command::answer::error_text(text))),
+                _ => Err(WrongShape),
+            },
+            Self::Record(RecordStep::Read) => Found::from_reply(reply).map(Answer::Record),
+            Self::Record(RecordStep::Write) => match reply {
+                // Without `OK` another client was faster.
+                Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
+                Reply::Error(text) => Ok(Answer::RecordRefused(command::answer::error_text(text))),
                 _ => Err(WrongShape),
             },
             Self::Look(id) => {

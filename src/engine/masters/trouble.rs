@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::error::fleet::{FleetDifference, Unusable};
 use crate::error::{CredentialsError, advice};
 use crate::limits;
 use crate::lock::command;
@@ -49,6 +50,18 @@ pub enum Warning {
     /// It does not report its identity, so each reconnect counts as a restart.
     #[error("it reports no run_id, so each reconnect counts as a restart; grant +info")]
     NoRunId,
+    /// Its record of the fleet's settings differs from this client.
+    #[error("{difference}")]
+    FleetDiffers {
+        /// The first difference, with both values.
+        difference: FleetDifference,
+    },
+    /// Its record of the fleet's settings says nothing to this client, which compares none there.
+    #[error("{why}")]
+    NoFleetRecord {
+        /// The reason.
+        why: Unusable,
+    },
 }
 
 /// Why a connection ended, or cannot be had.
@@ -99,6 +112,8 @@ pub(crate) enum Trouble<'a> {
     StrictEvicting { policy: &'a str },
     #[error("it does not report its {fields}, which strict mode needs; grant +info{}", refused(.info_refusal))]
     StrictUnreported { fields: String, info_refusal: Option<&'a str> },
+    #[error("{difference}: strict mode refuses a master with other declared settings")]
+    StrictDeclared { difference: &'a FleetDifference },
 }
 
 fn times(count: u32) -> String {

@@ -141,7 +141,7 @@ impl Query {
             }
             (_, Err(failure)) | (Err(failure), _) => KeyState::Failed(failure),
             (_, Ok(HolderTtl::Gone)) => match left_in_quarantine {
-                Some(left) => KeyState::Failed(Failure::Quarantined { left }),
+                Some(left) => KeyState::Failed(Failure::Quarantined { left, is_new: false }),
                 None => KeyState::Absent,
             },
             (Ok(value), Ok(left)) => KeyState::Holds { value, left },

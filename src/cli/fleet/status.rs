@@ -1,0 +1,179 @@
+//! `redlatch fleet status`: the settings that the masters have recorded, their clients, and what differs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redlatch::Config;
+use redlatch::engine::quorum;
+use redlatch::internals::env::parse_time;
+use redlatch::internals::fleet::{AskedMaster, Found, MasterFacts, Record, Seen, ask_candidates};
+use redlatch::internals::words::{Counted, Rounded, grouped};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, code};
+use crate::options::MasterOptions;
+use crate::output::{add_paragraph, json_line, print, stdout_width};
+
+/// Show the settings that the masters have recorded, their clients, and what differs from these options.
+///
+/// It changes nothing. Clients are connections of redlatch by their names, which have the library's version
+/// unless the client sets another one. They need the right +client|list.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// Print the result as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    /// How long the questions may take.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+    time_limit: Duration,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const HELP: &str = "\
+Exit codes:
+  0 if nothing differs, 1 if something does, 64 bad usage, 69 if fewer than a quorum of masters answered,
+  70 if the operating system refused something
+
+Example:
+  redlatch fleet status --json | jq -r '.differs[]'";
+
+/// Runs `fleet status`; the result is the program's exit code.
+pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
+    let config = args.masters.config()?;
+    let masters = ask_candidates(&config, args.time_limit)?;
+    let status = Status::new(&config, &masters);
+    print(&if args.json { status.json() } else { status.text(stdout_width()) })?;
+    let answered = masters.iter().filter(|master| master.answer.is_ok()).count();
+    Ok(match answered {
+        _ if answered < quorum(masters.len()) => code::NO_QUORUM,
+        _ if status.differs.is_empty() => 0,
+        _ => code::WARNINGS,
+    })
+}
+
+struct Status<'a> {
+    masters: &'a [AskedMaster],
+    /// The first record that there is.
+    record: Option<&'a Record>,
+    /// Clients by name, with the most connections that one master has.
+    clients: BTreeMap<&'a str, usize>,
+    /// Whether each master that answered lists its clients.
+    knows_clients: bool,
+    differs: Vec<String>,
+}
+
+fn facts(master: &AskedMaster) -> Option<&MasterFacts> {
+    master.answer.as_ref().ok()
+}
+
+fn seen(master: &AskedMaster) -> Seen<'_> {
+    let candidate = facts(master).map(|it| &it.candidate);
+    Seen {
+        name: &master.name,
+        found: candidate.map_or(&Found::Unread, |it| &it.found),
+        run_id: candidate.and_then(|it| it.run_id.as_deref()),
+    }
+}
+
+impl<'a> Status<'a> {
+    fn new(config: &Config, masters: &'a [AskedMaster]) -> Self {
+        let seen: Vec<_> = masters.iter().map(seen).collect();
+        let difference = |seen_here: &Seen<'_>| match seen_here.found {
+            Found::Known(record) => record.difference(config, &seen).map(|it| it.to_string()),
+            Found::Unusable(why) => Some(why.to_string()),
+            Found::Absent | Found::Unread => None,
+        };
+        let lines = seen.iter().filter_map(|it| Some((it.name, difference(it)?)));
+        let differs = grouped(lines, masters.len());
+        let mut clients: BTreeMap<&str, usize> = BTreeMap::new();
+        let listed = || masters.iter().filter_map(facts).map(|it| &it.clients);
+        for (name, count) in listed().flatten().flatten() {
+            let most = clients.entry(name).or_default();
+            *most = (*most).max(*count);
+        }
+        let record = masters.iter().find_map(|it| facts(it)?.candidate.found.record());
+        Self { masters, record, clients, knows_clients: listed().all(Option::is_some), differs }
+    }
+
+    fn text(&self, width: usize) -> String {
+        let mut out = String::new();
+        let settings = self.record.map_or_else(
+            || "no record of a fleet; the first client writes it when all masters count".to_owned(),
+            |record| {
+                format!(
+                    "fleet {}, {}: {}, max TTL {}, drift {} ppm",
+                    record.id(),
+                    record.origin(),
+                    Counted(record.master_count(), "master"),
+                    Rounded(record.max_ttl()),
+                    record.drift_ppm()
+                )
+            },
+        );
+        add_paragraph(&mut out, width, "", 2, &settings);
+        for master in self.masters {
+            let what = match &master.answer {
+                Ok(facts) => master_words(facts),
+                Err(why) => format!("no answer: {why}"),
+            };
+            add_paragraph(&mut out, width, "", 2, &format!("{}: {what}", master.name));
+        }
+        for (name, count) in &self.clients {
+            add_paragraph(
+                &mut out,
+                width,
+                "",
+                2,
+                &format!("client {name}: {}", Counted(*count, "connection")),
+            );
+        }
+        if !self.knows_clients {
+            add_paragraph(&mut out, width, "", 2, "not all clients are known: the login lacks +client|list");
+        }
+        for line in &self.differs {
+            add_paragraph(&mut out, width, "differs: ", 2, line);
+        }
+        out
+    }
+
+    fn json(&self) -> String {
+        let master = |master: &AskedMaster| {
+            let candidate = facts(master).map(|it| &it.candidate);
+            let record = candidate.and_then(|it| it.found.record());
+            json!({
+                "name": *master.name,
+                "answered": candidate.is_some(),
+                "record": record.map(|it| it.origin().to_string()),
+                "fleet": record.map(|it| it.id().to_string()),
+                "uptime_s": candidate.and_then(|it| Some(it.uptime?.as_secs())),
+            })
+        };
+        let client = |(name, count): (&&str, &usize)| json!({ "name": name, "connections": count });
+        json_line(&json!({
+            "fleet": self.record.map(|it| it.id().to_string()),
+            "origin": self.record.map(|it| it.origin().to_string()),
+            "master_count": self.record.map(Record::master_count),
+            "max_ttl_ms": self.record.map(|it| it.max_ttl().as_millis()),
+            "drift_ppm": self.record.map(Record::drift_ppm),
+            "masters": self.masters.iter().map(master).collect::<Vec<Value>>(),
+            "clients": self.clients.iter().map(client).collect::<Vec<Value>>(),
+            "knows_clients": self.knows_clients,
+            "differs": self.differs,
+        }))
+    }
+}
+
+fn master_words(facts: &MasterFacts) -> String {
+    let candidate = &facts.candidate;
+    let record = match &candidate.found {
+        Found::Known(record) => record.origin().to_string(),
+        Found::Unusable(_) => "unusable record".to_owned(),
+        Found::Absent | Found::Unread => "no record".to_owned(),
+    };
+    let uptime = candidate.uptime.map(|uptime| format!(", up {}", Rounded(uptime))).unwrap_or_default();
+    format!("{record}{uptime}")
+}

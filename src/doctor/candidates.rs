@@ -1,0 +1,163 @@
+//! Questions of `redlatch fleet` to each master: its identity, its record and its clients. The records of
+//! new ones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::facts::read_record;
+use crate::config::Config;
+use crate::driver::ConnectError;
+use crate::driver::probe::{Answer, Probe, ProbeError, each};
+use crate::engine::info_field;
+use crate::engine::masters::record::Found;
+use crate::founding::{Candidate, Founding};
+use crate::limits;
+use crate::lock::FLEET_NAME;
+
+/// One master of the configuration.
+#[derive(Debug, Clone)]
+pub struct AskedMaster {
+    /// Its URL without the login.
+    pub name: Arc<str>,
+    /// Its answer, or the reason why there is none.
+    pub answer: Result<MasterFacts, ProbeError>,
+}
+
+/// Facts about a master that answered.
+#[derive(Debug, Clone)]
+pub struct MasterFacts {
+    /// Facts for a declaration.
+    pub candidate: Candidate,
+    /// Names of this library's connections, each with their number; `None` if the login may not list them.
+    pub clients: Option<BTreeMap<String, usize>>,
+}
+
+/// How the name of a connection begins whose client has no name of its own.
+const CLIENT_NAME: &str = "redlatch/";
+
+/// Asks each master of a configuration, for `limit` at most; changes nothing.
+///
+/// # Errors
+/// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
+pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<AskedMaster>, ConnectError> {
+    let settings = config.clone();
+    let answers = each(config, limit, move |probe, _| ask(probe, &settings))?;
+    let masters = config.labels.iter().cloned().zip(answers);
+    Ok(masters.map(|(name, answer)| AskedMaster { name, answer }).collect())
+}
+
+/// Step of a declaration. The second one begins when the first one is done on all masters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The settings.
+    Declare,
+    /// That the process is new, which ends its quarantine.
+    Count,
+}
+
+/// Writes the records of a phase.
+///
+/// # Errors
+/// The first master on which it failed, and why.
+pub fn declare(
+    config: &Config,
+    limit: Duration,
+    founding: &Founding,
+    phase: Phase,
+) -> Result<Result<(), (Arc<str>, String)>, ConnectError> {
+    let (key, founding) = (Found::key(&config.prefix), founding.clone());
+    let written = each(config, limit, move |probe, master| {
+        let place = master.index();
+        let new = founding.new[place].to_string();
+        let (text, condition) = match phase {
+            Phase::Declare => (founding.declared[place].to_string(), "NX"),
+            Phase::Count => (new.clone(), "XX"),
+        };
+        if founding.is_done[place] {
+            return Ok(());
+        }
+        let set: Vec<&[u8]> = vec![b"SET", &key, text.as_bytes(), condition.as_bytes()];
+        let answers = probe.exchange(&[set, vec![b"GET", &key]])?;
+        match (answers.iter().find_map(Answer::error), answers[1].bytes()) {
+            (Some(error), _) => Err(ProbeError::Unreachable(error.to_owned())),
+            (None, Some(found)) if [text.as_bytes(), new.as_bytes()].contains(&found) => Ok(()),
+            _ => Err(ProbeError::Unreachable("it has another record by now".to_owned())),
+        }
+    })?;
+    let failed = config.labels.iter().cloned().zip(written).find_map(|(name, it)| Some((name, it.err()?)));
+    Ok(failed.map_or(Ok(()), |(name, why)| Err((name, why.to_string()))))
+}
+
+fn ask(probe: &mut Probe, config: &Config) -> Result<MasterFacts, ProbeError> {
+    let sections = probe.exchange(&[["INFO", "server"], ["INFO", "replication"]])?;
+    let field = |name: &str| {
+        let value = sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
+        value.map(|value| String::from_utf8_lossy(value).into_owned())
+    };
+    let clients = list_clients(probe, config)?;
+    let seconds = field("uptime_in_seconds").and_then(|digits| digits.parse().ok());
+    let candidate = Candidate {
+        run_id: field("run_id"),
+        uptime: seconds.map(Duration::from_secs),
+        is_master: field("role").is_some_and(|role| role == "master"),
+        found: read_record(probe, &config.prefix)?,
+        key_count: count_keys(probe, &config.prefix)?,
+        client_count: clients.as_ref().map(|names| names.values().sum()),
+    };
+    Ok(MasterFacts { candidate, clients })
+}
+
+/// Returns the pattern of Redis that stands for just this text.
+#[must_use]
+pub fn literal(text: &[u8]) -> Vec<u8> {
+    let escaped = |byte: &u8| b"*?[]^-\\".contains(byte).then_some(b'\\').into_iter().chain([*byte]);
+    text.iter().flat_map(escaped).collect()
+}
+
+/// Number of keys behind the prefix without the fleet's record. It stops where there are some.
+fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeError> {
+    let (pattern, record) = ([&literal(prefix), b"*".as_slice()].concat(), [prefix, FLEET_NAME].concat());
+    let mut cursor = b"0".to_vec();
+    for _ in 0..limits::PREFIX_SCAN_COUNT_MAX {
+        let command = [b"SCAN", cursor.as_slice(), b"MATCH", &pattern, b"COUNT", b"1000"];
+        let Answer::List(parts) = probe.exchange_page(&command)? else { return Ok(None) };
+        let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
+            return Ok(None);
+        };
+        let count = keys.iter().filter(|key| key.bytes() != Some(&record)).count();
+        if count > 0 || next == b"0" {
+            return Ok(Some(count));
+        }
+        cursor.clone_from(next);
+    }
+    // So many keys of others: nobody has looked at all of them.
+    Ok(None)
+}
+
+/// The connections of this library. A list that is cut off does not count as one.
+fn list_clients(probe: &mut Probe, config: &Config) -> Result<Option<BTreeMap<String, usize>>, ProbeError> {
+    let answer = probe.exchange(&[["CLIENT", "LIST"]])?.remove(0);
+    let Some(list) = answer.bytes().filter(|list| list.len() < limits::PROBE_TEXT_SIZE_MAX) else {
+        return Ok(None);
+    };
+    let mut clients = BTreeMap::new();
+    for line in String::from_utf8_lossy(list).lines() {
+        let name = line.split(' ').find_map(|field| field.strip_prefix("name=")).unwrap_or_default();
+        if name.starts_with(CLIENT_NAME) || name == config.client_name {
+            *clients.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    Ok(Some(clients))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_no_pattern() {
+        assert_eq!(literal(b"a*[b]:"), b"a\\*\\[b\\]:");
+        assert_eq!(literal(b""), b"");
+    }
+}

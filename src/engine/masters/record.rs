@@ -1,0 +1,323 @@
+//! The record of a fleet: a key on each master with the settings that all clients must share.
+//!
+//! ```text
+//!  <prefix>redlatch:fleet = "redlatch:fleet:1 observed max_ttl_ms=30000 drift_ppm=10000 own=L of=L-A,L-A"
+//! ```
+//!
+//! L is the label of a master, A the hash of its address, each 16 hexadecimal digits. A record of a fleet
+//! that an operator declared says `declared`, and may end with ` new=RUN_ID`: that process was started
+//! empty for it.
+//!
+//! The first client that finds no record writes one with `SET NX`, later ones compare. Nothing has to be
+//! agreed on before, because what a client writes follows from what it sees alone: its own settings, and
+//! for each master the label of its record, or if it has none the hash of its `run_id`. So two clients
+//! with one list that start together write the same members, whichever is first on which master. Two with
+//! different settings find each other's record on a master where the other was first. A client writes when
+//! it knows the label of each master, so no record has a part of a list.
+//!
+//! A master is in a list by its label or by its address. A label stays with the data, so a master may
+//! change its address; an address stays where a master restarted without its data, and has another label
+//! then. A master with neither is another one. A record names no address that anybody could connect to.
+//!
+//! The key has no TTL: one that ended would hide a difference from clients that start later. To change a
+//! setting, an operator deletes it on each master.
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::error::fleet::{FleetDifference, FleetId, Unusable};
+use crate::limits::RECORD_SIZE_MAX;
+use crate::lock::FLEET_NAME;
+use crate::lock::command::answer::{self, WrongShape};
+use crate::mutants::mutant;
+use crate::resp::Reply;
+
+/// The names of the two requests in messages.
+pub(crate) const READING: &str = "GET of the fleet's record";
+pub(crate) const WRITING: &str = "SET of the fleet's record";
+
+/// How a record of any version begins.
+const MAGIC: &str = "redlatch:fleet:";
+
+/// The version that this client writes and reads.
+const VERSION: &str = "1";
+
+/// Origin of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A client wrote its own settings.
+    Observed,
+    /// An operator declared them (`redlatch fleet init`).
+    Declared,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Observed => "observed",
+            Self::Declared => "declared",
+        })
+    }
+}
+
+/// A master in a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member {
+    /// Hash of the `run_id` with which it was first recorded.
+    label: u64,
+    /// Hash of its URL without the login.
+    address: u64,
+}
+
+/// Settings of a fleet, as one of its masters has them recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    origin: Origin,
+    max_ttl_ms: u64,
+    drift_ppm: u32,
+    /// The label of the master that it is on.
+    own: u64,
+    members: Vec<Member>,
+    /// The process that was started empty for this fleet.
+    new: Option<Box<str>>,
+}
+
+/// Content of the key of the record.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Found {
+    /// Nobody has looked yet.
+    #[default]
+    Unread,
+    /// Nothing.
+    Absent,
+    /// A record.
+    Known(Record),
+    /// Something that says nothing to this client.
+    Unusable(Unusable),
+}
+
+/// FNV-1a of 64 bits: the same in each version, on each machine. It is no secret and resists no attacker,
+/// who could delete locks as well.
+fn hash(text: &[u8]) -> u64 {
+    text.iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A master as this client sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// Its URL without the login.
+    pub name: &'a str,
+    /// Content of the key of its record.
+    pub found: &'a Found,
+    /// The identity of its process.
+    pub run_id: Option<&'a str>,
+}
+
+impl Seen<'_> {
+    /// The label in its record, or what it will be.
+    fn label(&self) -> Option<u64> {
+        match self.found {
+            Found::Known(record) => Some(record.own),
+            _ => self.run_id.map(|run_id| hash(run_id.as_bytes())),
+        }
+    }
+}
+
+impl Found {
+    /// The key of the record.
+    pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
+        if mutant!(RecordOfOtherPrefix) {
+            return FLEET_NAME.to_vec();
+        }
+        [prefix, FLEET_NAME].concat()
+    }
+
+    /// Takes the reply to `GET`.
+    pub(crate) fn from_reply(reply: &Reply<'_>) -> Result<Self, WrongShape> {
+        match reply {
+            Reply::NullBulk | Reply::Null => Ok(Self::Absent),
+            Reply::Bulk(text) => Ok(Self::from_text(text)),
+            Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(Self::Unusable(Unusable::Foreign)),
+            Reply::Error(text) => Ok(Self::Unusable(Unusable::Refused(answer::error_text(text)))),
+            _ => Err(WrongShape),
+        }
+    }
+
+    /// Takes the value of the key.
+    #[must_use]
+    pub fn from_text(text: &[u8]) -> Self {
+        let behind = std::str::from_utf8(text).ok().and_then(|text| text.strip_prefix(MAGIC));
+        let Some((version, rest)) = behind.and_then(|behind| behind.split_once(' ')) else {
+            return Self::Unusable(Unusable::Foreign);
+        };
+        if version != VERSION {
+            let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+            return Self::Unusable(if is_number { Unusable::Newer } else { Unusable::Foreign });
+        }
+        let record = Some(rest).filter(|_| text.len() <= RECORD_SIZE_MAX).and_then(Record::parse);
+        record.map_or(Self::Unusable(Unusable::Damaged), Self::Known)
+    }
+
+    /// Returns whether it says that this process was started empty for the fleet.
+    #[must_use]
+    pub fn is_new(&self, run_id: Option<&str>) -> bool {
+        let Self::Known(Record { new: Some(new), .. }) = self else { return false };
+        run_id == Some(&**new) || mutant!(NewThoughRestarted)
+    }
+
+    /// Returns the record, if there is one.
+    #[must_use]
+    pub const fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Known(record) => Some(record),
+            _ => None,
+        }
+    }
+}
+
+impl Record {
+    /// Returns the record that a client with these settings and masters would write on each of them, in
+    /// their order; `None` before each of them is known.
+    #[must_use]
+    pub fn of_fleet(config: &Config, seen: &[Seen<'_>], origin: Origin) -> Option<Vec<Self>> {
+        let member =
+            |seen: &Seen<'_>| Some(Member { label: seen.label()?, address: hash(seen.name.as_bytes()) });
+        let own = seen.iter().map(member).collect::<Option<Vec<_>>>()?;
+        let mut members = own.clone();
+        members.sort_unstable();
+        let record = |own: &Member| Self {
+            origin,
+            max_ttl_ms: millis(config.max_ttl),
+            drift_ppm: config.drift.ppm(),
+            own: own.label,
+            members: members.clone(),
+            new: None,
+        };
+        Some(own.iter().map(record).collect())
+    }
+
+    /// Returns the same record, which says that this process was started empty for the fleet.
+    #[must_use]
+    pub fn with_new(self, run_id: &str) -> Self {
+        Self { new: Some(run_id.into()), ..self }
+    }
+
+    /// Returns the first difference from a client with these settings and masters. A master that is not
+    /// known yet may be in the list.
+    #[must_use]
+    pub fn difference(&self, config: &Config, seen: &[Seen<'_>]) -> Option<FleetDifference> {
+        let (recorded, ours) = (self.max_ttl_ms, millis(config.max_ttl));
+        if recorded != ours {
+            let [recorded, ours] = [recorded, ours].map(Duration::from_millis);
+            return Some(FleetDifference::MaxTtl { recorded, ours });
+        }
+        let (recorded, ours) = (self.drift_ppm, config.drift.ppm());
+        if recorded != ours {
+            return Some(FleetDifference::DriftPpm { recorded, ours });
+        }
+        let (recorded, ours) = (self.members.len(), seen.len());
+        if recorded != ours {
+            return Some(FleetDifference::MasterCount { recorded, ours });
+        }
+        let is_missing = |seen: &&Seen<'_>| {
+            let address = hash(seen.name.as_bytes());
+            let is_it = |label| move |it: &Member| it.label == label || it.address == address;
+            seen.label().is_some_and(|label| !self.members.iter().any(is_it(label)))
+        };
+        let missing = seen.iter().find(is_missing)?;
+        Some(FleetDifference::Masters { recorded: self.id(), missing: missing.name.into() })
+    }
+
+    /// Returns the identity of the list of masters.
+    #[must_use]
+    pub fn id(&self) -> FleetId {
+        let mut labels: Vec<u64> = self.members.iter().map(|member| member.label).collect();
+        labels.sort_unstable();
+        FleetId(hash(&labels.into_iter().flat_map(u64::to_be_bytes).collect::<Vec<_>>()))
+    }
+
+    /// Returns its origin.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Returns the longest TTL of any client.
+    #[must_use]
+    pub const fn max_ttl(&self) -> Duration {
+        Duration::from_millis(self.max_ttl_ms)
+    }
+
+    /// Returns by how many millionths the rates of clocks may differ.
+    #[must_use]
+    pub const fn drift_ppm(&self) -> u32 {
+        self.drift_ppm
+    }
+
+    /// Returns the number of masters.
+    #[must_use]
+    pub const fn master_count(&self) -> usize {
+        self.members.len()
+    }
+
+    fn parse(rest: &str) -> Option<Self> {
+        let mut words = rest.split(' ');
+        let origin = match words.next()? {
+            "observed" => Origin::Observed,
+            "declared" => Origin::Declared,
+            _ => return None,
+        };
+        let max_ttl_ms = number(words.next()?.strip_prefix("max_ttl_ms=")?)?;
+        let drift_ppm = number(words.next()?.strip_prefix("drift_ppm=")?)?;
+        let own = label(words.next()?.strip_prefix("own=")?)?;
+        let member = |word: &str| {
+            let (of, address) = word.split_once('-')?;
+            Some(Member { label: label(of)?, address: label(address)? })
+        };
+        let members =
+            words.next()?.strip_prefix("of=")?.split(',').map(member).collect::<Option<Vec<_>>>()?;
+        let new = match words.next() {
+            Some(word) => Some(word.strip_prefix("new=").filter(|run_id| !run_id.is_empty())?.into()),
+            None => None,
+        };
+        let is_whole = words.next().is_none() && members.iter().any(|member| member.label == own);
+        is_whole.then_some(Self { origin, max_ttl_ms, drift_ppm, own, members, new })
+    }
+}
+
+impl fmt::Display for Record {
+    /// As it is stored.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { origin, max_ttl_ms, drift_ppm, own, members, new } = self;
+        write!(
+            f,
+            "{MAGIC}{VERSION} {origin} max_ttl_ms={max_ttl_ms} drift_ppm={drift_ppm} own={own:016x} of="
+        )?;
+        for (place, Member { label, address }) in members.iter().enumerate() {
+            if place > 0 {
+                f.write_char(',')?;
+            }
+            write!(f, "{label:016x}-{address:016x}")?;
+        }
+        new.as_ref().map_or(Ok(()), |run_id| write!(f, " new={run_id}"))
+    }
+}
+
+/// Digits only: what a number's own parser takes beyond them was not written by this module.
+fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+fn label(digits: &str) -> Option<u64> {
+    let is_hex = digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    is_hex.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! `redlatch fleet`: a new fleet is declared and locks at once; one that may have been in use is not.
+
+use std::process::Command;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{Finished, PATIENCE, Running, expect, finish, redlatch};
+use crate::terminal::Session;
+
+/// Options with which no busy machine is taken for a silent master.
+const PATIENT: [&str; 6] = ["--prefix", "p:", "--answer-timeout", "5s", "--connect-timeout", "20s"];
+
+fn fleet_command(urls: &[String], subcommand: &str) -> Command {
+    let mut command = redlatch(urls);
+    command.args(["fleet", subcommand, "--time-limit", "25s"]).args(PATIENT);
+    command
+}
+
+fn init(urls: &[String]) -> Finished {
+    finish(fleet_command(urls, "init").arg("--new"))
+}
+
+/// A lock for which nobody waits, without trust.
+fn run_once(urls: &[String]) -> Finished {
+    finish(redlatch(urls).arg("run").args(PATIENT).args(["--wait", "20s", "a", "--", "true"]))
+}
+
+/// The records behind `p:`.
+fn records(fleet: &mut Fleet) -> Vec<String> {
+    fleet.masters().map(|master| master.ask("GET p:redlatch:fleet").text()).collect()
+}
+
+#[test]
+fn a_first_lock_on_new_masters_works_at_once() {
+    let mut fleet = Fleet::start(5);
+    let urls = fleet.urls();
+    let declared = init(&urls);
+    expect(&declared, 0, &[]);
+    assert!(declared.stdout.contains("declared on 5 masters, max TTL 30s"), "{}", declared.stdout);
+    for record in records(&mut fleet) {
+        assert!(record.starts_with("redlatch:fleet:1 declared ") && record.contains(" new="), "{record}");
+    }
+    // The wait is shorter than the quarantine of 30 s: without the declaration this fails at once.
+    expect(&run_once(&urls), 0, &[]);
+    // Not under another prefix, and not behind a restart.
+    let mut other = redlatch(&urls);
+    other.args(["run", "--prefix", "q:", "--wait", "1ms", "--connect-timeout", "20s", "a", "--", "true"]);
+    expect(&finish(&mut other), 69, &["may have restarted"]);
+    fleet.masters().take(3).for_each(|master| master.restart());
+    let mut after = redlatch(&urls);
+    after.args(["run", "--prefix", "p:", "--wait", "1ms", "--connect-timeout", "20s", "a", "--", "true"]);
+    expect(&finish(&mut after), 69, &["may have restarted"]);
+}
+
+#[test]
+fn a_fleet_in_use_is_not_declared() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let refused = |fleet: &mut Fleet, said: &str| {
+        let before = fleet.masters().map(|master| master.ask("DBSIZE").text()).collect::<Vec<_>>();
+        expect(&init(&urls), 1, &["nothing is declared", said]);
+        let after = fleet.masters().map(|master| master.ask("DBSIZE").text()).collect::<Vec<_>>();
+        assert_eq!(before, after, "nothing changed: {said}");
+    };
+    for (key, said) in [
+        ("p:a", "has 1 key behind the prefix"),
+        ("p:redlatch:mark", "has 1 key behind the prefix"),
+        ("p:redlatch:fleet", "has the record of a fleet"),
+    ] {
+        fleet.master(1).ask(&format!("SET {key} x"));
+        refused(&mut fleet, said);
+        fleet.master(1).ask(&format!("DEL {key}"));
+    }
+    let client = fleet.master(2).send(&[b"CLIENT", b"SETNAME", b"redlatch/9.9.9"]);
+    eventually(PATIENCE, "it is named", || {
+        fleet.master(2).ask("CLIENT LIST").text().contains("name=redlatch/9.9.9")
+    });
+    refused(&mut fleet, "has 1 connection of redlatch");
+    drop(client);
+    eventually(PATIENCE, "it is gone", || {
+        !fleet.master(2).ask("CLIENT LIST").text().contains("name=redlatch")
+    });
+    fleet.master(2).kill();
+    expect(&init(&urls), 1, &["nothing is declared", "does not answer"]);
+    fleet.master(2).restart();
+    // A key of another application under another prefix does not matter.
+    fleet.master(0).ask("SET other x");
+    expect(&init(&urls), 0, &[]);
+    // Complete, it may run again and changes nothing.
+    let before = records(&mut fleet);
+    expect(&init(&urls), 0, &[]);
+    assert_eq!(records(&mut fleet), before);
+    fleet.master(0).restart();
+    expect(&init(&urls), 1, &["has the record of a fleet"]);
+}
+
+#[test]
+fn a_declaration_that_was_cut_short_is_completed() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    expect(&init(&urls), 0, &[]);
+    let whole = records(&mut fleet);
+    // As if the second phase had reached one master only, and a client had begun to work.
+    for (index, record) in whole.iter().enumerate().skip(1) {
+        let (pending, _) = record.split_once(" new=").expect("named");
+        fleet.master(index).command(&[b"SET", b"p:redlatch:fleet", pending.as_bytes()]);
+    }
+    fleet.master(0).ask("SET p:a held");
+    expect(&init(&urls), 0, &[]);
+    assert_eq!(records(&mut fleet), whole);
+}
+
+#[test]
+fn a_person_types_a_sentence() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    expect(&finish(&mut fleet_command(&urls, "init")), 64, &["give --new"]);
+    let script = format!("\"$REDLATCH\" fleet init --time-limit 25s {}; echo ended $?", PATIENT.join(" "));
+    for (typed, code, found) in [("yes\n", "1", "nil"), ("these masters are new\n", "0", "redlatch:fleet:1")]
+    {
+        let Some(mut session) = Session::start(&urls, &script) else { return };
+        session.wait_for("redlatch: 3 masters will count at once");
+        session.type_in(typed);
+        assert_eq!(session.wait_for("ended "), code);
+        session.finish();
+        assert!(records(&mut fleet).iter().all(|record| record.starts_with(found)), "{found}");
+    }
+}
+
+#[test]
+fn unknown_clients_need_the_sentence() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("ACL SETUSER founder on >pw ~p:* +get +set +info +scan +ping +exists");
+    let urls = [fleet.urls()[0].replace("redis://", "redis://founder:pw@")];
+    expect(&init(&urls), 64, &["does not list its clients"]);
+    fleet.master(0).ask("ACL SETUSER founder -scan");
+    expect(&init(&urls), 1, &["does not let keys be listed"]);
+    assert_eq!(records(&mut fleet), ["nil"]);
+}
+
+#[test]
+fn the_doctor_finds_other_settings_and_near_prefixes() {
+    let fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    expect(&init(&urls), 0, &[]);
+    let codes = |prefix: &str, max_ttl: &str| {
+        let mut doctor = redlatch(&urls);
+        doctor.args(["doctor", "--json", "--time-limit", "20s", "--connect-timeout", "20s"]);
+        let found =
+            finish(doctor.args(["--answer-timeout", "20s", "--prefix", prefix, "--max-ttl", max_ttl]));
+        let found: serde_json::Value = serde_json::from_str(&found.stdout).expect("JSON");
+        let codes = found["findings"].as_array().expect("a list").iter();
+        codes.map(|it| it["code"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+    };
+    let has = |codes: &[String], code: &str| codes.iter().any(|it| it == code);
+    let same = codes("p:", "30s");
+    assert!(!has(&same, "fleet-differs") && !has(&same, "near-prefix"), "{same:?}");
+    let shorter = codes("p:", "29s");
+    assert!(has(&shorter, "fleet-differs"), "{shorter:?}");
+    let near = codes("q:", "30s");
+    assert!(has(&near, "near-prefix") && !has(&near, "fleet-differs"), "{near:?}");
+}
+
+#[test]
+fn the_status_shows_settings_clients_and_differences() {
+    let fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let empty = finish(&mut fleet_command(&urls, "status"));
+    expect(&empty, 0, &[]);
+    assert!(empty.stdout.contains("no record of a fleet"), "{}", empty.stdout);
+    expect(&init(&urls), 0, &[]);
+    let mut run = Running::start_with_stdin(redlatch(&urls).arg("run").args(PATIENT).args([
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo held; read line",
+    ]));
+    assert_eq!(run.line(), "held");
+    let status = finish(fleet_command(&urls, "status").arg("--json"));
+    expect(&status, 0, &[]);
+    let shown: serde_json::Value = serde_json::from_str(&status.stdout).expect("JSON");
+    assert_eq!((&shown["origin"], &shown["max_ttl_ms"]), (&"declared".into(), &30_000.into()));
+    let name = concat!("redlatch/", env!("CARGO_PKG_VERSION"));
+    assert_eq!(shown["clients"], serde_json::json!([{ "name": name, "connections": 1 }]));
+    let other = finish(fleet_command(&urls, "status").args(["--max-ttl", "9s"]));
+    expect(&other, 1, &[]);
+    assert!(other.stdout.contains("differs: all 3 masters:"), "{}", other.stdout);
+    let short = finish(&mut fleet_command(&urls[..2], "status"));
+    expect(&short, 1, &[]);
+    let narrow = format!(
+        "stty cols 40; \"$REDLATCH\" fleet status --time-limit 25s --max-ttl 9s {}; echo ended $?",
+        PATIENT.join(" ")
+    );
+    if let Some(session) = Session::start_with_width(&urls, &narrow, 40) {
+        assert_eq!(session.wait_for("ended "), "1");
+        let (_, screen) = session.finish();
+        let wide = screen.lines().filter(|line| line.trim_end().chars().count() > 40);
+        assert_eq!(wide.count(), 0, "{screen}");
+    }
+    run.send("\n");
+    expect(&run.finish(), 0, &[]);
+}

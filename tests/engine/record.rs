@@ -1,0 +1,341 @@
+//! The record of a fleet: who writes it, what is compared, and what a damaged or foreign one changes.
+
+use redlatch::status::{FleetDifference, MasterState, Unusable, Warning};
+use redlatch::{ConfigBuilder, Event, Quarantine, limits};
+
+use crate::rig::{Rig, id};
+use crate::stats::stats;
+use crate::{denied, granted, ms};
+
+const RECORD: &[u8] = b"p:redlatch:fleet";
+
+fn prefixed(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.prefix("p:").max_ttl(ms(10_000))
+}
+
+fn observed(builder: ConfigBuilder) -> ConfigBuilder {
+    prefixed(builder).on_event(|_| unreachable!("an engine does not call it"))
+}
+
+/// The records of all masters.
+fn records(rig: &Rig) -> Vec<Option<String>> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("ASCII");
+    rig.masters.iter().map(|master| master.value(rig.now, RECORD).map(text)).collect()
+}
+
+/// The differences that the masters' warnings name.
+fn differences(rig: &Rig) -> Vec<Option<FleetDifference>> {
+    let difference = |warning| match warning {
+        Warning::FleetDiffers { difference } => Some(difference),
+        _ => None,
+    };
+    let of = |master| rig.engine.master_status(rig.now, master).warnings.into_iter().find_map(difference);
+    rig.engine.masters().map(of).collect()
+}
+
+fn reasons(rig: &Rig) -> Vec<Unusable> {
+    let reason = |warning| match warning {
+        Warning::NoFleetRecord { why } => Some(why),
+        _ => None,
+    };
+    rig.engine.master_status(rig.now, id(0)).warnings.into_iter().filter_map(reason).collect()
+}
+
+fn has_lock(rig: &mut Rig) -> bool {
+    let lock = rig.acquire("a", 1000, 0);
+    granted(rig);
+    rig.release(lock, false);
+    true
+}
+
+/// A second client of the same masters, at the same time; they come back with [`give_back`].
+fn second(
+    rig: &mut Rig,
+    urls: &[&str],
+    masters: &[usize],
+    settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder,
+) -> Rig {
+    let mut second = Rig::with_urls(urls.iter().map(|url| (*url).to_owned()).collect(), settings);
+    for (place, master) in masters.iter().enumerate() {
+        std::mem::swap(&mut second.masters[place], &mut rig.masters[*master]);
+    }
+    second.jump(rig.now.saturating_duration_since(second.now));
+    second.pump();
+    second
+}
+
+#[test]
+fn the_first_client_records_its_settings() {
+    let mut rig = Rig::new(3, prefixed);
+    let written = records(&rig);
+    for record in &written {
+        let record = record.as_ref().expect("written at once");
+        assert!(
+            record.starts_with("redlatch:fleet:1 observed max_ttl_ms=10000 drift_ppm=10000 own="),
+            "{record}"
+        );
+        assert!(!record.contains("m0") && !record.contains("run0"), "{record}");
+    }
+    assert_eq!(rig.masters[0].value(rig.now, b"redlatch:fleet"), None, "behind the prefix only");
+    let second = second(&mut rig, &["redis://m0", "redis://m1", "redis://m2"], &[0, 1, 2], prefixed);
+    assert_eq!((records(&second), differences(&second)), (written, vec![None; 3]));
+}
+
+#[test]
+fn the_handshake_has_one_command_more() {
+    let rig = Rig::new(1, prefixed);
+    let of_record = rig.masters[0].log.iter().filter(|args| args.len() > 1 && args[1] == RECORD);
+    let names: Vec<_> = of_record.map(|args| String::from_utf8_lossy(&args[0]).into_owned()).collect();
+    assert_eq!(names, ["GET", "SET", "GET"], "read, written where there was none, and read");
+}
+
+#[test]
+fn a_second_maximum_ttl_is_noticed_at_once() {
+    let mut rig = Rig::new(3, prefixed);
+    let urls = ["redis://m0", "redis://m1", "redis://m2"];
+    let before = records(&rig);
+    let mut second = second(&mut rig, &urls, &[0, 1, 2], |builder| observed(builder).max_ttl(ms(9000)));
+    let difference = FleetDifference::MaxTtl { recorded: ms(10_000), ours: ms(9000) };
+    assert_eq!(differences(&second), vec![Some(difference.clone()); 3]);
+    let events: Vec<_> = std::iter::from_fn(|| second.engine.poll_event())
+        .filter(|event| matches!(event, Event::FleetDiffers { .. }))
+        .collect();
+    let event = |index: usize| Event::FleetDiffers {
+        master: format!("redis://m{index}:6379").into(),
+        difference: difference.clone(),
+    };
+    assert_eq!(events, [event(0), event(1), event(2)], "once for each master");
+    assert_eq!(stats(&second).masters.iter().map(|it| it.fleet_differences).collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!(records(&second), before, "nothing is overwritten");
+    assert!(has_lock(&mut second), "exclusion and ordinary use go on");
+    // A reconnect that finds the same reports it no more.
+    second.reset_conn(0);
+    second.run_for(limits::BACKOFF_MAX);
+    assert_eq!(stats(&second).masters[0].fleet_differences, 1);
+}
+
+#[test]
+fn another_drift_and_count_are_noticed() {
+    let mut rig = Rig::new(3, prefixed);
+    let urls = ["redis://m0", "redis://m1", "redis://m2"];
+    let mut other = second(&mut rig, &urls, &[0, 1, 2], |builder| prefixed(builder).drift_ppm(20_000));
+    let drift = FleetDifference::DriftPpm { recorded: 10_000, ours: 20_000 };
+    assert_eq!(differences(&other), vec![Some(drift); 3]);
+    let fewer = second(&mut other, &urls[..2], &[0, 1], prefixed);
+    assert_eq!(differences(&fewer), vec![Some(FleetDifference::MasterCount { recorded: 3, ours: 2 }); 2]);
+}
+
+#[test]
+fn two_lists_that_share_a_master_are_noticed() {
+    let mut rig = Rig::new(3, prefixed);
+    // The master in the middle is theirs; the others are new.
+    let mut second =
+        Rig::with_urls(["redis://m8", "redis://m1", "redis://m9"].map(str::to_owned).to_vec(), prefixed);
+    second.masters[0].run_id = "other8".to_owned();
+    second.masters[2].run_id = "other9".to_owned();
+    std::mem::swap(&mut second.masters[1], &mut rig.masters[1]);
+    second.jump(rig.now.saturating_duration_since(second.now));
+    second.pump();
+    let found = differences(&second);
+    assert!(
+        matches!(&found[1], Some(FleetDifference::Masters { missing, .. }) if &**missing == "redis://m8:6379"),
+        "{found:?}"
+    );
+    assert_eq!(records(&second)[0], None, "who finds a difference writes nothing");
+    assert!(has_lock(&mut second));
+}
+
+#[test]
+fn a_restart_without_data_is_no_difference() {
+    let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Trust));
+    rig.refuse(1, true);
+    rig.reset_conn(1);
+    let now = rig.now;
+    rig.masters[1].restart("another", now);
+    rig.refuse(1, false);
+    rig.run_for(limits::BACKOFF_MAX);
+    assert_eq!(differences(&rig), vec![None; 3]);
+    assert!(records(&rig)[1].is_some(), "it has a record again");
+    let urls = ["redis://m0", "redis://m1", "redis://m2"];
+    let second = second(&mut rig, &urls, &[0, 1, 2], prefixed);
+    assert_eq!(differences(&second), vec![None; 3]);
+}
+
+#[test]
+fn a_master_may_change_its_address() {
+    let mut rig = Rig::new(3, prefixed);
+    let urls = ["redis://m0", "redis://n1", "redis://n2"];
+    let second = second(&mut rig, &urls, &[0, 1, 2], prefixed);
+    assert_eq!(differences(&second), vec![None; 3]);
+}
+
+#[test]
+fn no_part_of_a_list_is_written() {
+    let urls = ["redis://m0", "redis://m1", "redis://m2"];
+    let mut one = Rig::unconnected(3, prefixed);
+    one.stop_master(2);
+    one.pump();
+    assert_eq!(records(&one), [None, None, None]);
+    let other = second(&mut one, &urls, &[0, 1, 2], prefixed);
+    let written = records(&other);
+    let mut one = second_back(one, other);
+    one.resume_master(2);
+    one.pump();
+    assert_eq!((records(&one), differences(&one)), (written, vec![None; 3]));
+}
+
+/// The first client with the masters of the second.
+fn second_back(mut one: Rig, mut other: Rig) -> Rig {
+    std::mem::swap(&mut one.masters, &mut other.masters);
+    one
+}
+
+#[test]
+fn no_record_is_written_before_all_masters_count() {
+    let mut rig = Rig::unconnected(3, prefixed);
+    let now = rig.now;
+    rig.masters[1].restart("new", now);
+    rig.pump();
+    let MasterState::Quarantined(left) = rig.engine.master_status(rig.now, id(1)).state else {
+        panic!("it has just started")
+    };
+    rig.run_for(left - ms(1));
+    assert_eq!(records(&rig), [None, None, None]);
+    rig.run_for(ms(1));
+    assert!(records(&rig).iter().all(Option::is_some));
+}
+
+#[test]
+fn unusable_records_are_named_and_stay() {
+    for (text, why) in [
+        (b"theirs".as_slice(), Unusable::Foreign),
+        (b"redlatch:fleet:1 observed", Unusable::Damaged),
+        (b"redlatch:fleet:2 whatever comes", Unusable::Newer),
+    ] {
+        let mut rig = Rig::unconnected(1, prefixed);
+        rig.masters[0].put(RECORD, text, None);
+        rig.pump();
+        assert_eq!(reasons(&rig), [why]);
+        assert_eq!(records(&rig), [Some(String::from_utf8_lossy(text).into_owned())]);
+        assert!(has_lock(&mut rig));
+    }
+    let mut rig = Rig::unconnected(1, prefixed);
+    rig.masters[0].put_list(RECORD);
+    rig.pump();
+    assert_eq!(reasons(&rig), [Unusable::Foreign]);
+    assert!(has_lock(&mut rig));
+}
+
+#[test]
+fn a_login_without_rights_locks_all_the_same() {
+    let mut rig = Rig::unconnected(1, prefixed);
+    let refusal = "NOPERM No permissions to access a key";
+    rig.masters[0].errors.insert("GET p:redlatch:fleet".to_owned(), refusal.to_owned());
+    rig.pump();
+    assert_eq!(reasons(&rig), [Unusable::Refused(refusal.into())]);
+    assert!(has_lock(&mut rig));
+    let mut rig = Rig::unconnected(1, prefixed);
+    rig.masters[0].errors.insert("SET p:redlatch:fleet".to_owned(), refusal.to_owned());
+    rig.pump();
+    assert_eq!((records(&rig), reasons(&rig)), (vec![None], vec![]));
+    assert!(has_lock(&mut rig));
+    let asked = rig.masters[0].log.len();
+    rig.run_for(ms(59_000));
+    assert_eq!(rig.masters[0].log.len(), asked, "it is not tried again at once");
+    rig.masters[0].errors.clear();
+    rig.run_for(ms(1000));
+    assert!(records(&rig)[0].is_some());
+}
+
+#[test]
+fn a_record_that_was_corrected_ends_the_warning() {
+    let mut rig = Rig::new(1, prefixed);
+    let settings = |builder| prefixed(builder).max_ttl(ms(9000));
+    let mut second = second(&mut rig, &["redis://m0"], &[0], settings);
+    assert!(differences(&second)[0].is_some());
+    second.masters[0].data.delete(second.now, RECORD);
+    second.run_for(ms(60_000));
+    assert_eq!(differences(&second), [None]);
+    let record = records(&second)[0].clone().expect("it is written anew");
+    assert!(record.contains("max_ttl_ms=9000"), "{record}");
+}
+
+/// Declares the record that is there.
+fn declare(rig: &mut Rig) {
+    for (index, record) in records(rig).into_iter().enumerate() {
+        let declared = record.expect("written").replace("observed", "declared");
+        rig.masters[index].put(RECORD, declared.as_bytes(), None);
+    }
+}
+
+#[test]
+fn strict_mode_refuses_other_declared_settings() {
+    let strict = |builder| prefixed(builder).quarantine(Quarantine::Strict);
+    let urls = ["redis://m0", "redis://m1", "redis://m2"];
+    let mut rig = Rig::new(3, prefixed);
+    let mut other = second(&mut rig, &urls, &[0, 1, 2], |builder| strict(builder).max_ttl(ms(9000)));
+    assert!(matches!(other.engine.master_status(other.now, id(0)).state, MasterState::Quarantined(_)));
+    declare(&mut other);
+    let mut refused = second(&mut other, &urls, &[0, 1, 2], |builder| strict(builder).max_ttl(ms(9000)));
+    for index in 0..3 {
+        let MasterState::Down(why) = refused.engine.master_status(refused.now, id(index)).state else {
+            panic!("it is counted")
+        };
+        assert!(why.contains("max_ttl 10s, and this client 9s"), "{why}");
+    }
+    let same = second(&mut refused, &urls, &[0, 1, 2], strict);
+    assert!(matches!(same.engine.master_status(same.now, id(0)).state, MasterState::Quarantined(_)));
+}
+
+#[test]
+fn strict_mode_refuses_a_master_of_another_declared_list() {
+    let mut rig = Rig::new(3, prefixed);
+    declare(&mut rig);
+    let urls = ["redis://m0", "redis://m8", "redis://m9"];
+    let mut second = Rig::with_urls(urls.map(str::to_owned).to_vec(), |builder| {
+        prefixed(builder).quarantine(Quarantine::Strict)
+    });
+    second.masters[1].run_id = "other8".to_owned();
+    second.masters[2].run_id = "other9".to_owned();
+    std::mem::swap(&mut second.masters[0], &mut rig.masters[0]);
+    second.jump(rig.now.saturating_duration_since(second.now));
+    // The shared master comes first, and shows the difference only with another one.
+    second.stop_master(1);
+    second.stop_master(2);
+    second.pump();
+    assert!(matches!(second.engine.master_status(second.now, id(0)).state, MasterState::Quarantined(_)));
+    second.resume_master(1);
+    second.pump();
+    let MasterState::Down(why) = second.engine.master_status(second.now, id(0)).state else {
+        panic!("it is counted")
+    };
+    assert!(why.contains("other masters"), "{why}");
+}
+
+#[test]
+fn only_new_masters_are_offered_a_declaration() {
+    let advice = "If they are new and empty: redlatch fleet init";
+    let text = |rig: &mut Rig| {
+        rig.acquire("a", 1000, 0);
+        denied(rig).to_string()
+    };
+    let fresh = || {
+        let mut rig = Rig::unconnected(3, prefixed);
+        let now = rig.now;
+        (0..3).for_each(|index| rig.masters[index].restart(&format!("new{index}"), now));
+        rig
+    };
+    let mut rig = fresh();
+    rig.pump();
+    assert!(text(&mut rig).contains(advice));
+    // One that has a record was in use, and one that restarted under the eyes of this client, too.
+    let mut used = fresh();
+    used.masters[1].put(RECORD, b"anything", None);
+    used.pump();
+    assert!(!text(&mut used).contains(advice));
+    rig.reset_conn(2);
+    let now = rig.now;
+    rig.masters[2].restart("again", now);
+    rig.run_for(limits::BACKOFF_MAX);
+    assert!(!text(&mut rig).contains(advice));
+}

@@ -1,0 +1,97 @@
+//! Records of a fleet on real servers: other settings are noticed soon after the start of a second client.
+
+use std::time::{Duration, Instant};
+
+use redlatch::status::{FleetDifference, MasterState, Warning};
+use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
+
+use crate::fleet::{Fleet, eventually};
+use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
+
+fn settings(urls: &[String]) -> ConfigBuilder {
+    Config::builder()
+        .masters(urls)
+        .quarantine(Quarantine::Trust)
+        .prefix("p:")
+        .answer_timeout(ANSWER_TIMEOUT)
+        .connect_timeout(PATIENCE)
+}
+
+fn differences(client: &Client) -> Vec<FleetDifference> {
+    let difference = |warning| match warning {
+        Warning::FleetDiffers { difference } => Some(difference),
+        _ => None,
+    };
+    client.masters().into_iter().flat_map(|it| it.warnings).filter_map(difference).collect()
+}
+
+/// A client whose settings each master has recorded.
+fn recorded(fleet: &mut Fleet, urls: &[String]) -> Client {
+    let client = settings(urls).connect().expect("an event loop");
+    for index in 0..urls.len() {
+        eventually(PATIENCE, "there is a record", || {
+            fleet.master(index).ask("GET p:redlatch:fleet").text().starts_with("redlatch:fleet:1 observed ")
+        });
+    }
+    client
+}
+
+#[test]
+fn two_maximum_ttls_are_noticed_within_a_second() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let first = recorded(&mut fleet, &urls);
+    let (sender, events) = std::sync::mpsc::channel();
+    let start = Instant::now();
+    let second = settings(&urls).max_ttl(Duration::from_secs(9)).on_event(move |event| {
+        if matches!(event, Event::FleetDiffers { .. }) {
+            let _ = sender.send(event.clone());
+        }
+    });
+    let second = second.connect().expect("an event loop");
+    events.recv_timeout(PATIENCE).expect("an event");
+    // As long as the machine is not busy; the limit is of the protocol, and not of its scheduler.
+    let asked = start.elapsed();
+    assert!(asked < PATIENCE, "{asked:?}");
+    let secs = Duration::from_secs;
+    eventually(PATIENCE, "each master differs", || {
+        differences(&second) == vec![FleetDifference::MaxTtl { recorded: secs(30), ours: secs(9) }; 3]
+    });
+    assert_eq!(second.stats().masters[0].fleet_differences, 1);
+    assert_eq!(differences(&first), []);
+    second.lock("a").acquire().expect("it locks all the same").release().expect("confirmed");
+}
+
+#[test]
+fn two_lists_are_noticed_and_two_prefixes_are_legal() {
+    let mut fleet = Fleet::start(5);
+    let urls = fleet.urls();
+    let first = recorded(&mut fleet, &urls[..3]);
+    let second = settings(&urls[2..]).connect().expect("an event loop");
+    eventually(PATIENCE, "the shared master differs", || {
+        matches!(&differences(&second)[..], [FleetDifference::Masters { .. }])
+    });
+    let other = settings(&urls[2..]).prefix("q:").connect().expect("an event loop");
+    eventually(PATIENCE, "it is connected", || {
+        other.masters().iter().all(|master| master.state == MasterState::Ready)
+    });
+    eventually(PATIENCE, "it has its own record", || {
+        fleet.master(2).ask("EXISTS q:redlatch:fleet").text() == "1"
+    });
+    assert_eq!((differences(&first), differences(&other)), (vec![], vec![]));
+    assert_eq!(fleet.master(3).ask("EXISTS p:redlatch:fleet").text(), "0", "in doubt nothing is written");
+}
+
+#[test]
+fn a_restart_without_data_is_no_other_list() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let client = recorded(&mut fleet, &urls);
+    fleet.master(0).restart();
+    eventually(PATIENCE, "it has a record again", || {
+        fleet.master(0).ask("EXISTS p:redlatch:fleet").text() == "1"
+    });
+    assert_eq!(differences(&client), []);
+    let second = recorded(&mut fleet, &urls);
+    assert_eq!(differences(&second), []);
+}

@@ -1,0 +1,200 @@
+//! Records of a fleet: what clients that share masters learn of each other's settings, and which new masters
+//! count at once.
+
+use std::sync::Arc;
+
+use redlatch::internals::fleet::{Candidate, Found, Origin, Record, Seen, found};
+use redlatch::status::Warning;
+
+use super::*;
+
+const RECORD: &[u8] = b"redlatch:fleet";
+
+/// Adds a client with these settings.
+fn add(world: &mut World, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> usize {
+    let urls = (0..world.masters.len()).map(|index| format!("redis://m{index}"));
+    let builder = Config::builder().masters(urls).max_ttl(ms(10_000)).max_hold(ms(3_600_000));
+    world.config = Arc::new(settings(builder).build().expect("valid settings"));
+    world.add_client(Clock::new(0, 0), 0)
+}
+
+/// Number of masters whose record differs from this client.
+fn difference_count(world: &World, client: usize) -> usize {
+    let engine = &world.clients[client].engine;
+    let differs = |warning: &Warning| matches!(warning, Warning::FleetDiffers { .. });
+    let has_one = |master| engine.master_status(world.local(client), master).warnings.iter().any(differs);
+    engine.masters().filter(|master| has_one(*master)).count()
+}
+
+fn record(world: &World, master: usize) -> Option<Vec<u8>> {
+    let it = &world.masters[master];
+    it.model.value(it.clock.at(world.now), RECORD).map(<[u8]>::to_vec)
+}
+
+pub fn a_second_clients_other_settings_are_noticed() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    let second = add(&mut world, |builder| builder.max_ttl(ms(9000)));
+    world.run_for(SECOND);
+    demand(difference_count(&world, 0) == 0, "the first client differs from its own record")?;
+    demand(difference_count(&world, second) == 3, "another maximum TTL is not noticed")?;
+    hold(&mut world, second, KEY, ms(1000)).map(drop)
+}
+
+pub fn clients_that_start_together_notice_each_other() -> Verdict {
+    for other_ms in [10_000, 9000] {
+        let mut world = unconnected(3, defaults);
+        // Each has read that there is no record when the other one writes.
+        world.weather = Weather { delay_min: MS, delay_max: MS, cut_ppm: 0, slow_ppm: 0 };
+        let one = add(&mut world, defaults);
+        let other = add(&mut world, |builder| builder.max_ttl(ms(other_ms)));
+        world.run_for(SECOND);
+        demand((0..3).all(|master| record(&world, master).is_some()), "there is no record")?;
+        let noticed = difference_count(&world, one) + difference_count(&world, other);
+        if other_ms == 10_000 {
+            demand(noticed == 0, "clients with the same settings differ")?;
+        } else {
+            demand(noticed > 0, "nobody notices two maximum TTLs")?;
+        }
+    }
+    Ok(())
+}
+
+/// Declares what was observed.
+fn declare(world: &mut World) {
+    for master in 0..world.masters.len() {
+        let text = String::from_utf8(record(world, master).expect("written")).expect("ASCII");
+        let declared = text.replace("observed", "declared");
+        world.masters[master].model.put(RECORD, declared.as_bytes(), None);
+    }
+}
+
+pub fn strict_mode_refuses_other_declared_settings() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    declare(&mut world);
+    let settings = |builder: ConfigBuilder| builder.max_ttl(ms(9000)).quarantine(Quarantine::Strict);
+    let second = add(&mut world, settings);
+    world.run_for(10 * MS);
+    let state = world.clients[second].engine.master_status(world.local(second), id(0)).state;
+    demand(matches!(state, MasterState::Down(_)), "strict mode counts a master of other settings")
+}
+
+/// The record of a master that has just started, which says that its process is new.
+fn new_record(world: &World, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Vec<u8> {
+    let run_id = &world.masters[0].model.run_id;
+    let config = settings(Config::builder().master("redis://m0").max_ttl(ms(10_000)));
+    let config = config.build().expect("valid settings");
+    let seen = [Seen { name: "redis://m0:6379", found: &Found::Absent, run_id: Some(run_id) }];
+    let record = Record::of_fleet(&config, &seen, Origin::Declared).expect("it is known").remove(0);
+    record.with_new(run_id).to_string().into_bytes()
+}
+
+/// A master that has just started, with this record behind this prefix, and a client.
+fn newly_started(key: &[u8], settings: fn(ConfigBuilder) -> ConfigBuilder) -> World {
+    let mut world = unconnected(1, settings);
+    world.kill_master(0, true);
+    world.run_for(MS);
+    world.start_master(0, Data::Empty);
+    let text = new_record(&world, settings);
+    world.masters[0].model.put(key, &text, None);
+    note_new(&mut world, 0);
+    world
+}
+
+/// This process has nothing that it could have forgotten.
+fn note_new(world: &mut World, master: usize) {
+    let it = &mut world.masters[master];
+    it.lost_at[it.life as usize] = None;
+}
+
+fn prefixed(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.prefix("p:")
+}
+
+fn strict(builder: ConfigBuilder) -> ConfigBuilder {
+    builder.quarantine(Quarantine::Strict)
+}
+
+/// The first attempt of a new client.
+fn first_attempt(world: &mut World) -> Result<Outcome, String> {
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    acquire(world, 0, KEY, ms(1000), Duration::ZERO)
+}
+
+pub fn the_record_of_another_prefix_is_not_believed() -> Verdict {
+    let outcome = first_attempt(&mut newly_started(RECORD, prefixed))?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it votes by the record of another prefix")?;
+    // The simulator's judge knows keys without a prefix only, so nothing is locked.
+    let mut world = newly_started(b"p:redlatch:fleet", prefixed);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let state = world.clients[0].engine.master_status(world.local(0), id(0)).state;
+    demand(state == MasterState::Ready, "a new master does not count")
+}
+
+pub fn a_new_process_that_restarts_is_quarantined() -> Verdict {
+    for settings in [defaults, strict] {
+        let outcome = first_attempt(&mut newly_started(RECORD, settings))?;
+        demand(matches!(outcome, Outcome::Acquire(Ok(_))), "a new fleet's first lock has to wait")?;
+        // It comes back with its record, and without the lock that it granted.
+        let mut world = newly_started(RECORD, settings);
+        world.kill_master(0, true);
+        world.run_for(MS);
+        world.start_master(0, Data::All);
+        let outcome = first_attempt(&mut world)?;
+        demand(matches!(outcome, Outcome::Acquire(Err(_))), "it votes though it restarted")?;
+    }
+    Ok(())
+}
+
+/// Declares the masters as a new fleet, if they may be: those that are down do not answer.
+fn declare_new(world: &mut World, is_up: &[bool]) -> bool {
+    let now = world.now;
+    let candidate = |(master, is_up): (&crate::world::Master, &bool)| {
+        let here = master.clock.at(now);
+        is_up.then(|| Candidate {
+            run_id: Some(master.model.run_id.clone()),
+            uptime: Some(here.saturating_duration_since(master.model.started)),
+            is_master: true,
+            found: Found::Absent,
+            key_count: Some(master.model.keys().len()),
+            client_count: Some(0),
+        })
+    };
+    let candidates: Vec<_> = world.masters.iter().zip(is_up).map(candidate).collect();
+    let candidates: Vec<_> = candidates.into_iter().map(|it| it.ok_or("it is down".to_owned())).collect();
+    let Ok(founding) = found(&world.config, &candidates) else { return false };
+    let up = (0..is_up.len()).filter(|master| is_up[*master]);
+    for (master, record) in up.zip(founding.new) {
+        world.masters[master].model.put(RECORD, record.to_string().as_bytes(), None);
+        note_new(world, master);
+    }
+    true
+}
+
+/// The third one has the lock that the other two forgot.
+pub fn masters_of_which_one_is_missing_are_not_declared() -> Verdict {
+    let mut world = unconnected(3, defaults);
+    for master in 0..2 {
+        world.kill_master(master, true);
+        world.start_master(master, Data::Empty);
+    }
+    world.run_for(SECOND);
+    demand(!declare_new(&mut world, &[true, true, false]), "a fleet without one of its masters is declared")?;
+    demand(!declare_new(&mut world, &[true, true, true]), "a master that has run for an hour is new")?;
+    world.kill_master(2, true);
+    world.start_master(2, Data::Empty);
+    demand(declare_new(&mut world, &[true, true, true]), "new masters are not declared")?;
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    hold(&mut world, 0, KEY, ms(1000)).map(drop)
+}
+
+tests!(
+    masters_of_which_one_is_missing_are_not_declared,
+    a_second_clients_other_settings_are_noticed,
+    clients_that_start_together_notice_each_other,
+    strict_mode_refuses_other_declared_settings,
+    the_record_of_another_prefix_is_not_believed,
+    a_new_process_that_restarts_is_quarantined,
+);
