@@ -105,6 +105,8 @@ pub enum Mutant {
     NewThoughRestarted,
     /// A new fleet is declared though a master does not answer.
     FoundedWithoutMaster,
+    /// A clock that is set counts as one that runs fast.
+    StepTakenForRate,
     /// A mark is written over another application's key.
     ForeignMarkOverwritten,
     /// Strict mode takes any server.

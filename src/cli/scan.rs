@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use redlatch::internals::fleet::literal;
 use redlatch::internals::probe::{Answer, Probe, ProbeError};
 use redlatch::internals::words::grouped;
 

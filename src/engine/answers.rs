@@ -183,6 +183,9 @@ impl Engine {
             }
             Answer::Mark(answer) => return core.masters.fleet.handle_mark(master, answer),
             Answer::MarkRefused(text) => return core.masters.fleet.handle_mark_refused(master, text),
+            Answer::Clock(clock_us) => {
+                return core.masters.fleet.note_clock_rate(core.ground.now, master, clock_us);
+            }
             Answer::Record(found) => return self.handle_record(master, found),
             Answer::RecordRefused(text) => {
                 return core.masters.fleet.link_mut(master).learnt.note_refused(record::WRITING, text);

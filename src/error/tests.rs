@@ -269,7 +269,7 @@ fn samples_of_masters() -> Vec<Sample> {
             NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which waiters' queues need";
             NotParking { .. } => Warning::NotParking { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
             NoRunId => Warning::NoRunId, "grant +info";
-            FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: LONG } }, "max_ttl 4.4s";
+            ClockRate { .. } => Warning::ClockRate { ppm: -1500, error_ppm: 20, allowed_ppm: 10_000 }, "its clock is -1500 ppm (±20) off this client's; 10000 are allowed"; FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: LONG } }, "max_ttl 4.4s";
             NoFleetRecord { .. } => Warning::NoFleetRecord { why: Unusable::Damaged }, "damaged";
             CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
         }

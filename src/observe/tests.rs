@@ -111,6 +111,7 @@ mod recorded {
             credentials_failed: 8 * unit,
             fleet_differences: 9 * unit,
             quarantined: Duration::from_millis(250 * unit),
+            clock_rate: None,
             round_trip: times(Duration::from_micros(3 * unit)),
         }
     }

@@ -238,6 +238,7 @@ killed! {
     declared_ignored: DeclaredIgnored by fleet::strict_mode_refuses_other_declared_settings;
     record_of_other_prefix: RecordOfOtherPrefix by fleet::the_record_of_another_prefix_is_not_believed;
     founded_without_master: FoundedWithoutMaster by fleet::masters_of_which_one_is_missing_are_not_declared;
+    step_taken_for_rate: StepTakenForRate by fleet::a_clock_that_is_set_is_not_fast;
     new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;

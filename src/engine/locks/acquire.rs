@@ -68,7 +68,11 @@ pub(crate) fn submit(
         max_hold: options.auto_extend,
     });
     if ground.pace.is_due() {
-        op.note_timed(ground.pace.time(now));
+        let is_sampled = ground.pace.time(now);
+        op.note_timed(is_sampled);
+        if is_sampled {
+            masters.fleet.ask_clocks(now);
+        }
     }
     if is_ordinary || prepare(ground, locks, id, options, label) {
         if waits {

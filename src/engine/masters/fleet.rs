@@ -56,6 +56,8 @@ pub(crate) struct Fleet {
     /// than any answer limit.
     pub(crate) round_trip_limit: Duration,
     pub(crate) wishes: Wishes,
+    /// When the masters' time is to be asked next for the rates of their clocks.
+    clocks_due_at: Instant,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
     has_queued: bool,
     gathered: Gathered,
@@ -92,6 +94,7 @@ impl Fleet {
         links.iter().for_each(|link| ground.timers.arm(master_timer(link.master), ground.now));
         Self {
             wishes: Wishes::new(config.has_provider()),
+            clocks_due_at: ground.now + limits::CLOCK_RATE_PAUSE,
             config,
             all: MasterSet::first(links.len()),
             unread_until: ground.now,
@@ -563,6 +566,7 @@ impl Fleet {
     }
 }
 
+mod clock_rates;
 mod marks;
 mod parkers;
 mod records;

@@ -37,6 +37,8 @@ pub(crate) enum Owed {
     Mark(MarkStep),
     /// The fleet's record.
     Record(RecordStep),
+    /// The master's time, for the rate of its clock.
+    Clock,
     /// A look whether the first waiter can have the lock of this claim.
     Look(Id),
     /// The subscription to the connection's own channel, which a message confirms.
@@ -137,6 +139,8 @@ pub(crate) enum Answer {
     MarkRefused(Box<str>),
     Record(Found),
     RecordRefused(Box<str>),
+    /// Its time, in microseconds since 1970, if it said it.
+    Clock(Option<u64>),
     /// To the park of this claim.
     Park(Id, ParkAnswer),
     /// A message: this claim has the lock that it waited for.
@@ -229,6 +233,11 @@ impl Owed {
                 // Without `OK` another client was faster.
                 Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
                 Reply::Error(text) => Ok(Answer::MarkRefused(command::answer::error_text(text))),
+                _ => Err(WrongShape),
+            },
+            Self::Clock => match reply {
+                Reply::Array(time) => Ok(Answer::Clock(command::answer::clock_us(time))),
+                Reply::Error(_) => Ok(Answer::Clock(None)),
                 _ => Err(WrongShape),
             },
             Self::Record(RecordStep::Read) => Found::from_reply(reply).map(Answer::Record),

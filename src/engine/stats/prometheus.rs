@@ -31,6 +31,10 @@ const QUARANTINED: Metric = Metric {
     name: "redlatch_master_quarantine_seconds_total",
     help: "Time for which the votes of a master did not count because it may have restarted.",
 };
+const CLOCK_RATE: Metric = Metric {
+    name: "redlatch_master_clock_rate_ppm",
+    help: "Millionths by which the clock of a master is faster than the client's.",
+};
 const ROUND_TRIP: Metric = Metric {
     name: "redlatch_master_round_trip_seconds",
     help: "Sampled time from the queuing of a request to its answer.",
@@ -99,6 +103,10 @@ impl Stats {
         }
         page.begin(QUARANTINED, "counter");
         masters().for_each(|(it, label)| page.sample(QUARANTINED.name, "", label, &Seconds(it.quarantined)));
+        page.begin(CLOCK_RATE, "gauge");
+        for (it, label) in masters() {
+            it.clock_rate.iter().for_each(|rate| page.sample(CLOCK_RATE.name, "", label, &rate.ppm));
+        }
         page.begin(ROUND_TRIP, "histogram");
         masters().for_each(|(it, label)| page.histogram(ROUND_TRIP.name, label, &it.round_trip));
     }
