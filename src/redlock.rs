@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -281,9 +280,8 @@ impl Redlock {
     /// Returns how long the acquisition of this lock took, and for whom it waited; empty in a fork.
     #[must_use]
     pub fn waited(&self, lease: &Lease) -> Waited {
-        let waited =
-            (self.has_made(lease) && !self.is_forked()).then(|| self.driver.engine.waited(lease.lock));
-        waited.flatten().unwrap_or_default()
+        let waited = self.driver.engine.waited(lease.lock);
+        waited.filter(|_| self.has_made(lease) && !self.is_forked()).unwrap_or_default()
     }
 
     /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
@@ -486,7 +484,7 @@ impl Redlock {
         mut is_given_up: impl FnMut() -> bool,
     ) -> io::Result<Option<Outcome>> {
         let result = loop {
-            let mut outcomes = iter::from_fn(|| self.driver.engine.poll_outcome());
+            let mut outcomes = std::iter::from_fn(|| self.driver.engine.poll_outcome());
             let aside = &mut self.set_aside;
             let own = outcomes.find_map(|(id, outcome)| match id == lock {
                 true => Some(outcome),

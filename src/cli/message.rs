@@ -188,97 +188,102 @@ mod tests {
 
     const LONG: Duration = Duration::from_nanos(4_408_173_216);
 
-    /// `pattern => sample, words;`: the patterns must be all that there are.
+    /// `pattern => sample, words;`: the patterns must be all that there are. The names in front are those of
+    /// what samples share.
     macro_rules! table {
-        ($($pattern:pat => $sample:expr, $words:literal;)*) => {{
-            #[allow(unreachable_patterns)]
-            const fn has_a_line(message: &Message<'_>) {
-                match message { $($pattern => {})* }
+        ($lock:ident, $why:ident: $($pattern:pat => $sample:expr, $words:literal;)*) => {
+            fn samples() -> Vec<(String, &'static str)> {
+                use Message::*;
+                let $lock = &label([b"orders:42".as_slice()])[..];
+                let $why = &"lock \"orders:42\" is lost";
+                #[allow(unreachable_patterns)]
+                const fn has_a_line(message: &Message<'_>) {
+                    match message { $($pattern => {})* }
+                }
+                vec![$({
+                    let sample: Message<'_> = $sample;
+                    has_a_line(&sample);
+                    assert!(matches!(&sample, $pattern), "{sample} is not of its line");
+                    (sample.to_string(), $words)
+                }),*]
             }
-            [$({
-                let sample: Message<'_> = $sample;
-                has_a_line(&sample);
-                assert!(matches!(&sample, $pattern), "{sample} is not of its line");
-                (sample.to_string(), $words)
-            }),*]
-        }};
+        };
+    }
+
+    table! {
+        lock, why:
+        BadSetting { .. } => BadSetting { option: "--max-ttl", variable: "REDLATCH_MAX_TTL", reason: &"give a time such as 30s" }, "--max-ttl (REDLATCH_MAX_TTL): give a time";
+        UnknownPage { .. } => UnknownPage { names: &"run, bench" }, "no such page; give run, bench";
+        LinesDropped { .. } => LinesDropped { count: 1 }, "1 message was dropped";
+        LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, as nobody took them; read stderr faster";
+        NoDashes => NoDashes, "write -- between the lock's name and the command";
+        TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: LONG }, "--ttl is 4.4s, above";
+        OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
+        UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";
+        TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
+        AwaitingMasters { .. } => AwaitingMasters { left: LONG, restarted: 2, count: 3 }, "waiting 4.4s: 2 of 3 masters may have restarted";
+        Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
+        NotDeclared { .. } => NotDeclared { why: &"redis://h:6379 has 2 keys behind the prefix" }, "nothing is declared: redis://h:6379 has 2 keys";
+        NotSaidNew => NotSaidNew, "give --new";
+        ClientsUnknown => ClientsUnknown, "run this at a terminal";
+        AskWhetherNew { .. } => AskWhetherNew { count: 5, sentence: "these masters are new", is_unsure: true }, "5 masters will count at once";
+        SentenceNotTyped => SentenceNotTyped, "nothing is declared";
+        DeclaredInPart { .. } => DeclaredInPart { master: &"redis://h:6379", why: &"no answer" }, "run it again to complete it";
+        NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
+        AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error: why }, "waiting up to 4.4s more: lock \"orders:42\"";
+        AwaitingLock { .. } => AwaitingLock { left: None, error: why }, "waiting: lock \"orders:42\"";
+        Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
+        Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
+        SlotAcquired { .. } => SlotAcquired { slot: 2, count: 3 }, "it is slot 2 of 3, counted from 0";
+        GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";
+        GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not needed";
+        Extended { .. } => Extended { lock, left: LONG }, "lock \"orders:42\" extended; valid for 4.4s";
+        NotExtended { .. } => NotExtended { error: why }, "trying again: lock \"orders:42\"";
+        NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
+        LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
+        LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
+        Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
+        LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
+        LeastTimeTooLong { .. } => LeastTimeTooLong { at_least: 2 * LONG, max_hold: LONG }, "above the --max-hold of 4.4s; ask for less";
+        LostInStay { .. } => LostInStay { lock }, "was lost before its --at-least time";
+        RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends in 4.4s at the latest, and sooner if masters answer";
+        Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
+        Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
+        GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
+        ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
+        ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
+        Passed { .. } => Passed { lock, left: LONG, file: &"/run/a" }, "lock \"orders:42\" is held for 4.4s; release it by";
+        NoHandle { .. } => NoHandle { file: &"/run/a" }, "there is no /run/a, so there is nothing to release";
+        HandleGone { .. } => HandleGone { lock }, "lock \"orders:42\" was gone already";
+        HandleFile { .. } => HandleFile { file: &"/run/a", error: &"No such file or directory" }, "/run/a: No such file";
+        HandleReadable { .. } => HandleReadable { file: &"/run/a" }, "give it mode 0600";
+        HandleThere { .. } => HandleThere { file: &"/run/a" }, "/run/a has the handle of another lock or reader. Release it, or";
+        DrillRuns => DrillRuns, "another drill runs";
+        DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
+        DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
+        FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
+        UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
+        UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";
+        OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
+        ListCut { .. } => ListCut { count: 9 }, "give a narrower PATTERN";
+        EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
+        OverBeforeStart { .. } => OverBeforeStart { lock }, "lock \"orders:42\" ended before the command could start; give a longer --ttl";
+        CannotRun { .. } => CannotRun { program: &"job", error: &"No such file or directory" }, "cannot run job: No such file";
+        LockLost => LockLost, "the lock was lost";
+        Campaigning { .. } => Campaigning { lock }, "campaigning for lock \"orders:42\"";
+        Leading { .. } => Leading { lock, term: &7 }, "leading by lock \"orders:42\", term 7";
+        NotLeading { .. } => NotLeading { lock, why: &CommandEnded { code: 1 }, pause: LONG }, "the command ended with code 1; campaigning again in 4.4s";
+        CommandEnded { .. } => CommandEnded { code: 1 }, "the command ended with code 1";
+        Term { .. } => Term { grace: LONG, why }, "TERM to the command now, KILL in 4.4s: lock \"orders:42\"";
+        KillAfterGrace { .. } => KillAfterGrace { lock, left: Duration::ZERO }, "lock \"orders:42\" is no longer valid";
+        KillAfterGrace { .. } => KillAfterGrace { lock, left: LONG }, "lock \"orders:42\" is valid for 4.4s more";
+        KillAtOnce { .. } => KillAtOnce { lock, left: LONG, why: &"the machine slept" }, "lock \"orders:42\"";
+        CannotKill { .. } => CannotKill { pid: &7 }, "it may go on without the lock";
     }
 
     #[test]
-    #[rustfmt::skip]
     fn all_messages_keep_the_rules_of_writing() {
-        use Message::*;
-        let lock = &label([b"orders:42".as_slice()])[..];
-        let (error, why) = (&"lock \"orders:42\" is lost", &"lock \"orders:42\" is lost");
-        for (text, words) in table! {
-            BadSetting { .. } => BadSetting { option: "--max-ttl", variable: "REDLATCH_MAX_TTL", reason: &"give a time such as 30s" }, "--max-ttl (REDLATCH_MAX_TTL): give a time";
-            UnknownPage { .. } => UnknownPage { names: &"run, bench" }, "no such page; give run, bench";
-            LinesDropped { .. } => LinesDropped { count: 1 }, "1 message was dropped";
-            LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, as nobody took them; read stderr faster";
-            NoDashes => NoDashes, "write -- between the lock's name and the command";
-            TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: LONG }, "--ttl is 4.4s, above";
-            OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
-            UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";
-            TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
-            AwaitingMasters { .. } => AwaitingMasters { left: LONG, restarted: 2, count: 3 }, "waiting 4.4s: 2 of 3 masters may have restarted";
-            Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
-            NotDeclared { .. } => NotDeclared { why: &"redis://h:6379 has 2 keys behind the prefix" }, "nothing is declared: redis://h:6379 has 2 keys";
-            NotSaidNew => NotSaidNew, "give --new";
-            ClientsUnknown => ClientsUnknown, "run this at a terminal";
-            AskWhetherNew { .. } => AskWhetherNew { count: 5, sentence: "these masters are new", is_unsure: true }, "5 masters will count at once";
-            SentenceNotTyped => SentenceNotTyped, "nothing is declared";
-            DeclaredInPart { .. } => DeclaredInPart { master: &"redis://h:6379", why: &"no answer" }, "run it again to complete it";
-            NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
-            AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error }, "waiting up to 4.4s more: lock \"orders:42\"";
-            AwaitingLock { .. } => AwaitingLock { left: None, error }, "waiting: lock \"orders:42\"";
-            Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
-            Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
-            SlotAcquired { .. } => SlotAcquired { slot: 2, count: 3 }, "it is slot 2 of 3, counted from 0";
-            GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";
-            GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not needed";
-            Extended { .. } => Extended { lock, left: LONG }, "lock \"orders:42\" extended; valid for 4.4s";
-            NotExtended { .. } => NotExtended { error }, "trying again: lock \"orders:42\"";
-            NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
-            LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
-            LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
-            Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
-            LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
-            LeastTimeTooLong { .. } => LeastTimeTooLong { at_least: 2 * LONG, max_hold: LONG }, "above the --max-hold of 4.4s; ask for less";
-            LostInStay { .. } => LostInStay { lock }, "was lost before its --at-least time";
-            RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends in 4.4s at the latest, and sooner if masters answer";
-            Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
-            Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
-            GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
-            ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
-            ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
-            Passed { .. } => Passed { lock, left: LONG, file: &"/run/a" }, "lock \"orders:42\" is held for 4.4s; release it by";
-            NoHandle { .. } => NoHandle { file: &"/run/a" }, "there is no /run/a, so there is nothing to release";
-            HandleGone { .. } => HandleGone { lock }, "lock \"orders:42\" was gone already";
-            HandleFile { .. } => HandleFile { file: &"/run/a", error: &"No such file or directory" }, "/run/a: No such file";
-            HandleReadable { .. } => HandleReadable { file: &"/run/a" }, "give it mode 0600";
-            HandleThere { .. } => HandleThere { file: &"/run/a" }, "/run/a has the handle of another lock or reader. Release it, or";
-            DrillRuns => DrillRuns, "another drill runs";
-            DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
-            DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
-            FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
-            UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
-            UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";
-            OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
-            ListCut { .. } => ListCut { count: 9 }, "give a narrower PATTERN";
-            EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
-            OverBeforeStart { .. } => OverBeforeStart { lock }, "lock \"orders:42\" ended before the command could start; give a longer --ttl";
-            CannotRun { .. } => CannotRun { program: &"job", error: &"No such file or directory" }, "cannot run job: No such file";
-            LockLost => LockLost, "the lock was lost";
-            Campaigning { .. } => Campaigning { lock }, "campaigning for lock \"orders:42\"";
-            Leading { .. } => Leading { lock, term: &7 }, "leading by lock \"orders:42\", term 7";
-            NotLeading { .. } => NotLeading { lock, why: &CommandEnded { code: 1 }, pause: LONG }, "the command ended with code 1; campaigning again in 4.4s";
-            CommandEnded { .. } => CommandEnded { code: 1 }, "the command ended with code 1";
-            Term { .. } => Term { grace: LONG, why }, "TERM to the command now, KILL in 4.4s: lock \"orders:42\"";
-            KillAfterGrace { .. } => KillAfterGrace { lock, left: Duration::ZERO }, "lock \"orders:42\" is no longer valid";
-            KillAfterGrace { .. } => KillAfterGrace { lock, left: LONG }, "lock \"orders:42\" is valid for 4.4s more";
-            KillAtOnce { .. } => KillAtOnce { lock, left: LONG, why: &"the machine slept" }, "lock \"orders:42\"";
-            CannotKill { .. } => CannotKill { pid: &7 }, "it may go on without the lock";
-        } {
+        for (text, words) in samples() {
             assert!(text.contains(words), "{text:?} lacks {words:?}");
             assert_eq!(broken_rule(&text), None, "{text:?}");
         }

@@ -19,10 +19,7 @@ pub enum InputError {
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
-    #[error(
-        "a resource name cannot be redlatch:mark or redlatch:fleet, nor start with redlatch:fence:, \
-         redlatch:wait:, redlatch:c:, redlatch:probe:, redlatch:slot: or redlatch:door:; choose another"
-    )]
+    #[error("redlatch keeps keys of this name itself; choose a name that does not start with redlatch:")]
     ResourceReserved,
     /// A holder label of no bytes.
     #[error("the holder label is empty; give at least one character, or leave it out")]
