@@ -103,7 +103,7 @@ fn a_service_outlives_passwords_masters_and_signals() {
         assert!(said.contains(" locks, 0 lost, 0 not released"), "{said}");
     }
     for index in 0..4 {
-        let keys = fleet.master(index).ask("KEYS orders:*").text();
+        let keys = fleet.master(index).keys();
         assert_eq!(keys, "[]", "master {index} has locks that nobody holds");
     }
     assert!(place.charge_count() >= load.charged.load(Ordering::SeqCst), "a charge is missing");

@@ -192,9 +192,9 @@ impl Guard {
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it, for the answer limit of one
-    /// round at most. Where a master that answers owes more than 100 replies by then, it waits for 0.1 ms
-    /// more for each of them. An expired lock is no error: compare the time with [`Guard::valid_until`]
-    /// before the release.
+    /// round at most. While a master that answers owes more than 100 replies, it waits on, at most until the
+    /// lock's TTL is over. An expired lock is no error: compare the time with [`Guard::valid_until`] before
+    /// the release.
     ///
     /// # Errors
     /// [`ReleaseError::Unconfirmed`] if too few masters answered in time: log it, as the release goes on in

@@ -183,7 +183,7 @@ fn a_wait_that_is_ended_leaves_nothing() {
         drop(taken);
         assert_eq!(settle(&other, PATIENCE), 0);
         fleet.masters().for_each(|master| {
-            eventually(PATIENCE, "the queues expire", || master.ask("DBSIZE").text() == "0");
+            eventually(PATIENCE, "the queues expire", || master.key_count() == "0");
         });
     }
     assert_nothing_left(&client, &mut fleet);

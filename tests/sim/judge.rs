@@ -8,7 +8,7 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, ExtendError, Quarantine, limits};
 
 use crate::checker::{Guard, Issued, id};
-use crate::client::LinkState;
+use crate::client::{LinkState, Pending};
 use crate::clock::{MS, Time};
 use crate::model::{lease_end, leases};
 use crate::network::{ConnState, chance};
@@ -282,8 +282,17 @@ impl World {
 
     /// After a turn: nothing is overdue, and counts agree.
     pub fn check_client(&mut self, client: usize) {
-        let it = &self.clients[client];
+        let (it, later) = (&self.clients[client], self.release_limit());
         let now = it.clock.at(it.turn_began);
+        // The replies that are no reason for a release to wait longer.
+        let is_behind = |master| it.engine.owed_count(id(master)) > 100;
+        if (0..self.config.master_count()).any(is_behind) {
+            for (_, it) in &mut self.clients[client].locks {
+                if let Some((Pending::Release, deadline)) = &mut it.pending {
+                    *deadline = (*deadline).max(now + later);
+                }
+            }
+        }
         let overdue = self.clients[client].locks.iter().find_map(|(lock, it)| {
             let (pending, deadline) = it.pending?;
             (now > deadline + Duration::from_millis(1)).then_some((*lock, pending))

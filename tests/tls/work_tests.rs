@@ -52,7 +52,7 @@ fn acquire_wait_and_release_work_over_tls() {
         let port = master.port().to_string();
         let list = master.ask("CLIENT LIST").text();
         assert_eq!(list.matches(&format!("laddr=127.0.0.1:{port} ")).count(), 1, "{list}");
-        assert!(list.matches(" name=redlatch ").count() >= 2, "{list}");
+        assert!(list.matches(" name=redlatch/").count() >= 2, "{list}");
     }
 }
 

@@ -371,7 +371,11 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
     }
     // A round in the queues has reported time and label, and the answer of any other mode the time.
-    let wants_holder = known == HoldersKnown::None || retry_at.is_none() && !is_parked;
+    let wants_holder = match known {
+        HoldersKnown::None => true,
+        HoldersKnown::All => retry_at.is_none() && !is_parked,
+        HoldersKnown::Unwanted => false,
+    };
     if wants_holder && ground.config.ask_holder && cause == Cause::Contended {
         denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
     }
@@ -382,7 +386,9 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         if !is_asking {
             return Step::Deny(id);
         }
-        let deadline = op.asked.wait_until.map_or(now + limit, |until| until.min(now + limit));
+        // An attempt that was repeated with another token has taken a part of the time for its answer.
+        let until = op.asked.wait_until.unwrap_or(op.asked.submitted + 2 * limit);
+        let deadline = until.min(now + limit);
         op.enter(OpState::Asking { deadline });
         locks.arm(ground, id);
         return Step::Done;

@@ -37,6 +37,8 @@ use crate::options::{Mode, Options, WaitPolicy};
 pub(crate) enum HoldersKnown {
     /// All that masters report of it.
     All,
+    /// Nothing, and nobody is asked.
+    Unwanted,
     /// Nothing: they are to be asked.
     None,
 }
@@ -153,7 +155,7 @@ impl ModeState {
             // They were reported with each refusal.
             Self::Shared => HoldersKnown::All,
             // Its handle is used up, whoever has the lock.
-            Self::Adopted { .. } => HoldersKnown::All,
+            Self::Adopted { .. } => HoldersKnown::Unwanted,
         }
     }
 
