@@ -30,7 +30,7 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["run", "-m", url, "--connect-timeout", "2days", "r", "--", "true"], "connect_timeout"),
         (&["run", "-m", url, "--wait", "soon", "r", "--", "true"], "--wait"),
         (&["run", "-m", url, "--strict", "--trust", "r", "--", "true"], "--strict"),
-        (&["run", "-m", url, "redlatch:mark", "--", "true"], "redlatch:mark"),
+        (&["run", "-m", url, "redlatch:mark", "--", "true"], "does not start with redlatch:"),
         (&["run", "-m", url, "-E", "256", "r", "--", "true"], "256"),
         (&["run", "-m", url, "", "--", "true"], "empty"),
         (&["run", "-m", url, &long, "--", "true"], "1025 bytes"),
@@ -61,7 +61,7 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["inspect", "-m", url, ""], "empty"),
         (&["inspect", "-m", url], "RESOURCE"),
         (&["unlock", "-m", url, "r"], "--force"),
-        (&["unlock", "-m", url, "--force", "redlatch:mark"], "redlatch:mark"),
+        (&["unlock", "-m", url, "--force", "redlatch:mark"], "does not start with redlatch:"),
         (&["sprint"], "sprint"),
         (&[], "Usage"),
     ];

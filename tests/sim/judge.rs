@@ -282,14 +282,15 @@ impl World {
 
     /// After a turn: nothing is overdue, and counts agree.
     pub fn check_client(&mut self, client: usize) {
-        let (it, later) = (&self.clients[client], self.release_limit());
+        let it = &self.clients[client];
         let now = it.clock.at(it.turn_began);
         // The replies that are no reason for a release to wait longer.
         let is_behind = |master| it.engine.owed_count(id(master)) > 100;
         if (0..self.config.master_count()).any(is_behind) {
+            let later = now + self.release_limit();
             for (_, it) in &mut self.clients[client].locks {
                 if let Some((Pending::Release, deadline)) = &mut it.pending {
-                    *deadline = (*deadline).max(now + later);
+                    *deadline = (*deadline).max(later);
                 }
             }
         }

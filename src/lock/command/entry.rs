@@ -23,7 +23,7 @@ impl Entry {
     pub(crate) const EMPTY: Self = Self { bytes: Vec::new(), key_size: 0 };
 
     /// Becomes the entry of a lock named `name`, in the memory that there is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set(&mut self, prefix: &[u8], name: &[u8], token: &Token) {
         self.bytes.clear();
         resp::encode_bulk_header(&mut self.bytes, prefix.len() + name.len());
