@@ -126,7 +126,8 @@ impl World {
         self.wake(client, self.now);
     }
 
-    /// The longest answer limit of a TTL, and what 300 replies owed add to it. Masters that owe more than 100 put it off.
+    /// The longest answer limit of a TTL, and what 300 replies owed add to it. Masters that owe more than 100
+    /// put it off.
     pub fn release_limit(&self) -> Duration {
         let longest = self.config.ttl(self.config_max_ttl()).expect("valid");
         self.config.answer_limit(longest) + Duration::from_millis(20)

@@ -349,8 +349,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     let retry_at = pauses::plan_attempt(core, id, cause, took);
     accounting::leave(now, &mut core.locks, id);
     release::leave_rounds(core, id);
-    let op = core.locks.ops.get_mut(id);
-    op.take_key(core.locks.claims.get(claim_id));
+    core.locks.ops.get_mut(id).take_key(core.locks.claims.get(claim_id));
     release::release_attempt(core, claim_id);
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
@@ -371,12 +370,10 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
     }
     // A round in the queues has reported time and label, and the answer of any other mode the time.
-    let wants_holder = match known {
-        HoldersKnown::None => true,
-        HoldersKnown::All => retry_at.is_none() && !is_parked,
-        HoldersKnown::Unwanted => false,
-    };
-    if wants_holder && ground.config.ask_holder && cause == Cause::Contended {
+    if known.wants_more(retry_at.is_none() && !is_parked)
+        && ground.config.ask_holder
+        && cause == Cause::Contended
+    {
         denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
     }
     let op = locks.ops.get_mut(id);

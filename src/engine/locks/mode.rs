@@ -43,6 +43,18 @@ pub(crate) enum HoldersKnown {
     None,
 }
 
+impl HoldersKnown {
+    /// Whether masters are asked; for the holder's label alone, which no refusal reports, only if that is
+    /// wanted.
+    pub(crate) const fn wants_more(self, wants_label: bool) -> bool {
+        match self {
+            Self::All => wants_label,
+            Self::Unwanted => false,
+            Self::None => true,
+        }
+    }
+}
+
 /// The mode of an acquisition, and of the lock that comes of it.
 #[derive(Debug)]
 pub(crate) enum ModeState {

@@ -1,4 +1,4 @@
-//! What pages and examples show of errors.
+//! Errors in pages and examples.
 
 /// A release that is not confirmed goes on by itself: no example makes it the error of its caller.
 #[test]
