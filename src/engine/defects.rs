@@ -31,7 +31,7 @@ impl Locks {
         let (op, claim) = (self.ops.get_mut(id), self.claims.get_mut(claim));
         if let ModeState::Fenced(fencing) = &mut op.mode {
             let masters_us = ground.wall_clock.masters_us(ground.now);
-            claim.kind = Kind::Fenced(fencing.begin_attempt(masters_us, MasterSet::EMPTY));
+            claim.kind = Kind::Fenced(fencing.begin_attempt(masters_us));
         }
     }
 

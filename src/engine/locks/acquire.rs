@@ -232,7 +232,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let now = ground.now;
     let op = locks.ops.get_mut(id);
     let (OpState::Acquiring { .. } | OpState::Parked) = op.state() else { return Step::Done };
-    let quarantined = masters.fleet.quarantined(now).union(op.mode.excluded());
+    let quarantined = masters.fleet.quarantined(now).union(op.tries.excluded);
     let claim = locks.claims.get_mut(op.claim);
     match claim.tally.verdict(masters.fleet.count(), quarantined) {
         Verdict::Open if op.parking.is_some() => {

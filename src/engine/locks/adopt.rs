@@ -47,7 +47,7 @@ use crate::handle::{HandleKind, LockHandle, fleet_of, whole_ms};
 use crate::lock::command::adopt::encode_adopt;
 use crate::lock::command::entry::{Entry, name_in};
 use crate::lock::command::scripts::Script;
-use crate::lock::{InputError, MasterSet, Resource, Token, Ttl, split_value};
+use crate::lock::{InputError, Resource, Token, Ttl, split_value};
 use crate::mutants::mutant;
 
 /// In the place of the claim whose release an answer to a swap is, too.
@@ -107,11 +107,10 @@ fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
     let op = locks.ops.get_mut(id);
     op.label.extend_from_slice(ground.config.holder_label.as_deref().unwrap_or_default().as_bytes());
     op.add_label(claim);
-    let mut quarantined = fleet.quarantined_at(now);
-    if mutant!(AdoptedInQuarantine) {
-        quarantined = MasterSet::EMPTY;
+    op.mode = ModeState::Adopted;
+    if !mutant!(AdoptedInQuarantine) {
+        op.tries.excluded = fleet.quarantined_at(now);
     }
-    op.mode = ModeState::Adopted { quarantined };
     let old = entry_of(handle, &ground.config.prefix);
     let owed = Owed::round(Verb::Swap, Tag::Plain, NO_CLAIM, claim_id).whole();
     claim.asked = fleet.queue(fleet.usable, owed, |out| {

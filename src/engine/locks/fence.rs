@@ -50,27 +50,18 @@ pub(crate) struct Fencing {
     token: FencingToken,
     /// Attempts in a row that followed the one before without a pause.
     renumbering_count: u32,
-    /// Masters that were in quarantine when the attempt began.
-    pub(crate) quarantined: MasterSet,
     /// Reports of masters that refused it.
     refusals: Vec<(MasterId, FenceState)>,
 }
 
 impl Fencing {
     pub(crate) const fn new() -> Self {
-        Self {
-            floor: 0,
-            token: FencingToken::near(0),
-            renumbering_count: 0,
-            quarantined: MasterSet::EMPTY,
-            refusals: Vec::new(),
-        }
+        Self { floor: 0, token: FencingToken::near(0), renumbering_count: 0, refusals: Vec::new() }
     }
 
     /// An attempt begins at this time by the masters' clocks: draws its token.
-    pub(crate) fn begin_attempt(&mut self, masters_us: u64, quarantined: MasterSet) -> FencingToken {
+    pub(crate) fn begin_attempt(&mut self, masters_us: u64) -> FencingToken {
         self.token = FencingToken::near(masters_us.max(self.floor + 1));
-        self.quarantined = quarantined;
         self.refusals.clear();
         self.token
     }
@@ -178,7 +169,7 @@ mod tests {
 
     fn fencing(wall_us: u64) -> Fencing {
         let mut fencing = Fencing::new();
-        fencing.begin_attempt(wall_us, MasterSet::EMPTY);
+        fencing.begin_attempt(wall_us);
         fencing
     }
 
@@ -194,7 +185,7 @@ mod tests {
             .extend(answers.iter().enumerate().map(|(index, state)| (master(granted + index), *state)));
         let tally = Tally { granted: MasterSet::first(granted), ..Tally::default() };
         let time = fencing.learn(&tally, HALF_US);
-        fencing.begin_attempt(time, MasterSet::EMPTY).as_u64()
+        fencing.begin_attempt(time).as_u64()
     }
 
     #[test]
@@ -230,9 +221,7 @@ mod tests {
         clock.learn(now, u64::MAX);
         let mut fencing = Fencing::new();
         fencing.floor = u64::MAX - 1;
-        let token = |fencing: &mut Fencing, clock: &WallClock| {
-            fencing.begin_attempt(clock.masters_us(now), MasterSet::EMPTY)
-        };
+        let token = |fencing: &mut Fencing, clock: &WallClock| fencing.begin_attempt(clock.masters_us(now));
         assert_eq!(token(&mut fencing, &clock), FencingToken::near(u64::MAX));
         fencing.floor = 0;
         clock.learn(now, 0);

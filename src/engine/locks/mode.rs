@@ -64,8 +64,8 @@ pub(crate) enum ModeState {
     Fenced(Fencing),
     /// A reader's, together with others.
     Shared,
-    /// Taken over by its handle, from masters of which these were in quarantine.
-    Adopted { quarantined: MasterSet },
+    /// Taken over by its handle.
+    Adopted,
 }
 
 impl ModeState {
@@ -80,7 +80,7 @@ impl ModeState {
     /// Whether its waiters form a queue within the engine: readers do not wait for each other.
     #[inline]
     pub(crate) const fn is_queued(&self) -> bool {
-        !matches!(self, Self::Shared | Self::Adopted { .. })
+        !matches!(self, Self::Shared | Self::Adopted)
     }
 
     /// Whether it may pass to the next waiter, and be the next one's, by a swap. That leaves a fence as it
@@ -89,17 +89,8 @@ impl ModeState {
         matches!(self, Self::Plain)
     }
 
-    /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
-    #[inline]
-    pub(crate) fn excluded(&self) -> MasterSet {
-        match self {
-            Self::Fenced(fencing) => fencing.quarantined,
-            Self::Adopted { quarantined } => *quarantined,
-            Self::Plain | Self::Shared => MasterSet::EMPTY,
-        }
-    }
-
-    /// An attempt begins: returns the kind of its claim.
+    /// An attempt begins: returns the kind of its claim. Masters whose votes do not count for it, in addition
+    /// to those in quarantine when it is decided, become `excluded`.
     pub(crate) fn begin_attempt(
         &mut self,
         fleet: &Fleet,
@@ -107,24 +98,25 @@ impl ModeState {
         wall_clock: &WallClock,
         is_retry: bool,
         holders: &mut Vec<(MasterId, HolderTtl)>,
+        excluded: &mut MasterSet,
     ) -> Kind {
         match self {
             Self::Plain => Kind::Plain,
             Self::Fenced(fencing) => {
-                let mut quarantined = fleet.quarantined_at(now);
+                *excluded = fleet.quarantined_at(now);
                 if mutant!(FenceOfQuarantine) {
-                    quarantined = MasterSet::EMPTY;
+                    *excluded = MasterSet::EMPTY;
                 }
                 if mutant!(RetryForgetsQuarantine) && is_retry {
-                    quarantined = MasterSet::EMPTY;
+                    *excluded = MasterSet::EMPTY;
                 }
-                Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now), quarantined))
+                Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now)))
             }
             Self::Shared => {
                 holders.clear();
                 Kind::Shared
             }
-            Self::Adopted { .. } => unreachable!("an adoption is one attempt of its own"),
+            Self::Adopted => unreachable!("an adoption is one attempt of its own"),
         }
     }
 
@@ -139,7 +131,7 @@ impl ModeState {
     ) -> Option<MasterSet> {
         match self {
             Self::Fenced(fencing) => Some(fencing.judge(now, wall_clock, tally, half_us)),
-            Self::Plain | Self::Shared | Self::Adopted { .. } => None,
+            Self::Plain | Self::Shared | Self::Adopted => None,
         }
     }
 
@@ -148,7 +140,7 @@ impl ModeState {
     pub(crate) fn may_repeat(&mut self) -> bool {
         match self {
             Self::Fenced(fencing) => fencing.may_renumber(),
-            Self::Plain | Self::Shared | Self::Adopted { .. } => false,
+            Self::Plain | Self::Shared | Self::Adopted => false,
         }
     }
 
@@ -167,14 +159,7 @@ impl ModeState {
             // They were reported with each refusal.
             Self::Shared => HoldersKnown::All,
             // Its handle is used up, whoever has the lock.
-            Self::Adopted { .. } => HoldersKnown::Unwanted,
-        }
-    }
-
-    /// A master that is in quarantine now is sent the attempt under way.
-    pub(crate) fn note_quarantined(&mut self, master: MasterId) {
-        if let Self::Fenced(fencing) = self {
-            fencing.quarantined.insert(master);
+            Self::Adopted => HoldersKnown::Unwanted,
         }
     }
 
@@ -236,7 +221,7 @@ pub(crate) fn vote(
         AttemptAnswer::Fenced(answer) => {
             let fencing = op.and_then(|op| match op.mode {
                 ModeState::Fenced(fencing) => Some(fencing),
-                ModeState::Plain | ModeState::Shared | ModeState::Adopted { .. } => None,
+                ModeState::Plain | ModeState::Shared | ModeState::Adopted => None,
             });
             fence::vote(answer, master, claim, fencing)
         }

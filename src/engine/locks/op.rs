@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::kind::Tag;
+use super::kind::{Kind, Tag};
 use super::mode::{self, HoldersKnown, Learner, ModeState};
 use super::renewal::{Renewal, loss_lead};
 use super::slab::{Id, Kept};
@@ -100,6 +100,8 @@ pub(crate) struct Tries {
     /// The turns in a row that led to this one: none unless the latest attempt was a hand-over. Before the
     /// first attempt it may be that of the slot's last operation. See [`Op::streak`].
     pub(crate) streak: HandoverStreak,
+    /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
+    pub(crate) excluded: MasterSet,
     /// Times left of the key that was in the way of the latest attempt, as masters reported them.
     pub(crate) holders: Vec<(MasterId, HolderTtl)>,
     /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
@@ -251,9 +253,21 @@ impl Op {
             });
         }
         let is_retry = self.tries.count > 0;
-        claim.kind = self.mode.begin_attempt(fleet, now, wall_clock, is_retry, &mut self.tries.holders);
+        claim.kind = self.begin_mode(fleet, now, wall_clock, is_retry);
         let owed = self.owed(claim.kind.tag(), claim_id);
         mode::send_attempt(fleet, fleet.usable, owed, claim, self.asked.ttl, Script::Sha)
+    }
+
+    /// An attempt in this mode begins: returns the kind of its claim.
+    pub(crate) fn begin_mode(
+        &mut self,
+        fleet: &Fleet,
+        now: Instant,
+        wall_clock: &WallClock,
+        is_retry: bool,
+    ) -> Kind {
+        let Tries { holders, excluded, .. } = &mut self.tries;
+        self.mode.begin_attempt(fleet, now, wall_clock, is_retry, holders, excluded)
     }
 
     /// Puts the label into the value of a new claim.
@@ -285,6 +299,7 @@ impl Op {
                 polls_until: None,
                 denied: None,
                 streak: HandoverStreak { count: 0, since: now },
+                excluded: MasterSet::EMPTY,
                 holders: Vec::new(),
                 reader_count: 0,
             },
@@ -311,9 +326,9 @@ impl Op {
         self.asked = asked;
         self.state = OpState::New;
         // Taken apart, so that a new field cannot be forgotten here.
-        let Tries { count, has_queued, polls_until, denied, streak: _, holders, reader_count } =
+        let Tries { count, has_queued, polls_until, denied, streak: _, excluded, holders, reader_count } =
             &mut self.tries;
-        (*count, *has_queued) = (0, false);
+        (*count, *has_queued, *excluded) = (0, false, MasterSet::EMPTY);
         (*polls_until, *denied, *reader_count) = (None, None, 0);
         holders.clear();
         (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);

@@ -46,6 +46,7 @@ use crate::engine::locks::Locks;
 use crate::engine::locks::claim::{Claim, Course};
 use crate::engine::locks::fence;
 use crate::engine::locks::kind::{Kind, Tag};
+use crate::engine::locks::mode::{self, ModeState};
 use crate::engine::locks::op::{Cause, Op, OpState};
 use crate::engine::locks::slab::{Id, Slab};
 use crate::engine::locks::{hold, release};
@@ -96,7 +97,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
     let is_retry = op.tries.count > 0;
-    claim.kind = op.mode.begin_attempt(fleet, now, &ground.wall_clock, is_retry, &mut op.tries.holders);
+    claim.kind = op.begin_mode(fleet, now, &ground.wall_clock, is_retry);
     claim.course = Course::Attempt(id);
     claim.parked.put(|over| Parked::new(now, id, fleet.count(), over));
     let before = op.claim;
@@ -176,8 +177,8 @@ fn send(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, only) = (ground.now, MasterSet::only(master));
     let op = locks.ops.get_mut(id);
-    if fleet.quarantined(now).contains(master) {
-        op.mode.note_quarantined(master);
+    if matches!(op.mode, ModeState::Fenced(_)) && fleet.quarantined(now).contains(master) {
+        op.tries.excluded.insert(master);
     }
     let claim_id = op.claim;
     if !fleet.parkers.contains(master) {
@@ -298,7 +299,7 @@ fn attempt(core: &mut Core, master: MasterId, id: Id) {
         })
     } else {
         let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
-        crate::engine::locks::mode::send_attempt(fleet, only, owed, claim, op.asked.ttl, Script::Sha)
+        mode::send_attempt(fleet, only, owed, claim, op.asked.ttl, Script::Sha)
     };
     op.parking_mut().note_sent(master, claim_id);
     let claim = locks.claims.get_mut(claim_id);
