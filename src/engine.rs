@@ -63,7 +63,7 @@ use crate::event::Event;
 use crate::handle::LockHandle;
 use crate::mutants::mutant;
 #[cfg(feature = "doctor")]
-pub(crate) use masters::handshake::{error_without_login, info_field};
+pub(crate) use masters::handshake::{error_without_login, info_field, was_replica};
 #[cfg(feature = "doctor")]
 pub(crate) use masters::mark::{key as mark_key, observed as observed_by_mark};
 pub(crate) use masters::status::{Health, MasterStatus};

@@ -10,8 +10,11 @@
 //! could have forgotten. So it is written only when each master has the one without. The records follow
 //! from the settings and the processes alone. A second run can therefore complete what a first one began,
 //! and nothing else: a master that restarted meanwhile has another label, so that the records on the
-//! others are not its own. A process that has the first declaration was checked before, and forgot nothing
-//! since.
+//! others are not its own.
+//!
+//! Masters are not asked at one moment: one may be used and another restart in between. So the checks are
+//! made again between the phases. Each process that is then declared was named by the first phase before,
+//! and shows the keys of any lock that it was asked for since.
 
 use std::time::Duration;
 
@@ -28,7 +31,7 @@ pub struct Candidate {
     pub run_id: Option<String>,
     /// Time for which it says that it has run.
     pub uptime: Option<Duration>,
-    /// Whether it is a master, as far as it says.
+    /// Whether it is a master, and never was a replica, as far as it says.
     pub is_master: bool,
     /// Content of the key of the fleet's record.
     pub found: Found,
@@ -69,8 +72,8 @@ pub enum NotNew {
         /// Its URL without the login.
         master: String,
     },
-    /// It is a replica.
-    #[error("{master} is a replica; list its master instead")]
+    /// It is a replica, or was one.
+    #[error("{master} is a replica or was one; list a master that was started as such")]
     Replica {
         /// Its URL without the login.
         master: String,
@@ -157,17 +160,16 @@ pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<F
     let new: Vec<_> =
         declared.iter().zip(&known).map(|(record, (_, _, run_id))| record.clone().with_new(run_id)).collect();
     let mut is_done = Vec::new();
-    let mut is_begun = true;
     for (((name, candidate, _), declared), new) in known.iter().zip(&declared).zip(&new) {
         match &candidate.found {
-            Found::Absent => is_begun = false,
+            Found::Absent => {}
             Found::Known(record) if record == declared || record == new => {}
             _ => return Err(NotNew::HasRecord { master: (*name).to_owned() }),
         }
         is_done.push(candidate.found.record() == Some(new));
     }
     let mut is_unsure = false;
-    for (name, candidate, _) in known.iter().filter(|_| !is_begun) {
+    for (name, candidate, _) in known.iter().filter(|_| !is_done.contains(&true)) {
         let master = (*name).to_owned();
         match candidate.key_count {
             None => return Err(NotNew::MayHaveKeys { master }),

@@ -71,6 +71,10 @@ fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
     let file = &path.display();
     let failed = |error: &std::io::Error| Exit::internal(Message::HandleFile { file, error });
     let mode = match fs::metadata(path) {
+        // A pipe may never have an end.
+        Ok(found) if !found.is_file() => {
+            return Err(Exit::usage(Message::HandleFile { file, error: &"it is no regular file" }));
+        }
         Ok(found) => found.permissions().mode(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(&error)),
@@ -87,19 +91,16 @@ fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
 /// The file of a handle, to be written once the lock is held.
 pub(crate) struct HandleFile {
     path: PathBuf,
-    /// Whether a handle is there that the new one may replace.
-    replaces: bool,
 }
 
 impl HandleFile {
-    /// Checks the place before the lock is asked for. A handle of the same lock may be replaced: it is over
-    /// when the lock is acquired anew. Readers hold theirs together, so none replaces another one's.
+    /// Checks the place before the lock is asked for.
     pub(crate) fn check(path: &Path, name: &[u8], mode: Mode) -> Result<Self, Exit> {
         let found = read(path)?;
-        if found.as_ref().is_some_and(|found| found.resource() != name || mode == Mode::Shared) {
+        if found.is_some_and(|found| !is_replaceable(&found, name, mode)) {
             return Err(Exit::usage(Message::HandleThere { file: &path.display() }));
         }
-        Ok(Self { path: path.to_owned(), replaces: found.is_some() })
+        Ok(Self { path: path.to_owned() })
     }
 
     /// Writes the handle, whole or not at all.
@@ -118,10 +119,16 @@ impl HandleFile {
                 file.sync_all()
             },
         );
-        // A link replaces nothing.
-        let placed = written.and_then(|()| match self.replaces {
-            true => fs::rename(&beside, &self.path),
-            false => fs::hard_link(&beside, &self.path),
+        // A link replaces nothing. The file of the lock's last holder may have come since the check.
+        let is_replaceable = || {
+            let found = read(&self.path).ok().flatten();
+            found.is_some_and(|found| is_replaceable(&found, handle.resource(), handle.mode()))
+        };
+        let placed = written.and_then(|()| match fs::hard_link(&beside, &self.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && is_replaceable() => {
+                fs::rename(&beside, &self.path)
+            }
+            placed => placed,
         });
         // It is gone already where it was renamed.
         let _ = fs::remove_file(&beside);
@@ -132,6 +139,12 @@ impl HandleFile {
     pub(crate) fn remove(&self, handle: &LockHandle) {
         remove(&self.path, handle);
     }
+}
+
+/// Whether a handle gives way to one of this lock: it is over when the lock is acquired anew. Readers hold
+/// theirs together, so none replaces another one's.
+fn is_replaceable(found: &LockHandle, name: &[u8], mode: Mode) -> bool {
+    found.resource() == name && mode != Mode::Shared
 }
 
 fn remove(path: &Path, handle: &LockHandle) {

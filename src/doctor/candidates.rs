@@ -9,8 +9,8 @@ use super::facts::read_record;
 use crate::config::Config;
 use crate::driver::ConnectError;
 use crate::driver::probe::{Answer, Probe, ProbeError, each};
-use crate::engine::info_field;
 use crate::engine::masters::record::Found;
+use crate::engine::{info_field, was_replica};
 use crate::founding::{Candidate, Founding};
 use crate::limits;
 use crate::lock::FLEET_NAME;
@@ -100,7 +100,8 @@ fn ask(probe: &mut Probe, config: &Config) -> Result<MasterFacts, ProbeError> {
     let candidate = Candidate {
         run_id: field("run_id"),
         uptime: seconds.map(Duration::from_secs),
-        is_master: field("role").is_some_and(|role| role == "master"),
+        is_master: field("role").is_some_and(|role| role == "master")
+            && !sections.iter().filter_map(Answer::bytes).any(was_replica),
         found: read_record(probe, &config.prefix)?,
         key_count: count_keys(probe, &config.prefix)?,
         client_count: clients.as_ref().map(|names| names.values().sum()),

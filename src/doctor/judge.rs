@@ -168,6 +168,9 @@ impl Findings<'_> {
 
     fn of_quarantine(&mut self, name: &Arc<str>, facts: &Facts) {
         let needed = self.config.quarantine_time();
+        if facts.record.is_new(facts.server.run_id.as_deref()) {
+            return;
+        }
         match self.config.quarantine {
             Quarantine::Uptime => {
                 // A difference of whole seconds, so up to one second of it may not have passed yet.

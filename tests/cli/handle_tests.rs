@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use redlatch::{Client, LockHandle, Quarantine};
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
 
 /// A place for a file, in a folder that is removed with its test.
@@ -56,13 +57,13 @@ fn a_lock_is_kept_for_a_later_step() {
     assert!(held.stdout.trim().parse::<u64>().is_ok(), "the fencing token: {:?}", held.stdout);
     assert_eq!(fs::metadata(place.file()).expect("it is there").permissions().mode() & 0o777, 0o600);
     assert_eq!(place.all(), 1, "nothing else is left");
-    eventually(PATIENCE, "it is held", || holder_count(&mut fleet, "deploy") == 3);
+    assert!(holder_count(&mut fleet, "deploy") >= 2, "a quorum has it");
     // The same place, while the lock is held.
     expect(&finish(&mut place.on(&fleet, "acquire", &["deploy"])), 75, &["held by another client"]);
     let released = finish(&mut place.on(&fleet, "release", &[]));
     expect(&released, 0, &["lock \"deploy\" released on"]);
     assert_eq!(place.all(), 0);
-    assert_eq!(holder_count(&mut fleet, "deploy"), 0);
+    eventually(PATIENCE, "it is free", || holder_count(&mut fleet, "deploy") == 0);
     expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["so there is nothing to release"]);
 }
 
@@ -173,4 +174,23 @@ fn bad_files_are_named() {
         assert_eq!(failed.stdout, "");
         eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
     }
+}
+
+#[test]
+fn a_handle_that_came_meanwhile_is_replaced() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("meanwhile");
+    let client = Client::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).connect();
+    let client = client.expect("an event loop");
+    let guard = client.lock("deploy").ttl(Duration::from_secs(30)).acquire().expect("free");
+    let waiting = Running::start(&mut place.on(&fleet, "acquire", &["--wait", "60s", "deploy"]));
+    let waiters = |master: &mut Master| master.ask("ZCARD redlatch:wait:deploy").text();
+    eventually(PATIENCE, "it waits", || fleet.masters().all(|master| waiters(master) == "1"));
+    // The last holder's, which is removed behind its release or never.
+    let last = guard.to_handle().expect("it is held").to_string();
+    fs::write(place.file(), format!("{last}\n")).expect("a file");
+    fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).expect("a file of one's own");
+    drop(guard);
+    expect(&waiting.finish(), 0, &["lock \"deploy\" is held for"]);
+    assert!(place.text() != last && place.all() == 1);
 }

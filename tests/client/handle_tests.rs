@@ -288,3 +288,18 @@ fn tasks_pass_locks_on() {
     assert_nothing_left(&first, &mut fleet);
     assert_nothing_left(&second, &mut fleet);
 }
+
+#[test]
+fn a_slot_passes_as_any_lock_does() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let slot = first.slots("pool", 1).try_acquire().expect("free");
+    let handle = sent(&slot.into_guard().into_handle(TTL).expect("held"));
+    let guard = second.adopt(&handle).expect("it was passed");
+    let handle = sent(&guard.to_handle().expect("held"));
+    assert!(first.slots("pool", 1).try_acquire().is_err(), "it is held");
+    assert!(!first.release_handle(&handle).expect("confirmed").was_already_gone());
+    drop(first.slots("pool", 1).try_acquire().expect("free"));
+    drop(guard);
+    assert_nothing_left(&first, &mut fleet);
+}

@@ -52,9 +52,9 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config()?;
     let founding = check(&config, args.time_limit)?;
     confirm(&config, args.new, founding.is_unsure)?;
-    // A person may have taken a while.
-    let founding = check(&config, args.time_limit)?;
     for phase in [Phase::Declare, Phase::Count] {
+        // A person may have taken a while, and a master may have been used or restarted between the phases.
+        let founding = check(&config, args.time_limit)?;
         if let Err((master, why)) = declare(&config, args.time_limit, &founding, phase)? {
             return Err(Exit::new(code::NO_QUORUM, Message::DeclaredInPart { master: &master, why: &why }));
         }

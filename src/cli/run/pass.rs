@@ -121,8 +121,12 @@ fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &Hand
         session.release_by(&handle);
         return Err(exit);
     }
-    if let Some(token) = grant.fencing_token {
-        crate::output::print(&format!("{token}\n"))?;
+    if let Some(token) = grant.fencing_token
+        && let Err(exit) = crate::output::print(&format!("{token}\n"))
+    {
+        session.release_by(&handle);
+        file.remove(&handle);
+        return Err(exit.into());
     }
     if session.voice != Voice::Quiet {
         let left = grant.valid_until.saturating_duration_since(Instant::now());

@@ -65,7 +65,7 @@ pub(crate) fn submit(
     if locks.is_drained {
         return Err(SubmitError::Stopped(DRAINED.into()));
     }
-    let resource = Resource::new(&*handle.name)?;
+    let resource = Resource::of_any_lock(&*handle.name)?;
     // A lock that is released may live for as long as any.
     let ttl = match act {
         HandleAct::Adopt { .. } => handle.ttl(),

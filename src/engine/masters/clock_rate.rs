@@ -89,8 +89,9 @@ impl Interval {
         if mutant!(StepTakenForRate) {
             return false;
         }
-        let expected_us = self.took_us / 1000 * ppm / 1000;
-        (self.change_us - expected_us).abs() > self.error_us.saturating_mul(2).max(STEP_MIN_US)
+        let expected_us = (self.took_us / 1000).saturating_mul(ppm) / 1000;
+        self.change_us.saturating_sub(expected_us).saturating_abs()
+            > self.error_us.saturating_mul(2).max(STEP_MIN_US)
     }
 }
 
@@ -145,7 +146,7 @@ impl ClockRateMeter {
                 continue;
             }
             took_us += interval.took_us;
-            change_us += interval.change_us;
+            change_us = change_us.saturating_add(interval.change_us);
             error_us += if row_end.is_none() { samples[0].error_us } else { 0 };
             row_end = Some(samples[1].error_us);
         }

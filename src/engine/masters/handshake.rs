@@ -103,6 +103,8 @@ pub(crate) struct Learnt {
     pub(crate) version: Option<Box<str>>,
     /// `master`, or `slave` for a replica.
     pub(crate) role: Option<Box<str>>,
+    /// Whether its process was promoted: it was a replica before.
+    pub(crate) was_replica: bool,
     pub(crate) maxmemory_policy: Option<Box<str>>,
     /// For how long some client has watched this very process, by its mark.
     pub(crate) observed: Duration,
@@ -142,14 +144,18 @@ impl Learnt {
     /// For how long the process has run at the least, as far as the mode takes its word for it.
     pub(crate) fn age(&self, config: &Config) -> Duration {
         match config.quarantine {
-            Quarantine::Uptime | Quarantine::Strict if self.record.is_new(self.run_id.as_deref()) => {
-                config.quarantine_time()
-            }
+            Quarantine::Uptime | Quarantine::Strict if self.is_new() => config.quarantine_time(),
             Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
             Quarantine::Uptime => self.run_time().unwrap_or_default(),
             Quarantine::Strict if self.observed >= config.quarantine_time() => self.observed,
             Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
         }
+    }
+
+    /// Whether its process was declared as new. One that was a replica meanwhile lost what it had.
+    pub(crate) fn is_new(&self) -> bool {
+        let is_declared = self.record.is_new(self.run_id.as_deref());
+        is_declared && !self.was_replica
     }
 
     /// For how long it says that it has run, at the least.
@@ -165,7 +171,7 @@ impl Learnt {
     /// For how long it can have run at the most: a difference of whole seconds again, and a server looks at
     /// its clock ten times a second at the least.
     pub(crate) fn run_time_max(&self) -> Option<Duration> {
-        self.uptime.map(|uptime| uptime + Duration::from_millis(1100))
+        self.uptime.map(|uptime| uptime.saturating_add(Duration::from_millis(1100)))
     }
 
     /// Why strict mode does not count this server.
@@ -237,6 +243,12 @@ pub(crate) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
 /// An error in the server's words, without what it repeats of this login or of a command's arguments.
 pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
     command::answer::error_text(without_password(without_arguments(text), login))
+}
+
+/// Whether `INFO replication` is that of a master which was a replica before: a promotion leaves the offset
+/// up to which it followed another one, and -1 stands for none.
+pub(crate) fn was_replica(info: &[u8]) -> bool {
+    info_field(info, "second_repl_offset").is_some_and(|offset| offset != b"-1")
 }
 
 /// Random hexadecimal digits.
@@ -346,6 +358,7 @@ impl Handshake {
             }
             (HandshakeStep::InfoReplication, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
                 learnt.role = info_field(info, "role").map(command::answer::error_text);
+                learnt.was_replica = was_replica(info);
             }
             (HandshakeStep::InfoMemory, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
                 learnt.maxmemory_policy =
@@ -480,5 +493,17 @@ mod tests {
         assert_eq!(info_field(info, "uptime_in_seconds"), None);
         assert_eq!(parse_seconds(b"7201"), Some(Duration::from_secs(7201)));
         assert_eq!(parse_seconds(b"-1"), None);
+    }
+
+    #[test]
+    fn a_promoted_replica_is_not_new() {
+        assert!(!was_replica(b"role:master\r\nsecond_repl_offset:-1\r\n") && !was_replica(b"role:master"));
+        assert!(was_replica(b"role:master\r\nsecond_repl_offset:4711\r\n"));
+    }
+
+    #[test]
+    fn no_uptime_is_too_long() {
+        let uptime = parse_seconds(b"18446744073709551615");
+        assert!(Learnt { uptime, ..Learnt::default() }.run_time_max() >= uptime);
     }
 }

@@ -102,7 +102,9 @@ pub(crate) fn clock_us(time: &Array<'_>) -> Option<u64> {
         _ => None,
     });
     let (seconds, micros) = (numbers.next()??, numbers.next()??);
-    seconds.checked_mul(1_000_000)?.checked_add(micros)
+    let clock_us = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
+    // Sums and differences of a few of them are in the range of an `i64`.
+    (clock_us < 1 << 52).then_some(clock_us)
 }
 
 pub(super) fn failure(text: &[u8]) -> Failure {
