@@ -2,7 +2,8 @@
 //! readiness probe and an orderly shutdown.
 //!
 //! ```text
-//!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum or room
+//!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum or room;
+//!                     500 if the charge failed, or if its outcome is unknown
 //!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
 //!   GET  /live        200
 //!   GET  /metrics     the statistics, for Prometheus
@@ -119,7 +120,8 @@ async fn serve(settings: &Settings, shutdown: impl Future<Output = ()>) -> Resul
                 match accepted {
                     Ok((connection, _)) => {
                         let answering = answer(client.clone(), ledger.clone(), connection);
-                        // A caller that stands still holds no connection for ever.
+                        // A caller that stands still holds no connection for ever. The end drops a charge,
+                        // too, whose outcome is unknown then.
                         connections.spawn(timeout(CONNECTION_MAX, answering));
                     }
                     // Such as too many open files: charges under way go on.
@@ -193,7 +195,8 @@ async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, S
         Err(error) => {
             let status = match error.class() {
                 ErrorClass::Contended => "409 Conflict",
-                // The loss ended the payment, or the call is wrong.
+                // The call is wrong, or the loss ended our wait for the bank. What it got, no drop takes
+                // back: the outcome is unknown. Ask the bank, or repeat with the same idempotency key.
                 ErrorClass::Lost | ErrorClass::Rejected => "500 Internal Server Error",
                 _ => "503 Service Unavailable",
             };
@@ -202,7 +205,8 @@ async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, S
     }
 }
 
-/// Stands for a call to the bank, which does not bear two calls for one order at once.
+/// Stands for a call to the bank, which does not bear two calls for one order at once. A lock alone does not
+/// keep a late or a repeated call away: a real one has an idempotency key, such as the number of the payment.
 async fn pay(ledger: &Path, order: &str) -> io::Result<()> {
     let _call = Call::begin(ledger.join(format!("{order}.under-way")))?;
     sleep(Duration::from_millis(5)).await;
@@ -211,7 +215,7 @@ async fn pay(ledger: &Path, order: &str) -> io::Result<()> {
     fs::write(&account, format!("{}\n", count + 1))
 }
 
-/// A call to the bank under way, as a file. A dropped charge ends it.
+/// A call to the bank under way, as a file. A dropped charge ends this one; a real bank goes on.
 struct Call(PathBuf);
 
 impl Call {
