@@ -31,7 +31,8 @@ pub(super) fn page(
     prefix_size: usize,
     count: &str,
 ) -> Result<Page, ProbeError> {
-    let answer = probe.exchange_page(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", count.as_bytes()])?;
+    let answer =
+        probe.exchange_page(&[b"SCAN".as_slice(), cursor, b"MATCH", pattern, b"COUNT", count.as_bytes()])?;
     let unusable = |answer: &Answer| match answer {
         Answer::Error(text) => ProbeError::Unreachable(text.clone()),
         _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),
