@@ -105,7 +105,8 @@ fn a_killed_holder_frees_its_slot_after_the_ttl() {
             Running::start(&mut run)
         };
         let forever = format!("echo in; {FOREVER}");
-        let mut holders: Vec<_> = (0..count.parse().expect("a number")).map(|_| run("0", &forever)).collect();
+        let mut holders: Vec<_> =
+            (0..count.parse().expect("a number")).map(|_| run("1min", &forever)).collect();
         holders.iter_mut().for_each(|holder| assert_eq!(holder.line(), "in"));
         let first = run("1h", "echo first");
         std::thread::sleep(Duration::from_millis(200));
