@@ -11,7 +11,7 @@ use redlatch::{AcquireError, Client, ErrorClass, Guard, HeldLocks, LockRequest, 
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once,
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, block_on, open, poll_once,
 };
 
 /// A lock of a second that is renewed, so that a loss shows soon.
@@ -127,14 +127,19 @@ fn a_loss_by_the_clock_ends_the_work() {
 /// Without a renewal only the answers to the release show the loss.
 #[test]
 fn a_loss_that_the_release_shows_is_an_error() {
-    let fleet = Fleet::start(3);
+    let mut fleet = Fleet::start(3);
     let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
-    let lost = client.lock("a").ttl(TTL).run(|guard| {
+    // A late `SET` would bring the key back to one master, and one answer less would show the loss.
+    let mut break_lock = || {
+        await_held(&mut fleet, "a");
         force_unlock(&breaker);
+    };
+    let lost = client.lock("a").ttl(TTL).run(|guard| {
+        break_lock();
         guard.is_valid()
     });
     assert_eq!(lost, Err(RunError::Lost(Some(true))));
-    let lost = block_on(client.lock("a").ttl(TTL).run_async(async |_| force_unlock(&breaker)));
+    let lost = block_on(client.lock("a").ttl(TTL).run_async(async |_| break_lock()));
     assert_eq!(lost, Err(RunError::Lost(Some(()))));
 }
 
