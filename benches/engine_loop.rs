@@ -9,7 +9,7 @@ use redlatch::engine::{Engine, LinkRequest, MasterId, MasterSet, OpId, Outcome, 
 use redlatch::resp::{self, Decoded, Reply};
 use redlatch::{AcquireError, Config, Options, Quarantine};
 
-/// What is acquired and released.
+/// Kind of the lock that a pair acquires and releases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Plain,

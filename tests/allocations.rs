@@ -69,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// Locks at once before the measurement. Those of most kinds are more than the measured pairs have
+    /// Number of locks held at once before the measurement. Most kinds hold more than the measured pairs have
     /// commands: a slow minority may lag behind by all of them. Fair ones are more than the pairs, and few
     /// enough that a loaded machine answers them before their next heartbeat. They come last: places that
     /// were used last are used next.

@@ -242,7 +242,7 @@ fn number(text: &[u8]) -> Option<i64> {
     number.is_finite().then_some(number as i64)
 }
 
-/// The queue in a master's answers, if somebody lives who waits in it.
+/// The queue in the answers of a master; `None` if no live waiter is in it.
 fn queue_of(answers: &[Answer], now_us: i64) -> Option<Queue> {
     let [Answer::List(entries), count, value, readers] = answers else { return None };
     let is_live = |entry: &[u8]| {

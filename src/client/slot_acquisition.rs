@@ -218,7 +218,7 @@ impl<L> SlotAcquisition<L> {
                 self.wait_inside(now)
             }
             Err(error) if error.is_final() => self.fail(error),
-            // It says who waits before this caller, and nothing of the slots.
+            // It names the callers ahead of this one, and nothing of the slots.
             Err(error) => {
                 let error = self.failed.take().unwrap_or(error);
                 self.fail(error)

@@ -66,7 +66,7 @@ impl Notes {
         self.spans.lock().expect("no panic").clone()
     }
 
-    /// Those of this name.
+    /// Returns the spans of this name.
     fn named(&self, name: &str) -> Vec<Seen> {
         self.spans().into_iter().filter(|span| span.name == name).collect()
     }

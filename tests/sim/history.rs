@@ -315,7 +315,7 @@ fn begin_families(seed: u64, world: &mut World) {
             client.query_due = 0;
         }
     }
-    // Of few slots the waiters stand in the queues, and look for many.
+    // The first waiter stands in the queues of few slots, and looks for one of many.
     if rng.random_range(0..3) == 0 {
         world.habits.slot_count = *[1, 2, 9].choose(&mut rng).expect("not empty");
         for client in &mut world.clients {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::masters::handshake::Learnt;
 
 fn config(count: usize) -> Config {
     let urls = (0..count).map(|index| format!("redis://m{index}"));
@@ -150,4 +151,8 @@ fn a_new_process_is_the_one_that_is_named() {
     assert!(!Found::Known(record.clone()).is_new(Some("a")));
     let new = Found::Known(record.with_new("a"));
     assert_eq!([Some("a"), Some("b"), None].map(|run_id| new.is_new(run_id)), [true, false, false]);
+    let mut learnt = Learnt { record: new, run_id: Some("a".into()), ..Learnt::default() };
+    assert!(learnt.is_new());
+    learnt.was_replica = true;
+    assert!(!learnt.is_new(), "it lost what it had before it was promoted");
 }
