@@ -157,7 +157,9 @@ impl Driver {
     #[inline]
     pub(crate) fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         if let Request::Acquire { options: Options { mode: Mode::Fenced, .. }, .. } = request {
-            self.engine.handle_wall_clock(now, clock::wall());
+            // `now` may be a while ago: this is the wall clock's reading of then.
+            let passed = clock::now().saturating_duration_since(now);
+            self.engine.handle_wall_clock(now, clock::wall().saturating_sub(passed));
         }
         self.engine.submit(now, request)
     }

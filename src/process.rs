@@ -51,7 +51,12 @@ impl Process {
 
     /// An error in a fork: why it may not use what belongs to this process.
     pub(crate) fn check(&self) -> Result<(), Arc<str>> {
-        if self.is_forked_at(clock::now()) {
+        self.check_at(clock::now())
+    }
+
+    /// The same at this time, which is the present.
+    pub(crate) fn check_at(&self, now: Instant) -> Result<(), Arc<str>> {
+        if self.is_forked_at(now) {
             let id = self.id;
             Err(format!("it belongs to process {id}, of which this is a fork; connect anew in the child")
                 .into())

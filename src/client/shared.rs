@@ -83,6 +83,8 @@ pub(super) struct Inner {
     drop_count: u64,
     /// Requests of tasks since the last write.
     unsent_count: usize,
+    /// The present, for all that is done by one entry. Long work with the lock held reads the clock again.
+    pub(super) now: Instant,
     /// When the loop was last driven.
     last_turn: Instant,
     /// Memory of names, to be used again.
@@ -167,6 +169,7 @@ impl Shared {
         let (background, waker) = Sleeper::pair();
         let (ended, ended_waker) = Sleeper::pair();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
+        let now = clock::now();
         let inner = Inner {
             driver,
             completions: Completions::default(),
@@ -183,7 +186,8 @@ impl Shared {
             linger_until: None,
             drop_count: 0,
             unsent_count: 0,
-            last_turn: clock::now(),
+            now,
+            last_turn: now,
             names: Vec::new(),
             is_closing: false,
             stopped: None,
@@ -212,14 +216,20 @@ impl Shared {
     /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread,
     /// and its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Inner>, Stopped> {
-        self.process.check()?;
-        self.lock_unless_stopped()
+        let now = clock::now();
+        self.process.check_at(now)?;
+        let mut inner = self.lock_unless_stopped()?;
+        inner.enter_at(now);
+        Ok(inner)
     }
 
     /// Looks at something, also in a client that was stopped; `None` in a fork.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> Option<T> {
-        self.process.check().ok()?;
-        Some(look(&mut self.lock()))
+        let now = clock::now();
+        self.process.check_at(now).ok()?;
+        let mut inner = self.lock();
+        inner.enter_at(now);
+        Some(look(&mut inner))
     }
 
     /// Does something with the lock held. An error if the client cannot be used.
@@ -359,10 +369,12 @@ impl Shared {
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         let _guard = self.guard();
         // Also later on: in a fork no answer would ever come.
-        if let Err(why) = self.process.check() {
+        let now = clock::now();
+        if let Err(why) = self.process.check_at(now) {
             return Poll::Ready(Err(why));
         }
         let mut inner = self.lock();
+        inner.enter_at(now);
         if let Some(why) = inner.stopped.as_ref().filter(|_| is_new || !inner.is_drained) {
             return Poll::Ready(Err(why.clone()));
         }
@@ -426,7 +438,7 @@ impl Shared {
                     return Err(self.stop(&format!("the event queue failed ({error}); open a new client")));
                 }
             }
-            if is_done(&inner) || limit.is_some_and(|limit| limit <= clock::now()) {
+            if is_done(&inner) || limit.is_some_and(|limit| limit <= inner.now) {
                 break;
             }
         }
@@ -458,7 +470,7 @@ impl Shared {
         if has_quorum && inner.poller.is_none() {
             return Ok(inner);
         }
-        let now = clock::now();
+        let now = inner.now;
         let is_idle = now.saturating_duration_since(inner.last_turn) >= limits::IDLE_MAX;
         if has_quorum && !is_idle {
             return Ok(inner);

@@ -81,6 +81,7 @@ impl Shared {
             }
             inner.background.sleeps_until = None;
             let now = clock::now();
+            inner.enter_at(now);
             if inner.wants_background()
                 && let Some(poller) = inner.poller.take()
             {
@@ -106,8 +107,8 @@ impl Shared {
                         let engine = &inner.driver.engine;
                         inner.is_closing || (engine.is_answered() && !engine.is_connecting())
                     };
-                    inner =
-                        self.lead(inner, poller, Some(clock::now() + limits::BACKGROUND_STAY), is_done)?;
+                    let limit = inner.now + limits::BACKGROUND_STAY;
+                    inner = self.lead(inner, poller, Some(limit), is_done)?;
                 }
                 self.leave(inner);
                 continue;
@@ -142,7 +143,8 @@ impl Shared {
 
     /// Brings out what is queued to the masters that answer.
     pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>) -> Result<(), Stopped> {
-        let limit = Some(clock::now() + limits::CLOSE_WAIT);
+        inner.enter_at(clock::now());
+        let limit = Some(inner.now + limits::CLOSE_WAIT);
         if let Some(poller) = inner.poller.take() {
             drop(self.lead(inner, poller, limit, |inner| inner.driver.engine.is_answered())?);
         }
@@ -195,7 +197,8 @@ impl Drive {
         inner.background.sleeps_until = None;
         inner.background.has_unsent = false;
         if let Some(poller) = inner.poller.take() {
-            let lead = self.shared.lead(inner, poller, Some(clock::now()), |_| false);
+            let now = inner.now;
+            let lead = self.shared.lead(inner, poller, Some(now), |_| false);
             inner = lead.map_err(|_| DriveEnded)?;
         } else {
             // A thread leads, and may have read all before what this turn was for: it has the drive look

@@ -15,14 +15,20 @@ use crate::limits;
 use crate::mutants::mutant;
 
 impl Inner {
+    /// Sets the present to a reading of the clock, unless another thread has set a later one while this one
+    /// waited for the lock.
+    pub(in crate::client) fn enter_at(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
     /// Has the engine take a request; the caller sees to it that it is written.
     pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
-        self.driver.submit(clock::now(), request)
+        self.driver.submit(self.now, request)
     }
 
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.
     pub(in crate::client) fn abandon(&mut self, completion: CompletionToken) -> Option<Waker> {
-        let waker = self.completions.abandon(clock::now(), &mut self.driver.engine, completion);
+        let waker = self.completions.abandon(self.now, &mut self.driver.engine, completion);
         self.write_drop();
         waker
     }
@@ -39,7 +45,7 @@ impl Inner {
     /// Hands outcomes to those who wait for them.
     pub(in crate::client) fn deliver(&mut self) {
         if self.driver.engine.has_outcome() {
-            self.completions.deliver(clock::now(), &mut self.driver.engine);
+            self.completions.deliver(self.now, &mut self.driver.engine);
         }
     }
 
@@ -65,6 +71,9 @@ impl Inner {
     pub(super) fn end_turn(&mut self, poller: &Poller, is_whole: bool) {
         if is_whole {
             self.last_turn = self.driver.end_turn(poller);
+            self.enter_at(self.last_turn);
+        } else {
+            self.enter_at(clock::now());
         }
         self.deliver();
     }
@@ -138,9 +147,9 @@ impl Inner {
     pub(in crate::client) fn write_batch(&mut self, start: Instant) {
         self.deliver();
         self.flush();
-        let now = clock::now();
-        if now - start >= limits::ANSWER_LIMIT_MIN {
-            self.driver.engine.handle_unread(now);
+        self.enter_at(clock::now());
+        if self.now - start >= limits::ANSWER_LIMIT_MIN {
+            self.driver.engine.handle_unread(self.now);
         }
         self.wake_late_leader();
     }
@@ -150,7 +159,7 @@ impl Inner {
         self.deliver();
         self.drop_count += 1;
         if self.poller.is_some() {
-            self.linger_until.get_or_insert_with(|| clock::now() + limits::DROP_LINGER);
+            self.linger_until.get_or_insert(self.now + limits::DROP_LINGER);
         } else {
             self.write_beside_leader();
         }
@@ -166,8 +175,7 @@ impl Inner {
         if !self.completions.has_woken() {
             return Woken::take(|| None);
         }
-        let now = clock::now();
-        Woken::take(|| self.completions.pop_woken_as_leader(now))
+        Woken::take(|| self.completions.pop_woken_as_leader(self.now))
     }
 
     /// Whom to wake to lead, now that the caller does not.

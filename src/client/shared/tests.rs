@@ -343,6 +343,38 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
 }
 
 #[test]
+fn the_time_of_an_entry_never_goes_back() {
+    let client = client();
+    let (read_before, read_behind) = (clock::now(), clock::now() + LONG);
+    let times = client.shared().peek(|inner| {
+        inner.enter_at(read_behind);
+        let first = inner.now;
+        inner.enter_at(read_before);
+        (first, inner.now)
+    });
+    assert_eq!(times, Some((read_behind, read_behind)));
+}
+
+#[test]
+fn each_entry_and_each_turn_reads_the_clock() {
+    let client = client();
+    let read = || client.shared().peek(|inner| inner.now).expect("no fork");
+    let (start, first, second) = (clock::now(), read(), read());
+    assert!(start <= first && first < second, "{start:?}, {first:?}, {second:?}");
+    // The background thread may lead for a moment.
+    let turned = iter::repeat_with(|| {
+        let turn = |inner: &mut Inner| {
+            let (before, poller) = (inner.now, inner.poller.take()?);
+            inner.end_turn(&poller, false);
+            inner.poller = Some(poller);
+            Some(before < inner.now)
+        };
+        client.shared().with(turn).expect("a client that goes on")
+    });
+    assert_eq!(turned.flatten().next(), Some(true));
+}
+
+#[test]
 fn memory_of_names_is_kept_up_to_its_bound() {
     let client = client();
     let shared = client.shared();
