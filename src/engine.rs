@@ -406,9 +406,13 @@ impl Engine {
         Ok(OpId(id))
     }
 
+    /// The nonce of a master came back. What strict mode refuses for that gets nothing back.
     fn handle_ready(&mut self, master: MasterId) {
         self.take_in(master);
         self.refuse_declared();
+        if self.core.masters.fleet.ready.contains(master) {
+            self.bring_back(master);
+        }
     }
 
     /// Ends the connections to masters that strict mode no longer counts.
@@ -420,7 +424,7 @@ impl Engine {
         }
     }
 
-    /// The nonce of a master came back.
+    /// Takes a master in, unless it must not vote.
     fn take_in(&mut self, master: MasterId) {
         let Core { ground, masters, locks } = &mut self.core;
         let admission = masters.fleet.admit(ground, master);
@@ -434,6 +438,10 @@ impl Engine {
             return self.fail_link(master, &why);
         }
         masters.report_connected(ground, master, admission.is_reconnect, admission.is_restart);
+    }
+
+    /// Brings a master that was taken in what it missed.
+    fn bring_back(&mut self, master: MasterId) {
         release::release_orphans(&mut self.core, master);
         hold::repair(&mut self.core, master);
         rounds::rejoin(&mut self.core, master);

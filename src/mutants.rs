@@ -103,6 +103,8 @@ pub enum Mutant {
     RecordOfOtherPrefix,
     /// The record of a new fleet speaks for a process that started later.
     NewThoughRestarted,
+    /// The record of a process that was new for another fleet ends its quarantine in this one.
+    NewOfOtherFleet,
     /// A new fleet is declared though a master does not answer.
     FoundedWithoutMaster,
     /// A clock that is set counts as one that runs fast.

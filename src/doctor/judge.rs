@@ -168,7 +168,7 @@ impl Findings<'_> {
 
     fn of_quarantine(&mut self, name: &Arc<str>, facts: &Facts) {
         let needed = self.config.quarantine_time();
-        if facts.record.is_new(facts.server.run_id.as_deref()) {
+        if facts.record.is_new(name, facts.server.run_id.as_deref()) {
             return;
         }
         match self.config.quarantine {

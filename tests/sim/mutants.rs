@@ -240,6 +240,7 @@ killed! {
     founded_without_master: FoundedWithoutMaster by fleet::masters_of_which_one_is_missing_are_not_declared;
     step_taken_for_rate: StepTakenForRate by fleet::a_clock_that_is_set_is_not_fast;
     new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
+    new_of_other_fleet: NewOfOtherFleet by fleet::a_process_new_for_another_fleet_is_quarantined;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;
     no_reconnect: NoReconnect by hold::a_broken_connection_is_released_over_the_next;

@@ -98,6 +98,8 @@ pub(crate) struct Handshake {
 /// Facts that a master reported of itself.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
+    /// Its URL without the login.
+    pub(crate) name: Arc<str>,
     pub(crate) run_id: Option<Box<str>>,
     pub(crate) uptime: Option<Duration>,
     pub(crate) version: Option<Box<str>>,
@@ -154,7 +156,7 @@ impl Learnt {
 
     /// Whether its process was declared as new. One that was a replica meanwhile lost what it had.
     pub(crate) fn is_new(&self) -> bool {
-        let is_declared = self.record.is_new(self.run_id.as_deref());
+        let is_declared = self.record.is_new(&self.name, self.run_id.as_deref());
         is_declared && !self.was_replica
     }
 
@@ -306,10 +308,8 @@ impl Handshake {
             commands.push(HandshakeStep::Time, &[b"TIME"]);
         }
         commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
-        (
-            Self { nonce, channel: channel.into(), login: login.cloned(), learnt: Learnt::default() },
-            commands.0,
-        )
+        let learnt = Learnt { name: config.labels[master.index()].clone(), ..Learnt::default() };
+        (Self { nonce, channel: channel.into(), login: login.cloned(), learnt }, commands.0)
     }
 
     /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.

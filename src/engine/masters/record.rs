@@ -160,11 +160,14 @@ impl Found {
         record.map_or(Self::Unusable(Unusable::Damaged), Self::Known)
     }
 
-    /// Returns whether it says that this process was started empty for the fleet.
+    /// Returns whether it says that this process was started empty for the fleet, as its master at this URL.
+    /// One that was started for another fleet says nothing of this one's locks.
     #[must_use]
-    pub fn is_new(&self, run_id: Option<&str>) -> bool {
-        let Self::Known(Record { new: Some(new), .. }) = self else { return false };
-        run_id == Some(&**new) || mutant!(NewThoughRestarted)
+    pub fn is_new(&self, name: &str, run_id: Option<&str>) -> bool {
+        let Self::Known(Record { own, members, new: Some(new), .. }) = self else { return false };
+        let is_here = |it: &Member| it.label == *own && it.address == hash(name.as_bytes());
+        let is_listed = members.iter().any(is_here) || mutant!(NewOfOtherFleet);
+        is_listed && (run_id == Some(&**new) || mutant!(NewThoughRestarted))
     }
 
     /// Returns the record, if there is one.

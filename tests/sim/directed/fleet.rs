@@ -78,25 +78,31 @@ pub fn strict_mode_refuses_other_declared_settings() -> Verdict {
     demand(matches!(state, MasterState::Down(_)), "strict mode counts a master of other settings")
 }
 
-/// The record of a master that has just started, which says that its process is new.
-fn new_record(world: &World, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Vec<u8> {
+/// The record of a master that has just started, which says that its process is new as the one at this URL.
+fn new_record(world: &World, url: &str, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Vec<u8> {
     let run_id = &world.masters[0].model.run_id;
-    let config = settings(Config::builder().master("redis://m0").max_ttl(ms(10_000)));
+    let config = settings(Config::builder().master(url).max_ttl(ms(10_000)));
     let config = config.build().expect("valid settings");
-    let seen = [Seen { name: "redis://m0:6379", found: &Found::Absent, run_id: Some(run_id) }];
+    let seen = [Seen { name: url, found: &Found::Absent, run_id: Some(run_id) }];
     let record = Record::of_fleet(&config, &seen, Origin::Declared).expect("it is known").remove(0);
     record.with_new(run_id).to_string().into_bytes()
 }
 
-/// A master that has just started, with this record behind this prefix, and a client.
+/// A master that has just started, with this record behind this prefix.
 fn newly_started(key: &[u8], settings: fn(ConfigBuilder) -> ConfigBuilder) -> World {
+    let mut world = restarted(settings);
+    let text = new_record(&world, "redis://m0:6379", settings);
+    world.masters[0].model.put(key, &text, None);
+    note_new(&mut world, 0);
+    world
+}
+
+/// A master that has just started without its data.
+fn restarted(settings: fn(ConfigBuilder) -> ConfigBuilder) -> World {
     let mut world = unconnected(1, settings);
     world.kill_master(0, true);
     world.run_for(MS);
     world.start_master(0, Data::Empty);
-    let text = new_record(&world, settings);
-    world.masters[0].model.put(key, &text, None);
-    note_new(&mut world, 0);
     world
 }
 
@@ -143,6 +149,18 @@ pub fn a_new_process_that_restarts_is_quarantined() -> Verdict {
         world.start_master(0, Data::All);
         let outcome = first_attempt(&mut world)?;
         demand(matches!(outcome, Outcome::Acquire(Err(_))), "it votes though it restarted")?;
+    }
+    Ok(())
+}
+
+/// It took the place of the only master of this fleet, whose locks it never had.
+pub fn a_process_new_for_another_fleet_is_quarantined() -> Verdict {
+    for settings in [defaults, strict] {
+        let mut world = restarted(settings);
+        let text = new_record(&world, "redis://other:6379", settings);
+        world.masters[0].model.put(RECORD, &text, None);
+        let outcome = first_attempt(&mut world)?;
+        demand(matches!(outcome, Outcome::Acquire(Err(_))), "it votes by the record of another fleet")?;
     }
     Ok(())
 }
@@ -224,4 +242,5 @@ tests!(
     strict_mode_refuses_other_declared_settings,
     the_record_of_another_prefix_is_not_believed,
     a_new_process_that_restarts_is_quarantined,
+    a_process_new_for_another_fleet_is_quarantined,
 );

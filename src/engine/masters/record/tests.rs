@@ -148,10 +148,13 @@ fn a_master_is_known_by_label_or_address() {
 fn a_new_process_is_the_one_that_is_named() {
     let (config, names) = (config(1), names(&[0]));
     let record = records(&config, &seen(&names, &["a"])).remove(0);
-    assert!(!Found::Known(record.clone()).is_new(Some("a")));
+    assert!(!Found::Known(record.clone()).is_new(&names[0], Some("a")));
     let new = Found::Known(record.with_new("a"));
-    assert_eq!([Some("a"), Some("b"), None].map(|run_id| new.is_new(run_id)), [true, false, false]);
-    let mut learnt = Learnt { record: new, run_id: Some("a".into()), ..Learnt::default() };
+    let is_new = |run_id| new.is_new(&names[0], run_id);
+    assert_eq!([Some("a"), Some("b"), None].map(is_new), [true, false, false]);
+    assert!(!new.is_new("redis://m1:6379", Some("a")), "it is a master of another list");
+    let name = names[0].as_str().into();
+    let mut learnt = Learnt { name, record: new, run_id: Some("a".into()), ..Learnt::default() };
     assert!(learnt.is_new());
     learnt.was_replica = true;
     assert!(!learnt.is_new(), "it lost what it had before it was promoted");
