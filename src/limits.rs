@@ -238,8 +238,8 @@ pub const VALUE_SHOWN_MAX: usize = 256;
 pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 
 /// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`, `bench`) reads for
-/// one page of a search for names: 64 MiB, also of long names that are no locks. For any other exchange it
-/// is [`REPLY_SIZE_MAX`]. A larger one ends the connection.
+/// one page of a search for names, or for a list of connections: 64 MiB, also of long names that are no
+/// locks. For any other exchange it is [`REPLY_SIZE_MAX`]. A larger one ends the connection.
 #[cfg(feature = "doctor")]
 pub(crate) const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
 
@@ -250,6 +250,11 @@ pub(crate) const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
 /// Largest number of bytes of a text that such a connection keeps: 16 KiB. The rest is dropped.
 #[cfg(feature = "doctor")]
 pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
+
+/// The same for a list of connections (`redlatch fleet`): 4 MiB, about 10,000 connections. A longer list
+/// counts as unknown.
+#[cfg(feature = "doctor")]
+pub(crate) const PROBE_LIST_SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is
 /// known to be no lock.

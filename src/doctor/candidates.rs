@@ -138,8 +138,8 @@ fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeEr
 
 /// The connections of this library. A list that is cut off does not count as one.
 fn list_clients(probe: &mut Probe, config: &Config) -> Result<Option<BTreeMap<String, usize>>, ProbeError> {
-    let answer = probe.exchange(&[["CLIENT", "LIST"]])?.remove(0);
-    let Some(list) = answer.bytes().filter(|list| list.len() < limits::PROBE_TEXT_SIZE_MAX) else {
+    let answer = probe.exchange_list(&["CLIENT", "LIST"])?;
+    let Some(list) = answer.bytes().filter(|list| list.len() < limits::PROBE_LIST_SIZE_MAX) else {
         return Ok(None);
     };
     let mut clients = BTreeMap::new();

@@ -305,8 +305,25 @@ impl Probe {
     /// # Errors
     /// As [`Probe::receive`].
     pub fn exchange_page<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Answer, ProbeError> {
+        self.exchange_within(command, Bounds::PAGE)
+    }
+
+    /// Sends one command, and returns its reply, which may be a long text. It is cut off at
+    /// [`PROBE_LIST_SIZE_MAX`](limits::PROBE_LIST_SIZE_MAX).
+    ///
+    /// # Errors
+    /// As [`Probe::receive`].
+    pub(crate) fn exchange_list<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Answer, ProbeError> {
+        self.exchange_within(command, Bounds::LIST)
+    }
+
+    fn exchange_within<A: AsRef<[u8]>>(
+        &mut self,
+        command: &[A],
+        bounds: Bounds,
+    ) -> Result<Answer, ProbeError> {
         self.send(&[command])?;
-        let answers = self.receive_within(1, Bounds::PAGE, Trouble::NoAnswer)?;
+        let answers = self.receive_within(1, bounds, Trouble::NoAnswer)?;
         Ok(answers.into_iter().next().unwrap_or(Answer::Null))
     }
 

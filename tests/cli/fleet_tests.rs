@@ -138,6 +138,20 @@ fn unknown_clients_need_the_sentence() {
 }
 
 #[test]
+fn hundreds_of_connections_are_counted() {
+    let mut fleet = Fleet::start(1);
+    let urls = fleet.urls();
+    let name: [&[u8]; 3] = [b"CLIENT", b"SETNAME", b"redlatch/9.9.9"];
+    let clients: Vec<_> = (0..200).map(|_| fleet.master(0).send(&name)).collect();
+    eventually(PATIENCE, "they are named", || {
+        fleet.master(0).ask("CLIENT LIST").text().matches("name=redlatch/9.9.9").count() == clients.len()
+    });
+    expect(&init(&urls), 1, &["has 200 connections of redlatch"]);
+    let status = finish(&mut fleet_command(&urls, "status"));
+    assert!(status.stdout.contains("client redlatch/9.9.9: 200 connections"), "{}", status.stdout);
+}
+
+#[test]
 fn the_doctor_finds_other_settings_and_near_prefixes() {
     let fleet = Fleet::start(3);
     let urls = fleet.urls();

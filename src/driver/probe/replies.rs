@@ -87,6 +87,9 @@ impl Bounds {
 
     pub(super) const PAGE: Self =
         Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_NAME_SIZE_MAX };
+
+    pub(super) const LIST: Self =
+        Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_LIST_SIZE_MAX };
 }
 
 /// The replies of one exchange.
