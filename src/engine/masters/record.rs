@@ -116,6 +116,11 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// Its entry in the list of a record.
+    pub(crate) fn member(&self) -> Option<Member> {
+        Some(Member { label: self.label()?, address: hash(self.name.as_bytes()) })
+    }
+
     /// The label in its record, or what it will be.
     fn label(&self) -> Option<u64> {
         match self.found {
@@ -185,9 +190,7 @@ impl Record {
     /// their order; `None` before each of them is known.
     #[must_use]
     pub fn of_fleet(config: &Config, seen: &[Seen<'_>], origin: Origin) -> Option<Vec<Self>> {
-        let member =
-            |seen: &Seen<'_>| Some(Member { label: seen.label()?, address: hash(seen.name.as_bytes()) });
-        let own = seen.iter().map(member).collect::<Option<Vec<_>>>()?;
+        let own = seen.iter().map(Seen::member).collect::<Option<Vec<_>>>()?;
         let mut members = own.clone();
         members.sort_unstable();
         let record = |own: &Member| Self {
@@ -224,13 +227,25 @@ impl Record {
         if recorded != ours {
             return Some(FleetDifference::MasterCount { recorded, ours });
         }
-        let is_missing = |seen: &&Seen<'_>| {
-            let address = hash(seen.name.as_bytes());
-            let is_it = |label| move |it: &Member| it.label == label || it.address == address;
-            seen.label().is_some_and(|label| !self.members.iter().any(is_it(label)))
-        };
-        let missing = seen.iter().find(is_missing)?;
-        Some(FleetDifference::Masters { recorded: self.id(), missing: missing.name.into() })
+        let missing = self.missing(seen)?;
+        Some(FleetDifference::Masters { recorded: self.id(), missing: missing.into() })
+    }
+
+    /// The name of a known master that is not in the list. Each needs an entry of its own. A master may have
+    /// the label of one and the address of another, so those with fewer choices choose first.
+    fn missing<'a>(&self, seen: &[Seen<'a>]) -> Option<&'a str> {
+        let mut free = self.members.clone();
+        let known = |seen: &Seen<'a>| Some((seen.name, seen.member()?));
+        let mut left: Vec<(&str, Member)> = seen.iter().filter_map(known).collect();
+        let is_it = |ours: Member| move |it: &Member| it.label == ours.label || it.address == ours.address;
+        while !left.is_empty() {
+            let choices = |ours: Member| free.iter().filter(|it| is_it(ours)(it)).count();
+            let (place, _) = left.iter().enumerate().min_by_key(|(_, (_, ours))| choices(*ours))?;
+            let (name, ours) = left.swap_remove(place);
+            let Some(taken) = free.iter().position(is_it(ours)) else { return Some(name) };
+            free.swap_remove(taken);
+        }
+        None
     }
 
     /// Returns the identity of the list of masters.

@@ -139,6 +139,13 @@ fn a_master_is_known_by_label_or_address() {
     let theirs = names(&[9, 7, 8]);
     let theirs = Found::Known(records(&config, &seen(&theirs, &["y", "w", "z"])).remove(0));
     assert_eq!(missing(&theirs), other, "a master of another fleet");
+    assert_eq!(missing(a), other, "a copy of the first one in place of the third");
+    let new = &Found::Absent;
+    assert_eq!(
+        difference(&old, [b, new, c], ["x", "y", "c"]),
+        None,
+        "the second one moved, and the first is gone"
+    );
     let unknown: Vec<_> =
         (0..3).map(|place| Seen { name: &moved[place], found: &Found::Unread, run_id: None }).collect();
     assert_eq!(written[0].record().expect("written").difference(&config, &unknown), None, "not known yet");
