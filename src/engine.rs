@@ -406,7 +406,7 @@ impl Engine {
         Ok(OpId(id))
     }
 
-    /// The nonce of a master came back. What strict mode refuses for that gets nothing back.
+    /// The nonce of a master came back. A master that strict mode refuses for that gets nothing back.
     fn handle_ready(&mut self, master: MasterId) {
         self.take_in(master);
         self.refuse_declared();

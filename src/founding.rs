@@ -1,5 +1,5 @@
-//! Whether new masters may be declared as a fleet, and the records that say so. No I/O: `redlatch fleet
-//! init` asks and writes.
+//! Whether new masters may be declared as a fleet, or take the place of another one, and the records that say
+//! so. No I/O: `redlatch fleet` asks and writes.
 //!
 //! ```text
 //!  all masters answer ─► each is new and empty ─► declared on each ─► declared on each, with its process
@@ -8,18 +8,22 @@
 //!
 //! A declaration with the master's process ends that process's quarantine, as nothing was there that it
 //! could have forgotten. So it is written only when each master has the one without. The records follow
-//! from the settings and the processes alone. A second run can therefore complete what a first one began,
-//! and nothing else: a master that restarted meanwhile has another label, so that the records on the
-//! others are not its own.
+//! from the settings and the processes alone, and the phase from the records. A second run can therefore
+//! complete what a first one began, and nothing else: a master that restarted meanwhile has another label, so
+//! that the records on the others are not its own.
 //!
 //! Masters are not asked at one moment: one may be used and another restart in between. So the checks are
 //! made again between the phases. Each process that is then declared was named by the first phase before,
 //! and shows the keys of any lock that it was asked for since.
 
+pub(crate) mod replacement;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::masters::record::{Found, Origin, Record, Seen};
+use crate::error::fleet::{FleetDifference, Unusable};
 use crate::limits;
 use crate::mutants::mutant;
 use crate::words::{Counted, Rounded};
@@ -42,147 +46,208 @@ pub struct Candidate {
     pub client_count: Option<usize>,
 }
 
-/// Records to write: for each master, in the order of the configuration.
+/// A record to write in place of what was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Place of its master in the configuration.
+    pub place: usize,
+    /// The record that is there; `None` for none.
+    pub from: Option<Record>,
+    /// The record that is to be there.
+    pub to: Record,
+}
+
+/// State of a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Founding {
-    /// The declaration of the first phase.
-    pub declared: Vec<Record>,
-    /// The declaration of the second phase, which names the process.
-    pub new: Vec<Record>,
-    /// Whether a master has the second one already.
-    pub is_done: Vec<bool>,
+    /// The records of the phase that is next; none when the fleet is declared.
+    pub changes: Vec<Change>,
+    /// Record of the first master at the end.
+    pub record: Record,
     /// Whether nothing shows that no client is connected.
     pub is_unsure: bool,
 }
 
-/// Why masters are not declared as a new fleet.
+/// Returns a master as its record is judged, of which nothing may be known.
+#[must_use]
+pub fn seen<'a>(name: &'a str, candidate: Option<&'a Candidate>) -> Seen<'a> {
+    Seen {
+        name,
+        found: candidate.map_or(&Found::Unread, |it| &it.found),
+        run_id: candidate.and_then(|it| it.run_id.as_deref()),
+    }
+}
+
+/// Why nothing is declared or replaced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotNew {
-    /// A master did not answer.
-    #[error("{master} does not answer: {why}; start it, or correct the list")]
-    Unanswered {
-        /// Its URL without the login.
-        master: String,
-        /// The reason.
-        why: String,
-    },
-    /// A master does not report its process.
-    #[error("{master} does not report its process; use a login with +info")]
-    Unnamed {
-        /// Its URL without the login.
-        master: String,
-    },
+#[error("{master} {why}")]
+pub struct Refusal {
+    /// URL of the master without the login.
+    pub master: Arc<str>,
+    /// The reason.
+    pub why: Why,
+}
+
+/// Reason against a master.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// It did not answer, for this reason.
+    #[error("does not answer: {0}; start it, or correct the list")]
+    Unanswered(String),
+    /// It does not report its process.
+    #[error("does not report its process; use a login with +info")]
+    Unnamed,
     /// It is a replica, or was one.
-    #[error("{master} is a replica or was one; list a master that was started as such")]
-    Replica {
-        /// Its URL without the login.
-        master: String,
+    #[error("is a replica or was one; list a master that was started as such")]
+    Replica,
+    /// It is the server of this other address.
+    #[error("is the same server as {0}; list each server once")]
+    SameServer(Arc<str>),
+    /// It started too long ago.
+    #[error("has run for {}, above {}; it counts by itself by now", Rounded(*.0), Rounded(limits::FOUNDING_UPTIME_MAX))]
+    Old(Duration),
+    /// It has a record already.
+    #[error(
+        "has the record of a fleet: it was used, or restarted. Start it without data, or delete PREFIXredlatch:fleet if it never had a lock"
+    )]
+    HasRecord,
+    /// The key of the record is of no use.
+    #[error("has no record that can be used: {0}")]
+    Unusable(Unusable),
+    /// It has this number of keys.
+    #[error("has {} behind the prefix; it is not empty", Counted(*.0, "key"))]
+    HasKeys(usize),
+    /// It may have keys.
+    #[error("does not let keys be listed; use a login with +scan")]
+    MayHaveKeys,
+    /// It has this number of connections of clients.
+    #[error("has {} of redlatch; stop all clients", Counted(*.0, "connection"))]
+    HasClients(usize),
+    /// It may have clients.
+    #[error("does not let clients be listed; use a login with +client|list")]
+    MayHaveClients,
+    /// It is to be replaced, and is not in the list.
+    #[error("is not in the list of masters; give the list that the clients have")]
+    NotListed,
+    /// It is to be the new one, and is in the list.
+    #[error("is in the list of masters already; give the list that the clients have")]
+    Listed,
+    /// It is to be replaced, and takes writes.
+    #[error(
+        "takes {commands}; stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
+    )]
+    TakesWrites {
+        /// Commands that it takes.
+        commands: String,
+        /// The login's user.
+        user: String,
     },
-    /// Two addresses lead to one server.
-    #[error("{master} is the same server as {other}; list each server once")]
-    SameServer {
-        /// Its URL without the login.
-        master: String,
-        /// URL of the other one.
-        other: String,
-    },
-    /// A master started too long ago.
-    #[error("{master} has run for {}, above {}; it counts by itself by now", Rounded(*uptime), Rounded(limits::FOUNDING_UPTIME_MAX))]
-    Old {
-        /// Its URL without the login.
-        master: String,
-        /// Time for which it has run.
-        uptime: Duration,
-    },
-    /// A master has a record already.
-    #[error("{master} has the record of a fleet; clients have used it, or its process changed")]
-    HasRecord {
-        /// Its URL without the login.
-        master: String,
-    },
-    /// A master has keys.
-    #[error("{master} has {} behind the prefix; it is not empty", Counted(*count, "key"))]
-    HasKeys {
-        /// Its URL without the login.
-        master: String,
-        /// Number of keys.
+    /// It is to be replaced, and nothing shows that it refuses writes, for this reason.
+    #[error("may take writes: {0}. If it is off for good, give --is-off")]
+    MayTakeWrites(String),
+    /// Its record differs from these settings.
+    #[error("differs: {0}")]
+    Differs(FleetDifference),
+    /// Its record has no master at this address, which is to be replaced.
+    #[error("has a record without {0}; give the address by which clients know it")]
+    LacksOld(Arc<str>),
+    /// It cannot join, as too few of the other masters have a record or answer.
+    #[error(
+        "cannot join: {count} of the other masters have the fleet's record, {needed} needed; connect a client, or repair them"
+    )]
+    TooFewRecords {
+        /// Number of records.
         count: usize,
+        /// Number of records among which another operator's replacement is found.
+        needed: usize,
     },
-    /// A master may have keys.
-    #[error("{master} does not let keys be listed; use a login with +scan")]
-    MayHaveKeys {
-        /// Its URL without the login.
-        master: String,
-    },
-    /// Clients are connected.
-    #[error("{master} has {} of redlatch; stop all clients", Counted(*count, "connection"))]
-    HasClients {
-        /// Its URL without the login.
-        master: String,
-        /// Number of connections.
-        count: usize,
-    },
+}
+
+impl Why {
+    fn of(self, master: &Arc<str>) -> Refusal {
+        Refusal { master: master.clone(), why: self }
+    }
 }
 
 /// Returns the records that declare these masters as a new fleet, each a fact or the reason why there is
 /// none.
 ///
 /// # Errors
-/// [`NotNew`] if any of them may have been in use. Nothing is to be written then.
-pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<Founding, NotNew> {
-    let names: Vec<&str> = config.labels.iter().map(AsRef::as_ref).collect();
-    let mut known: Vec<(&str, &Candidate, &str)> = Vec::new();
-    for (name, candidate) in names.iter().zip(masters) {
-        let master = (*name).to_owned();
-        let candidate = match candidate {
-            Ok(candidate) => candidate,
-            Err(_) if mutant!(FoundedWithoutMaster) => continue,
-            Err(why) => return Err(NotNew::Unanswered { master, why: why.clone() }),
-        };
-        let Some(run_id) = candidate.run_id.as_deref() else { return Err(NotNew::Unnamed { master }) };
-        if !candidate.is_master {
-            return Err(NotNew::Replica { master });
+/// [`Refusal`] if any of them may have been in use. Nothing is to be written then.
+pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<Founding, Refusal> {
+    let mut known: Vec<(usize, &Arc<str>, &Candidate, &str)> = Vec::new();
+    for (place, (name, candidate)) in config.labels.iter().zip(masters).enumerate() {
+        if candidate.is_err() && mutant!(FoundedWithoutMaster) {
+            continue;
         }
-        if let Some((other, ..)) = known.iter().find(|(_, _, other)| *other == run_id) {
-            return Err(NotNew::SameServer { master, other: (*other).to_owned() });
+        let (candidate, run_id) = check_server(name, candidate)?;
+        if let Some((_, other, ..)) = known.iter().find(|(.., other)| *other == run_id) {
+            return Err(Why::SameServer(Arc::clone(other)).of(name));
         }
-        let Some(uptime) = candidate.uptime else { return Err(NotNew::Unnamed { master }) };
+        let uptime = candidate.uptime.ok_or_else(|| Why::Unnamed.of(name))?;
         if uptime > limits::FOUNDING_UPTIME_MAX {
-            return Err(NotNew::Old { master, uptime });
+            return Err(Why::Old(uptime).of(name));
         }
-        known.push((name, candidate, run_id));
+        known.push((place, name, candidate, run_id));
     }
     let seen: Vec<_> = known
         .iter()
-        .map(|(name, _, run_id)| Seen { name, found: &Found::Absent, run_id: Some(run_id) })
+        .map(|(_, name, _, run_id)| Seen { name, found: &Found::Absent, run_id: Some(run_id) })
         .collect();
-    let declared = Record::of_fleet(config, &seen, Origin::Declared).unwrap_or_default();
-    let new: Vec<_> =
-        declared.iter().zip(&known).map(|(record, (_, _, run_id))| record.clone().with_new(run_id)).collect();
-    let mut is_done = Vec::new();
-    for (((name, candidate, _), declared), new) in known.iter().zip(&declared).zip(&new) {
-        match &candidate.found {
-            Found::Absent => {}
-            Found::Known(record) if record == declared || record == new => {}
-            _ => return Err(NotNew::HasRecord { master: (*name).to_owned() }),
+    let records = Record::of_fleet(config, &seen, Origin::Declared).unwrap_or_default();
+    let (mut first, mut second, mut is_begun) = (Vec::new(), Vec::new(), false);
+    for ((place, name, candidate, run_id), declared) in known.iter().zip(&records) {
+        let (place, new) = (*place, declared.clone().with_new(run_id));
+        match check_record(name, &candidate.found)? {
+            None => first.push(Change { place, from: None, to: declared.clone() }),
+            Some(record) if record == declared => {
+                second.push(Change { place, from: Some(declared.clone()), to: new });
+            }
+            Some(record) if *record == new => is_begun = true,
+            Some(_) => return Err(Why::HasRecord.of(name)),
         }
-        is_done.push(candidate.found.record() == Some(new));
     }
     let mut is_unsure = false;
-    for (name, candidate, _) in known.iter().filter(|_| !is_done.contains(&true)) {
-        let master = (*name).to_owned();
-        match candidate.key_count {
-            None => return Err(NotNew::MayHaveKeys { master }),
-            Some(0) => {}
-            Some(count) => return Err(NotNew::HasKeys { master, count }),
-        }
-        match candidate.client_count {
-            None => is_unsure = true,
-            Some(0) => {}
-            Some(count) => return Err(NotNew::HasClients { master, count }),
+    if !is_begun {
+        for (_, name, candidate, _) in &known {
+            is_unsure |= check_unused(name, candidate)?;
         }
     }
-    Ok(Founding { declared, new, is_done, is_unsure })
+    let Some(record) = records.into_iter().next() else { unreachable!("a configuration has a master") };
+    Ok(Founding { changes: if first.is_empty() { second } else { first }, record, is_unsure })
+}
+
+/// The facts and the process of a master that answers, and has the data of no other one.
+fn check_server<'a>(
+    name: &Arc<str>,
+    answer: &'a Result<Candidate, String>,
+) -> Result<(&'a Candidate, &'a str), Refusal> {
+    let candidate = answer.as_ref().map_err(|why| Why::Unanswered(why.clone()).of(name))?;
+    let run_id = candidate.run_id.as_deref().ok_or_else(|| Why::Unnamed.of(name))?;
+    if candidate.is_master { Ok((candidate, run_id)) } else { Err(Why::Replica.of(name)) }
+}
+
+/// The record that it has.
+fn check_record<'a>(name: &Arc<str>, found: &'a Found) -> Result<Option<&'a Record>, Refusal> {
+    match found {
+        Found::Absent | Found::Unread => Ok(None),
+        Found::Known(record) => Ok(Some(record)),
+        Found::Unusable(why) => Err(Why::Unusable(why.clone()).of(name)),
+    }
+}
+
+/// Fails if it has keys or clients. Returns whether its clients are unknown.
+fn check_unused(name: &Arc<str>, candidate: &Candidate) -> Result<bool, Refusal> {
+    match candidate.key_count {
+        None => return Err(Why::MayHaveKeys.of(name)),
+        Some(0) => {}
+        Some(count) => return Err(Why::HasKeys(count).of(name)),
+    }
+    match candidate.client_count {
+        None => Ok(true),
+        Some(0) => Ok(false),
+        Some(count) => Err(Why::HasClients(count).of(name)),
+    }
 }
 
 #[cfg(test)]
@@ -210,12 +275,12 @@ mod tests {
         ["r1", "r2", "r3"].map(blank).to_vec()
     }
 
-    fn found_of(all: Vec<Candidate>) -> Result<Founding, NotNew> {
+    fn found_of(all: Vec<Candidate>) -> Result<Founding, Refusal> {
         found(&config(), &all.into_iter().map(Ok).collect::<Vec<_>>())
     }
 
     /// The result where the second master is changed.
-    fn changed(change: impl FnOnce(&mut Candidate)) -> Result<Founding, NotNew> {
+    fn changed(change: impl FnOnce(&mut Candidate)) -> Result<Founding, Refusal> {
         let mut all = all();
         change(&mut all[1]);
         found_of(all)
@@ -223,68 +288,91 @@ mod tests {
 
     #[test]
     fn new_and_empty_masters_are_declared() {
-        let founding = found_of(all()).expect("they are new");
-        assert_eq!((founding.is_done.as_slice(), founding.is_unsure), ([false; 3].as_slice(), false));
-        for (place, run_id) in ["r1", "r2", "r3"].into_iter().enumerate() {
-            assert!(founding.new[place].to_string().ends_with(&format!(" new={run_id}")));
-            assert!(!founding.declared[place].to_string().contains("new="));
+        let mut masters = all();
+        for phase in ["", " new=r1"] {
+            let founding = found_of(masters.clone()).expect("they are new");
+            assert_eq!((founding.changes.len(), founding.is_unsure), (3, false));
+            let first = founding.changes[0].to.to_string();
+            assert!(first.ends_with(phase) && first.contains("new=") != phase.is_empty(), "{first}");
+            apply(&mut masters, &founding.changes);
         }
+        assert_eq!(found_of(masters).expect("they are declared").changes, []);
         assert!(changed(|it| it.client_count = None).expect("new").is_unsure);
+    }
+
+    fn apply(masters: &mut [Candidate], changes: &[Change]) {
+        for Change { place, from, to } in changes {
+            assert_eq!(masters[*place].found.record(), from.as_ref());
+            masters[*place].found = Found::Known(to.clone());
+        }
     }
 
     #[test]
     fn each_sign_of_use_refuses_it() {
-        let master = || "redis://b:6379".to_owned();
         let mut unanswered: Vec<_> = all().into_iter().map(Ok).collect();
         unanswered[1] = Err("connection refused".to_owned());
         let damaged = Found::from_text(b"redlatch:fleet:1 x");
+        let other = Found::Known(found_of(all()).expect("new").changes[0].to.clone());
         let uptime = limits::FOUNDING_UPTIME_MAX * 2;
         let rows = [
-            (
-                found(&config(), &unanswered),
-                NotNew::Unanswered { master: master(), why: "connection refused".into() },
-            ),
-            (changed(|it| it.run_id = None), NotNew::Unnamed { master: master() }),
-            (changed(|it| it.is_master = false), NotNew::Replica { master: master() }),
-            (
-                changed(|it| it.run_id = Some("r1".into())),
-                NotNew::SameServer { master: master(), other: "redis://a:6379".into() },
-            ),
-            (changed(|it| it.uptime = Some(uptime)), NotNew::Old { master: master(), uptime }),
-            (changed(|it| it.uptime = None), NotNew::Unnamed { master: master() }),
-            (changed(|it| it.found = damaged), NotNew::HasRecord { master: master() }),
-            (changed(|it| it.key_count = Some(2)), NotNew::HasKeys { master: master(), count: 2 }),
-            (changed(|it| it.key_count = None), NotNew::MayHaveKeys { master: master() }),
-            (changed(|it| it.client_count = Some(1)), NotNew::HasClients { master: master(), count: 1 }),
+            (found(&config(), &unanswered), Why::Unanswered("connection refused".into())),
+            (changed(|it| it.run_id = None), Why::Unnamed),
+            (changed(|it| it.is_master = false), Why::Replica),
+            (changed(|it| it.run_id = Some("r1".into())), Why::SameServer("redis://a:6379".into())),
+            (changed(|it| it.uptime = Some(uptime)), Why::Old(uptime)),
+            (changed(|it| it.uptime = None), Why::Unnamed),
+            (changed(|it| it.found = damaged), Why::Unusable(Unusable::Damaged)),
+            (changed(|it| it.found = other), Why::HasRecord),
+            (changed(|it| it.key_count = Some(2)), Why::HasKeys(2)),
+            (changed(|it| it.key_count = None), Why::MayHaveKeys),
+            (changed(|it| it.client_count = Some(1)), Why::HasClients(1)),
         ];
-        for (result, expected) in rows {
+        for (result, why) in rows {
             let error = result.expect_err("a sign of use");
             assert_eq!(broken_rule(&error.to_string()), None, "{error}");
-            assert_eq!(error, expected);
+            assert_eq!(error, why.of(&"redis://b:6379".into()));
+        }
+    }
+
+    #[test]
+    fn each_refusal_of_a_replacement_is_readable() {
+        let commands = "SET, PEXPIRE, EVALSHA, EVAL".to_owned();
+        for why in [
+            Why::MayHaveClients,
+            Why::NotListed,
+            Why::Listed,
+            Why::TakesWrites { commands, user: "default".to_owned() },
+            Why::MayTakeWrites("not connected within 1s".to_owned()),
+            Why::Differs(FleetDifference::MasterCount { recorded: 3, ours: 5 }),
+            Why::LacksOld("redis://old:6379".into()),
+            Why::TooFewRecords { count: 1, needed: 2 },
+        ] {
+            let refusal = why.of(&"redis://b:6379".into());
+            assert_eq!(broken_rule(&refusal.to_string()), None, "{refusal}");
         }
     }
 
     #[test]
     fn a_second_run_completes_the_same_processes_only() {
-        let first = found_of(all()).expect("new");
+        let first = found_of(all()).expect("new").changes;
         // The first run ended in its first phase: the checks are made again.
         let mut begun = all();
-        begun[0].found = Found::Known(first.declared[0].clone());
-        assert_eq!(found_of(begun.clone()).expect("the same processes").new, first.new);
+        apply(&mut begun, &first[..1]);
+        assert_eq!(found_of(begun.clone()).expect("the same processes").changes, first[1..]);
         let mut restarted = begun.clone();
         restarted[2].run_id = Some("another".to_owned());
-        assert!(matches!(found_of(restarted), Err(NotNew::HasRecord { .. })));
+        assert!(matches!(found_of(restarted), Err(Refusal { why: Why::HasRecord, .. })));
         begun[2].client_count = Some(1);
-        assert!(matches!(found_of(begun), Err(NotNew::HasClients { .. })));
+        assert!(matches!(found_of(begun), Err(Refusal { why: Why::HasClients(_), .. })));
         // It ended in its second phase: clients may be at work.
         let mut declared = all();
-        for (candidate, record) in declared.iter_mut().zip(&first.declared) {
-            (candidate.found, candidate.client_count) = (Found::Known(record.clone()), Some(3));
-        }
-        declared[1].found = Found::Known(first.new[1].clone());
-        let founding = found_of(declared.clone()).expect("it goes on");
-        assert_eq!(founding.is_done, [false, true, false]);
+        apply(&mut declared, &first);
+        let second = found_of(declared.clone()).expect("new").changes;
+        apply(&mut declared, &second[1..2]);
+        declared.iter_mut().for_each(|candidate| candidate.client_count = Some(3));
+        let left = found_of(declared.clone()).expect("it goes on").changes;
+        assert_eq!(left, [second[0].clone(), second[2].clone()]);
         declared[0].run_id = Some("another".to_owned());
-        assert!(matches!(found_of(declared), Err(NotNew::HasRecord { .. })));
+        assert!(matches!(found_of(declared), Err(Refusal { why: Why::HasRecord, .. })));
     }
 }

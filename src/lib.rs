@@ -217,10 +217,11 @@ pub mod internals {
     pub mod fleet {
         #[cfg(feature = "doctor")]
         pub use crate::doctor::candidates::{
-            AskedMaster, MasterFacts, Phase, ask_candidates, declare, literal,
+            AskedMaster, MasterFacts, ask_candidates, ask_old, literal, write_records,
         };
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
-        pub use crate::founding::{Candidate, Founding, NotNew, found};
+        pub use crate::founding::replacement::{OldMaster, Replacement, Step};
+        pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
     pub mod pool {

@@ -105,6 +105,10 @@ pub enum Mutant {
     NewThoughRestarted,
     /// The record of a process that was new for another fleet ends its quarantine in this one.
     NewOfOtherFleet,
+    /// A master that takes another one's place counts by its uptime.
+    JoiningCounted,
+    /// A master is replaced without the wait for the locks on the old one.
+    ReplacedWithoutWait,
     /// A new fleet is declared though a master does not answer.
     FoundedWithoutMaster,
     /// A clock that is set counts as one that runs fast.

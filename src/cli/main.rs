@@ -70,6 +70,7 @@ Examples:
   redlatch ls 'orders:*'                                     which locks there are
   redlatch doctor                                            what is wrong with these masters, and what to do
   redlatch fleet init                                        new masters: a first lock need not wait
+  redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4   a new master in the place of another one
   redlatch drill --pause                                     whether they keep the promise under faults
 
 `redlatch run --help` and the like say more, exit codes included.";

@@ -61,8 +61,13 @@ messages! {
         "{} will count at once. If they restarted, locks that they forgot may get a second holder{}. Type \"{sentence}\"",
         Counted(count, "master"), if is_unsure { ". Whether clients are connected is unknown" } else { "" });
     SentenceNotTyped => ("nothing is declared: the sentence was not typed");
-    DeclaredInPart { master: Text<'a>, why: Text<'a> } => (
-        "the declaration failed on {master}: {why}; run it again to complete it");
+    WrittenInPart { master: Text<'a>, why: Text<'a> } => (
+        "no record was written on {master}: {why}. Run the same command again to complete it");
+    // ---- another master ----
+    NotReplaced { why: Text<'a> } => ("the master is not replaced: {why}");
+    AwaitingLocks { left: Duration, old: Text<'a> } => ("waiting {}: locks may be held on {old}", Rounded(left));
+    LeftOut { masters: Text<'a> } => (
+        "the new master counts, but {masters} did not answer. Run the same command again when they do");
     // ---- the lock ----
     /// Without `left` it is waited for without an end.
     AwaitingLock { left: Option<Duration>, error: Text<'a> } => (
@@ -228,7 +233,10 @@ mod tests {
         ClientsUnknown => ClientsUnknown, "run this at a terminal";
         AskWhetherNew { .. } => AskWhetherNew { count: 5, sentence: "these masters are new", is_unsure: true }, "5 masters will count at once";
         SentenceNotTyped => SentenceNotTyped, "nothing is declared";
-        DeclaredInPart { .. } => DeclaredInPart { master: &"redis://h:6379", why: &"no answer" }, "run it again to complete it";
+        WrittenInPart { .. } => WrittenInPart { master: &"redis://h:6379", why: &"no answer" }, "Run the same command again";
+        NotReplaced { .. } => NotReplaced { why: &"redis://h:6379 takes SET" }, "the master is not replaced: redis://h:6379 takes SET";
+        AwaitingLocks { .. } => AwaitingLocks { left: LONG, old: &"redis://h:6379" }, "waiting 4.4s: locks may be held on redis://h:6379";
+        LeftOut { .. } => LeftOut { masters: &"redis://h:6379" }, "redis://h:6379 did not answer";
         NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
         AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error: why }, "waiting up to 4.4s more: lock \"orders:42\"";
         AwaitingLock { .. } => AwaitingLock { left: None, error: why }, "waiting: lock \"orders:42\"";

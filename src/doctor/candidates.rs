@@ -1,17 +1,19 @@
-//! Questions of `redlatch fleet` to each master: its identity, its record and its clients. The records of
-//! new ones.
+//! Questions of `redlatch fleet` to each master: its identity, its record and its clients. The records that
+//! it writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::facts::read_record;
+use super::rights::{Rights, Trial, trials};
 use crate::config::Config;
 use crate::driver::ConnectError;
-use crate::driver::probe::{Answer, Probe, ProbeError, each};
-use crate::engine::masters::record::Found;
+use crate::driver::probe::{Answer, Probe, ProbeError, each, some};
+use crate::engine::masters::record::{Found, Record};
 use crate::engine::{info_field, was_replica};
-use crate::founding::{Candidate, Founding};
+use crate::founding::replacement::OldMaster;
+use crate::founding::{Candidate, Change};
 use crate::limits;
 use crate::lock::FLEET_NAME;
 
@@ -47,47 +49,62 @@ pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<AskedMaste
     Ok(masters.map(|(name, answer)| AskedMaster { name, answer }).collect())
 }
 
-/// Step of a declaration. The second one begins when the first one is done on all masters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// The settings.
-    Declare,
-    /// That the process is new, which ends its quarantine.
-    Count,
+/// Asks the old master of a replacement whether it refuses the writes of clients; changes nothing.
+///
+/// # Errors
+/// As [`ask_candidates`].
+pub fn ask_old(config: &Config, place: usize, limit: Duration) -> Result<OldMaster, ConnectError> {
+    let settings = config.clone();
+    let asked = some(config, [place], limit, move |mut probe, _| {
+        let trials: Vec<_> = trials(&settings).into_iter().filter(|it| LOCKING.contains(&it.right)).collect();
+        let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
+        let mut rights = Rights::default();
+        for (Trial { right, .. }, answer) in trials.iter().zip(probe.exchange(&commands)?) {
+            rights.note(right, &answer);
+        }
+        let taken: Vec<_> = LOCKING.into_iter().filter(|right| !rights.denied.contains(right)).collect();
+        let commands = taken.join(", ").to_uppercase();
+        let user = probe.user();
+        Ok(if taken.is_empty() { OldMaster::Refuses } else { OldMaster::Takes { commands, user } })
+    })?;
+    let unknown = |why: ProbeError| OldMaster::Unknown(why.to_string());
+    Ok(asked.into_iter().map(|answer| answer.unwrap_or_else(unknown)).collect::<Vec<_>>().remove(0))
 }
 
-/// Writes the records of a phase.
+/// The commands by which a client gets or extends a lock, as an ACL names them.
+const LOCKING: [&str; 4] = ["set", "pexpire", "evalsha", "eval"];
+
+/// Writes records one after another, each in place of the one that was read.
 ///
 /// # Errors
 /// The first master on which it failed, and why.
-pub fn declare(
+pub fn write_records(
     config: &Config,
     limit: Duration,
-    founding: &Founding,
-    phase: Phase,
+    changes: &[Change],
 ) -> Result<Result<(), (Arc<str>, String)>, ConnectError> {
-    let (key, founding) = (Found::key(&config.prefix), founding.clone());
-    let written = each(config, limit, move |probe, master| {
-        let place = master.index();
-        let new = founding.new[place].to_string();
-        let (text, condition) = match phase {
-            Phase::Declare => (founding.declared[place].to_string(), "NX"),
-            Phase::Count => (new.clone(), "XX"),
-        };
-        if founding.is_done[place] {
-            return Ok(());
+    for Change { place, from, to } in changes {
+        let (key, from, to) =
+            (Found::key(&config.prefix), from.as_ref().map(Record::to_string), to.to_string());
+        let written = some(config, [*place], limit, move |mut probe, _| {
+            let from = from.as_deref().unwrap_or_default();
+            let words =
+                ["EVAL".as_bytes(), REPLACE_RECORD.as_bytes(), b"1", &key, from.as_bytes(), to.as_bytes()];
+            match probe.exchange(&[words])?.remove(0) {
+                Answer::Text(found) if found == to.as_bytes() => Ok(()),
+                Answer::Error(error) => Err(ProbeError::Unreachable(error)),
+                _ => Err(ProbeError::Unreachable("it has another record by now".to_owned())),
+            }
+        })?;
+        if let Some(why) = written.into_iter().find_map(Result::err) {
+            return Ok(Err((config.labels[*place].clone(), why.to_string())));
         }
-        let set: Vec<&[u8]> = vec![b"SET", &key, text.as_bytes(), condition.as_bytes()];
-        let answers = probe.exchange(&[set, vec![b"GET", &key]])?;
-        match (answers.iter().find_map(Answer::error), answers[1].bytes()) {
-            (Some(error), _) => Err(ProbeError::Unreachable(error.to_owned())),
-            (None, Some(found)) if [text.as_bytes(), new.as_bytes()].contains(&found) => Ok(()),
-            _ => Err(ProbeError::Unreachable("it has another record by now".to_owned())),
-        }
-    })?;
-    let failed = config.labels.iter().cloned().zip(written).find_map(|(name, it)| Some((name, it.err()?)));
-    Ok(failed.map_or(Ok(()), |(name, why)| Err((name, why.to_string()))))
+    }
+    Ok(Ok(()))
 }
+
+/// Writes a record where another one is, or none, and returns the one that is there then.
+const REPLACE_RECORD: &str = include_str!("replace_record.lua");
 
 fn ask(probe: &mut Probe, config: &Config) -> Result<MasterFacts, ProbeError> {
     let sections = probe.exchange(&[["INFO", "server"], ["INFO", "replication"]])?;

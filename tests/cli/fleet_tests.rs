@@ -64,7 +64,7 @@ fn a_fleet_in_use_is_not_declared() {
     for (key, said) in [
         ("p:a", "has 1 key behind the prefix"),
         ("p:redlatch:mark", "has 1 key behind the prefix"),
-        ("p:redlatch:fleet", "has the record of a fleet"),
+        ("p:redlatch:fleet", "holds no record"),
     ] {
         fleet.master(1).ask(&format!("SET {key} x"));
         refused(&mut fleet, said);

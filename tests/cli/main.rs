@@ -24,11 +24,14 @@ mod hostile;
 mod hostile_tests;
 mod inspect_tests;
 mod interval_tests;
+#[path = "../masters/judge.rs"]
+mod judge;
 mod least_tests;
 mod list_tests;
 mod loss_tests;
 mod outage_tests;
 mod queue_tests;
+mod replace_tests;
 mod run_tests;
 mod several_tests;
 mod shared_tests;

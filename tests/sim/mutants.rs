@@ -240,6 +240,8 @@ killed! {
     founded_without_master: FoundedWithoutMaster by fleet::masters_of_which_one_is_missing_are_not_declared;
     step_taken_for_rate: StepTakenForRate by fleet::a_clock_that_is_set_is_not_fast;
     new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
+    joining_counted: JoiningCounted by fleet::a_joining_master_counts_by_no_uptime;
+    replaced_without_wait: ReplacedWithoutWait by fleet::a_replacement_waits_for_locks_on_the_old_master;
     new_of_other_fleet: NewOfOtherFleet by fleet::a_process_new_for_another_fleet_is_quarantined;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;

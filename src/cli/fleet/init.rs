@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use redlatch::Config;
 use redlatch::internals::env::parse_time;
-use redlatch::internals::fleet::{AskedMaster, Founding, NotNew, Phase, ask_candidates, declare, found};
+use redlatch::internals::fleet::{
+    AskedMaster, Candidate, Change, Founding, Refusal, ask_candidates, found, write_records,
+};
 use redlatch::internals::words::{Counted, Rounded};
 
 use crate::exit::{Exit, code};
@@ -20,7 +22,7 @@ use crate::output::{print, say};
 /// once, until it restarts. It refuses unless all masters answer, started within the last hour, have no
 /// key behind the prefix, and have no client of redlatch connected. Do not run it to shorten the wait
 /// after a restart: locks may still be held that the masters forgot. The login needs +info, +scan,
-/// +client|list, +get and +set.
+/// +client|list, +get, +set and +eval.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -52,30 +54,39 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config()?;
     let founding = check(&config, args.time_limit)?;
     confirm(&config, args.new, founding.is_unsure)?;
-    for phase in [Phase::Declare, Phase::Count] {
-        // A person may have taken a while, and a master may have been used or restarted between the phases.
+    // A person may have taken a while, and a master may have been used or restarted between the phases.
+    let founding = loop {
         let founding = check(&config, args.time_limit)?;
-        if let Err((master, why)) = declare(&config, args.time_limit, &founding, phase)? {
-            return Err(Exit::new(code::NO_QUORUM, Message::DeclaredInPart { master: &master, why: &why }));
+        if founding.changes.is_empty() {
+            break founding;
         }
-    }
-    let Some(record) = founding.new.first() else { unreachable!("a configuration has a master") };
+        write(&config, args.time_limit, &founding.changes)?;
+    };
     print(&format!(
         "fleet {} declared on {}, max TTL {}; locks can be acquired now\n",
-        record.id(),
+        founding.record.id(),
         Counted(config.master_count(), "master"),
-        Rounded(record.max_ttl())
+        Rounded(founding.record.max_ttl())
     ))?;
     Ok(0)
 }
 
+/// Writes records.
+pub(super) fn write(config: &Config, limit: Duration, changes: &[Change]) -> Result<(), Exit> {
+    let part = |(master, why)| Message::WrittenInPart { master: &master, why: &why }.to_string();
+    write_records(config, limit, changes)?.map_err(|failed| Exit::new(code::NO_QUORUM, part(failed)))
+}
+
+/// The facts about each master, or the reason why there are none.
+pub(super) fn ask(config: &Config, limit: Duration) -> Result<Vec<Result<Candidate, String>>, Exit> {
+    let fact = |it: AskedMaster| it.answer.map(|it| it.candidate).map_err(|why| why.to_string());
+    Ok(ask_candidates(config, limit)?.into_iter().map(fact).collect())
+}
+
 /// Asks all masters whether they may be declared.
 fn check(config: &Config, limit: Duration) -> Result<Founding, Exit> {
-    let asked = ask_candidates(config, limit)?;
-    let fact = |it: AskedMaster| it.answer.map(|it| it.candidate).map_err(|why| why.to_string());
-    let candidates: Vec<_> = asked.into_iter().map(fact).collect();
-    let refused = |why: NotNew| Exit::new(code::REFUSED, Message::NotDeclared { why: &why });
-    found(config, &candidates).map_err(refused)
+    let refused = |why: Refusal| Exit::new(code::REFUSED, Message::NotDeclared { why: &why });
+    found(config, &ask(config, limit)?).map_err(refused)
 }
 
 /// Wants the word of a person, or of a script where nothing contradicts it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlatch::Config;
 use redlatch::engine::quorum;
 use redlatch::internals::env::parse_time;
-use redlatch::internals::fleet::{AskedMaster, Found, MasterFacts, Record, Seen, ask_candidates};
+use redlatch::internals::fleet::{AskedMaster, Found, MasterFacts, Record, Seen, ask_candidates, seen};
 use redlatch::internals::words::{Counted, Rounded, grouped};
 use serde_json::{Value, json};
 
@@ -70,18 +70,10 @@ fn facts(master: &AskedMaster) -> Option<&MasterFacts> {
     master.answer.as_ref().ok()
 }
 
-fn seen(master: &AskedMaster) -> Seen<'_> {
-    let candidate = facts(master).map(|it| &it.candidate);
-    Seen {
-        name: &master.name,
-        found: candidate.map_or(&Found::Unread, |it| &it.found),
-        run_id: candidate.and_then(|it| it.run_id.as_deref()),
-    }
-}
-
 impl<'a> Status<'a> {
     fn new(config: &Config, masters: &'a [AskedMaster]) -> Self {
-        let seen: Vec<_> = masters.iter().map(seen).collect();
+        let see = |it: &'a AskedMaster| seen(&it.name, facts(it).map(|facts| &facts.candidate));
+        let seen: Vec<_> = masters.iter().map(see).collect();
         let difference = |seen_here: &Seen<'_>| match seen_here.found {
             Found::Known(record) => record.difference(config, &seen).map(|it| it.to_string()),
             Found::Unusable(why) => Some(why.to_string()),

@@ -249,6 +249,10 @@ impl Link {
         let needed = config.quarantine_time();
         let age = self.learnt.age(config);
         let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
+        let is_joining = self.learnt.record.is_joining();
+        if is_joining {
+            self.doubt();
+        }
         let mut watch_end = now + needed;
         let mut quarantined_until = now + needed.saturating_sub(age);
         if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity
@@ -257,7 +261,7 @@ impl Link {
             watch_end = *watched_since.get_or_insert(now) + needed;
             quarantined_until = if *is_doubtful { watch_end } else { quarantined_until.min(watch_end) };
         }
-        let is_trusted = config.quarantine == Quarantine::Trust || mutant!(NoQuarantine);
+        let is_trusted = config.quarantine == Quarantine::Trust && !is_joining || mutant!(NoQuarantine);
         self.count_quarantine(now);
         self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
@@ -297,10 +301,15 @@ impl Link {
     pub(crate) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
         let is_strict = config.quarantine == Quarantine::Strict && !mutant!(UnfitServerTaken);
         let why = self.learnt.unfitness().filter(|_| is_strict)?;
+        self.doubt();
+        Some(why)
+    }
+
+    /// Nothing but a new watch of this client speaks for the process.
+    const fn doubt(&mut self) {
         if let Some(identity) = &mut self.identity {
             (identity.watched_since, identity.is_doubtful) = (None, true);
         }
-        Some(why)
     }
 
     /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! L is the label of a master, A the hash of its address, each 16 hexadecimal digits. A record of a fleet
-//! that an operator declared says `declared`, and may end with ` new=RUN_ID`: that process was started
-//! empty for it.
+//! that an operator declared says `declared`. One may end with ` new=RUN_ID`: that process was started empty
+//! for the fleet. Or it ends with ` joining`: its master takes another one's place, and may not count yet.
 //!
 //! The first client that finds no record writes one with `SET NX`, later ones compare. Nothing has to be
 //! agreed on before, because what a client writes follows from what it sees alone: its own settings, and
@@ -79,8 +79,19 @@ pub struct Record {
     /// The label of the master that it is on.
     own: u64,
     members: Vec<Member>,
-    /// The process that was started empty for this fleet.
-    new: Option<Box<str>>,
+    process: Process,
+}
+
+/// Statement of a record about the process on its master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// None: it counts by the rules of each mode.
+    Any,
+    /// It takes another one's place, on which locks may still be held: it counts by nothing but an
+    /// observation of the client's own.
+    Joining,
+    /// This process was started empty for the fleet.
+    New(Box<str>),
 }
 
 /// Content of the key of the record.
@@ -169,10 +180,19 @@ impl Found {
     /// One that was started for another fleet says nothing of this one's locks.
     #[must_use]
     pub fn is_new(&self, name: &str, run_id: Option<&str>) -> bool {
-        let Self::Known(Record { own, members, new: Some(new), .. }) = self else { return false };
-        let is_here = |it: &Member| it.label == *own && it.address == hash(name.as_bytes());
-        let is_listed = members.iter().any(is_here) || mutant!(NewOfOtherFleet);
-        is_listed && (run_id == Some(&**new) || mutant!(NewThoughRestarted))
+        let Self::Known(record) = self else { return false };
+        let Process::New(new) = &record.process else { return false };
+        let is_listed = record.member(name).is_some_and(|it| it.label == record.own);
+        if !is_listed && !mutant!(NewOfOtherFleet) {
+            return false;
+        }
+        run_id == Some(&**new) || mutant!(NewThoughRestarted)
+    }
+
+    /// Returns whether its master takes another one's place, and may not count yet.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        self.record().is_some_and(|record| record.process == Process::Joining) && !mutant!(JoiningCounted)
     }
 
     /// Returns the record, if there is one.
@@ -199,7 +219,7 @@ impl Record {
             drift_ppm: config.drift.ppm(),
             own: own.label,
             members: members.clone(),
-            new: None,
+            process: Process::Any,
         };
         Some(own.iter().map(record).collect())
     }
@@ -207,7 +227,31 @@ impl Record {
     /// Returns the same record, which says that this process was started empty for the fleet.
     #[must_use]
     pub fn with_new(self, run_id: &str) -> Self {
-        Self { new: Some(run_id.into()), ..self }
+        Self { process: Process::New(run_id.into()), ..self }
+    }
+
+    /// Returns the record of the same fleet for this member of the list, which takes another one's place.
+    pub(crate) fn of_joining(&self, member: Member) -> Self {
+        Self { own: member.label, process: Process::Joining, ..self.clone() }
+    }
+
+    /// Returns the same record, in whose list the master at this URL has given its place to another one;
+    /// `None` if it is not in the list.
+    pub(crate) fn replaced(&self, old: &str, new: Member) -> Option<Self> {
+        let old = self.member(old)?;
+        let mut members: Vec<_> = self.members.iter().map(|it| if *it == old { new } else { *it }).collect();
+        members.sort_unstable();
+        Some(Self { members, ..self.clone() })
+    }
+
+    /// Returns the master at this URL in its list.
+    pub(crate) fn member(&self, name: &str) -> Option<Member> {
+        self.members.iter().find(|it| it.address == hash(name.as_bytes())).copied()
+    }
+
+    /// Returns its statement about the process on its master.
+    pub(crate) const fn process(&self) -> &Process {
+        &self.process
     }
 
     /// Returns the first difference from a client with these settings and masters. A master that is not
@@ -296,19 +340,20 @@ impl Record {
         };
         let members =
             words.next()?.strip_prefix("of=")?.split(',').map(member).collect::<Option<Vec<_>>>()?;
-        let new = match words.next() {
-            Some(word) => Some(word.strip_prefix("new=").filter(|run_id| !run_id.is_empty())?.into()),
-            None => None,
+        let process = match words.next() {
+            None => Process::Any,
+            Some("joining") => Process::Joining,
+            Some(word) => Process::New(word.strip_prefix("new=").filter(|run_id| !run_id.is_empty())?.into()),
         };
         let is_whole = words.next().is_none() && members.iter().any(|member| member.label == own);
-        is_whole.then_some(Self { origin, max_ttl_ms, drift_ppm, own, members, new })
+        is_whole.then_some(Self { origin, max_ttl_ms, drift_ppm, own, members, process })
     }
 }
 
 impl fmt::Display for Record {
     /// As it is stored.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { origin, max_ttl_ms, drift_ppm, own, members, new } = self;
+        let Self { origin, max_ttl_ms, drift_ppm, own, members, process } = self;
         write!(
             f,
             "{MAGIC}{VERSION} {origin} max_ttl_ms={max_ttl_ms} drift_ppm={drift_ppm} own={own:016x} of="
@@ -319,7 +364,11 @@ impl fmt::Display for Record {
             }
             write!(f, "{label:016x}-{address:016x}")?;
         }
-        new.as_ref().map_or(Ok(()), |run_id| write!(f, " new={run_id}"))
+        match process {
+            Process::Any => Ok(()),
+            Process::Joining => f.write_str(" joining"),
+            Process::New(run_id) => write!(f, " new={run_id}"),
+        }
     }
 }
 

@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
-use redlatch::internals::fleet::{Candidate, Found, Origin, Record, Seen, found};
+use redlatch::internals::fleet::{
+    Candidate, Change, Found, OldMaster, Origin, Record, Replacement, Seen, Step, found,
+};
 use redlatch::status::Warning;
 
 use super::*;
+use crate::world::Detour;
 
 const RECORD: &[u8] = b"redlatch:fleet";
 
@@ -165,28 +168,41 @@ pub fn a_process_new_for_another_fleet_is_quarantined() -> Verdict {
     Ok(())
 }
 
-/// Declares the masters as a new fleet, if they may be: those that are down do not answer.
-fn declare_new(world: &mut World, is_up: &[bool]) -> bool {
-    let now = world.now;
-    let candidate = |(master, is_up): (&crate::world::Master, &bool)| {
-        let here = master.clock.at(now);
-        is_up.then(|| Candidate {
-            run_id: Some(master.model.run_id.clone()),
-            uptime: Some(here.saturating_duration_since(master.model.started)),
-            is_master: true,
-            found: Found::Absent,
-            key_count: Some(master.model.keys().len()),
-            client_count: Some(0),
-        })
-    };
-    let candidates: Vec<_> = world.masters.iter().zip(is_up).map(candidate).collect();
-    let candidates: Vec<_> = candidates.into_iter().map(|it| it.ok_or("it is down".to_owned())).collect();
-    let Ok(founding) = found(&world.config, &candidates) else { return false };
-    let up = (0..is_up.len()).filter(|master| is_up[*master]);
-    for (master, record) in up.zip(founding.new) {
-        world.masters[master].model.put(RECORD, record.to_string().as_bytes(), None);
-        note_new(world, master);
+/// The facts about a server, as its answers say.
+fn candidate(world: &World, server: usize) -> Result<Candidate, String> {
+    let master = &world.masters[server];
+    let here = master.clock.at(world.now);
+    let key_count = master.model.keys().keys().filter(|key| key.as_slice() != RECORD).count();
+    master.is_up.then_some(()).ok_or("it is down")?;
+    Ok(Candidate {
+        run_id: Some(master.model.run_id.clone()),
+        uptime: Some(here.saturating_duration_since(master.model.started)),
+        is_master: true,
+        found: record(world, server).map_or(Found::Absent, |text| Found::from_text(&text)),
+        key_count: Some(key_count),
+        client_count: Some(0),
+    })
+}
+
+/// Writes records on these servers.
+fn write(world: &mut World, servers: &[usize], changes: Vec<Change>) {
+    for Change { place, to, .. } in changes {
+        world.masters[servers[place]].model.put(RECORD, to.to_string().as_bytes(), None);
     }
+}
+
+/// Declares the masters as a new fleet, if they may be.
+fn declare_new(world: &mut World) -> bool {
+    let servers: Vec<_> = (0..world.masters.len()).collect();
+    loop {
+        let candidates: Vec<_> = servers.iter().map(|server| candidate(world, *server)).collect();
+        let Ok(founding) = found(&world.config, &candidates) else { return false };
+        if founding.changes.is_empty() {
+            break;
+        }
+        write(world, &servers, founding.changes);
+    }
+    servers.into_iter().for_each(|server| note_new(world, server));
     true
 }
 
@@ -198,14 +214,100 @@ pub fn masters_of_which_one_is_missing_are_not_declared() -> Verdict {
         world.start_master(master, Data::Empty);
     }
     world.run_for(SECOND);
-    demand(!declare_new(&mut world, &[true, true, false]), "a fleet without one of its masters is declared")?;
-    demand(!declare_new(&mut world, &[true, true, true]), "a master that has run for an hour is new")?;
+    demand(!declare_new(&mut world), "a master that has run for an hour is new")?;
     world.kill_master(2, true);
+    demand(!declare_new(&mut world), "a fleet without one of its masters is declared")?;
     world.start_master(2, Data::Empty);
-    demand(declare_new(&mut world, &[true, true, true]), "new masters are not declared")?;
+    demand(declare_new(&mut world), "new masters are not declared")?;
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     hold(&mut world, 0, KEY, ms(1000)).map(drop)
+}
+
+/// The servers of the old list of a replacement and of the new one.
+const BEFORE: [usize; 3] = [0, 1, 2];
+const AFTER: [usize; 3] = [0, 1, 3];
+
+/// A client holds a lock on the first master and on the third, which is gone then. The fourth one has run for
+/// an hour, and is to take its place.
+fn to_be_replaced() -> Result<(World, Replacement), String> {
+    let mut world = world(3, 1, defaults);
+    world.add_server();
+    let one = |url: &str| Config::builder().master(url).build().expect("valid settings");
+    let config = Config::clone(&world.config);
+    let replacement = Replacement::new(config, &one("redis://m2"), &one("redis://m3"), true);
+    refuse(&mut world, 1..2, "SET");
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.kill_master(BEFORE[2], true);
+    world.masters[1].model.errors.clear();
+    Ok((world, replacement.expect("it is in the list")))
+}
+
+/// The next step of an operator, if there is one.
+fn step(world: &mut World, replacement: &mut Replacement) -> Result<Option<Step>, String> {
+    let now = world.masters[0].clock.at(world.now);
+    let off = OldMaster::Unknown("it is down".to_owned());
+    let masters: Vec<_> = AFTER.into_iter().map(|server| candidate(world, server)).collect();
+    let step = replacement.next(now, &off, &masters).map_err(|why| why.to_string())?;
+    if let Step::Write(changes) = &step {
+        write(world, &AFTER, changes.clone());
+    }
+    Ok(Some(step).filter(|step| !matches!(step, Step::Done { .. })))
+}
+
+/// A client with the new list.
+fn add_with_new_list(world: &mut World, settings: fn(ConfigBuilder) -> ConfigBuilder) -> usize {
+    let urls = AFTER.map(|server| format!("redis://m{server}"));
+    let builder = Config::builder().masters(urls).max_ttl(ms(10_000)).max_hold(ms(3_600_000));
+    world.config = Arc::new(settings(builder).build().expect("valid settings"));
+    let client = world.clients.len();
+    world.detours.push(Detour { client: Some(client), place: 2, server: AFTER[2] });
+    world.add_client(Clock::new(0, 0), 0)
+}
+
+/// Whether the lock is granted to a client in this time.
+fn is_granted(world: &mut World, client: usize, time: Time) -> Result<bool, String> {
+    let end = world.now + time;
+    while world.now < end {
+        if let Outcome::Acquire(Ok(_)) = acquire(world, client, KEY, ms(300), Duration::ZERO)? {
+            return Ok(true);
+        }
+        world.run_for(250 * MS);
+    }
+    Ok(false)
+}
+
+pub fn a_replacement_waits_for_locks_on_the_old_master() -> Verdict {
+    let (mut world, mut replacement) = to_be_replaced()?;
+    let mut lock = None;
+    while let Some(next) = step(&mut world, &mut replacement)? {
+        if let Step::Wait(left) = next {
+            world.run_for(Time::try_from(left.as_nanos()).expect("short"));
+            // The old list's client goes on, and has it from the masters of both lists.
+            lock = Some(hold(&mut world, 0, KEY, ms(10_000))?);
+        }
+    }
+    let other = add_with_new_list(&mut world, defaults);
+    world.run_for(10 * MS);
+    let state = world.clients[other].engine.master_status(world.local(other), id(2)).state;
+    demand(state == MasterState::Ready, "the new master does not count")?;
+    demand(difference_count(&world, other) == 0, "a record has the old list")?;
+    demand(!is_granted(&mut world, other, SECOND)?, "two lists gave one lock twice")?;
+    world.submit_release(0, lock.ok_or("nobody waited")?, true);
+    outcome(&mut world, 0)?;
+    demand(is_granted(&mut world, other, SECOND)?, "it is never granted")
+}
+
+/// A client has the new list too early.
+pub fn a_joining_master_counts_by_no_uptime() -> Verdict {
+    for settings in [defaults, trust] {
+        let (mut world, mut replacement) = to_be_replaced()?;
+        step(&mut world, &mut replacement)?;
+        let other = add_with_new_list(&mut world, settings);
+        demand(!is_granted(&mut world, other, 9 * SECOND)?, "it counts while the old one has locks")?;
+        demand(is_granted(&mut world, other, 3 * SECOND)?, "it is never granted")?;
+    }
+    Ok(())
 }
 
 /// The rates that a client measures in half an hour of some use, in which one master's clock is set.
@@ -235,6 +337,8 @@ pub fn a_clock_that_is_set_is_not_fast() -> Verdict {
 }
 
 tests!(
+    a_replacement_waits_for_locks_on_the_old_master,
+    a_joining_master_counts_by_no_uptime,
     a_clock_that_is_set_is_not_fast,
     masters_of_which_one_is_missing_are_not_declared,
     a_second_clients_other_settings_are_noticed,

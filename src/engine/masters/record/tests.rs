@@ -26,7 +26,8 @@ fn a_record_is_read_as_it_was_written() {
     let (config, names) = (config(3), names(&[0, 1, 2]));
     for record in records(&config, &seen(&names, &["a", "b", "c"])) {
         let declared = Record { origin: Origin::Declared, ..record.clone() };
-        for record in [record.clone(), declared.clone(), declared.with_new("run-0")] {
+        let joining = declared.of_joining(declared.members[0]);
+        for record in [record.clone(), declared.clone(), joining, declared.with_new("run-0")] {
             let text = record.to_string();
             assert!(text.is_ascii() && !text.contains("redis"), "{text}");
             assert_eq!(Found::from_text(text.as_bytes()), Found::Known(record));
@@ -65,6 +66,7 @@ fn what_is_no_record_is_named() {
         (&format!("{whole} "), Unusable::Damaged),
         (&format!("{whole} new="), Unusable::Damaged),
         (&format!("{whole} new=a b"), Unusable::Damaged),
+        (&format!("{whole} joining new=a"), Unusable::Damaged),
         (&whole.replace("=30000", "=+30000"), Unusable::Damaged),
         (&whole.replace("=30000", "="), Unusable::Damaged),
         (&whole.replace("=10000", "=99999999999"), Unusable::Damaged),

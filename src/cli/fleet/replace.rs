@@ -1,0 +1,91 @@
+//! `redlatch fleet replace`: a new master takes the place of another one, while clients go on.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::Config;
+use redlatch::internals::env::parse_time;
+use redlatch::internals::fleet::{Refusal, Replacement, Step, ask_old};
+
+use super::init::{ask, write};
+use crate::exit::{Exit, code};
+use crate::message::Message;
+use crate::options::MasterOptions;
+use crate::output::{Countdown, print};
+
+/// Replace a master by a new, empty one at another address, while clients go on.
+///
+/// First make OLD refuse every write for good, and start NEW, empty and without clients. The command
+/// verifies both, waits for max_ttl and the drift allowance, until no lock can be held on OLD any more, and
+/// then writes NEW into the fleet's record on each master. Give the clients the new list when it has ended,
+/// and not before. It may be ended at any time: the next run goes on, and waits again. The login of NEW
+/// needs +info, +scan, +client|list, +get, +set and +eval, those of the others +info, +get, +set and +eval.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// URL of the master that is replaced, as the list of masters has it; a login in it is ignored.
+    old: String,
+
+    /// URL of the new master, as the clients will have it; without a login it gets that of OLD.
+    new: String,
+
+    /// State that OLD is off for good, where it does not answer or refuses the clients' login.
+    #[arg(long)]
+    is_off: bool,
+
+    /// How long the questions may take.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+    time_limit: Duration,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+const HELP: &str = "\
+Exit codes:
+  0 if the new master has the old one's place, 1 if it was refused, 64 bad usage, 69 if a master failed: run
+  it again, 70 if the operating system refused something
+
+Example:
+  redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4 --prefix lock: --max-ttl 30s";
+
+/// Runs `fleet replace`; the result is the program's exit code.
+pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
+    let refused = |why: Refusal| Exit::new(code::REFUSED, Message::NotReplaced { why: &why });
+    let [old, new] = [&args.old, &args.new].map(|url| Config::builder().master(url).build());
+    let replacement = Replacement::new(args.masters.config()?, &old?, &new?, args.is_off);
+    let mut replacement = replacement.map_err(refused)?;
+    let [old, new] = replacement.names();
+    loop {
+        let answer = ask_old(&replacement.before, replacement.place, args.time_limit)?;
+        let now = Instant::now();
+        let masters = ask(&replacement.after, args.time_limit)?;
+        match replacement.next(now, &answer, &masters).map_err(refused)? {
+            Step::Write(changes) => write(&replacement.after, args.time_limit, &changes)?,
+            Step::Wait(left) => wait(now + left, &old),
+            Step::Done { unanswered } if unanswered.is_empty() => break,
+            Step::Done { unanswered } => {
+                let masters = unanswered.join(", ");
+                return Err(Exit::new(code::NO_QUORUM, Message::LeftOut { masters: &masters }));
+            }
+        }
+    }
+    print(&format!("{new} has the place of {old}; give the clients the new list now\n"))?;
+    Ok(0)
+}
+
+/// Waits until locks on the old master have ended.
+fn wait(end: Instant, old: &str) {
+    let mut countdown = Countdown::default();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        countdown.show(&Message::AwaitingLocks { left, old: &old });
+        thread::sleep(left.min(LOOK_PAUSE));
+    }
+}
+
+/// Pause between two looks at the time that is left.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);

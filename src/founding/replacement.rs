@@ -1,0 +1,202 @@
+//! The replacement of a master by a new one at another address, while clients go on.
+//!
+//! ```text
+//!  the old one refuses writes ─► the new one joins ─► max_ttl and drift ─► each record names the new one,
+//!                                                        (the wait)         its own last
+//! ```
+//!
+//! Locks on the old master may be valid for as long as the wait, and the new one does not have them: a
+//! majority of the new list with it might meet none that has the lock. After the wait no lock is on the old
+//! one, and no client gets one there. So a majority of the old list is one of the masters that both lists
+//! have, and meets each majority of the new list.
+//!
+//! A client that gets the new list too early reads that the new master joins, and observes it for as long
+//! from then. One that was connected before would not know, so nobody may be connected when the record is
+//! there.
+//!
+//! The step follows from what is found, but for the wait, which begins anew with each run. Each record is
+//! written in place of the one that was read, on most of the other masters: of two operators with two new
+//! masters, one finds the other's record and gives up.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Candidate, Change, Refusal, Why, check_record, check_server, check_unused, seen};
+use crate::config::Config;
+use crate::engine::masters::record::{Found, Process, Record, Seen};
+use crate::mutants::mutant;
+
+/// Answer of the old master to writes of the clients' login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OldMaster {
+    /// It refuses each command by which a client gets or keeps a lock.
+    Refuses,
+    /// It takes some of them.
+    Takes {
+        /// Their names.
+        commands: String,
+        /// The login's user.
+        user: String,
+    },
+    /// It shows neither, for this reason.
+    Unknown(String),
+}
+
+/// Next step of a replacement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Write these records in their order.
+    Write(Vec<Change>),
+    /// Wait for the end of the locks on the old master, then ask again.
+    Wait(Duration),
+    /// It is done, but for the records of masters that do not answer.
+    Done {
+        /// Their URLs without the login.
+        unanswered: Vec<Arc<str>>,
+    },
+}
+
+/// A replacement under way.
+#[derive(Debug)]
+pub struct Replacement {
+    /// The settings with the old list.
+    pub before: Config,
+    /// The settings with the new list.
+    pub after: Config,
+    /// Place of both masters in their lists.
+    pub place: usize,
+    /// Whether the operator said that the old one is off.
+    is_off: bool,
+    /// When it was first known to refuse writes.
+    refuses_since: Option<Instant>,
+}
+
+impl Replacement {
+    /// Returns the replacement of a master of `config`. `old` and `new` have one master each; a new one
+    /// without a login gets that of the old one.
+    ///
+    /// # Errors
+    /// [`Refusal`] if the list lacks the old one, or has the new one.
+    pub fn new(config: Config, old: &Config, new: &Config, is_off: bool) -> Result<Self, Refusal> {
+        let (old, name) = (old.labels[0].clone(), new.labels[0].clone());
+        let mut url = new.masters[0].clone();
+        if config.masters.iter().any(|it| it.address.is_same_server(&url.address)) {
+            return Err(Why::Listed.of(&name));
+        }
+        let place = config.labels.iter().position(|it| *it == old).ok_or_else(|| Why::NotListed.of(&old))?;
+        url.login = url.login.or_else(|| config.masters[place].login.clone());
+        let mut after = config.clone();
+        (after.labels[place], after.masters[place]) = (name, url);
+        Ok(Self { before: config, after, place, is_off, refuses_since: None })
+    }
+
+    /// Returns the URLs of the old master and of the new one, without the login.
+    #[must_use]
+    pub fn names(&self) -> [Arc<str>; 2] {
+        [&self.before, &self.after].map(|config| config.labels[self.place].clone())
+    }
+
+    /// Returns the next step. `now` is behind the answer of the old master, and `masters` are those of the
+    /// new list.
+    ///
+    /// # Errors
+    /// [`Refusal`] says what is wrong. Nothing is to be written then.
+    pub fn next(
+        &mut self,
+        now: Instant,
+        old: &OldMaster,
+        masters: &[Result<Candidate, String>],
+    ) -> Result<Step, Refusal> {
+        self.check_old(old)?;
+        let ends_at = *self.refuses_since.get_or_insert(now) + self.after.quarantine_time();
+        let (old, name) = (&self.before.labels[self.place], &self.after.labels[self.place]);
+        let seen: Vec<_> =
+            self.after.labels.iter().zip(masters).map(|(name, it)| seen(name, it.as_ref().ok())).collect();
+        let records = self.records(&seen)?;
+        let (candidate, run_id) = check_server(name, &masters[self.place])?;
+        let is_same = |it: &&Seen<'_>| it.run_id == Some(run_id) && it.name != &**name;
+        if let Some(other) = seen.iter().find(is_same) {
+            return Err(Why::SameServer(other.name.into()).of(name));
+        }
+        let (count, needed) = (records.len(), (seen.len() - 1) / 2 + 1);
+        let named: Vec<_> = records.iter().filter_map(|(_, record)| record.member(name)).collect();
+        let member = named.first().copied().or_else(|| seen[self.place].member());
+        let (Some((_, template)), Some(member)) = (records.first().filter(|_| count >= needed), member)
+        else {
+            return Err(Why::TooFewRecords { count, needed }.of(name));
+        };
+        let Some(found) = check_record(name, &candidate.found)? else {
+            self.check_new_unused(candidate)?;
+            let to = template.replaced(old, member).unwrap_or_else(|| (*template).clone()).of_joining(member);
+            return Ok(Step::Write(vec![Change { place: self.place, from: None, to }]));
+        };
+        let is_own = found.difference(&self.after, &seen).is_none() && found.member(name) == Some(member);
+        let is_joining = match found.process() {
+            Process::Joining if is_own => true,
+            // Its record came last. One that was in the list before has such a record, too.
+            Process::New(_) if is_own && named.len() >= needed => false,
+            _ => return Err(Why::HasRecord.of(name)),
+        };
+        if is_joining {
+            self.check_new_unused(candidate)?;
+            let left = ends_at.saturating_duration_since(now);
+            if !left.is_zero() && !mutant!(ReplacedWithoutWait) {
+                return Ok(Step::Wait(left));
+            }
+        }
+        let change = |(place, record): &(usize, &Record)| {
+            let to = record.replaced(old, member)?;
+            Some(Change { place: *place, from: Some((*record).clone()), to })
+        };
+        let mut changes: Vec<_> = records.iter().filter_map(change).collect();
+        if is_joining {
+            let (from, to) = (Some(found.clone()), found.clone().with_new(run_id));
+            changes.push(Change { place: self.place, from, to });
+        }
+        if !changes.is_empty() {
+            return Ok(Step::Write(changes));
+        }
+        let silent = self.after.labels.iter().zip(masters).filter(|(_, answer)| answer.is_err());
+        Ok(Step::Done { unanswered: silent.map(|(name, _)| name.clone()).collect() })
+    }
+
+    /// Fails unless the old master refuses writes, or is off by the operator's word and nothing contradicts.
+    fn check_old(&self, old: &OldMaster) -> Result<(), Refusal> {
+        let why = match old.clone() {
+            OldMaster::Refuses => return Ok(()),
+            OldMaster::Unknown(_) if self.is_off => return Ok(()),
+            OldMaster::Takes { commands, user } => Why::TakesWrites { commands, user },
+            OldMaster::Unknown(why) => Why::MayTakeWrites(why),
+        };
+        Err(why.of(&self.before.labels[self.place]))
+    }
+
+    fn check_new_unused(&self, candidate: &Candidate) -> Result<(), Refusal> {
+        let master = &self.after.labels[self.place];
+        let is_unsure = check_unused(master, candidate)?;
+        if is_unsure { Err(Why::MayHaveClients.of(master)) } else { Ok(()) }
+    }
+
+    /// The records of the other masters, with their places. Each is that of these settings, with the old
+    /// list or with the new one.
+    fn records<'a>(&self, after: &[Seen<'a>]) -> Result<Vec<(usize, &'a Record)>, Refusal> {
+        let (old, new) = (&self.before.labels[self.place], &self.after.labels[self.place]);
+        let mut before = after.to_vec();
+        before[self.place] = Seen { name: old, found: &Found::Unread, run_id: None };
+        let mut records = Vec::new();
+        for (place, seen) in after.iter().enumerate().filter(|(place, _)| *place != self.place) {
+            let master = &self.after.labels[place];
+            let Some(record) = check_record(master, seen.found)? else { continue };
+            let is_named = record.member(new).is_some();
+            let list = if is_named { after } else { &before };
+            if let Some(difference) = record.difference(&self.after, list) {
+                return Err(Why::Differs(difference).of(master));
+            }
+            if !is_named && record.member(old).is_none() {
+                return Err(Why::LacksOld(old.clone()).of(master));
+            }
+            records.push((place, record));
+        }
+        Ok(records)
+    }
+}

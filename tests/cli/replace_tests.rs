@@ -1,0 +1,224 @@
+//! `redlatch fleet replace`: a new master takes the place of another one, and no instant has two holders.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::Config;
+
+use crate::fleet::{Fleet, Master, Until, eventually};
+use crate::harness::{PATIENCE, Running, expect, finish, redlatch};
+use crate::judge::{Visit, VisitName, overlaps};
+
+/// Settings of all clients. No busy machine is taken for a silent master.
+const SETTINGS: [&str; 8] =
+    ["--prefix", "p:", "--max-ttl", "1s", "--answer-timeout", "900ms", "--connect-timeout", "20s"];
+
+/// The old list and the server that is in no list yet.
+struct Lists {
+    fleet: Fleet,
+    old: Vec<String>,
+    spare: String,
+}
+
+/// Masters that are declared as a fleet, and one more server. They keep their data.
+fn declared(size: usize) -> Lists {
+    let fleet = Fleet::start_with(size + 1, &["--appendonly", "yes"]);
+    let mut old = fleet.urls();
+    let spare = old.pop().expect("there is one");
+    let init = finish(fleet_command(&old, "init").arg("--new"));
+    expect(&init, 0, &[]);
+    Lists { fleet, old, spare }
+}
+
+fn fleet_command(urls: &[String], subcommand: &str) -> Command {
+    let mut command = redlatch(urls);
+    command.args(["fleet", subcommand, "--time-limit", "25s"]).args(SETTINGS);
+    command
+}
+
+impl Lists {
+    fn replace(&self, place: usize, new: &str) -> Command {
+        let mut command = fleet_command(&self.old, "replace");
+        command.args([&self.old[place], new]);
+        command
+    }
+
+    /// The list with the spare server in place of this master.
+    fn new_list(&self, place: usize) -> Vec<String> {
+        let mut urls = self.old.clone();
+        urls[place].clone_from(&self.spare);
+        urls
+    }
+
+    fn records(&mut self) -> Vec<String> {
+        let ask = |master: &mut Master| master.try_command(&[b"GET", b"p:redlatch:fleet"]);
+        self.fleet.masters().map(|it| ask(it).map_or("down".to_owned(), |record| record.text())).collect()
+    }
+
+    /// Nothing changes where a replacement is refused.
+    fn refused(&mut self, command: &mut Command, said: &str) {
+        let before = self.records();
+        expect(&finish(command), 1, &["is not replaced", said]);
+        assert_eq!(self.records(), before, "{said}");
+    }
+}
+
+/// The visits of a client to one lock until the end, and how many there were so far.
+fn contend(client: usize, urls: &[String], is_over: &AtomicBool, count: &AtomicUsize) -> Vec<Visit> {
+    let config = Config::builder().masters(urls).prefix("p:").max_ttl(Duration::from_secs(1));
+    let config = config.answer_timeout(Duration::from_millis(300)).connect_timeout(PATIENCE);
+    let client_of_redlatch = config.connect().expect("an event loop");
+    let mut visits = Vec::new();
+    while !is_over.load(Ordering::SeqCst) {
+        let request = client_of_redlatch.lock("a").ttl(Duration::from_millis(900));
+        let Ok(guard) = request.wait(Duration::from_millis(500)).acquire() else { continue };
+        let (from, valid_until) = (Instant::now(), guard.valid_until());
+        thread::sleep(Duration::from_millis(1));
+        let until = Instant::now().min(valid_until);
+        let name = VisitName { resource: 0, client, number: visits.len() };
+        let visit = Visit { name, is_shared: false, from, until, is_witnessed: false, fencing_token: None };
+        // A lock that is no longer valid when it is handed out was never held.
+        visits.extend(Some(visit).filter(|visit| visit.from < visit.until));
+        count.fetch_add(1, Ordering::SeqCst);
+        drop(guard.release());
+    }
+    visits
+}
+
+#[test]
+fn a_dead_master_of_five_is_replaced_under_load() {
+    let mut lists = declared(5);
+    let (old, new) = (lists.old.clone(), lists.new_list(2));
+    let ends = [(); 2].map(|()| AtomicBool::new(false));
+    let counts = [(); 4].map(|()| AtomicUsize::new(0));
+    let visits = thread::scope(|scope| {
+        let _ends = ends.each_ref().map(Until);
+        let client = |client: usize| {
+            let (ends, counts, urls) = (&ends, &counts, if client < 2 { &old } else { &new });
+            scope.spawn(move || contend(client, urls, &ends[client / 2], &counts[client]))
+        };
+        let progress = |clients: std::ops::Range<usize>| {
+            let count = || clients.clone().map(|it| counts[it].load(Ordering::SeqCst)).collect::<Vec<_>>();
+            let before = count();
+            eventually(PATIENCE, "each client gets the lock", || {
+                count().iter().zip(&before).all(|(now, before)| now > before)
+            });
+        };
+        let mut clients: Vec<_> = (0..2).map(client).collect();
+        progress(0..2);
+        lists.fleet.master(2).kill();
+        progress(0..2);
+        let spare = lists.spare.clone();
+        let mut command = lists.replace(2, &spare);
+        lists.refused(&mut command, "If it is off for good, give --is-off");
+        let replaced = finish(command.arg("--is-off"));
+        expect(&replaced, 0, &["locks may be held on"]);
+        assert!(replaced.stdout.contains("give the clients the new list now"), "{}", replaced.stdout);
+        clients.extend((2..4).map(client));
+        // Both lists are in use, and then the new one alone.
+        progress(0..4);
+        progress(0..4);
+        ends[0].store(true, Ordering::SeqCst);
+        // No majority of the new list is without the new master.
+        lists.fleet.masters().take(2).for_each(|master| master.kill());
+        progress(2..4);
+        ends[1].store(true, Ordering::SeqCst);
+        clients.into_iter().flat_map(|it| it.join().expect("it only locks")).collect::<Vec<_>>()
+    });
+    assert_eq!(overlaps(&visits), Vec::<String>::new());
+    println!("{} visits, no two at one time", visits.len());
+}
+
+#[test]
+fn a_master_that_refuses_writes_is_replaced() {
+    let mut lists = declared(3);
+    let spare = lists.spare.clone();
+    let mut command = lists.replace(1, &spare);
+    let writes = "takes SET, PEXPIRE, EVALSHA, EVAL; stop it for good, or run there ACL SETUSER default -set";
+    lists.refused(&mut command, writes);
+    // Where it is off by the operator's word, it must not answer otherwise.
+    lists.refused(lists.replace(1, &spare).arg("--is-off"), writes);
+    lists.fleet.master(1).ask("ACL SETUSER default -set -pexpire -evalsha");
+    lists.refused(&mut command, "takes EVAL; stop it");
+    lists.fleet.master(1).ask("ACL SETUSER default -eval");
+    expect(&finish(&mut command), 0, &[]);
+    let new = lists.new_list(1);
+    let status = finish(&mut fleet_command(&new, "status"));
+    expect(&status, 0, &[]);
+    assert!(status.stdout.contains("declared: 3 masters"), "{}", status.stdout);
+    let mut run = redlatch(&new);
+    run.args(["run", "--strict", "--ttl", "900ms"]).args(SETTINGS);
+    expect(&finish(run.args(["--wait", "20s", "a", "--", "true"])), 0, &[]);
+    // Once more it changes nothing, and another new master comes too late.
+    let records = lists.records();
+    expect(&finish(&mut command), 0, &[]);
+    assert_eq!(lists.records(), records);
+    let other = Fleet::start(1);
+    let late = format!("has a record without {}", lists.old[1]);
+    lists.refused(&mut lists.replace(1, &other.urls()[0]), &late);
+    // The old master cannot come back as it is: its process was new once, and lacks the locks since.
+    lists.fleet.master(3).ask("ACL SETUSER default -set -pexpire -evalsha -eval");
+    let mut back = fleet_command(&new, "replace");
+    lists.refused(back.args([&spare, &lists.old[1].clone()]), "has the record of a fleet");
+}
+
+#[test]
+fn a_wrong_argument_replaces_nothing() {
+    let mut lists = declared(3);
+    let (spare, old) = (lists.spare.clone(), lists.old.clone());
+    lists.fleet.master(1).ask("ACL SETUSER default -set -pexpire -evalsha -eval");
+    let mut unlisted = fleet_command(&old[..2], "replace");
+    lists.refused(unlisted.args([&old[2], &spare]), "is not in the list of masters");
+    lists.refused(&mut lists.replace(1, &old[0]), "is in the list of masters already");
+    let alias = old[0].replace("127.0.0.1", "localhost");
+    lists.refused(&mut lists.replace(1, &alias), "is the same server as");
+    let mut other = lists.replace(1, &spare);
+    lists.refused(other.args(["--drift-ppm", "20000"]), "has drift_ppm 10000, and this client 20000");
+    for (key, said) in [
+        ("p:a", "has 1 key behind the prefix"),
+        ("p:redlatch:mark", "has 1 key behind the prefix"),
+        ("p:redlatch:fleet", "holds no record"),
+    ] {
+        lists.fleet.master(3).ask(&format!("SET {key} x"));
+        lists.refused(&mut lists.replace(1, &spare), said);
+        lists.fleet.master(3).ask(&format!("DEL {key}"));
+    }
+    let own = lists.records()[0].clone();
+    lists.fleet.master(3).command(&[b"SET", b"p:redlatch:fleet", own.as_bytes()]);
+    lists.refused(&mut lists.replace(1, &spare), "has the record of a fleet");
+    lists.fleet.master(3).ask("DEL p:redlatch:fleet");
+    lists.fleet.master(2).ask("DEL p:redlatch:fleet");
+    lists.refused(&mut lists.replace(1, &spare), "1 of the other masters have the fleet's record, 2 needed");
+    lists.fleet.master(2).kill();
+    lists.refused(&mut lists.replace(1, &spare), "1 of the other masters have the fleet's record, 2 needed");
+    assert_eq!(finish(&mut lists.replace(1, "redlis://h")).code, Some(64));
+}
+
+/// The operator's process dies while it waits, and between two records.
+#[test]
+fn a_replacement_that_was_cut_short_goes_on() {
+    let mut lists = declared(5);
+    let spare = lists.spare.clone();
+    let before = lists.records();
+    lists.fleet.master(4).kill();
+    let mut waiting = Running::start(lists.replace(4, &spare).arg("--is-off"));
+    waiting.wait_for_stderr("locks may be held on");
+    waiting.signal("KILL");
+    waiting.wait_for_exit();
+    expect(&finish(lists.replace(4, &spare).arg("--is-off")), 0, &[]);
+    let whole = lists.records();
+    let (listed, _) = whole[5].split_once(" new=").expect("its process is named");
+    lists.fleet.master(5).command(&[b"SET", b"p:redlatch:fleet", format!("{listed} joining").as_bytes()]);
+    for place in [0, 3] {
+        lists.fleet.master(place).command(&[b"SET", b"p:redlatch:fleet", before[place].as_bytes()]);
+    }
+    // A master that does not answer is left out, and completed when it does.
+    lists.fleet.master(0).shutdown();
+    let left_out = format!("but {} did not answer. Run the same command again", lists.old[0]);
+    expect(&finish(lists.replace(4, &spare).arg("--is-off")), 69, &[&left_out]);
+    lists.fleet.master(0).restart();
+    expect(&finish(lists.replace(4, &spare).arg("--is-off")), 0, &[]);
+    assert_eq!(lists.records(), whole);
+}
