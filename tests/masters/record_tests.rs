@@ -36,23 +36,28 @@ fn recorded(fleet: &mut Fleet, urls: &[String]) -> Client {
     client
 }
 
-#[test]
-fn two_maximum_ttls_are_noticed_within_a_second() {
-    let mut fleet = Fleet::start(3);
-    let urls = fleet.urls();
-    let first = recorded(&mut fleet, &urls);
+/// A second client, which reports a difference soon after its start.
+fn noticing(what: &str, settings: ConfigBuilder) -> Client {
     let (sender, events) = std::sync::mpsc::channel();
     let start = Instant::now();
-    let second = settings(&urls).max_ttl(Duration::from_secs(9)).on_event(move |event| {
+    let second = settings.on_event(move |event| {
         if matches!(event, Event::FleetDiffers { .. }) {
             let _ = sender.send(event.clone());
         }
     });
     let second = second.connect().expect("an event loop");
+    // Within a second, unless the machine is busy: the limit is that of a test.
     events.recv_timeout(PATIENCE).expect("an event");
-    // As long as the machine is not busy; the limit is of the protocol, and not of its scheduler.
-    let asked = start.elapsed();
-    assert!(asked < PATIENCE, "{asked:?}");
+    println!("{what} are noticed {:?} after the second client's start", start.elapsed());
+    second
+}
+
+#[test]
+fn two_maximum_ttls_are_noticed_at_the_connect() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let first = recorded(&mut fleet, &urls);
+    let second = noticing("two maximum TTLs", settings(&urls).max_ttl(Duration::from_secs(9)));
     let secs = Duration::from_secs;
     eventually(PATIENCE, "each master differs", || {
         differences(&second) == vec![FleetDifference::MaxTtl { recorded: secs(30), ours: secs(9) }; 3]
@@ -67,7 +72,7 @@ fn two_lists_are_noticed_and_two_prefixes_are_legal() {
     let mut fleet = Fleet::start(5);
     let urls = fleet.urls();
     let first = recorded(&mut fleet, &urls[..3]);
-    let second = settings(&urls[2..]).connect().expect("an event loop");
+    let second = noticing("two lists", settings(&urls[2..]));
     eventually(PATIENCE, "the shared master differs", || {
         matches!(&differences(&second)[..], [FleetDifference::Masters { .. }])
     });
