@@ -209,7 +209,7 @@ pub mod internals {
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
         diagnosis::{Diagnosis, diagnose},
-        facts::{ExaminedMaster, Facts},
+        facts::{ClockOffset, ExaminedMaster, Facts},
     };
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;

@@ -1,6 +1,8 @@
 //! How messages show times and locks.
 
 #[cfg(test)]
+pub(crate) mod golden;
+#[cfg(test)]
 pub(crate) mod rules;
 
 use std::fmt;

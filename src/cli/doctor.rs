@@ -48,15 +48,22 @@ Examples:
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config()?;
     let diagnosis = diagnose(&config, args.time_limit)?;
-    let worst = diagnosis.findings.iter().map(|finding| finding.severity).max();
+    print(&if args.json { json_text(&diagnosis) } else { text(&config, &diagnosis, stdout_width()) })?;
+    Ok(code_of(&config, &diagnosis))
+}
+
+fn worst(diagnosis: &Diagnosis) -> Option<Severity> {
+    diagnosis.findings.iter().map(|finding| finding.severity).max()
+}
+
+fn code_of(config: &Config, diagnosis: &Diagnosis) -> u8 {
     let answered = diagnosis.masters.iter().filter(|master| master.facts.is_ok()).count();
-    print(&if args.json { json_text(&diagnosis, worst) } else { text(&config, &diagnosis, stdout_width()) })?;
-    Ok(match worst {
+    match worst(diagnosis) {
         _ if answered < quorum(config.master_count()) => code::NO_QUORUM,
         Some(Severity::Error) => code::ERRORS,
         Some(Severity::Warning) => code::WARNINGS,
         _ => 0,
-    })
+    }
 }
 
 fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
@@ -163,10 +170,10 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-fn json_text(diagnosis: &Diagnosis, worst: Option<Severity>) -> String {
+fn json_text(diagnosis: &Diagnosis) -> String {
     let masters: Vec<Value> = diagnosis.masters.iter().map(master_json).collect();
     let findings: Vec<Value> = diagnosis.findings.iter().map(finding_json).collect();
-    let worst = worst.map(|severity| severity.to_string());
+    let worst = worst(diagnosis).map(|severity| severity.to_string());
     json_line(&json!({ "worst": worst, "masters": masters, "findings": findings }))
 }
 
@@ -213,3 +220,6 @@ fn master_json(master: &ExaminedMaster) -> Value {
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,3 +116,6 @@ impl From<AcquireError> for Exit {
         Self::new(code, error)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -243,3 +243,6 @@ pub(super) const fn status_word(status: LockStatus) -> &'static str {
         _ => "unknown",
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -386,3 +386,6 @@ const WIDE: usize = 60;
 
 /// Characters of a holder's value that are shown.
 const HOLDER_SHOWN_MAX: usize = 12;
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,9 @@ mod scan;
 mod watch;
 
 #[cfg(test)]
+#[path = "../words/golden.rs"]
+mod golden;
+#[cfg(test)]
 #[path = "../words/rules.rs"]
 mod rules;
 
@@ -164,6 +167,29 @@ mod tests {
                 assert!(is_option, "{subcommand} has no option for {variable}");
             }
         }
+    }
+
+    /// Names, defaults, bounds and exit codes of all subcommands.
+    #[test]
+    fn the_help_is_as_it_was() {
+        fn add(page: &mut String, path: &str, command: clap::Command) {
+            let path = format!("{path}{}", command.get_name());
+            let is_shared = |heading: &str| heading == "Masters" || heading.starts_with("TLS");
+            // What a variable has now is no part of the help. The options of all subcommands are shown once.
+            let mut command = command.mut_args(|arg| {
+                let is_seen = path != "redlatch run" && arg.get_help_heading().is_some_and(is_shared);
+                arg.hide_env_values(true).hide(is_seen)
+            });
+            *page += &format!("# {path}\n{}\n", command.render_long_help());
+            for subcommand in command.get_subcommands().filter(|it| it.get_name() != "help") {
+                add(page, &format!("{path} "), subcommand.clone());
+            }
+        }
+        let mut page = String::new();
+        let mut program = Cli::command();
+        program.build();
+        add(&mut page, "", program);
+        golden::assert_golden("help", &page);
     }
 
     #[test]

@@ -189,6 +189,7 @@ impl fmt::Display for Validity<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::assert_golden;
     use crate::rules::broken_rule;
 
     const LONG: Duration = Duration::from_nanos(4_408_173_216);
@@ -222,7 +223,7 @@ mod tests {
         LinesDropped { .. } => LinesDropped { count: 1 }, "1 message was dropped";
         LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, as nobody took them; read stderr faster";
         NoDashes => NoDashes, "write -- between the lock's name and the command";
-        TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: LONG }, "--ttl is 4.4s, above";
+        TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: 2 * LONG }, "--ttl is 4.4s, above";
         OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
         UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";
         TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
@@ -232,6 +233,7 @@ mod tests {
         NotSaidNew => NotSaidNew, "give --new";
         ClientsUnknown => ClientsUnknown, "run this at a terminal";
         AskWhetherNew { .. } => AskWhetherNew { count: 5, sentence: "these masters are new", is_unsure: true }, "5 masters will count at once";
+        AskWhetherNew { .. } => AskWhetherNew { count: 1, sentence: "these masters are new", is_unsure: false }, "1 master will count at once";
         SentenceNotTyped => SentenceNotTyped, "nothing is declared";
         WrittenInPart { .. } => WrittenInPart { master: &"redis://h:6379", why: &"no answer" }, "Run the same command again";
         NotReplaced { .. } => NotReplaced { why: &"redis://h:6379 takes SET" }, "the master is not replaced: redis://h:6379 takes SET";
@@ -240,8 +242,8 @@ mod tests {
         NoRoundTrip { .. } => NoRoundTrip { error: &"broken pipe" }, "was not measured: broken pipe";
         AwaitingLock { .. } => AwaitingLock { left: Some(LONG), error: why }, "waiting up to 4.4s more: lock \"orders:42\"";
         AwaitingLock { .. } => AwaitingLock { left: None, error: why }, "waiting: lock \"orders:42\"";
-        Acquired { .. } => Acquired { lock, took: LONG, later: None, left: LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 4.4s";
-        Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, LONG)), left: LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 4.4s after the first";
+        Acquired { .. } => Acquired { lock, took: LONG, later: None, left: 2 * LONG }, "lock \"orders:42\" acquired in 4.4s; valid for 8.8s";
+        Acquired { .. } => Acquired { lock, took: LONG, later: Some((2, 2 * LONG)), left: 3 * LONG }, "lock \"orders:42\" acquired in 4.4s by attempt 2, 8.8s after the first";
         SlotAcquired { .. } => SlotAcquired { slot: 2, count: 3 }, "it is slot 2 of 3, counted from 0";
         GrantedBy { .. } => GrantedBy { masters: &"all 3 masters", rest: 0 }, "granted by all 3 masters";
         GrantedBy { .. } => GrantedBy { masters: &"redis://h:1, redis://h:2", rest: 1 }, "; 1 not needed";
@@ -291,10 +293,13 @@ mod tests {
 
     #[test]
     fn all_messages_keep_the_rules_of_writing() {
+        let mut page = String::new();
         for (text, words) in samples() {
             assert!(text.contains(words), "{text:?} lacks {words:?}");
             assert_eq!(broken_rule(&text), None, "{text:?}");
+            page += &format!("{text}\n");
         }
+        assert_golden("messages", &page);
     }
 
     #[test]

@@ -269,3 +269,6 @@ pub(crate) fn wait_for_masters(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

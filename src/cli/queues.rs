@@ -387,6 +387,25 @@ mod tests {
     }
 
     #[test]
+    fn a_look_is_shown_as_it_was() {
+        let mut look = look(2);
+        let holders = [Holder::None, Holder::Value(b"another library's".to_vec()), Holder::Readers(1)];
+        look.waits.extend(holders.into_iter().map(|holder| Wait {
+            name: b"a b\n".to_vec(),
+            holder,
+            waiters: 3,
+            oldest: Duration::ZERO,
+        }));
+        let screen = |columns, rows| Some(TerminalSize { columns, rows });
+        let mut page = [None, screen(40, 8), screen(70, 9), screen(70, 0)].map(|it| look.text(it)).join("\n");
+        look.is_cut = true;
+        page += &format!("\n{}\n{}", look.text(None), json_line(&look.json()));
+        look.waits.clear();
+        page += &format!("\n{}\n{}", look.text(None), json_line(&look.json()));
+        crate::golden::assert_golden("queues", &page);
+    }
+
+    #[test]
     fn a_wait_counts_where_a_quorum_reports_it() {
         let queue = |waiters, seconds, label: &str| Queue {
             holder: Holder::Value([b"twenty-bytes-of-tok.\t", label.as_bytes()].concat()),

@@ -22,7 +22,14 @@ pub struct Diagnosis {
 /// # Errors
 /// As [`super::examine`].
 pub fn diagnose(config: &Config, limit: Duration) -> Result<Diagnosis, ConnectError> {
-    let masters = ask_all(config, limit)?;
-    let findings = judge(config, &masters);
-    Ok(Diagnosis { masters, findings })
+    Ok(Diagnosis::new(config, ask_all(config, limit)?))
+}
+
+impl Diagnosis {
+    /// What is to be said of these facts.
+    #[must_use]
+    pub fn new(config: &Config, masters: Vec<ExaminedMaster>) -> Self {
+        let findings = judge(config, &masters);
+        Self { masters, findings }
+    }
 }

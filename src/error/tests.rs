@@ -1,7 +1,8 @@
 //! One table of all messages of the library, held to the rules of writing that a program can check.
 //! `cli/message.rs` has the table of the command line.
 //!
-//! A new message is one line here, and a new variant without a line does not compile.
+//! A new message is one line here, and a new variant without a line does not compile. `tests/golden/errors`
+//! has all texts as a whole, with the class and the source of each error of an operation.
 
 use std::time::Instant;
 
@@ -13,9 +14,12 @@ use crate::driver::{ConnectError, NoPlaintext};
 #[cfg(feature = "tls")]
 use crate::driver::{TlsError, TlsTrouble};
 use crate::engine::SubmitError;
+use crate::engine::masters::status::MasterState;
 use crate::engine::masters::trouble::{Trouble, Warning};
+use crate::founding::NotNew;
 use crate::lock::TokenRefusal;
 use crate::words::rules::broken_rule;
+use judgement::{Judged, Unjudged};
 
 /// A time with more digits than a message may have.
 const LONG: Duration = Duration::from_nanos(4_408_173_216);
@@ -54,14 +58,15 @@ fn bad_url(url: &str) -> ConfigError {
     Config::builder().master(url).build().expect_err("a bad URL")
 }
 
-/// One message as one line and as several, with words that it must have.
+/// One message as one line and as several, with words that it must have, and what else an error says.
 struct Sample {
     texts: [String; 2],
     words: &'static str,
+    judgement: String,
 }
 
-fn sample(message: &impl fmt::Display, words: &'static str) -> Sample {
-    Sample { texts: [format!("{message}"), format!("{message:#}")], words }
+fn sample(message: &impl fmt::Display, words: &'static str, judgement: String) -> Sample {
+    Sample { texts: [format!("{message}"), format!("{message:#}")], words, judgement }
 }
 
 /// `Type { Variant pattern => sample, words; … }`. The patterns must be all that there are; `#[cfg(…)]` may
@@ -80,7 +85,8 @@ macro_rules! table {
                 let sample = $sample;
                 has_a_line(&sample);
                 assert!(matches!(&sample, $pattern), "{sample} is not of its line");
-                samples.push(crate::error::tests::sample(&sample, $words));
+                let judgement = (&sample).judgement();
+                samples.push(crate::error::tests::sample(&sample, $words, judgement));
             })*
         })*
         samples
@@ -88,6 +94,7 @@ macro_rules! table {
 }
 
 mod handles;
+mod judgement;
 mod pages;
 
 #[rustfmt::skip]
@@ -163,21 +170,37 @@ fn samples_of_calls() -> Vec<Sample> {
 }
 
 #[rustfmt::skip]
-fn samples_of_sets(contended: AcquireError) -> [Sample; 6] {
+fn samples_of_sets(contended: AcquireError) -> [Sample; 7] {
+    fn judged(error: &(impl fmt::Display + Judged), words: &'static str) -> Sample {
+        sample(error, words, error.judgement())
+    }
     let resource = || "orders:42";
     [
-        sample(&SetError::new(resource(), contended), "lock \"orders:42\" is held"),
-        sample(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
-        sample(&SetError::new("", AcquireError::Input(InputError::SetEmpty)), "no resource"),
-        sample(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
-        sample(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
-        sample(&DriveEnded, "drop the drive too"),
+        judged(&SetError::new(resource(), contended), "lock \"orders:42\" is held"),
+        judged(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
+        judged(&SetError::new("", AcquireError::Input(InputError::SetEmpty)), "no resource"),
+        judged(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
+        judged(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
+        judged(&SetError::new(resource(), LeaveError::Expired), "lock \"orders:42\": the lock's validity has ended"),
+        sample(&DriveEnded, "drop the drive too", String::new()),
     ]
 }
 
 #[rustfmt::skip]
 fn samples_of_settings() -> Vec<Sample> {
+    let master = || "redis://h:6379".to_owned();
     table! {
+        NotNew {
+            Unanswered { .. } => NotNew::Unanswered { master: master(), why: "no answer".to_owned() }, "start it";
+            Unnamed { .. } => NotNew::Unnamed { master: master() }, "+info";
+            Replica { .. } => NotNew::Replica { master: master() }, "list a master";
+            SameServer { .. } => NotNew::SameServer { master: master(), other: "redis://i:6379".to_owned() }, "list each server once";
+            Old { .. } => NotNew::Old { master: master(), uptime: LONG }, "has run for 4.4s";
+            HasRecord { .. } => NotNew::HasRecord { master: master() }, "its process changed";
+            HasKeys { .. } => NotNew::HasKeys { master: master(), count: 1 }, "has 1 key behind";
+            MayHaveKeys { .. } => NotNew::MayHaveKeys { master: master() }, "+scan";
+            HasClients { .. } => NotNew::HasClients { master: master(), count: 2 }, "2 connections";
+        }
         LockReentrantError {
             Lost { .. } => LockReentrantError::Lost { hold_count: 2 }, "end its 2 holds";
             TooManyHolds => LockReentrantError::TooManyHolds, "end some";
@@ -204,9 +227,9 @@ fn samples_of_settings() -> Vec<Sample> {
             SetTooLarge { .. } => InputError::SetTooLarge { count: 99 }, "name at most";
             SlotCount { .. } => InputError::SlotCount { count: 2000 }, "a pool of 2000 slots is asked for; give 1 to 1024";
             SlotMode => InputError::SlotMode, "leave both out";
-            TtlTooShort { .. } => InputError::TtlTooShort { ttl: LONG, drift: LONG }, "give more than";
+            TtlTooShort { .. } => InputError::TtlTooShort { ttl: LONG, drift: 2 * LONG }, "give more than";
             TtlTooLong { .. } => InputError::TtlTooLong { ttl: 2 * LONG, max_ttl: LONG }, "a TTL of 8.8s is 4.4s above the maximum of 4.4s; ask for less, or raise max_ttl on every client";
-            MinValidityTooLong { .. } => InputError::MinValidityTooLong { asked: LONG, validity: LONG }, "ask for less";
+            MinValidityTooLong { .. } => InputError::MinValidityTooLong { asked: LONG, validity: 2 * LONG }, "ask for less";
             DriftTooLarge { .. } => InputError::DriftTooLarge { ppm: 2_000_000 }, "give at most";
         }
         ConfigError {
@@ -225,7 +248,7 @@ fn samples_of_settings() -> Vec<Sample> {
             PrefixTooLong { .. } => ConfigError::PrefixTooLong { size: 9999 }, "give at most";
             ClientName => ConfigError::ClientName, "use ASCII without spaces";
             AnswerTimeoutShare { .. } => ConfigError::AnswerTimeoutShare { ppm: 0 }, "give 1 to 1,000,000";
-            OutOfBounds { .. } => ConfigError::OutOfBounds { setting: "max_ttl", value: LONG, min: LONG, max: LONG }, "max_ttl is 4.4s; give 4.4s to 4.4s";
+            OutOfBounds { .. } => ConfigError::OutOfBounds { setting: "max_ttl", value: LONG, min: 2 * LONG, max: 3 * LONG }, "max_ttl is 4.4s; give 8.8s to 13.2s";
             Input(_) => ConfigError::Input(InputError::DriftTooLarge { ppm: 2_000_000 }), "give at most";
         }
         ConnectError {
@@ -270,15 +293,22 @@ fn samples_of_masters() -> Vec<Sample> {
             NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which waiters' queues need";
             NotParking { .. } => Warning::NotParking { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
             NoRunId => Warning::NoRunId, "grant +info";
-            ClockRate { .. } => Warning::ClockRate { ppm: -1500, error_ppm: 20, allowed_ppm: 10_000 }, "its clock is -1500 ppm (±20) off this client's; 10000 are allowed"; FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: LONG } }, "max_ttl 4.4s";
+            ClockRate { .. } => Warning::ClockRate { ppm: -1500, error_ppm: 20, allowed_ppm: 10_000 }, "its clock is -1500 ppm (±20) off this client's; 10000 are allowed"; FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: 2 * LONG } }, "max_ttl 4.4s";
             NoFleetRecord { .. } => Warning::NoFleetRecord { why: Unusable::Damaged }, "damaged";
             CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
         }
         FleetDifference {
-            MaxTtl { .. } => FleetDifference::MaxTtl { recorded: LONG, ours: LONG }, "the fleet's record has max_ttl 4.4s, and this client 4.4s; give all clients the same";
+            MaxTtl { .. } => FleetDifference::MaxTtl { recorded: LONG, ours: 2 * LONG }, "the fleet's record has max_ttl 4.4s, and this client 8.8s; give all clients the same";
             DriftPpm { .. } => FleetDifference::DriftPpm { recorded: 10_000, ours: 20_000 }, "has drift_ppm 10000, and this client 20000";
             MasterCount { .. } => FleetDifference::MasterCount { recorded: 5, ours: 3 }, "has 5 masters, and this client 3; give all clients one list";
             Masters { .. } => FleetDifference::Masters { recorded: FleetId(7), missing: "redis://10.0.0.4:6379".into() }, "other masters (0000000000000007), without redis://10.0.0.4:6379; give all clients one list";
+        }
+        MasterState {
+            Down(_) => MasterState::Down("Connection refused".into()), "is not connected: Connection refused";
+            Connecting => MasterState::Connecting, "is being connected";
+            Ready => MasterState::Ready, "counts";
+            Quarantined(_) => MasterState::Quarantined(LONG), "is in quarantine for another 4.4s";
+            Silent => MasterState::Silent, "still owes an answer";
         }
         Unusable {
             Foreign => Unusable::Foreign, "choose another prefix, or delete the key";
@@ -397,7 +427,7 @@ fn samples() -> Vec<Sample> {
 
 #[test]
 fn all_messages_keep_the_rules_of_writing() {
-    for Sample { texts, words } in samples() {
+    for Sample { texts, words, .. } in samples() {
         for text in texts {
             assert!(text.contains(words), "{text:?} lacks {words:?}");
             assert!(text.matches("orders:42").count() <= 1, "{text:?} has the name twice");
@@ -459,56 +489,6 @@ fn a_quarantine_is_named_only_where_it_is_the_cause() {
     ] {
         assert_eq!(quarantine(&votes), expected, "{votes:?}");
     }
-}
-
-/// Each error of an operation, by its class.
-#[test]
-fn each_class_says_what_to_do() {
-    use ErrorClass as Class;
-    let held = || contended(HolderTtl::Gone, HeldBy::ThisClient);
-    let away = || no_quorum(Failure::ConnectionLost);
-    let unconfirmed = || ReleaseError::Unconfirmed(all(Round::Release, Vote::Pending));
-    for (class, expected) in [
-        (held().class(), Class::Contended),
-        (LockReentrantError::Acquire(held()).class(), Class::Contended),
-        (SetError::new("orders:42", held()).class(), Class::Contended),
-        (away().class(), Class::Outage),
-        (no_quorum(replied(QUEUE_FULL)).class(), Class::Overloaded),
-        (
-            AcquireError::Expired(Box::new(Denial::new(all(Round::Acquire, Vote::Granted)))).class(),
-            Class::Overloaded,
-        ),
-        (ExtendError::NoQuorum(all(Round::Extend, Vote::Pending)).class(), Class::Outage),
-        (ForceUnlockError::Unconfirmed(all(Round::Release, Vote::Pending)).class(), Class::Unconfirmed),
-        (unconfirmed().class(), Class::Unconfirmed),
-        (SetError::new("orders:42", unconfirmed()).class(), Class::Unconfirmed),
-        (AcquireError::Overloaded.class(), Class::Overloaded),
-        (InspectError::Overloaded.class(), Class::Overloaded),
-        (SubmitError::Overloaded.class(), Class::Overloaded),
-        (ExtendError::Busy.class(), Class::Overloaded),
-        (ExtendError::Lost(all(Round::Extend, Vote::Pending)).class(), Class::Lost),
-        (LeaveError::Expired.class(), Class::Lost),
-        (ExtendError::NotHeld.class(), Class::Lost),
-        (ReleaseError::NotHeld.class(), Class::Lost),
-        (LeaveError::NotHeld.class(), Class::Lost),
-        (LockReentrantError::Lost { hold_count: 1 }.class(), Class::Lost),
-        (RunError::Lost(Some(1)).class(), Class::Lost),
-        (RunError::<()>::Acquire(held()).class(), Class::Contended),
-        (AcquireError::Cancelled.class(), Class::Cancelled),
-        (AcquireError::Stopped("drained".into()).class(), Class::Stopped),
-        (AcquireError::Input(InputError::ResourceEmpty).class(), Class::Rejected),
-        (ExtendError::HoldLimit { max_hold: LONG }.class(), Class::Rejected),
-    ] {
-        assert_eq!(class, expected);
-    }
-    let judged = |error: AcquireError| (error.is_contended(), error.is_outage(), error.is_retryable());
-    assert_eq!(judged(held()), (true, false, true));
-    assert_eq!(judged(away()), (false, true, true));
-    assert_eq!(judged(AcquireError::Overloaded), (false, false, true));
-    assert_eq!(judged(AcquireError::Cancelled), (false, false, false));
-    assert!(unconfirmed().is_outage() && !unconfirmed().is_retryable(), "it continues by itself");
-    let unlock = ForceUnlockError::Unconfirmed(all(Round::Release, Vote::Pending));
-    assert!(unlock.is_outage() && !unlock.is_retryable(), "it would delete the lock of the next holder");
 }
 
 #[test]

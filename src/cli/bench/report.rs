@@ -211,3 +211,6 @@ impl Drop for Progress {
         output::clear();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,3 +169,6 @@ fn master_words(facts: &MasterFacts) -> String {
     let uptime = candidate.uptime.map(|uptime| format!(", up {}", Rounded(uptime))).unwrap_or_default();
     format!("{record}{uptime}")
 }
+
+#[cfg(test)]
+mod tests;

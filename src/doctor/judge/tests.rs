@@ -2,7 +2,8 @@ use super::*;
 use crate::doctor::facts::{ClockOffset, PingTimes, ServerFacts, Settings};
 use crate::doctor::rights::Rights;
 use crate::engine::masters::record::{Record, Seen};
-use crate::error::fleet::Unusable;
+use crate::error::fleet::{FleetDifference, Unusable};
+use crate::words::golden::assert_golden;
 use crate::words::rules::broken_rule;
 
 /// A master of a healthy fleet.
@@ -278,6 +279,10 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::Unobserved { needed: left },
         Problem::NativeDenied { right: "+delifeq", user: user.clone() },
         Problem::CertificateExpires { left },
+        Problem::CertificateExpires { left: Duration::ZERO },
+        Problem::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: left, ours: 2 * left } },
+        Problem::NoFleetRecord { why: Unusable::Damaged },
+        Problem::NearPrefix { prefix: "lok:".to_owned() },
     ];
     problems.extend([None, Some("everysec"), Some("no"), Some("always")].map(trust_unsynced));
     for feature in Feature::ALL {
@@ -292,19 +297,23 @@ fn all_findings_keep_the_rules_of_writing() {
     }
     let mut codes: Vec<_> = problems.iter().map(Problem::code).collect();
     codes.dedup();
+    let mut page = String::new();
     for problem in problems {
         let finding = Finding { severity: Severity::Note, masters: Vec::new(), problem };
+        page += &format!("{}\n", finding.problem.code());
         for text in [finding.to_string(), finding.why(), finding.advice()] {
             assert_eq!(broken_rule(&text), None, "{text}");
+            page += &format!("    {text}\n");
         }
     }
+    assert_golden("findings", &page);
     codes.sort_unstable();
     codes.dedup();
     let page = include_str!("../../../docs/operating.md");
     for code in &codes {
         assert!(page.contains(&format!("`{code}`")), "docs/operating.md does not list {code}");
     }
-    assert_eq!(codes.len(), 29);
+    assert_eq!(codes.len(), 32);
 }
 
 #[test]

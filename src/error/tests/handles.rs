@@ -1,4 +1,4 @@
-//! The messages and classes of errors about handles.
+//! The messages of errors about handles.
 
 use super::*;
 
@@ -43,30 +43,5 @@ pub(super) fn samples() -> Vec<Sample> {
             Input(_) => ReleaseHandleError::Input(InputError::ResourceEmpty), "at least one byte";
             Stopped(_) => ReleaseHandleError::Stopped(stopped()), "the client cannot be used";
         }
-    }
-}
-
-#[test]
-fn each_error_of_a_handle_has_its_class() {
-    use ErrorClass as Class;
-    let resource = || Bytes::from("orders:42");
-    for (class, expected) in [
-        (other_prefix().class(), Class::Rejected),
-        (AdoptError::Gone(boxed(Vote::Pending)).class(), Class::Lost),
-        (AdoptError::TooOld { resource: resource(), ago: LONG }.class(), Class::Lost),
-        (AdoptError::NotPassed { resource: resource() }.class(), Class::Rejected),
-        (AdoptError::Foreign(other_prefix()).class(), Class::Rejected),
-        (AdoptError::NoQuorum(boxed(Vote::Pending)).class(), Class::Outage),
-        (AdoptError::Expired(boxed(Vote::Granted)).class(), Class::Overloaded),
-        (AdoptError::Overloaded.class(), Class::Overloaded),
-        (AdoptError::Input(InputError::ResourceEmpty).class(), Class::Rejected),
-        (AdoptError::Stopped("drained".into()).class(), Class::Stopped),
-        (ReleaseHandleError::Foreign(other_prefix()).class(), Class::Rejected),
-        (ReleaseHandleError::Unconfirmed(all(Round::Release, Vote::Pending)).class(), Class::Unconfirmed),
-        (ReleaseHandleError::Overloaded.class(), Class::Overloaded),
-        (ReleaseHandleError::Input(InputError::ResourceEmpty).class(), Class::Rejected),
-        (ReleaseHandleError::Stopped("drained".into()).class(), Class::Stopped),
-    ] {
-        assert_eq!(class, expected);
     }
 }

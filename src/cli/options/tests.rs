@@ -1,0 +1,51 @@
+//! Bounds of options, and the problems of masters.
+
+use redlatch::Client;
+
+use super::*;
+
+#[test]
+fn bounds_are_part_of_what_is_allowed() {
+    for (value, is_allowed) in [(1, false), (2, true), (9, true), (10, false)] {
+        assert_eq!(check_bounds("--depth", value, 2, 9).is_ok(), is_allowed, "{value}");
+    }
+    let exit = check_bounds("--depth", 1, 2, 9).expect_err("too small");
+    assert_eq!((exit.code, &*exit.why), (64, "--depth is 1; give 2 to 9"));
+    let (ns, max) = (Duration::from_nanos(1), limits::TIME_LIMIT_MAX);
+    for (time, is_allowed) in [(Duration::ZERO, false), (ns, true), (max, true), (max + ns, false)] {
+        assert_eq!(check_time("--time", time).is_ok(), is_allowed, "{time:?}");
+    }
+    let exit = check_time("--time", Duration::ZERO).expect_err("no time");
+    assert_eq!((exit.code, &*exit.why), (64, "--time is 0s; give more than 0 to 24h"));
+}
+
+#[test]
+fn each_variable_has_its_option() {
+    let shown: String =
+        env::variables().map(|variable| format!("{variable} {}\n", option_of(variable))).collect();
+    crate::golden::assert_golden("variables", &shown);
+}
+
+#[test]
+fn doubts_name_each_master_that_does_not_count() {
+    let urls = (1..=5).map(|number| format!("unix:///nowhere/{number}"));
+    let client =
+        Client::open(Config::builder().masters(urls).build().expect("valid")).expect("an event loop");
+    let mut masters = client.masters();
+    let quarantined = |seconds| MasterState::Quarantined(Duration::from_secs(seconds));
+    let states =
+        [MasterState::Ready, quarantined(7), quarantined(9), MasterState::Silent, MasterState::Connecting];
+    masters.iter_mut().zip(states).for_each(|(master, state)| master.state = state);
+    assert_eq!(
+        doubts(&masters),
+        [
+            "unix:///nowhere/2, unix:///nowhere/3: not counted for another 9s: it may have restarted and forgotten a lock",
+            "unix:///nowhere/4: not asked, as it still owes an earlier answer; check the master, or raise answer_timeout",
+            "unix:///nowhere/5: not connected: the attempt is under way",
+        ]
+    );
+    masters.iter_mut().for_each(|master| master.state = MasterState::Down("gone".into()));
+    assert_eq!(doubts(&masters), ["all 5 masters: not connected: gone"]);
+    masters.iter_mut().for_each(|master| master.state = MasterState::Ready);
+    assert_eq!(doubts(&masters), [""; 0]);
+}

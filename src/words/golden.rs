@@ -1,0 +1,37 @@
+//! Texts held as a whole in `tests/golden/`, one file for a subject. `REDLATCH_GOLDEN=write` accepts what
+//! the program says now; the difference is then to be read in the commit.
+
+use std::path::Path;
+
+/// Holds a text to its file.
+#[track_caller]
+pub(crate) fn assert_golden(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    if std::env::var_os("REDLATCH_GOLDEN").is_some_and(|mode| mode == "write") {
+        return std::fs::write(&path, text).expect("the file can be written");
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    if expected != text {
+        let difference = difference(&expected, text);
+        panic!("{} differs; REDLATCH_GOLDEN=write accepts it:\n{difference}", path.display());
+    }
+}
+
+/// The lines that differ, without those that both have at the beginning and at the end.
+fn difference(expected: &str, found: &str) -> String {
+    let (old, new): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
+    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[same..], &new[same..]);
+    let end = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let lines = |sign: char, lines: &[&str]| {
+        lines[..lines.len() - end].iter().map(|line| format!("{sign}{line}\n")).collect::<String>()
+    };
+    format!("@ line {}\n{}{}", same + 1, lines('-', old), lines('+', new))
+}
+
+#[test]
+fn a_difference_shows_the_lines_that_differ() {
+    assert_eq!(difference("a\nb\nc\n", "a\nx\ny\nc\n"), "@ line 2\n-b\n+x\n+y\n");
+    assert_eq!(difference("", "a\n"), "@ line 1\n+a\n");
+    assert_eq!(difference("a\na\n", "a\n"), "@ line 2\n-a\n");
+}
