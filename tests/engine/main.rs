@@ -5,6 +5,8 @@ mod bad_input;
 mod drain;
 mod events;
 mod fair;
+#[path = "../../src/words/golden.rs"]
+mod golden;
 mod hold;
 mod keep;
 mod leave;
@@ -22,6 +24,8 @@ mod rig;
 mod second_faults;
 mod stats;
 mod strict;
+#[cfg(target_os = "linux")]
+mod trace;
 mod wait_queue;
 mod waited;
 
