@@ -1,6 +1,7 @@
 //! Settings and their checks.
 
 use super::*;
+use crate::words::golden::assert_golden;
 
 fn one() -> ConfigBuilder {
     Config::builder().master("redis://h")
@@ -52,30 +53,72 @@ fn the_builder_shows_no_password() {
     assert!(!format!("{:?}", one().master("redis://me:s3cret@h2")).contains("s3cret"));
 }
 
+/// A setting of a time: its name, the method, and the shortest and the longest value.
+type Row = (&'static str, fn(Duration) -> ConfigBuilder, Duration, Duration);
+
 #[test]
-fn settings_outside_their_bounds_are_refused() {
-    let bad = [
-        one().max_ttl(Duration::ZERO),
-        one().max_ttl(Duration::from_millis(3)),
-        one().max_ttl(limits::MAX_TTL_MAX + Duration::from_millis(1)),
-        one().drift_ppm(limits::DRIFT_PPM_MAX + 1),
-        one().prefix([b'x'; limits::PREFIX_SIZE_MAX + 1]),
-        one().client_name("two words"),
-        one().client_name(""),
-        one().holder_label(""),
-        one().holder_label("x".repeat(limits::HOLDER_LABEL_SIZE_MAX + 1)),
-        one().holder_label("two\nlines"),
-        one().answer_timeout(Duration::ZERO),
-        one().connect_timeout(Duration::MAX),
-        one().spin(limits::SPIN_MAX + Duration::from_nanos(1)),
-        one().answer_timeout_ppm(0),
-        one().answer_timeout_ppm(1_000_001),
-        one().retry_delay(Duration::from_millis(2)..=Duration::from_millis(1)),
-        one().master("redis://h2?x=1"),
+fn each_setting_is_allowed_within_its_bounds() {
+    let (ns, ms) = (Duration::from_nanos(1), Duration::from_millis(1));
+    let day = limits::TIME_LIMIT_MAX;
+    let rows: [Row; 7] = [
+        // The shortest TTL is what its drift and rounding leave room for.
+        ("max_ttl", |time| one().max_ttl(time), 4 * ms, limits::MAX_TTL_MAX),
+        ("answer_timeout", |time| one().answer_timeout(time), ms, day),
+        ("connect_timeout", |time| one().connect_timeout(time), ms, day),
+        ("spin", |time| one().spin(time), Duration::ZERO, limits::SPIN_MAX),
+        ("retry_delay", |time| one().retry_delay(Duration::ZERO..=time), Duration::ZERO, day),
+        ("retry_delay from 2ms", |time| one().retry_delay(Duration::from_millis(2)..=time), 2 * ms, day),
+        ("max_hold", |time| one().max_hold(time), Duration::ZERO, Duration::MAX),
     ];
-    for (row, builder) in bad.into_iter().enumerate() {
-        assert!(builder.build().is_err(), "row {row}");
+    let mut page = String::new();
+    let mut show = |what: String, result: Result<Config, ConfigError>| {
+        page +=
+            &format!("{what}: {}\n", result.map_or_else(|error| error.to_string(), |_| "allowed".to_owned()));
+    };
+    for (name, set, min, max) in rows {
+        for (time, is_allowed) in
+            [(min.checked_sub(ns), false), (Some(min), true), (Some(max), true), (max.checked_add(ns), false)]
+        {
+            let Some(time) = time else { continue };
+            let result = set(time).build();
+            assert_eq!(result.is_ok(), is_allowed, "{name} {time:?}");
+            show(format!("{name} {time:?}"), result);
+        }
     }
+    let sized = |size: usize| "x".repeat(size);
+    for size in [0, 1, limits::PREFIX_SIZE_MAX, limits::PREFIX_SIZE_MAX + 1] {
+        show(format!("prefix of {size} bytes"), one().prefix(sized(size)).build());
+    }
+    for size in [0, 1, limits::HOLDER_LABEL_SIZE_MAX, limits::HOLDER_LABEL_SIZE_MAX + 1] {
+        show(format!("holder_label of {size} bytes"), one().holder_label(sized(size)).build());
+    }
+    for ppm in [0, limits::DRIFT_PPM_MAX, limits::DRIFT_PPM_MAX + 1] {
+        show(format!("drift_ppm {ppm}"), one().drift_ppm(ppm).build());
+    }
+    for ppm in [0, 1, 1_000_000, 1_000_001] {
+        show(format!("answer_timeout_ppm {ppm}"), one().answer_timeout_ppm(ppm).build());
+    }
+    for name in ["", "a", "two words", "two\nlines", "\u{e9}", "!~"] {
+        show(format!("client_name {name:?}"), one().client_name(name).build());
+    }
+    show("holder_label of two lines".to_owned(), one().holder_label("two\nlines").build());
+    show("a bad URL".to_owned(), one().master("redis://h2?x=1").build());
+    page += &format!("defaults: {:#?}\n", one().client_name("the crate's").build().expect("valid"));
+    page += &format!("all set: {:#?}\n", all_set().build().expect("valid"));
+    assert_golden("settings", &page);
+}
+
+/// Each setting has another value than its default.
+fn all_set() -> ConfigBuilder {
+    let ms = Duration::from_millis;
+    let builder = one().master("redis://h2:7/3").prefix("p:").client_name("name").holder_label("web-3");
+    let builder =
+        builder.max_ttl(ms(20_001)).drift_ppm(20_002).max_hold(ms(20_003)).spin(Duration::from_micros(9));
+    let builder = builder.answer_timeout(ms(104)).answer_timeout_ppm(105).connect_timeout(ms(106));
+    let builder = builder.retry_delay(ms(7)..=ms(108)).retry_delay_by(|count| ms(count.into()) * 400_000);
+    let builder = builder.quarantine(Quarantine::Strict).ask_holder(false).contended_names(false);
+    let builder = builder.wake_waiters(false).record_fleet(false).on_event(|_| {});
+    builder.credentials(|_| Err("none".into()))
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod expired_tests;
 mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
+#[path = "../../src/words/golden.rs"]
+mod golden;
 mod handle_tests;
 mod harness;
 mod health_tests;
@@ -29,6 +31,7 @@ mod overload_tests;
 mod owned_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
+mod redlock_trace;
 mod reentrant_tests;
 mod run_tests;
 mod rw_tests;
@@ -37,6 +40,7 @@ mod set_tests;
 mod slot_tests;
 mod stopping_tests;
 mod stress_tests;
+mod trace;
 #[cfg(feature = "tracing")]
 mod trace_tests;
 mod waiting_tests;
