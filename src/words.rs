@@ -1,6 +1,7 @@
 //! How messages show times and locks.
 
 #[cfg(test)]
+#[path = "../tests/golden/golden.rs"]
 pub(crate) mod golden;
 #[cfg(test)]
 pub(crate) mod rules;

@@ -18,12 +18,14 @@ use std::time::{Duration, Instant};
 
 use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
-use redlatch::engine::{Outcome, Request, Resource, SubmitError};
-use redlatch::error::LockReentrantError;
+use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
+use redlatch::error::{LeaveError, LockReentrantError};
 use redlatch::internals::settle;
+use redlatch::stats::Stats;
+use redlatch::status::Health;
 use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease, Options,
-    Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError,
+    Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, Waited,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -41,6 +43,8 @@ fn main() {
     a_waker_wakes_no_parent(&fleet);
     every_future_is_refused_at_every_stage(&mut fleet);
     assert_eq!(fleet.master(0).key_count(), "0");
+    // The fence of a leader stays.
+    every_call_is_refused(&fleet);
     println!("test a_fork_is_refused_and_its_drops_do_nothing ... ok");
 }
 
@@ -166,13 +170,14 @@ fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, secon
 
 fn a_redlock_is_refused(fleet: &mut Fleet) {
     let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
-    let leases = ["a", "b", "c"].map(|name| redlock.lock(name).ttl(TTL).try_acquire().expect("free"));
+    let leases =
+        ["a", "b", "c", "e", "f"].map(|name| redlock.lock(name).ttl(TTL).try_acquire().expect("free"));
     let pipelined = redlock.submit(acquisition(&"d")).expect("there is room");
     redlock.flush();
     let mut owned = Some((redlock, leases));
     in_child("a Redlock", || {
         let (redlock, leases) = owned.take().expect("it has them");
-        redlock_refused_in_child(redlock, leases);
+        redlock_refused_in_child(redlock, leases, pipelined);
     });
     in_child("a panic in the child", || {
         let (redlock, leases) = owned.take().expect("it has them");
@@ -364,22 +369,86 @@ fn all_refused_in_child(
     });
 }
 
+/// Each call of a client and of what it has handed out, beside those above.
+fn every_call_is_refused(fleet: &Fleet) {
+    let client = Client::open(settings(fleet)).expect("an event loop");
+    let held = |name: &str| client.lock(name).ttl(TTL).acquire().expect("free");
+    let guards = ["a", "b", "c", "d", "e", "f"].map(held);
+    let set = client.lock_set(["g", "h"]).ttl(TTL).acquire().expect("free");
+    let slot = client.slots("pool", 1).ttl(TTL).acquire().expect("free");
+    let leadership = client.lead("i").ttl(TTL).campaign().expect("free");
+    let handle = guards[0].to_handle().expect("held");
+    let mut all = Some((guards, set, slot, leadership));
+    in_child("each call", || {
+        let ([mut extended, released, left, left_for, passed, kept], set, slot, leadership) =
+            all.take().expect("it has them");
+        let refused = |what: &str, result: Result<(), String>| match result {
+            Err(why) if why.contains("fork") => {}
+            other => panic!("{what}: {other:?}"),
+        };
+        refused("try_acquire", client.lock("x").try_acquire().map(drop).map_err(wrong));
+        for pending in client.acquire_all([client.lock("x"), client.lock("y")]) {
+            refused("acquire_all", pending.block().map(drop).map_err(wrong));
+        }
+        for pending in client.extend_all([&mut extended], TTL) {
+            refused("extend_all", pending.block().map_err(wrong));
+        }
+        for pending in client.release_all([released]) {
+            refused("release_all", pending.block().map(drop).map_err(wrong));
+        }
+        refused("write", client.rw_lock("x").write().acquire().map(drop).map_err(wrong));
+        refused("lock_set", client.lock_set(["x"]).acquire().map(drop).map_err(wrong));
+        refused("slots", client.slots("x", 2).acquire().map(drop).map_err(wrong));
+        refused("campaign", client.lead("x").campaign().map(drop).map_err(wrong));
+        refused("lead", client.lead("x").run(|_| std::ops::ControlFlow::Break(())).map_err(wrong));
+        refused("run", client.lock("x").run(|_| ()).map_err(wrong));
+        refused("inspect", client.inspect("x").map(drop).map_err(wrong));
+        refused("force_unlock", client.force_unlock("x").map(drop).map_err(wrong));
+        refused("adopt", client.adopt(&handle).map(drop).map_err(wrong));
+        refused("release_handle", client.release_handle(&handle).map(drop).map_err(wrong));
+        refused("leave", left.leave().map_err(wrong));
+        refused("leave_for", left_for.leave_for(TTL).map(drop).map_err(wrong));
+        refused("into_handle", passed.into_handle(TTL).map(drop).map_err(|error| wrong(error.reason())));
+        refused("release of a slot", slot.release().map(drop).map_err(wrong));
+        refused("resign", leadership.resign().map(drop).map_err(wrong));
+        refused("leave of a set", set.leave().map_err(wrong));
+        refused("drive", client.drive().map(drop).map_err(wrong));
+        assert_eq!((kept.margin(), kept.waited(), kept.to_handle().is_none()), (0, Waited::default(), true));
+        assert_eq!(kept.resource_str(), Some("f"));
+        assert_eq!((client.health(), client.stats()), (Health::default(), Stats::default()));
+        assert_eq!(client.drain(TTL, HeldLocks::Release), 0);
+    });
+    drop(all);
+    assert_eq!(settle(&client, TTL), 0);
+}
+
 fn acquisition<'a>(name: &'a &str) -> Request<'a> {
     let resource = Resource::new(name).expect("a name");
     Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO), label: None }
 }
 
-fn redlock_refused_in_child(mut redlock: Redlock, [mut extended, released, dropped]: [Lease; 3]) {
+fn redlock_refused_in_child(
+    mut redlock: Redlock,
+    [mut extended, released, dropped, left, left_for]: [Lease; 5],
+    pipelined: OpId,
+) {
     assert!(!extended.is_valid() && extended.remaining().is_zero() && redlock.margin(&extended) == 0);
-    assert!(matches!(redlock.lock("e").ttl(TTL).try_acquire(), Err(AcquireError::Stopped(_))));
+    assert!(matches!(redlock.lock("x").ttl(TTL).try_acquire(), Err(AcquireError::Stopped(_))));
     assert!(matches!(redlock.extend(&mut extended, TTL), Err(ExtendError::Stopped(_))));
     assert!(matches!(redlock.release(released), Err(ReleaseError::Stopped(_))));
-    let request = acquisition(&"e");
+    let request = acquisition(&"x");
     assert!(matches!(redlock.submit(request), Err(SubmitError::Stopped(_))));
     redlock.turn(PATIENCE).expect_err("it would read the parent's replies");
     redlock.flush();
     assert!(redlock.poll_outcome().is_none());
     assert!(redlock.masters().is_empty());
+    assert_eq!((redlock.health(), redlock.stats()), (Health::default(), Stats::default()));
+    assert_eq!(redlock.waited(&extended), Waited::default());
+    assert_eq!((redlock.valid_until(pipelined), redlock.last_failure(pipelined)), (None, None));
+    assert!(redlock.handle(pipelined).is_none());
+    assert!(matches!(redlock.pass(pipelined, TTL), Err(LeaveError::Stopped(_))));
+    assert!(matches!(redlock.leave_for(left_for, TTL), Err(LeaveError::Stopped(_))));
+    assert!(matches!(redlock.leave(left), Err(LeaveError::Stopped(_))));
     drop(dropped);
     assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
     drop(extended);

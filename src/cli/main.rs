@@ -23,7 +23,7 @@ mod scan;
 mod watch;
 
 #[cfg(test)]
-#[path = "../words/golden.rs"]
+#[path = "../../tests/golden/golden.rs"]
 mod golden;
 #[cfg(test)]
 #[path = "../words/rules.rs"]
@@ -175,7 +175,7 @@ mod tests {
         fn add(page: &mut String, path: &str, command: clap::Command) {
             let path = format!("{path}{}", command.get_name());
             let is_shared = |heading: &str| heading == "Masters" || heading.starts_with("TLS");
-            // What a variable has now is no part of the help. The options of all subcommands are shown once.
+            // Values of variables are no part of the help. The options of all subcommands are shown once.
             let mut command = command.mut_args(|arg| {
                 let is_seen = path != "redlatch run" && arg.get_help_heading().is_some_and(is_shared);
                 arg.hide_env_values(true).hide(is_seen)

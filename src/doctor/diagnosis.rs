@@ -26,7 +26,7 @@ pub fn diagnose(config: &Config, limit: Duration) -> Result<Diagnosis, ConnectEr
 }
 
 impl Diagnosis {
-    /// What is to be said of these facts.
+    /// The facts, and the findings that follow.
     #[must_use]
     pub fn new(config: &Config, masters: Vec<ExaminedMaster>) -> Self {
         let findings = judge(config, &masters);

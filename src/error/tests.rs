@@ -188,19 +188,7 @@ fn samples_of_sets(contended: AcquireError) -> [Sample; 7] {
 
 #[rustfmt::skip]
 fn samples_of_settings() -> Vec<Sample> {
-    let master = || "redis://h:6379".to_owned();
     table! {
-        NotNew {
-            Unanswered { .. } => NotNew::Unanswered { master: master(), why: "no answer".to_owned() }, "start it";
-            Unnamed { .. } => NotNew::Unnamed { master: master() }, "+info";
-            Replica { .. } => NotNew::Replica { master: master() }, "list a master";
-            SameServer { .. } => NotNew::SameServer { master: master(), other: "redis://i:6379".to_owned() }, "list each server once";
-            Old { .. } => NotNew::Old { master: master(), uptime: LONG }, "has run for 4.4s";
-            HasRecord { .. } => NotNew::HasRecord { master: master() }, "its process changed";
-            HasKeys { .. } => NotNew::HasKeys { master: master(), count: 1 }, "has 1 key behind";
-            MayHaveKeys { .. } => NotNew::MayHaveKeys { master: master() }, "+scan";
-            HasClients { .. } => NotNew::HasClients { master: master(), count: 2 }, "2 connections";
-        }
         LockReentrantError {
             Lost { .. } => LockReentrantError::Lost { hold_count: 2 }, "end its 2 holds";
             TooManyHolds => LockReentrantError::TooManyHolds, "end some";
@@ -255,6 +243,24 @@ fn samples_of_settings() -> Vec<Sample> {
             Config(_) => ConnectError::Config(ConfigError::ClientName), "use ASCII";
             Io(_) => ConnectError::Io(std::io::Error::from_raw_os_error(24)), "check the limits of this process";
             #[cfg(feature = "tls")] Tls(_) => ConnectError::Tls(TlsError::Setup { why: "no".to_owned() }), "check the certificates";
+        }
+    }
+}
+
+#[rustfmt::skip]
+fn samples_of_new_fleets() -> Vec<Sample> {
+    let master = || "redis://h:6379".to_owned();
+    table! {
+        NotNew {
+            Unanswered { .. } => NotNew::Unanswered { master: master(), why: "no answer".to_owned() }, "start it";
+            Unnamed { .. } => NotNew::Unnamed { master: master() }, "+info";
+            Replica { .. } => NotNew::Replica { master: master() }, "list a master";
+            SameServer { .. } => NotNew::SameServer { master: master(), other: "redis://i:6379".to_owned() }, "list each server once";
+            Old { .. } => NotNew::Old { master: master(), uptime: LONG }, "has run for 4.4s";
+            HasRecord { .. } => NotNew::HasRecord { master: master() }, "its process changed";
+            HasKeys { .. } => NotNew::HasKeys { master: master(), count: 1 }, "has 1 key behind";
+            MayHaveKeys { .. } => NotNew::MayHaveKeys { master: master() }, "+scan";
+            HasClients { .. } => NotNew::HasClients { master: master(), count: 2 }, "2 connections";
         }
     }
 }
@@ -417,6 +423,7 @@ fn samples() -> Vec<Sample> {
     let samples = [
         samples_of_calls(),
         samples_of_settings(),
+        samples_of_new_fleets(),
         samples_of_masters(),
         samples_of_trouble(),
         samples_of_channels(),

@@ -12,7 +12,7 @@ mod expired_tests;
 mod fair_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
-#[path = "../../src/words/golden.rs"]
+#[path = "../golden/golden.rs"]
 mod golden;
 mod handle_tests;
 mod harness;

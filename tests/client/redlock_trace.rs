@@ -1,4 +1,5 @@
-//! All that callers see of each call of `Redlock` in each state of one master, held to `tests/golden/redlock`.
+//! All that callers see of each call of `Redlock` in each state of one master, held to
+//! `tests/golden/redlock`.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -111,7 +112,7 @@ const BLOCKING: &[BlockingRow] = &[
         let result = it.redlock.leave_for(lease, TTL / 2);
         it.show(&result);
         let lease = it.redlock.lock("c").ttl(TTL).try_acquire();
-        let result = lease.and_then(|lease| Ok(it.redlock.leave_for(lease, 2 * TTL)));
+        let result = lease.map(|lease| it.redlock.leave_for(lease, 2 * TTL));
         it.show(&result);
         it.redlock.flush();
     }),
@@ -204,7 +205,7 @@ fn each_call_of_a_redlock_is_seen_as_it_was() {
                     let is_released = state == "well" && held == HeldLocks::Release;
                     let limit = if is_released { PATIENCE } else { Duration::from_millis(10) };
                     let lease = it.lease();
-                    // Whether a master that lost keys, or refuses, has answered within so short a time is open.
+                    // Whether a master that lost keys, or refuses, answers in so short a time is open.
                     let left =
                         Some(it.redlock.drain(limit, held)).filter(|_| ["well", "down"].contains(&state));
                     page += &format!("# {name}: {state}\n  {left:?}, valid {}\n", lease.is_valid());

@@ -368,7 +368,6 @@ const CALLS: &[Row] = &[
         let guard = call.guard();
         let losses = call.losses.clone();
         guard.on_lost(move || _ = losses.fetch_add(1, Ordering::SeqCst));
-        // As many as are not released: none of a master that answers, and it is waited for no longer than needed.
         call.client.drain(Duration::from_millis(10), HeldLocks::Release);
         call.show(&(guard.is_valid(), guard.remaining().is_zero(), guard.margin()));
         eventually(PATIENCE, "the callback is called", || call.losses.load(Ordering::SeqCst) == 1);

@@ -5,7 +5,7 @@ mod bad_input;
 mod drain;
 mod events;
 mod fair;
-#[path = "../../src/words/golden.rs"]
+#[path = "../golden/golden.rs"]
 mod golden;
 mod hold;
 mod keep;

@@ -14,8 +14,7 @@ fn config(quarantine: Quarantine, count: usize) -> Config {
 
 /// Each fact has a value of its own.
 fn all_known(index: u8, record: Found) -> Facts {
-    let mut facts = Facts::default();
-    facts.address = Some([10, 0, 0, index].into());
+    let mut facts = Facts { address: Some([10, 0, 0, index].into()), ..Facts::default() };
     facts.round_trip.p50 = Duration::from_micros(211);
     facts.round_trip.p99 = Duration::from_micros(933);
     facts.round_trip.count = 97;

@@ -1,10 +1,10 @@
-//! All that callers learn of each error, as a whole: its texts, its class and its source.
+//! Each error as a whole: its texts, its class and its source.
 
 use super::*;
 #[cfg(feature = "tls")]
 use crate::words::golden::assert_golden;
 
-/// What callers learn of an error beside its text: its class, and its source.
+/// Class and source of an error.
 pub(super) trait Judged {
     fn judgement(&self) -> String;
 }
