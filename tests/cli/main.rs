@@ -16,6 +16,8 @@ mod elect_tests;
 #[path = "../masters/fleet.rs"]
 mod fleet;
 mod fleet_tests;
+#[path = "../golden/golden.rs"]
+mod golden;
 mod habits_tests;
 mod handle_tests;
 mod harness;
@@ -39,3 +41,4 @@ mod slot_tests;
 mod terminal;
 mod terminal_tests;
 mod tls_tests;
+mod transcript_tests;

@@ -1,0 +1,172 @@
+//! All that commands print and their exit codes, in each state of their lock, held to
+//! `tests/golden/transcripts`. Times, addresses, tokens and process ids are left out.
+
+use std::path::Path;
+
+use crate::fleet::Fleet;
+use crate::golden::assert_golden;
+use crate::harness::{Finished, PATIENT, finish, redlatch};
+
+/// A command line, in the words of a shell; `FILE` is a path of the test.
+const LINES: &[&str] = &[
+    "run --verbose a -- true",
+    "run --verbose a -- sh -c 'exit 3'",
+    "run --verbose a -- sh -c 'kill -TERM $$'",
+    "run --verbose a -- /nowhere/program",
+    "run --verbose a -- /etc/passwd",
+    "run --verbose --fenced a -- sh -c 'test -n \"$REDLATCH_FENCING_TOKEN\"'",
+    "run --verbose --shared a -- true",
+    "run --verbose --fair --wait 0s a -- true",
+    "run --verbose --wait 0s a --also b -- true",
+    "run --verbose --slots 1 a -- sh -c 'exit $REDLATCH_SLOT'",
+    "run --wait 0s a -- true",
+    "run --quiet a -- true",
+    "run --quiet --conflict-exit-code 9 a -- true",
+    "run --conflict-exit-code 9 a -- true",
+    "run --verbose --at-least 3s a -- true",
+    "run --verbose --handle FILE a -- true",
+    "acquire --verbose --handle FILE a",
+    "acquire --verbose --handle FILE a",
+    "acquire --verbose --handle FILE b",
+    "release --handle FILE",
+    "release --handle FILE",
+    "inspect a",
+    "inspect --json a",
+    "inspect --slot 0 a",
+    "ls",
+    "ls --json",
+    "ls 'b*'",
+    "unlock a",
+    "unlock --force a",
+    "unlock --force --slot 0 a",
+    "unlock --force a",
+    "bench --pairs 3 --keys 5 --ttl 7s",
+    "bench --time 0s",
+    "drill --time 0s",
+    "fleet status",
+    "fleet init",
+    "run --ttl 31s a -- true",
+    "run --ttl 1ms a -- true",
+    "run --at-least 25h a -- true",
+    "run --slots 0 a -- true",
+    "run --slots 1025 a -- true",
+    "run --slots 2 --fenced a -- true",
+    "run --fair --fenced a -- true",
+    "run --label '' a -- true",
+    "run a true",
+    "elect a true",
+    "run '' -- true",
+    "generate nothing",
+    "inspect",
+];
+
+/// States of the masters: the name, the commands that make it, and the number of masters that are killed.
+const STATES: &[(&str, &[&str], usize)] = &[
+    ("free", &[], 0),
+    ("held", &["SET a twenty-bytes-of-tok.\tdb-1 PX 3600000", "SET redlatch:slot:0:a x PX 3600000"], 0),
+    ("a key of another type", &["RPUSH a x", "RPUSH redlatch:slot:0:a x"], 0),
+    ("a key without a TTL", &["SET a x", "SET redlatch:slot:0:a x"], 0),
+    ("refusing", &["CONFIG SET min-replicas-to-write 1"], 0),
+    ("down", &[], 1),
+];
+
+/// The words of a line, as a shell reads them.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut is_quoted) = (vec![String::new()], false);
+    for char in line.chars() {
+        match char {
+            '\'' => is_quoted = !is_quoted,
+            ' ' if !is_quoted => words.push(String::new()),
+            char => words.last_mut().expect("a word").push(char),
+        }
+    }
+    words
+}
+
+/// Numbers that differ from run to run as one letter each.
+fn masked(text: &str, file: &str) -> String {
+    let text = text.replace(file, "FILE");
+    let mut shown = String::new();
+    for word in text.split_inclusive(|char: char| !(char.is_ascii_alphanumeric() || ".:µ".contains(char))) {
+        let word = word.strip_prefix(':').inspect(|_| shown.push(':')).unwrap_or(word);
+        let bare = word.trim_end_matches(|char: char| !char.is_ascii_alphanumeric());
+        let number = bare.trim_end_matches(|char: char| !char.is_ascii_digit());
+        let is_number = bare.starts_with(|char: char| char.is_ascii_digit());
+        let is_time = is_number && ["ns", "µs", "ms", "s", "h"].contains(&&bare[number.len()..]);
+        let masked = match bare {
+            _ if bare.len() == 40 && bare.chars().all(|char| char.is_ascii_hexdigit()) => "TOKEN",
+            _ if bare.contains("127.0.0.1:") => "ADDRESS",
+            _ if is_time || number.contains('.') && is_number => "TIME",
+            bare => bare,
+        };
+        shown += &format!("{masked}{}", &word[bare.len()..]);
+    }
+    // Long numbers: of processes, and of milliseconds.
+    let runs = shown.split_inclusive(|char: char| !char.is_ascii_digit()).map(|run| {
+        let size = run.bytes().take_while(u8::is_ascii_digit).count();
+        if size >= 4 { format!("N{}", &run[size..]) } else { run.to_owned() }
+    });
+    let shown: String = runs.collect();
+    // Widths of columns follow from the numbers; the locks of a benchmark have random names.
+    let is_bench = |line: &str| line.contains("redlatch-bench:");
+    let lines =
+        shown.lines().filter(|line| !is_bench(line)).map(|line| match line.split_once(" pairs in ") {
+            Some((count, _)) => format!("{count} pairs in TIME\n"),
+            None => line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n",
+        });
+    lines.collect()
+}
+
+fn run(fleet: &Fleet, line: &str, file: &Path, is_outage: bool) -> Finished {
+    let mut command = redlatch(&fleet.urls());
+    let file = file.to_str().expect("text");
+    let mut words: Vec<String> = words(line).into_iter().map(|word| word.replace("FILE", file)).collect();
+    let mut options: Vec<&str> = match &*words[0] {
+        "fleet" | "generate" => Vec::new(),
+        // A machine that is slow makes no other text.
+        _ => PATIENT.to_vec(),
+    };
+    if ["run", "acquire"].contains(&&*words[0]) && !line.contains("--label") {
+        options.extend(["--label", "me"]);
+    }
+    // An outage is waited out for a while without it.
+    if is_outage && ["run", "acquire"].contains(&&*words[0]) && !line.contains("--wait") {
+        options.extend(["--wait", "0s"]);
+    }
+    // In front of a command without dashes they would be its own.
+    words.splice(1..1, options.into_iter().map(str::to_owned));
+    finish(command.args(words))
+}
+
+#[test]
+fn each_command_prints_what_it_did() {
+    let mut fleet = Fleet::start(1);
+    let file = std::env::temp_dir().join(format!("redlatch-transcript-{}", std::process::id()));
+    let mut page = String::new();
+    for (state, commands, killed_count) in STATES {
+        fleet.masters().take(*killed_count).for_each(|master| master.kill());
+        for line in LINES {
+            for command in *commands {
+                let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+                fleet.master(0).command(&words);
+            }
+            let Finished { code, stdout, stderr } =
+                run(&fleet, line, &file, ["refusing", "down"].contains(state));
+            let (name, code) =
+                (file.to_str().expect("text"), code.map_or_else(|| "-".to_owned(), |code| code.to_string()));
+            let indented = |text: &str| {
+                masked(text, name).lines().map(|line| format!("    {line}\n")).collect::<String>()
+            };
+            page += &format!("{state}: {line}: {code}\n{}{}", indented(&stdout), indented(&stderr));
+            // A handle is for the next two lines.
+            if *killed_count == 0 && !line.contains("FILE") {
+                fleet.master(0).ask("FLUSHALL");
+            }
+        }
+        std::fs::remove_file(&file).ok();
+        fleet.masters().take(*killed_count).for_each(|master| master.restart());
+        fleet.master(0).ask("CONFIG SET min-replicas-to-write 0");
+        fleet.master(0).ask("FLUSHALL");
+    }
+    assert_golden("transcripts", &page);
+}
