@@ -67,6 +67,7 @@ pub(crate) use masters::handshake::{error_without_login, info_field, was_replica
 #[cfg(feature = "doctor")]
 pub(crate) use masters::mark::{key as mark_key, observed as observed_by_mark};
 pub(crate) use masters::status::{Health, MasterStatus};
+pub use queries::free_slots::SlotLook;
 pub(crate) use queries::inspection::{ForceUnlocked, Inspection};
 pub use request::{
     Grant, HandleAct, HeldLocks, LinkRequest, OpId, Outcome, Reason, Request, SubmitError, Validity,

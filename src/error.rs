@@ -26,7 +26,7 @@ use bytes::Bytes;
 
 use crate::lock::LockName;
 pub use crate::lock::{Failure, HolderTtl, InputError, TokenRefusal, Vote};
-use crate::words::{Counted, Labelled, Named, Rounded};
+use crate::words::{Counted, Labelled, Named, PoolOf, Rounded};
 pub(crate) use advice::advice;
 pub(crate) use class::{ErrorClass, classes};
 pub use handle::{AdoptError, ForeignHandle, ParseHandleError, ReleaseHandleError};
@@ -48,6 +48,51 @@ pub enum HeldBy {
     /// Readers, about this many. Reported by a refused plain lock whose client asks for the holder
     /// ([`crate::ConfigBuilder::ask_holder`], on by default).
     Readers(usize),
+    /// Holders of all slots of a pool, which has so many.
+    Slots(u32),
+    /// Other callers for a slot of a pool, which has so many. Some slot may be free: the attempts were used
+    /// up while the votes for it were split.
+    SlotRivals(u32),
+}
+
+/// Holder of one slot of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlotHolder {
+    /// Number of the slot.
+    pub slot: u32,
+    /// Label of the holder, as [`Denial::holder_label`].
+    pub label: Option<Arc<str>>,
+    /// Time until the slot may be free again, as [`Denial::holder`].
+    pub ttl: HolderTtl,
+}
+
+impl SlotHolder {
+    pub(crate) const fn left(&self) -> Option<Duration> {
+        match self.ttl {
+            HolderTtl::Left(left) => Some(left),
+            _ => None,
+        }
+    }
+
+    /// The knowledge of it, so much later.
+    pub(crate) fn after(&self, time: Duration) -> Self {
+        // Behind its end, another one may hold the slot.
+        let left = self.left().map(|left| left.checked_sub(time).map_or(HolderTtl::Unknown, HolderTtl::Left));
+        Self { ttl: left.unwrap_or(self.ttl), ..self.clone() }
+    }
+}
+
+impl fmt::Display for SlotHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slot, label, .. } = self;
+        write!(f, "slot {slot}{}", Labelled(label.as_deref()))?;
+        match self.ttl {
+            HolderTtl::Left(left) => write!(f, " for at most {} unless extended", Rounded(left)),
+            HolderTtl::Never => f.write_str(" by a key without a TTL, which is no lock"),
+            HolderTtl::Unknown | HolderTtl::Gone => Ok(()),
+        }
+    }
 }
 
 /// Details of a failed acquisition.
@@ -70,6 +115,9 @@ pub struct Denial {
     /// refused were asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by default). Readers have
     /// none. It is shown to people, and may be that of a holder before the present one.
     pub holder_label: Option<Arc<str>>,
+    /// Slots that this caller was refused, at most 8, by number, if it asked for a slot of a pool and
+    /// `held_by` says so. `holder` and `holder_label` are those of the slot that may be free first.
+    pub slots: Vec<SlotHolder>,
     /// The wait and its parts: for whom, and how long. Empty in
     /// [`Engine::last_failure`](crate::engine::Engine::last_failure), whose acquisition goes on.
     pub waited: Waited,
@@ -111,6 +159,7 @@ impl Denial {
             holder: HolderTtl::Unknown,
             held_by: HeldBy::default(),
             holder_label: None,
+            slots: Vec::new(),
             waited: Waited::default(),
             report,
         }
@@ -123,7 +172,7 @@ impl Denial {
     /// The obstacle to a contended lock, for how long it stays, and what to do.
     fn fmt_contended(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = self.lock();
-        if self.holder == HolderTtl::Never {
+        if self.holder == HolderTtl::Never && self.slots.is_empty() {
             return write!(
                 f,
                 "{lock} is held by a key without a TTL, which is no lock; inspect it, then delete it \
@@ -142,6 +191,21 @@ impl Denial {
             HeldBy::AnotherClient => {
                 write!(f, "{lock} is held by another client{}", Labelled(self.holder_label.as_deref()))?;
                 "wait longer, or retry later"
+            }
+            HeldBy::Slots(count) => {
+                let pool = PoolOf(&self.report.resource);
+                match count {
+                    1 => write!(f, "the only slot of {pool} is taken")?,
+                    _ => write!(f, "all {count} slots of {pool} are taken")?,
+                }
+                for (index, holder) in self.slots.iter().enumerate() {
+                    write!(f, "{}{holder}", if index == 0 { ": " } else { ", " })?;
+                }
+                return f.write_str("; wait longer, or retry later");
+            }
+            HeldBy::SlotRivals(count) => {
+                let (slots, pool) = (Counted(count as usize, "slot"), PoolOf(&self.report.resource));
+                return write!(f, "other callers contest the {slots} of {pool}, and some may be free; retry");
             }
         };
         match self.holder {

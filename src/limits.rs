@@ -18,8 +18,14 @@ pub const SLOT_COUNT_MAX: u32 = 1024;
 pub(crate) const SLOT_PART_SIZE_MAX: usize = 19;
 
 /// Largest number of tries for a slot in a row, each of which another caller may win: 4. Then the caller
-/// waits at the pool's door, or fails if it does not wait.
+/// waits at the pool's door, or pauses and looks again if it does not wait.
 pub(crate) const SLOT_RACES_MAX: u32 = 4;
+
+/// Largest number of further looks of a caller that does not wait, while some slot may be free: 8.
+pub(crate) const SLOT_LOOKS_AGAIN_MAX: u32 = 8;
+
+/// Largest number of holders that the error of a refused slot names: 8.
+pub(crate) const SLOT_HOLDERS_MAX: usize = 8;
 
 /// Largest number of slots of a pool whose first waiter stands in the queue of each: 8. In a larger pool it
 /// looks for a free slot every now and then.
@@ -29,17 +35,13 @@ pub const SLOT_STAND_MAX: u32 = 8;
 /// longer.
 pub(crate) const SLOT_LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// Longest pause between two looks for a free slot of a pool of more than 8: 50 ms. A pause is an eighth of
-/// the time for which the first waiter has looked.
+/// Longest pause between two looks for a free slot: 50 ms. A pause of the first waiter is an eighth of the
+/// time for which it has looked.
 pub const SLOT_LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// TTL of the lock at which the waiters of a pool stand: 1 s, or `max_ttl` if that is shorter. So long, at
 /// most, a killed first waiter keeps the others waiting.
 pub const DOOR_TTL: Duration = Duration::from_secs(1);
-
-/// Largest number of free slots that a master reports for one look: 4. It looks no further, so a look at a
-/// pool that is mostly free costs it little.
-pub(crate) const FREE_SLOTS_MAX: usize = 4;
 
 /// Largest size of the naming prefix: 256 bytes. A configuration with a longer one is refused.
 pub const PREFIX_SIZE_MAX: usize = 256;

@@ -298,6 +298,8 @@ pub enum Mutant {
     SlotOfAnother,
     /// A slot that one master calls free counts as free.
     FreeOnAnyMaster,
+    /// Slots for which the votes are split count as taken.
+    SplitIsTaken,
     /// The holder of a slot keeps the pool's door.
     DoorKept,
     /// A waiter for a slot waits for no door.

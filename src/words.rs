@@ -64,6 +64,17 @@ impl fmt::Display for Named<'_> {
     }
 }
 
+/// The pool of a lock by that lock's name: `pool "migrations"`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolOf<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for PoolOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pool = LockOfPool::parse(self.0).map_or(self.0, |it| it.pool);
+        write!(f, "pool \"{}\"", pool.escape_ascii())
+    }
+}
+
 /// A value for people: text as it is, as the values of other libraries are; other bytes in hexadecimal, as a
 /// token is shown.
 #[derive(Debug, Clone, Copy)]

@@ -92,6 +92,11 @@ impl<A: Ask> Pending<A> {
         if let PendingState::Idle = self.state {
             self.submit(inner);
         }
+        self.token()
+    }
+
+    /// The token of an answer that was asked for, and not fetched.
+    pub(super) const fn token(&self) -> Option<CompletionToken> {
         match self.state {
             PendingState::Waiting(completion, _) => Some(completion),
             _ => None,

@@ -331,32 +331,56 @@ impl Shared {
             self.leave(inner);
             return Ok(None);
         };
-        loop {
-            if let Some(outcome) = inner.completions.take(completion) {
-                self.leave(inner);
-                return Ok(Some(outcome));
-            }
+        let mut inner = self.wait_for_any(inner, &[completion])?;
+        let outcome = inner.completions.take(completion);
+        self.leave(inner);
+        Ok(outcome)
+    }
+
+    /// Waits on this thread until one of these outcomes is there to be fetched by its own call. Returns its
+    /// place.
+    pub(super) fn wait_for_first(&self, completions: &[CompletionToken]) -> Result<usize, Stopped> {
+        let _guard = self.guard();
+        let mut inner = self.enter_to_wait(OutcomeKind::Acquire)?;
+        inner.background.is_favoured = false;
+        let inner = self.wait_for_any(inner, completions)?;
+        let first = completions.iter().position(|it| inner.completions.is_done(*it));
+        self.leave(inner);
+        Ok(first.expect("one is done"))
+    }
+
+    /// Leads, or sleeps, until one of these is done.
+    fn wait_for_any<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        completions: &[CompletionToken],
+    ) -> Result<MutexGuard<'a, Inner>, Stopped> {
+        let is_done = |inner: &Inner| completions.iter().any(|it| inner.completions.is_done(*it));
+        while !is_done(&inner) {
             if let Some(poller) = inner.poller.take() {
-                inner = self.lead(inner, poller, None, |inner| inner.completions.is_done(completion))?;
+                inner = self.lead(inner, poller, None, is_done)?;
                 continue;
             }
             inner.write_beside_leader();
-            if inner.completions.is_done(completion) {
-                continue;
+            if is_done(&inner) {
+                break;
             }
             let (sleeper, waker) = Sleeper::own();
-            inner.completions.wait_as_thread(completion, waker);
+            completions.iter().for_each(|it| inner.completions.wait_as_thread(*it, waker.clone()));
             self.leave(inner);
             sleeper.sleep(None);
             inner = self.lock();
-            inner.completions.stop_waiting(completion);
+            for completion in completions {
+                inner.completions.stop_waiting(*completion);
+            }
             // An outcome that came before the end of a drain is still handed out.
             if let Some(why) = &inner.stopped
-                && !(inner.is_drained && inner.completions.is_done(completion))
+                && !(inner.is_drained && is_done(&inner))
             {
                 return Err(why.clone());
             }
         }
+        Ok(inner)
     }
 
     /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new`

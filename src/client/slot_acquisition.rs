@@ -7,8 +7,9 @@
 //!      │  └─ fewer than four tries ─┐                                               │ granted
 //!      ▼                            │                                               │
 //!  enter at the door, as one of all waiters ──► few slots: stand in the queue of each
-//!                                   │      └──► many: look ◄──► pause
-//!                                   └───────────────┘
+//!      │                            │      └──► many: look ◄──► pause
+//!      │ without a wait             └───────────────┤
+//!      └──► fail if all are taken, else pause, and look again
 //! ```
 //!
 //! A slot is a lock like any other, so two callers never hold one: nothing here decides on exclusion. The
@@ -16,6 +17,11 @@
 //! masters' queues however many slots there are, and waiters get slots in the order in which they came to the
 //! door. The door's holder stands in the queues of few slots, where a release serves it at once. It looks for
 //! many slots again and again, after pauses of at most [`limits::SLOT_LOOK_PAUSE_MAX`].
+//!
+//! Callers that come together may split the masters' votes, so that each is refused though slots are free. A
+//! look shows that: no quorum has the same holder in each slot. A caller without a wait then looks again,
+//! after a random pause, [`limits::SLOT_LOOKS_AGAIN_MAX`] times at most and within the answer limit of its
+//! TTL.
 //!
 //! Owns the decisions, the door, and what failed last. Does not know connections, the clock and the caller:
 //! the time is an argument, each step is its caller's to take, and so the simulator takes the same steps as a
@@ -28,7 +34,8 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use crate::config::Config;
-use crate::error::AcquireError;
+use crate::engine::SlotLook;
+use crate::error::{AcquireError, HeldBy, SlotHolder};
 use crate::limits;
 use crate::lock::InputError;
 use crate::mutants::mutant;
@@ -47,9 +54,17 @@ pub struct SlotAcquisition<L> {
     tries: u32,
     /// Tries since the last pause or wait.
     races: u32,
+    /// When the last further look of a caller without a wait may begin.
+    look_until: Instant,
+    /// Further looks of a caller without a wait.
+    looks_again: u32,
     rng: StdRng,
     /// How the last try failed.
     failed: Option<AcquireError>,
+    /// Why no slot is held, by the last look; `None` if too few masters answered it.
+    held_by: Option<HeldBy>,
+    /// Holders of slots that were refused, each slot once, and when each was noted.
+    holders: Vec<(Instant, SlotHolder)>,
     door: Option<L>,
     /// When the door was entered.
     entered: Instant,
@@ -61,8 +76,9 @@ enum SlotState {
     /// A slot is tried, and free ones are looked for.
     Trying {
         slot: u32,
+        since: Instant,
         failed: Option<AcquireError>,
-        looked: Option<Free>,
+        looked: Option<SlotLook>,
     },
     /// The door is waited for.
     Entering,
@@ -73,9 +89,6 @@ enum SlotState {
     Pausing,
     Over,
 }
-
-/// Result of a look: the slots that are free on a quorum; `None` if fewer masters answered.
-pub type Free = Option<Vec<u32>>;
 
 /// The next step. It ends what the step before has left under way: that is given up.
 #[derive(Debug)]
@@ -133,6 +146,9 @@ impl<L> SlotAcquisition<L> {
         seed: u64,
     ) -> (Self, SlotStep<L>) {
         let wait = options.wait_or_default(config.max_ttl);
+        // An impossible TTL is refused with the first try.
+        let ttl = config.ttl(options.ttl.unwrap_or(config.max_ttl));
+        let look_limit = ttl.map_or(Duration::ZERO, |ttl| config.answer_limit(ttl));
         let mut acquisition = Self {
             count,
             is_fenced: options.mode == Mode::Fenced,
@@ -140,14 +156,18 @@ impl<L> SlotAcquisition<L> {
             max_tries: options.max_attempts.unwrap_or(u32::MAX),
             tries: 0,
             races: 0,
+            look_until: now + look_limit,
+            looks_again: 0,
             rng: StdRng::seed_from_u64(seed),
             failed: None,
+            held_by: None,
+            holders: Vec::new(),
             door: None,
             entered: now,
             state: SlotState::Over,
         };
         let slot = acquisition.draw();
-        let step = acquisition.try_slot(slot);
+        let step = acquisition.try_slot(now, slot);
         (acquisition, step)
     }
 
@@ -158,52 +178,59 @@ impl<L> SlotAcquisition<L> {
             Err(error) if error.is_final() => return Some(self.fail(error)),
             Err(error) => error,
         };
+        self.note_holder(now, slot, &error);
         match std::mem::replace(&mut self.state, SlotState::Over) {
-            SlotState::Trying { looked: Some(free), .. } => Some(self.follow_refusal(now, error, free)),
-            SlotState::Trying { slot, looked: None, .. } => {
-                self.state = SlotState::Trying { slot, failed: Some(error), looked: None };
+            SlotState::Trying { since, looked: Some(look), .. } => {
+                Some(self.follow_refusal(now, since, error, &look))
+            }
+            SlotState::Trying { slot, since, looked: None, .. } => {
+                self.state = SlotState::Trying { slot, since, failed: Some(error), looked: None };
                 None
             }
-            SlotState::Standing(2..) if mutant!(StandEndsWithFirst) => Some(self.fail(error)),
-            SlotState::Standing(count @ 2..) => {
+            SlotState::Standing(count @ 2..) if !mutant!(StandEndsWithFirst) => {
                 self.state = SlotState::Standing(count - 1);
                 None
             }
-            SlotState::Standing(_) => Some(self.fail(error)),
+            SlotState::Standing(_) => {
+                self.failed = Some(error);
+                Some(self.fail_as_before(now))
+            }
             state => unreachable!("no slot was asked for in {state:?}"),
         }
     }
 
     /// The answer to a look.
-    pub fn looked(&mut self, now: Instant, answer: Result<Free, AcquireError>) -> Option<SlotStep<L>> {
-        let free = match answer {
-            Ok(free) => free,
+    pub fn looked(&mut self, now: Instant, answer: Result<SlotLook, AcquireError>) -> Option<SlotStep<L>> {
+        let look = match answer {
+            Ok(look) => look,
             Err(error) if error.is_final() => return Some(self.fail(error)),
-            Err(_) => None,
+            Err(_) => SlotLook::Unknown,
         };
         match std::mem::replace(&mut self.state, SlotState::Over) {
-            SlotState::Trying { failed: Some(error), .. } => Some(self.follow_refusal(now, error, free)),
-            SlotState::Trying { slot, failed: None, .. } => {
+            SlotState::Trying { since, failed: Some(error), .. } => {
+                Some(self.follow_refusal(now, since, error, &look))
+            }
+            SlotState::Trying { slot, since, failed: None, .. } => {
                 // A fenced one may be asked for again with a better token. Any other is refused, or so many
                 // masters are in doubt about it that another is the better choice.
                 if !self.is_fenced
-                    && let Some(other) = self.choose(now, free.as_ref())
+                    && let Some(other) = self.choose(now, &look)
                 {
-                    return Some(self.try_slot(other));
+                    return Some(self.try_slot(now, other));
                 }
-                self.state = SlotState::Trying { slot, failed: None, looked: Some(free) };
+                self.state = SlotState::Trying { slot, since, failed: None, looked: Some(look) };
                 None
             }
             SlotState::Looking(since) => {
                 self.races = 0;
-                let slot = match &free {
+                let slot = match &look {
                     // The error of a try says why too few masters answer.
-                    None => Some(self.draw()),
-                    Some(_) => self.choose(now, free.as_ref()),
+                    SlotLook::Unknown => Some(self.draw()),
+                    _ => self.choose(now, &look),
                 };
                 Some(match slot {
-                    Some(slot) => self.try_slot(slot),
-                    None => self.pause(now, now.saturating_duration_since(since)),
+                    Some(slot) => self.try_slot(now, slot),
+                    None => self.go_on(now, since, &look),
                 })
             }
             state => unreachable!("no look was asked for in {state:?}"),
@@ -219,10 +246,7 @@ impl<L> SlotAcquisition<L> {
             }
             Err(error) if error.is_final() => self.fail(error),
             // It names the callers ahead of this one, and nothing of the slots.
-            Err(error) => {
-                let error = self.failed.take().unwrap_or(error);
-                self.fail(error)
-            }
+            Err(_) => self.fail_as_before(now),
         }
     }
 
@@ -230,13 +254,14 @@ impl<L> SlotAcquisition<L> {
     pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> SlotStep<L> {
         match paused {
             Err(error) if error.is_final() => self.fail(error),
+            _ if self.door.is_none() && self.left(now).is_zero() => self.look(now),
             _ => self.wait_inside(now),
         }
     }
 
-    /// How the last try that is over failed.
-    pub const fn failed(&self) -> Option<&AcquireError> {
-        self.failed.as_ref()
+    /// How the last try that is over failed; `None` if the next one may well succeed.
+    pub fn failed(&self, now: Instant) -> Option<AcquireError> {
+        if matches!(self.held_by, Some(HeldBy::SlotRivals(_))) { None } else { self.refusal(now) }
     }
 
     /// The door, if it is held: nobody wants the slot any more, or it is handed out.
@@ -248,7 +273,7 @@ impl<L> SlotAcquisition<L> {
     fn wait_inside(&mut self, now: Instant) -> SlotStep<L> {
         let left = self.left(now);
         if left.is_zero() {
-            return self.fail_as_before();
+            return self.fail_as_before(now);
         }
         if self.count <= limits::SLOT_STAND_MAX {
             let mut slots: Vec<u32> = (0..self.count).collect();
@@ -256,52 +281,78 @@ impl<L> SlotAcquisition<L> {
                 slots.truncate(1);
             }
             self.state = SlotState::Standing(slots.len());
+            // Each of their queues says whether its slot is taken.
+            self.held_by = Some(HeldBy::Slots(self.count));
             return SlotStep::Stand(slots, left);
         }
+        self.look(now)
+    }
+
+    fn look(&mut self, now: Instant) -> SlotStep<L> {
         self.state = SlotState::Looking(now);
         SlotStep::Look(self.draw())
     }
 
     /// The slot that was tried is refused, and the look has its answer.
-    fn follow_refusal(&mut self, now: Instant, error: AcquireError, free: Free) -> SlotStep<L> {
+    fn follow_refusal(
+        &mut self,
+        now: Instant,
+        since: Instant,
+        error: AcquireError,
+        look: &SlotLook,
+    ) -> SlotStep<L> {
         self.failed = Some(error);
-        if let Some(slot) = self.choose(now, free.as_ref()) {
-            return self.try_slot(slot);
+        match self.choose(now, look) {
+            Some(slot) => self.try_slot(now, slot),
+            None => self.go_on(now, since, look),
         }
-        if self.door.is_some() {
-            return self.pause(now, Duration::ZERO);
+    }
+
+    /// A look that began at `since` has brought no slot that may be tried.
+    fn go_on(&mut self, now: Instant, since: Instant, look: &SlotLook) -> SlotStep<L> {
+        self.held_by = match look {
+            SlotLook::Taken => Some(HeldBy::Slots(self.count)),
+            SlotLook::Free(_) | SlotLook::Contested => Some(HeldBy::SlotRivals(self.count)),
+            SlotLook::Unknown => None,
+        };
+        let (left, took) = (self.left(now), now.saturating_duration_since(since));
+        if self.tries >= self.max_tries {
+            return self.fail_as_before(now);
         }
-        let left = self.left(now);
-        if left.is_zero() || self.tries >= self.max_tries {
-            return self.fail_as_before();
+        let is_inside = self.door.is_some() || mutant!(DoorStandsOpen) && !left.is_zero();
+        match is_inside {
+            true => self.pause(now, took),
+            false if left.is_zero() => self.look_again(now, took),
+            false => {
+                self.state = SlotState::Entering;
+                SlotStep::Enter(left)
+            }
         }
-        if mutant!(DoorStandsOpen) {
-            return self.wait_inside(now);
-        }
-        self.state = SlotState::Entering;
-        SlotStep::Enter(left)
     }
 
     /// One of the free slots at random, if there may be another try.
-    fn choose(&mut self, now: Instant, free: Option<&Vec<u32>>) -> Option<u32> {
+    fn choose(&mut self, now: Instant, look: &SlotLook) -> Option<u32> {
         // The first tries are one attempt, whatever is left of the wait.
         let is_in_time = self.door.is_none() || !self.left(now).is_zero();
         let may_try = is_in_time && self.races < limits::SLOT_RACES_MAX && self.tries < self.max_tries;
-        free.filter(|_| may_try)?.choose(&mut self.rng).copied()
+        match look {
+            SlotLook::Free(slots) if may_try => slots.choose(&mut self.rng).copied(),
+            _ => None,
+        }
     }
 
-    fn try_slot(&mut self, slot: u32) -> SlotStep<L> {
+    fn try_slot(&mut self, now: Instant, slot: u32) -> SlotStep<L> {
         self.tries = self.tries.saturating_add(1);
         self.races += 1;
-        self.state = SlotState::Trying { slot, failed: None, looked: None };
+        self.state = SlotState::Trying { slot, since: now, failed: None, looked: None };
         SlotStep::Try { slot, from: self.draw() }
     }
 
     /// Pauses before the next look: longer the longer it has waited, and not shorter than a look took.
     fn pause(&mut self, now: Instant, took: Duration) -> SlotStep<L> {
         let left = self.left(now);
-        if left.is_zero() || self.tries >= self.max_tries {
-            return self.fail_as_before();
+        if left.is_zero() {
+            return self.fail_as_before(now);
         }
         let waited = now.saturating_duration_since(self.entered);
         let mut pause = (waited / 8).max(took).max(limits::SLOT_LOOK_PAUSE_MIN);
@@ -310,6 +361,49 @@ impl<L> SlotAcquisition<L> {
         }
         self.state = SlotState::Pausing;
         SlotStep::Pause(pause.min(left))
+    }
+
+    /// The pause of a caller that does not wait, while some slot may be free. It is random, and the range
+    /// doubles: callers that met once are not to meet again.
+    fn look_again(&mut self, now: Instant, took: Duration) -> SlotStep<L> {
+        let may_be_free = matches!(self.held_by, Some(HeldBy::SlotRivals(_)));
+        if !may_be_free || self.looks_again >= limits::SLOT_LOOKS_AGAIN_MAX || now >= self.look_until {
+            return self.fail_as_before(now);
+        }
+        self.looks_again += 1;
+        let least = took.clamp(limits::SLOT_LOOK_PAUSE_MIN, limits::SLOT_LOOK_PAUSE_MAX);
+        let most = (least * (1 << self.looks_again)).min(limits::SLOT_LOOK_PAUSE_MAX);
+        self.state = SlotState::Pausing;
+        SlotStep::Pause(self.rng.random_range(least..=most))
+    }
+
+    /// Notes what is known of the holder of a slot that was refused.
+    fn note_holder(&mut self, now: Instant, slot: u32, error: &AcquireError) {
+        self.holders.retain(|(_, it)| it.slot != slot);
+        if let AcquireError::Contended(denial) = error
+            && self.holders.len() < limits::SLOT_HOLDERS_MAX
+        {
+            let (label, ttl) = (denial.holder_label.clone(), denial.holder);
+            self.holders.push((now, SlotHolder { slot, label, ttl }));
+        }
+    }
+
+    /// The last try's error, with what is known of all slots.
+    fn refusal(&self, now: Instant) -> Option<AcquireError> {
+        let mut error = self.failed.clone()?;
+        if let (AcquireError::Contended(denial), Some(held_by)) = (&mut error, self.held_by) {
+            let holders =
+                self.holders.iter().map(|(noted, it)| it.after(now.saturating_duration_since(*noted)));
+            denial.slots = holders.collect();
+            denial.slots.sort_unstable_by_key(|it| it.slot);
+            if let Some((_, first)) =
+                denial.slots.iter().filter_map(|it| Some((it.left()?, it))).min_by_key(|it| it.0)
+            {
+                (denial.holder, denial.holder_label) = (first.ttl, first.label.clone());
+            }
+            denial.held_by = held_by;
+        }
+        Some(error)
     }
 
     fn hold(&mut self, mut slot: u32, lock: L) -> SlotStep<L> {
@@ -326,8 +420,8 @@ impl<L> SlotAcquisition<L> {
     }
 
     /// The wait is over: the last try says why.
-    fn fail_as_before(&mut self) -> SlotStep<L> {
-        let error = self.failed.take().expect("a try failed before anything was waited for");
+    fn fail_as_before(&mut self, now: Instant) -> SlotStep<L> {
+        let error = self.refusal(now).expect("a try failed before anything was waited for");
         self.fail(error)
     }
 
@@ -341,114 +435,4 @@ impl<L> SlotAcquisition<L> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock;
-    use crate::error::{Denial, Report, Round};
-
-    const WAIT: Duration = Duration::from_secs(60);
-
-    fn config() -> Config {
-        Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings")
-    }
-
-    fn contended() -> AcquireError {
-        AcquireError::Contended(Box::new(Denial::new(Report::new(Round::Acquire, "a"))))
-    }
-
-    fn begin(now: Instant, count: u32, options: Options) -> (SlotAcquisition<&'static str>, u32) {
-        match SlotAcquisition::begin(now, &config(), count, &options, 1) {
-            (acquisition, SlotStep::Try { slot, .. }) => (acquisition, slot),
-            (_, step) => panic!("{step:?}"),
-        }
-    }
-
-    #[test]
-    fn a_free_slot_is_tried_without_the_refusal() {
-        let now = clock::now();
-        let (mut acquisition, first) = begin(now, 16, Options::new());
-        let step = acquisition.looked(now, Ok(Some(vec![9])));
-        assert!(matches!(step, Some(SlotStep::Try { slot: 9, .. })), "{first} is refused, or in doubt");
-        // A fenced one may be asked for once more by the engine.
-        let (mut acquisition, first) = begin(now, 16, Options::new().fenced());
-        assert!(acquisition.looked(now, Ok(Some(vec![9]))).is_none());
-        let step = acquisition.tried(now, first, Err(contended()));
-        assert!(matches!(step, Some(SlotStep::Try { slot: 9, .. })), "{step:?}");
-    }
-
-    #[test]
-    fn a_caller_without_wait_tries_four_times() {
-        let now = clock::now();
-        let (mut acquisition, mut slot) = begin(now, 16, Options::new().wait(Duration::ZERO));
-        for tries in 1.. {
-            assert!(acquisition.tried(now, slot, Err(contended())).is_none());
-            match acquisition.looked(now, Ok(Some(vec![3, 4]))) {
-                Some(SlotStep::Try { slot: next, .. }) => slot = next,
-                Some(SlotStep::Failed(error)) => {
-                    assert_eq!((tries, error), (limits::SLOT_RACES_MAX, contended()));
-                    return;
-                }
-                step => panic!("{step:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn the_largest_number_of_attempts_bounds_tries() {
-        let now = clock::now();
-        let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT).max_attempts(1));
-        assert!(acquisition.tried(now, slot, Err(contended())).is_none());
-        let step = acquisition.looked(now, Ok(Some(vec![3])));
-        assert!(matches!(step, Some(SlotStep::Failed(AcquireError::Contended(_)))), "{step:?}");
-    }
-
-    #[test]
-    fn a_wait_at_the_door_ends_with_the_slots_error() {
-        let now = clock::now();
-        let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT));
-        assert!(acquisition.tried(now, slot, Err(contended())).is_none());
-        let step = acquisition.looked(now, Ok(Some(Vec::new())));
-        assert!(matches!(step, Some(SlotStep::Enter(WAIT))), "{step:?}");
-        let at_door = AcquireError::Contended(Box::new(Denial::new(Report::new(Round::Acquire, "door"))));
-        let step = acquisition.entered(now + WAIT, Err(at_door));
-        assert!(matches!(step, SlotStep::Failed(error) if error == contended()));
-    }
-
-    #[test]
-    fn pauses_grow_up_to_their_limit() {
-        let mut now = clock::now();
-        let until = now + WAIT;
-        let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT));
-        assert!(acquisition.tried(now, slot, Err(contended())).is_none());
-        acquisition.looked(now, Ok(Some(Vec::new())));
-        let mut step = acquisition.entered(now, Ok("door"));
-        let mut pauses = Vec::new();
-        loop {
-            step = match step {
-                SlotStep::Look(_) => acquisition.looked(now, Ok(Some(Vec::new()))).expect("the answer"),
-                SlotStep::Pause(time) => {
-                    pauses.push(time);
-                    now += time;
-                    acquisition.paused(now, Ok(()))
-                }
-                SlotStep::Failed(error) => break assert_eq!(error, contended()),
-                step => panic!("{step:?}"),
-            };
-        }
-        assert_eq!((now, acquisition.into_door()), (until, Some("door")));
-        assert_eq!(pauses[0], limits::SLOT_LOOK_PAUSE_MIN);
-        assert!(pauses[..pauses.len() - 1].is_sorted(), "the last one ends with the wait");
-        assert_eq!(pauses.iter().max(), Some(&limits::SLOT_LOOK_PAUSE_MAX));
-    }
-
-    #[test]
-    fn unreachable_masters_are_no_taken_slots() {
-        let now = clock::now();
-        let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT));
-        assert!(acquisition.tried(now, slot, Err(contended())).is_none());
-        acquisition.looked(now, Ok(None));
-        assert!(matches!(acquisition.entered(now, Ok("door")), SlotStep::Look(_)));
-        let step = acquisition.looked(now, Ok(None));
-        assert!(matches!(step, Some(SlotStep::Try { .. })), "its error says why: {step:?}");
-    }
-}
+mod tests;

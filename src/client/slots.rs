@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::completions::OutcomeKind;
+use super::completions::{CompletionToken, OutcomeKind};
 use super::guard::{Guard, Release};
 use super::handle::Client;
 use super::pending::{Ask, How, Pending};
@@ -24,10 +24,10 @@ use super::request::{Acquire, LockRequest};
 use super::set::PauseCall;
 use super::shared::{Inner, Shared, Stopped};
 use super::sleeper::Sleeper;
-use super::slot_acquisition::{self, Free, SlotAcquisition, SlotStep};
+use super::slot_acquisition::{self, SlotAcquisition, SlotStep};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
-use crate::engine::{OpId, Outcome, Released, Request};
+use crate::engine::{OpId, Outcome, Released, Request, SlotLook};
 use crate::error::{AcquireError, ReleaseError};
 use crate::lock::{LockName, Resource};
 use crate::options::{Options, auto_extend_method, option_methods, request_methods};
@@ -55,9 +55,9 @@ impl Client {
     /// the same `count`. A caller with a smaller one takes lower numbers only; the holders of higher ones
     /// stay until they release.
     ///
-    /// A slot takes one round trip where the first one tried is free, mostly two otherwise, and five at most
-    /// before the caller waits. Callers that wait get slots in the order in which they began to wait.
-    /// `docs/slots.md` of the repository has the costs.
+    /// A slot takes one round trip where the first one tried is free, mostly two otherwise, and five at
+    /// most before the caller waits or pauses. Callers that wait get slots in the order in which they began
+    /// to wait. `docs/slots.md` of the repository has the costs.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -78,11 +78,15 @@ impl SlotsRequest {
     auto_extend_method!(options);
 
     /// Tries to get a slot without waiting: one attempt, and up to three more where other callers are faster
-    /// at a free slot.
+    /// at a free slot. While callers that come together keep each other from a free slot, it looks again,
+    /// after a random pause of 50 ms at most: 8 times at most, and within the answer limit of the TTL
+    /// ([`Config::answer_limit`](crate::Config::answer_limit)).
     ///
     /// # Errors
-    /// [`AcquireError`]. [`AcquireError::Contended`] names one of the slots. Shared and fair slots are
-    /// [`AcquireError::Input`], and so is a number of slots of 0 or above 1,024.
+    /// [`AcquireError`]. [`AcquireError::Contended`] means that at the last look no slot was free on a
+    /// quorum: [`HeldBy::Slots`](crate::error::HeldBy::Slots), with the holders that are known. Where the
+    /// further looks were used up it is [`HeldBy::SlotRivals`](crate::error::HeldBy::SlotRivals). Shared and
+    /// fair slots are [`AcquireError::Input`], and so is a number of slots of 0 or above 1,024.
     pub fn try_acquire(self) -> Result<SlotGuard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
@@ -166,6 +170,9 @@ enum Asking {
 /// Slots that are asked for, and a look for free ones.
 #[derive(Debug)]
 struct AskingSlots {
+    client: Client,
+    /// Whether a handle may end it.
+    is_cancellable: bool,
     slots: Vec<(u32, Acquire<'static>)>,
     look: Option<Pending<LookCall>>,
 }
@@ -246,7 +253,8 @@ impl AcquireSlot {
             look.iter_mut().for_each(|look| look.submit(inner));
             inner.write_batch(start);
         });
-        Asking::Slots(AskingSlots { slots, look })
+        let (client, is_cancellable) = (self.request.client.clone(), self.request.cancel.is_some());
+        Asking::Slots(AskingSlots { client, is_cancellable, slots, look })
     }
 
     /// Has the door released at once, for the next waiter.
@@ -264,27 +272,41 @@ impl AskingSlots {
             How::Thread => Sleeper::own(),
         };
         loop {
-            if let Some(mut look) = self.look.take() {
-                // Its answers come with those of the attempt.
-                let looked = look.wait();
-                if let Poll::Ready(step) = self.poll(acquisition, Waker::noop()) {
-                    return Poll::Ready(step);
-                }
-                if let Some(step) = acquisition.looked(clock::now(), looked) {
-                    return Poll::Ready(step);
-                }
-            } else if let [(slot, acquire)] = &mut *self.slots {
-                let answer = acquire.resolve(How::Thread);
-                return answer.map(|answer| {
-                    let step = acquisition.tried(clock::now(), *slot, answer);
-                    step.expect("no other answer is to come")
-                });
-            } else if let Poll::Ready(step) = self.poll(acquisition, &waker) {
+            // Which answer comes first is not known.
+            let first = self.tokens().and_then(|tokens| self.client.shared().wait_for_first(&tokens).ok());
+            let step = match first {
+                Some(place) => self.take(acquisition, place),
+                // As a task does: its handle wakes this thread, too.
+                None => match self.poll(acquisition, &waker) {
+                    Poll::Ready(step) => Some(step),
+                    Poll::Pending => {
+                        sleeper.sleep(None);
+                        None
+                    }
+                },
+            };
+            if let Some(step) = step {
                 return Poll::Ready(step);
-            } else {
-                sleeper.sleep(None);
             }
         }
+    }
+
+    /// Tokens of the slots, then of the look; `None` if more than an answer may end the wait.
+    fn tokens(&self) -> Option<Vec<CompletionToken>> {
+        let slots = self.slots.iter().map(|(_, acquire)| acquire.pending.token());
+        let tokens = slots.chain(self.look.as_ref().map(Pending::token));
+        tokens.collect::<Option<Vec<_>>>().filter(|_| !self.is_cancellable)
+    }
+
+    /// Takes the answer at this place of the tokens, which is there.
+    fn take(&mut self, acquisition: &mut SlotAcquisition<Guard>, place: usize) -> Option<SlotStep<Guard>> {
+        if place < self.slots.len() {
+            let (slot, mut acquire) = self.slots.remove(place);
+            let Poll::Ready(answer) = acquire.resolve(How::Thread) else { unreachable!("a thread waits") };
+            return acquisition.tried(clock::now(), slot, answer);
+        }
+        let looked = self.look.take()?.wait();
+        acquisition.looked(clock::now(), looked)
     }
 
     fn poll(&mut self, acquisition: &mut SlotAcquisition<Guard>, waker: &Waker) -> Poll<SlotStep<Guard>> {
@@ -331,7 +353,7 @@ struct LookCall {
 impl Ask for LookCall {
     const OUTCOME: OutcomeKind = OutcomeKind::FreeSlots;
     const STOPPED: fn(Stopped) -> AcquireError = AcquireError::Stopped;
-    type Answer = Free;
+    type Answer = SlotLook;
     type Error = AcquireError;
     type Submitted = ();
 
@@ -344,9 +366,9 @@ impl Ask for LookCall {
         Ok((inner.submit(Request::FreeSlots { pool, count, from })?, ()))
     }
 
-    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<Free, AcquireError> {
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<SlotLook, AcquireError> {
         match outcome {
-            Outcome::FreeSlots(free) => Ok(free),
+            Outcome::FreeSlots(look) => Ok(look),
             _ => unreachable!("a look is answered by its own outcome"),
         }
     }

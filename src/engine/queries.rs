@@ -3,7 +3,7 @@
 //! acquisitions, and a wait until nothing is left on any master, which looks every now and then, so that no
 //! release of the ordinary path pays for it.
 
-pub(super) mod free_slots;
+pub(crate) mod free_slots;
 pub(crate) mod inspection;
 pub(super) mod query;
 
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use self::free_slots::FreeSlots;
 use self::query::Query;
 use super::core::Core;
 use super::ground::Ground;
@@ -26,6 +27,7 @@ use crate::event::Event;
 use crate::limits;
 use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::slots::SlotMark;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, split_value};
 use crate::mutants::mutant;
 
@@ -66,7 +68,8 @@ pub(super) fn submit_free_slots(
     let asked = fleet.queue(fleet.usable, Owed::Query { question: Question::FreeSlots, id }, |out| {
         command::slots::encode_free_slots(out, prefix, pool.as_bytes(), count, from % count);
     });
-    start_query(core, id, Query::free_slots(now, limit, asked, count, core.masters.fleet.quorum));
+    let slots = FreeSlots::new(count, from % count, fleet.quorum);
+    start_query(core, id, Query::free_slots(now, limit, asked, slots));
     Ok(OpId(id))
 }
 
@@ -161,10 +164,15 @@ pub(super) fn handle_time_left(core: &mut Core, master: MasterId, id: Id, left: 
 }
 
 /// A master in quarantine may have forgotten a slot that it calls free (I8).
-pub(super) fn handle_free_slots(core: &mut Core, master: MasterId, id: Id, slots: Result<Vec<u32>, Failure>) {
+pub(super) fn handle_free_slots(
+    core: &mut Core,
+    master: MasterId,
+    id: Id,
+    report: Result<Vec<SlotMark>, Failure>,
+) {
     let is_quarantined = core.masters.fleet.left_in_quarantine(core.ground.now, master).is_some();
     if let Some(query) = core.locks.query_at(master, id) {
-        query.note_free_slots(master, slots.ok().filter(|_| !is_quarantined));
+        query.note_free_slots(master, report.ok().filter(|_| !is_quarantined));
         check_query(core, id);
     }
 }

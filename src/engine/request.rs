@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::locks::slab::Id;
+use super::queries::free_slots::SlotLook;
 use super::queries::inspection::{ForceUnlocked, Inspection};
 use crate::error::{
     AcquireError, AdoptError, ErrorClass, ExtendError, ForceUnlockError, InspectError, LeaveError,
@@ -113,8 +114,8 @@ pub enum Request<'a> {
         resource: Resource<'a>,
     },
     /// Asks each usable master which slots of a pool are free there. Answered by [`Outcome::FreeSlots`] as
-    /// soon as some are free on a quorum, or none can be, or at the answer limit of the longest TTL. It is no
-    /// vote, and a release of it cancels it. A drained engine does not take it.
+    /// soon as a quorum says the same, or none can, or at the answer limit of the longest TTL. It is no vote,
+    /// and a release of it cancels it. A drained engine does not take it.
     FreeSlots {
         /// The pool's name.
         pool: Resource<'a>,
@@ -241,9 +242,8 @@ pub enum Outcome {
     Paused,
     /// Answer to [`Request::Inspect`].
     Inspect(Inspection),
-    /// Answer to [`Request::FreeSlots`]: slots that a quorum of masters reports as free, in no order; `None`
-    /// if fewer than a quorum answered.
-    FreeSlots(Option<Vec<u32>>),
+    /// Answer to [`Request::FreeSlots`].
+    FreeSlots(SlotLook),
     /// Answer to [`Request::ForceUnlock`].
     ForceUnlock(ForceUnlocked),
     /// Answer to [`Request::Drain`]: the number of locks that are not released on every master.

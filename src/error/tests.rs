@@ -46,6 +46,17 @@ fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
     AcquireError::Contended(denial(holder, held_by, Vote::Refused { holder }))
 }
 
+fn refused_slot(held_by: HeldBy) -> AcquireError {
+    let mut denial = denial(HolderTtl::Left(LONG), held_by, Vote::Refused { holder: HolderTtl::Unknown });
+    denial.report.resource = "redlatch:slot:2:orders:42".into();
+    let label = Some("job 7".into());
+    denial.slots = vec![
+        SlotHolder { slot: 0, label, ttl: HolderTtl::Left(LONG) },
+        SlotHolder { slot: 2, label: None, ttl: HolderTtl::Unknown },
+    ];
+    AcquireError::Contended(denial)
+}
+
 fn no_quorum(failure: Failure) -> AcquireError {
     AcquireError::NoQuorum(denial(HolderTtl::Unknown, HeldBy::default(), Vote::Failed(failure)))
 }
@@ -165,12 +176,12 @@ fn samples_of_calls() -> Vec<Sample> {
             Stopped(_) => SubmitError::Stopped(stopped()), "connect anew";
         }
     };
-    samples.extend(samples_of_sets(contended(Ttl::Left(LONG), other)));
+    samples.extend(samples_of_several(contended(Ttl::Left(LONG), other)));
     samples
 }
 
 #[rustfmt::skip]
-fn samples_of_sets(contended: AcquireError) -> [Sample; 7] {
+fn samples_of_several(contended: AcquireError) -> [Sample; 10] {
     fn judged(error: &(impl fmt::Display + Judged), words: &'static str) -> Sample {
         sample(error, words, error.judgement())
     }
@@ -182,6 +193,9 @@ fn samples_of_sets(contended: AcquireError) -> [Sample; 7] {
         judged(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
         judged(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
         judged(&SetError::new(resource(), LeaveError::Expired), "lock \"orders:42\": the lock's validity has ended"),
+        judged(&refused_slot(HeldBy::Slots(3)), "all 3 slots of pool \"orders:42\" are taken: slot 0 (job 7) for at most 4.4s unless extended, slot 2; wait longer, or retry later"),
+        judged(&refused_slot(HeldBy::Slots(1)), "the only slot of pool \"orders:42\" is taken: slot 0 (job 7) for"),
+        judged(&refused_slot(HeldBy::SlotRivals(3)), "other callers contest the 3 slots of pool \"orders:42\", and some may be free; retry"),
         sample(&DriveEnded, "drop the drive too", String::new()),
     ]
 }

@@ -72,7 +72,7 @@ fn slots_are_listed_inspected_and_unlocked() {
     ]));
     holder.line();
     let refused = finish(trusting(&fleet, "run").args(["--slots", "1", "jobs", "--", "true"]));
-    expect(&refused, 75, &["slot 0 of pool \"jobs\" is held by another client"]);
+    expect(&refused, 75, &["the only slot of pool \"jobs\" is taken: slot 0 ("]);
     let waiting = Running::start(
         trusting(&fleet, "run").args(["--slots", "1", "-w", "1h", "jobs", "--", "echo", "next"]),
     );

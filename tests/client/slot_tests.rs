@@ -1,10 +1,11 @@
 //! One of several slots: each holder has a number of its own, and waiters get what is released.
 
 use std::collections::BTreeSet;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use redlatch::error::InputError;
+use redlatch::error::{HeldBy, InputError};
 use redlatch::inspection::LockStatus;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
@@ -57,6 +58,88 @@ fn each_holder_has_a_number_of_its_own() {
         clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     }
     assert_nothing_left(&clients[0], &mut fleet);
+}
+
+/// None waits, and all ask at once: the votes for some slots are split.
+#[test]
+fn callers_that_come_together_fill_the_pool() {
+    const CALLERS: usize = 6;
+    let mut fleet = Fleet::start(3);
+    let clients = [(); CALLERS].map(|()| open(&fleet.urls(), LONG));
+    for round in 0..300 {
+        let count = [1, 3, 6][round % 3];
+        let barrier = Barrier::new(CALLERS);
+        let results: Vec<_> = thread::scope(|scope| {
+            let callers = clients.iter().enumerate().map(|(index, client)| {
+                let (request, barrier) = (slots(client, count).wait(Duration::ZERO), &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    acquire(request, (index + round) % 2 == 0)
+                })
+            });
+            let callers: Vec<_> = callers.collect();
+            callers.into_iter().map(|caller| caller.join().expect("no panic")).collect()
+        });
+        let (held, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        let numbers: BTreeSet<u32> = held.iter().flatten().map(SlotGuard::slot).collect();
+        let refused: Vec<_> = refused.into_iter().filter_map(Result::err).collect();
+        assert_eq!(numbers, (0..count).collect(), "round {round}: {refused:#?}");
+        assert!(refused.iter().all(AcquireError::is_contended), "round {round}: {refused:#?}");
+        for slot in held.into_iter().flatten() {
+            slot.release().expect("masters answer");
+        }
+    }
+    assert_nothing_left(&clients[0], &mut fleet);
+}
+
+#[test]
+fn a_refusal_names_the_holders() {
+    let fleet = Fleet::start(3);
+    let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
+    for count in [1, 3] {
+        let take = |index| {
+            slots(&other, count).holder_label(format!("job {index}")).try_acquire().expect("one is free")
+        };
+        let taken: Vec<_> = (0..count).map(take).collect();
+        let refuse = |wait| {
+            let error = slots(&client, count).wait(wait).acquire().expect_err("all are taken");
+            let AcquireError::Contended(denial) = &error else { panic!("{error}") };
+            assert_eq!(denial.held_by, HeldBy::Slots(count));
+            for holder in &denial.slots {
+                let index = taken.iter().position(|slot| slot.slot() == holder.slot).expect("it is taken");
+                assert_eq!(holder.label.as_deref(), Some(&*format!("job {index}")), "{error}");
+            }
+            let text = if count == 1 { "the only slot of pool \"pool\" is taken" } else { "all 3 slots of" };
+            assert!(error.to_string().starts_with(text), "{error}");
+            denial.slots.len()
+        };
+        assert_eq!(refuse(Duration::ZERO), 1);
+        // One that waits stands in the queue of each, unless the machine is slow.
+        let mut wait = Duration::from_millis(50);
+        while refuse(wait) < count as usize {
+            wait *= 2;
+            assert!(wait < PATIENCE);
+        }
+        drop(taken);
+        [&client, &other].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
+    }
+}
+
+/// The others grant at once, and differ in another slot, so that the look waits for the slow one.
+#[test]
+fn a_slow_master_delays_no_caller() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), TTL);
+    (0..2).for_each(|index| drop(fleet.master(index).ask(&format!("SET redlatch:slot:0:pool {index}"))));
+    fleet.master(2).stop();
+    for is_async in [false, true] {
+        let request = slots(&client, 2).wait(Duration::ZERO);
+        let slot = within("it waits for the slow master", move || acquire(request, is_async));
+        let slot = slot.expect("two of three grant");
+        assert_eq!(slot.slot(), 1);
+        slot.release().expect("two of three confirm");
+    }
+    fleet.master(2).cont();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
+use redlatch::engine::{OpId, Outcome, Request, Resource, SlotLook, SubmitError};
 use redlatch::error::{Failure, HolderTtl, InputError, Vote};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
@@ -277,9 +277,9 @@ fn look(rig: &mut Rig, count: u32, from: u32) {
 }
 
 #[track_caller]
-fn looked(rig: &mut Rig) -> Option<Vec<u32>> {
+fn looked(rig: &mut Rig) -> SlotLook {
     match rig.outcome() {
-        Some(Outcome::FreeSlots(free)) => free,
+        Some(Outcome::FreeSlots(look)) => look,
         other => panic!("no answer to a look for slots but {other:?}"),
     }
 }
@@ -300,7 +300,7 @@ fn a_look_finds_what_a_quorum_calls_free() {
     rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
     rig.stop_master(2);
     look(&mut rig, 4, 3);
-    assert_eq!(looked(&mut rig), Some(vec![3]), "two of three are enough");
+    assert_eq!(looked(&mut rig), SlotLook::Free(vec![3]), "two of three are enough");
     assert_eq!(rig.masters[0].take_log(), ["EVAL"]);
     rig.resume_master(2);
     assert_eq!((rig.outcome(), rig.engine.owed_count(id(2))), (None, 0));
@@ -311,7 +311,7 @@ fn a_look_finds_what_a_quorum_calls_free() {
     assert_eq!(rig.outcome(), None);
     rig.resume_master(2);
     rig.pump();
-    assert_eq!(looked(&mut rig), Some(vec![1, 2, 3]));
+    assert_eq!(looked(&mut rig), SlotLook::Free(vec![1, 2, 3]));
     assert_eq!(rig.engine.operation_count(), 0, "a look is over with its answer");
 }
 
@@ -324,7 +324,7 @@ fn a_look_ends_without_a_quorum() {
     rig.run_for(ms(49));
     assert_eq!(rig.outcome(), None);
     rig.run_for(ms(1));
-    assert_eq!(looked(&mut rig), None);
+    assert_eq!(looked(&mut rig), SlotLook::Unknown);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_slot_that_may_be_forgotten_is_not_free() {
     rig.masters[2].restart("run2b", now);
     rig.run_for(ms(2500));
     look(&mut rig, 2, 0);
-    assert_eq!(looked(&mut rig), Some(Vec::new()), "one of two masters that count has them");
+    assert_eq!(looked(&mut rig), SlotLook::Contested, "one of two masters that count has them");
 }
 
 #[test]

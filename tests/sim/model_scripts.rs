@@ -155,9 +155,20 @@ impl ModelMaster {
     ) -> Result<Answer, Refusal> {
         let (count, from) = (integer(count)?, integer(from)?);
         let slots = (from..from + count).map(|slot| (slot % count).to_string());
-        let key = |slot: &str| [head, slot.as_bytes(), b":", pool].concat();
-        let free = slots.filter(|slot| self.data.time_left(now, &key(slot)) == -2).take(4);
-        Ok(Answer::Bulk(free.map(|slot| slot + " ").collect::<String>().into_bytes()))
+        let (mut marks, mut free_count) = (Vec::new(), 0);
+        for slot in slots {
+            let key = [head, slot.as_bytes(), b":", pool].concat();
+            if self.is_taken(now, &key) {
+                marks.extend(self.value(now, &key).and_then(|value| value.first_chunk()).unwrap_or(b"????"));
+                continue;
+            }
+            marks.extend(b"....");
+            free_count += 1;
+            if free_count == 4 {
+                break;
+            }
+        }
+        Ok(Answer::Bulk(marks))
     }
 
     fn acquire_fenced(

@@ -260,6 +260,7 @@ killed! {
     set_validity_of_longest: SetValidityOfLongest by sets::a_set_ends_with_its_first_lock;
     slot_of_another: SlotOfAnother by slots::a_slot_has_the_number_of_its_lock;
     free_on_any_master: FreeOnAnyMaster by slots::what_one_master_calls_free_is_taken;
+    split_is_taken: SplitIsTaken by slots::callers_that_come_together_fill_the_pool;
     door_kept: DoorKept by slots::the_next_waiter_gets_the_door_at_once;
     door_stands_open: DoorStandsOpen by slots::only_one_waiter_looks;
     stands_at_one_slot: StandsAtOneSlot by slots::a_released_slot_is_found_in_time;

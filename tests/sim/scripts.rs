@@ -37,7 +37,7 @@ const KINDS: [&str; 24] = [
     "fenced_acquire: :1",
     "fenced_acquire: :2",
     "fenced_acquire: :3",
-    "free_slots: $0",
+    "free_slots: $12",
     "free_slots: $4",
     "free_slots: $8",
     "release: -WRONGTYPE",

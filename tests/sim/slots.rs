@@ -249,9 +249,9 @@ impl World {
                     acquisition.tried(now, slot, answer)
                 }
             }
-            Outcome::FreeSlots(free) => {
+            Outcome::FreeSlots(look) => {
                 (worker.look, worker.begins_look) = (None, false);
-                acquisition.looked(now, Ok(free.clone()))
+                acquisition.looked(now, Ok(look.clone()))
             }
             Outcome::Paused => {
                 worker.pause = None;

@@ -126,7 +126,7 @@ impl SlotWait<'_, '_> {
                 }
             }
             let slots = &self.slots;
-            if let Some(exit) = self.wait.interrupted(|_| slots.failed().cloned()) {
+            if let Some(exit) = self.wait.interrupted(|_| slots.failed(Instant::now())) {
                 self.wait.give_up(asked.into_iter().map(|(_, it)| it));
                 return Err(exit);
             }
@@ -143,7 +143,7 @@ impl SlotWait<'_, '_> {
             (Call::Door, Outcome::Acquire(result)) => {
                 Some(self.slots.entered(now, result.map(|grant| (id, grant))))
             }
-            (Call::Look, Outcome::FreeSlots(free)) => self.slots.looked(now, Ok(free)),
+            (Call::Look, Outcome::FreeSlots(look)) => self.slots.looked(now, Ok(look)),
             (Call::Pause, Outcome::Paused) => Some(self.slots.paused(now, Ok(()))),
             _ => unreachable!("each is answered by its own outcome"),
         }

@@ -51,7 +51,8 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
             let report = Report { round: Round::Acquire, resource, votes };
             let (attempts, took) = (op.tries.count, now - op.asked.submitted);
             let waited = Waited::default();
-            let denial = Denial { attempts, took, holder, held_by, holder_label, waited, report };
+            let denial =
+                Denial { attempts, took, holder, held_by, holder_label, waited, report, slots: Vec::new() };
             AcquireError::Contended(Box::new(denial))
         }
     };

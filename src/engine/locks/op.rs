@@ -509,7 +509,8 @@ impl Op {
         let (attempts, took) = (self.tries.count, now - self.asked.submitted);
         let (holder_label, report) = (denied.holder_label, denied.report);
         let waited = Waited::default();
-        let denial = Denial { attempts, took, holder, held_by, holder_label, waited, report };
+        let denial =
+            Denial { attempts, took, holder, held_by, holder_label, waited, report, slots: Vec::new() };
         match denied.cause {
             Cause::Contended => AcquireError::Contended(Box::new(denial)),
             Cause::NoQuorum => AcquireError::NoQuorum(Box::new(denial)),

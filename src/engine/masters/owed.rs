@@ -131,7 +131,7 @@ pub(crate) enum Answer {
     Value(Id, Result<Box<[u8]>, Failure>),
     ReaderCount(Id, Result<usize, Failure>),
     TimeLeft(Id, Result<HolderTtl, Failure>),
-    FreeSlots(Id, Result<Vec<u32>, Failure>),
+    FreeSlots(Id, Result<Vec<command::slots::SlotMark>, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
     /// Why a login was refused, if it was.
     Login(Option<Box<str>>),
@@ -297,7 +297,7 @@ fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer,
         Question::Value => Answer::Value(id, command::query::value(reply)?),
         Question::ReaderCount => Answer::ReaderCount(id, command::query::reader_count(reply)?),
         Question::TimeLeft => Answer::TimeLeft(id, command::query::time_left(reply)?),
-        Question::FreeSlots => Answer::FreeSlots(id, command::slots::free_slots(reply)?),
+        Question::FreeSlots => Answer::FreeSlots(id, command::slots::slot_marks(reply)?),
         Question::ForcedDelete => Answer::ForcedDelete(id, command::park::served_forced_answer(reply)?.0),
     })
 }

@@ -1,47 +1,92 @@
-//! Slots of a pool that a quorum of masters reports as free.
+//! The slots of a pool, as a quorum of masters reports them.
 
+use crate::lock::command::slots::{FREE, SlotMark};
 use crate::mutants::mutant;
 
-/// The reports so far. A master reports a slot at most once that counts.
+/// Result of a look for free slots of a pool.
+///
+/// It is exhaustive: a caller has to treat each case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SlotLook {
+    /// Slots that a quorum of masters reports as free, one at least, in no order.
+    Free(Vec<u32>),
+    /// No slot is free: each has a holder that a quorum of masters knows.
+    Taken,
+    /// No slot is free on a quorum, and the masters differ: other callers are acquiring or releasing slots.
+    Contested,
+    /// Fewer masters than a quorum have answered.
+    Unknown,
+}
+
+/// The reports so far.
 #[derive(Debug)]
 pub(crate) struct FreeSlots {
     /// The number of slots.
     count: u32,
+    /// The slot at the first place.
+    from: u32,
     quorum: usize,
-    reports: usize,
-    /// The slots of all reports, sorted.
-    slots: Vec<u32>,
+    /// Slots by their places, of each master that has reported. It has not looked at those behind.
+    reports: Vec<Vec<SlotMark>>,
+}
+
+/// How many masters say the same of a slot.
+struct Tally {
+    free: usize,
+    /// That one holder has it.
+    taken: usize,
 }
 
 impl FreeSlots {
-    pub(crate) const fn new(count: u32, quorum: usize) -> Self {
-        Self { count, quorum, reports: 0, slots: Vec::new() }
+    pub(crate) const fn new(count: u32, from: u32, quorum: usize) -> Self {
+        Self { count, from, quorum, reports: Vec::new() }
     }
 
     /// Takes the report of one master.
-    pub(crate) fn add(&mut self, mut slots: Vec<u32>) {
-        slots.sort_unstable();
-        slots.dedup();
-        self.reports += 1;
-        self.slots.extend(slots.into_iter().filter(|slot| *slot < self.count));
-        self.slots.sort_unstable();
+    pub(crate) fn add(&mut self, report: Vec<SlotMark>) {
+        self.reports.push(report);
     }
 
-    /// Whether as many reports as are still to come change nothing: some slots are free on a quorum, or none
-    /// can be.
+    /// Whether as many reports as are still to come change nothing.
     pub(crate) fn is_decided(&self, to_come: usize) -> bool {
-        let most = self.slots.chunk_by(u32::eq).map(<[u32]>::len).max().unwrap_or(0);
-        most >= self.quorum || most + to_come < self.quorum && self.reports >= self.quorum
+        let may_be = |count: usize| count + to_come >= self.quorum;
+        match self.look() {
+            SlotLook::Free(_) | SlotLook::Taken => true,
+            SlotLook::Unknown => false,
+            SlotLook::Contested => {
+                !self.tallies().any(|it| may_be(it.free)) && !self.tallies().all(|it| may_be(it.taken))
+            }
+        }
     }
 
-    /// The slots that a quorum reports as free; `None` with fewer reports than a quorum.
-    pub(crate) fn into_slots(self) -> Option<Vec<u32>> {
+    /// The result of the reports so far.
+    pub(crate) fn look(&self) -> SlotLook {
         let mut needed = self.quorum;
         if mutant!(FreeOnAnyMaster) {
             needed = 1;
         }
-        let free = self.slots.chunk_by(u32::eq).filter(|reports| reports.len() >= needed);
-        (self.reports >= self.quorum).then(|| free.map(|reports| reports[0]).collect())
+        if self.reports.len() < self.quorum {
+            return SlotLook::Unknown;
+        }
+        let free = (0..).zip(self.tallies()).filter(|(_, tally)| tally.free >= needed);
+        let free: Vec<u32> = free.map(|(place, _)| (self.from + place) % self.count).collect();
+        if !free.is_empty() {
+            SlotLook::Free(free)
+        } else if self.tallies().all(|it| it.taken >= self.quorum) || mutant!(SplitIsTaken) {
+            SlotLook::Taken
+        } else {
+            SlotLook::Contested
+        }
+    }
+
+    /// The tally of each place.
+    fn tallies(&self) -> impl Iterator<Item = Tally> {
+        (0..self.count as usize).map(|place| {
+            let marks = || self.reports.iter().filter_map(move |report| report.get(place));
+            let alike = |mark: &SlotMark| marks().filter(|it| *it == mark).count();
+            let holders = marks().filter(|mark| **mark != FREE);
+            Tally { free: alike(&FREE), taken: holders.map(alike).max().unwrap_or(0) }
+        })
     }
 }
 
@@ -49,30 +94,43 @@ impl FreeSlots {
 mod tests {
     use super::*;
 
-    fn after(reports: &[&[u32]]) -> FreeSlots {
-        let mut free = FreeSlots::new(8, 2);
-        reports.iter().for_each(|slots| free.add(slots.to_vec()));
+    /// The reports of three slots from 2 on, by a letter for each: `.` is a free one.
+    fn after(reports: &[&str]) -> FreeSlots {
+        let mut free = FreeSlots::new(3, 2, 2);
+        reports.iter().for_each(|report| free.add(report.bytes().map(|letter| [letter; 4]).collect()));
         free
     }
 
     #[test]
     fn a_slot_is_free_where_a_quorum_says_so() {
-        assert_eq!(after(&[&[3, 1], &[5, 3]]).into_slots(), Some(vec![3]));
-        assert_eq!(after(&[&[3, 1], &[5], &[1, 9, 7]]).into_slots(), Some(vec![1]));
-        assert_eq!(
-            after(&[&[9, 3, 3], &[9]]).into_slots(),
-            Some(vec![]),
-            "one master twice, none of the pool"
-        );
-        assert_eq!(after(&[&[3]]).into_slots(), None);
+        for (reports, look) in [
+            (&["a..", ".b."][..], SlotLook::Free(vec![1])),
+            (&[".bc", "abc", ".bc"], SlotLook::Free(vec![2])),
+            (&["...", "."], SlotLook::Free(vec![2])),
+            (&["abc.", "abc."], SlotLook::Taken),
+            (&["abc", "bbc", ".b."], SlotLook::Contested),
+            (&["a"], SlotLook::Unknown),
+        ] {
+            assert_eq!(after(reports).look(), look, "{reports:?}");
+        }
+    }
+
+    #[test]
+    fn slots_are_taken_by_holders_that_a_quorum_knows() {
+        let look = |reports: &[&str]| after(reports).look();
+        // No two masters have the same in all slots.
+        assert_eq!(look(&["ab.", ".bc", "a.c"]), SlotLook::Taken);
+        assert_eq!(look(&["abc", "abd", "abe"]), SlotLook::Contested, "the votes for one are split");
+        assert_eq!(look(&["ab.", "abc"]), SlotLook::Contested);
     }
 
     #[test]
     fn a_look_ends_when_the_rest_changes_nothing() {
-        assert!(!after(&[&[3]]).is_decided(2));
-        assert!(after(&[&[3], &[3]]).is_decided(1));
-        assert!(after(&[&[], &[]]).is_decided(1));
-        assert!(!after(&[&[3], &[4]]).is_decided(1), "the third may have one of them");
-        assert!(!after(&[&[]]).is_decided(1), "the second may be the quorum");
+        assert!(!after(&["."]).is_decided(2), "there is no quorum");
+        assert!(after(&["abc", "abc"]).is_decided(1));
+        assert!(after(&["ab.", "cb."]).is_decided(1));
+        assert!(!after(&["abc", "bbc"]).is_decided(1), "the third may agree with one of them");
+        assert!(!after(&["ab.", "abc"]).is_decided(1), "the third may say that it is free");
+        assert!(after(&["abc", "bca", "cab"]).is_decided(0));
     }
 }

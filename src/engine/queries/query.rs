@@ -14,6 +14,7 @@ use crate::engine::request::Outcome;
 use crate::error::{Report, Round};
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
+use crate::lock::command::slots::SlotMark;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 
 #[derive(Debug)]
@@ -77,14 +78,8 @@ impl Query {
     }
 
     /// A look for free slots.
-    pub(crate) fn free_slots(
-        now: Instant,
-        limit: Duration,
-        asked: MasterSet,
-        count: u32,
-        quorum: usize,
-    ) -> Self {
-        let work = Work::Slots(FreeSlots::new(count, quorum));
+    pub(crate) fn free_slots(now: Instant, limit: Duration, asked: MasterSet, slots: FreeSlots) -> Self {
+        let work = Work::Slots(slots);
         Self { deadline: now + limit, limit, asked, work }
     }
 
@@ -150,10 +145,10 @@ impl Query {
     }
 
     /// The answer to a look for free slots, if it counts. The others are not waited for once it is decided.
-    pub(crate) fn note_free_slots(&mut self, master: MasterId, slots: Option<Vec<u32>>) {
+    pub(crate) fn note_free_slots(&mut self, master: MasterId, report: Option<Vec<SlotMark>>) {
         let Work::Slots(free) = &mut self.work else { unreachable!("only a look for slots is given some") };
         self.asked.remove(master);
-        slots.into_iter().for_each(|slots| free.add(slots));
+        report.into_iter().for_each(|report| free.add(report));
         if free.is_decided(self.asked.count()) {
             self.asked = MasterSet::EMPTY;
         }
@@ -187,7 +182,7 @@ impl Query {
         let labels = labels.iter().cloned();
         match self.work {
             Work::Pause => Outcome::Paused,
-            Work::Slots(free) => Outcome::FreeSlots(free.into_slots()),
+            Work::Slots(free) => Outcome::FreeSlots(free.look()),
             Work::Drain { .. } => Outcome::Drained(claim_count),
             Work::Inspect { states, .. } => {
                 // Each is there once nobody is asked any more.

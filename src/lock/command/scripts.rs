@@ -109,7 +109,7 @@ scripts! {
     FENCED_RELEASE_SERVE: "fenced_release_serve" from ["queue", "key", "fence", "serve", "fenced_release_serve"], 3 + 5, "708c85f4b32af54ec9f4e1d9099f5177a5214f5a";
     SHARED_RELEASE_SERVE: "shared_release_serve" from ["queue", "key", "serve", "shared_release_serve"], 3 + 1, "2e09bb7612cfcd64eabdff5482e3545e9abe9a27";
     FORCE_UNLOCK_SERVE: "force_unlock_serve" from ["queue", "key", "serve", "force_unlock_serve"], 3 + 0, "e9229cbbcaefc1cb63f649d5caeae8f261576d7e";
-    FREE_SLOTS: "free_slots" from ["free_slots"], 1 + 3, "cac10a937c15da1ae308ef136d2d7bd31e0a9642";
+    FREE_SLOTS: "free_slots" from ["free_slots"], 1 + 3, "d15529addbfd8b199ad80278fc305fcb5be56c47";
     SWAP_PARKED: "swap_parked" from ["queue", "swap_parked"], 2 + 4, "955c9704bc8a3c234bfb59a3ab6fe92d77ffc3cc";
     ADOPT: "adopt" from ["key", "adopt"], 2 + 4, "fdb3d900c148c3fe8dfa95dde919c4a7aaefcc09";
 }

@@ -5,7 +5,7 @@ use super::entry::{encode_decimal_bulk, encode_joined};
 use super::scripts::{FREE_SLOTS, Script};
 use crate::limits;
 use crate::lock::vote::Failure;
-use crate::pool::{SLOT_NAME, parse_number};
+use crate::pool::SLOT_NAME;
 use crate::resp::{self, Reply};
 
 /// Asks which of the `count` slots of a pool are free, from the slot `from` on and around.
@@ -17,14 +17,19 @@ pub(crate) fn encode_free_slots(out: &mut Vec<u8>, prefix: &[u8], pool: &[u8], c
     encode_decimal_bulk(out, from.into());
 }
 
-/// The slots in a reply to [`encode_free_slots`]; or the error.
-pub(crate) fn free_slots(reply: &Reply<'_>) -> Result<Result<Vec<u32>, Failure>, WrongShape> {
+/// State of a slot on one master: [`FREE`], or the first bytes of its holder's value.
+pub(crate) type SlotMark = [u8; 4];
+
+/// Mark of a free slot. A holder's token begins like this once in 2³²: then the slot is tried in vain.
+pub(crate) const FREE: SlotMark = *b"....";
+
+/// The marks in a reply to [`encode_free_slots`], in the order of the look; or the error.
+pub(crate) fn slot_marks(reply: &Reply<'_>) -> Result<Result<Vec<SlotMark>, Failure>, WrongShape> {
     match reply {
         Reply::Bulk(text) => {
-            let slots = text.split_inclusive(|byte| *byte == b' ').map(|slot| slot.strip_suffix(b" "));
-            let slots = slots.map(|slot| parse_number(slot?)).take(limits::FREE_SLOTS_MAX + 1);
-            let slots = slots.collect::<Option<Vec<_>>>();
-            slots.filter(|slots| slots.len() <= limits::FREE_SLOTS_MAX).map(Ok).ok_or(WrongShape)
+            let (marks, rest) = text.as_chunks();
+            let is_list = rest.is_empty() && marks.len() <= limits::SLOT_COUNT_MAX as usize;
+            if is_list { Ok(Ok(marks.to_vec())) } else { Err(WrongShape) }
         }
         Reply::Error(text) => Ok(Err(failure(text))),
         _ => Err(WrongShape),
@@ -46,15 +51,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_list_of_few_slots_is_taken() {
-        let slots = |text: &str| free_slots(&Reply::Bulk(text.as_bytes()));
-        assert_eq!(slots(""), Ok(Ok(Vec::new())));
-        assert_eq!(slots("15 0 1023 "), Ok(Ok(vec![15, 0, 1023])));
+    fn only_marks_of_slots_are_taken() {
+        let marks = |text: &str| slot_marks(&Reply::Bulk(text.as_bytes()));
+        assert_eq!(marks("....a\r\n....."), Ok(Ok(vec![FREE, *b"a\r\n.", FREE])));
+        assert_eq!(marks(&"abcd".repeat(1024)).map(|marks| marks.map(|it| it.len())), Ok(Ok(1024)));
         let failed = Failure::Replied("OOM x".into());
-        assert_eq!(free_slots(&Reply::Error(b"OOM x")), Ok(Err(failed)));
-        for text in ["1024 ", "-1 ", "1  2 ", "+1 ", "01 ", "x ", " 1 ", "1", "0 1 2 3 4 "] {
-            assert_eq!(slots(text), Err(WrongShape), "{text:?}");
+        assert_eq!(slot_marks(&Reply::Error(b"OOM x")), Ok(Err(failed)));
+        for text in ["abc", "....a", &"abcd".repeat(1025)] {
+            assert_eq!(marks(text), Err(WrongShape), "{text:?}");
         }
-        assert_eq!(free_slots(&Reply::Integer(1)), Err(WrongShape));
+        assert_eq!(slot_marks(&Reply::Integer(1)), Err(WrongShape));
     }
 }

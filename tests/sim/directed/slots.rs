@@ -1,5 +1,10 @@
 //! One of several slots.
 
+use std::collections::BTreeSet;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use redlatch::error::HeldBy;
 use redlatch::internals::pool::{door_name, slot_name};
 use redlatch::limits;
 
@@ -11,7 +16,19 @@ const MANY: u32 = limits::SLOT_STAND_MAX + 4;
 
 /// Clients with one worker each, in a world in which a message takes a millisecond.
 fn world(clients: usize) -> World {
-    let mut world = super::world(3, clients, |builder| builder.ask_holder(false));
+    world_of(3, clients)
+}
+
+fn world_of(masters: usize, clients: usize) -> World {
+    world_with(masters, clients, defaults)
+}
+
+fn world_with(
+    masters: usize,
+    clients: usize,
+    settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder,
+) -> World {
+    let mut world = super::world(masters, clients, |builder| settings(builder.ask_holder(false)));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
     for client in &mut world.clients {
         client.slots = vec![SlotWorker::directed()];
@@ -78,6 +95,35 @@ pub fn what_one_master_calls_free_is_taken() -> Verdict {
     begin(&mut world, 0, MANY, Duration::ZERO);
     demand(end(&mut world, 0, SECOND)?.is_none(), "a slot is held twice")?;
     demand(world.clients[0].taken_count - before == 1, "a slot that two masters know is tried")
+}
+
+/// None waits, and all ask in the same moment: the votes for some slots are split.
+pub fn callers_that_come_together_fill_the_pool() -> Verdict {
+    let mut refused_count = 0;
+    for seed in 0..60 {
+        for (masters, callers, count) in [(3, 4, 3), (3, 6, 2), (5, 12, 12), (5, 10, 1)] {
+            let mut world = world_of(masters, callers);
+            world.weather.delay_max = 4 * MS;
+            world.rng = StdRng::seed_from_u64(seed);
+            (0..callers).for_each(|client| begin(&mut world, client, count, Duration::ZERO));
+            let mut numbers = BTreeSet::new();
+            for client in 0..callers {
+                if let Some(number) = end(&mut world, client, 2 * SECOND)? {
+                    demand(numbers.insert(number), "two have a slot")?;
+                    continue;
+                }
+                let failed = &world.clients[client].slots[0].failed;
+                let Some(AcquireError::Contended(denial)) = failed else {
+                    return Err(format!("seed {seed}, {callers} for {count}: {failed:?}"));
+                };
+                refused_count += 1;
+                demand(denial.held_by == HeldBy::Slots(count), "it is refused although a slot may be free")?;
+            }
+            let text = format!("seed {seed}: {callers} of {masters} masters take {numbers:?} of {count}");
+            demand(numbers.len() == callers.min(count as usize), &text)?;
+        }
+    }
+    demand(refused_count == 60 * (1 + 4 + 9), "another number than those for whom there is no slot")
 }
 
 pub fn waiters_get_slots_in_their_order() -> Verdict {
@@ -171,6 +217,26 @@ pub fn a_killed_first_waiter_costs_the_doors_ttl() -> Verdict {
     Ok(())
 }
 
+/// The door ends with `max_hold`: the next waiter comes inside, and both get slots.
+pub fn a_waiter_outlives_its_door() -> Verdict {
+    for count in [2, MANY] {
+        let mut world = world_with(3, 3, |builder| builder.max_hold(ms(2_000)));
+        let taken = take_slots(&mut world, count, &[])?;
+        for client in 0..2 {
+            begin(&mut world, client, count, ms(60_000));
+            world.run_for(50 * MS);
+        }
+        demand(world.clients[1].slots[0].is_at_door(), "the second one is inside at once")?;
+        world.run_for(3 * SECOND);
+        demand(!world.clients[1].slots[0].is_at_door(), "the door does not end")?;
+        (0..2).for_each(|slot| world.submit_release(2, taken[slot], false));
+        for client in 0..2 {
+            demand(end(&mut world, client, SECOND)?.is_some(), "a waiter does not outlive the door")?;
+        }
+    }
+    Ok(())
+}
+
 pub fn a_slot_that_is_given_up_leaves_nothing() -> Verdict {
     for count in [2, MANY] {
         // At each stage: a try, the door, inside.
@@ -254,11 +320,13 @@ tests! {
     a_free_slot_is_found_in_two_round_trips,
     a_slot_has_the_number_of_its_lock,
     what_one_master_calls_free_is_taken,
+    callers_that_come_together_fill_the_pool,
     waiters_get_slots_in_their_order,
     a_released_slot_is_found_in_time,
     the_next_waiter_gets_the_door_at_once,
     only_one_waiter_looks,
     a_killed_first_waiter_costs_the_doors_ttl,
+    a_waiter_outlives_its_door,
     a_slot_that_is_given_up_leaves_nothing,
     a_drain_ends_a_wait_for_slots,
     a_wait_ends_with_the_slots_that_were_taken,

@@ -1,18 +1,27 @@
--- Looks for free slots of a pool, from one slot on and around, and stops at the fourth. It changes nothing.
+-- Looks at the slots of a pool, from one slot on and around, and stops at the fourth that is free. It changes nothing.
 --
 -- KEYS[1]: how the keys of slots begin; a slot's number, a colon and the pool's name follow
 -- ARGV: the pool's name, the number of its slots, the slot to begin with
--- Returns the numbers of the free slots, with a blank behind each.
-local free, found = '', 0
+-- Returns four bytes for each slot, in that order: '....' if it is free, else the first ones of its value. Shorter values, and keys
+-- of other types, are question marks.
+local call, sub, tail = redis.pcall, string.sub, ':' .. ARGV[1]
+local marks, free = {}, 0
 local count, slot = tonumber(ARGV[2]), tonumber(ARGV[3])
-for _ = 1, count do
-    if redis.call('pttl', KEYS[1] .. slot .. ':' .. ARGV[1]) == -2 then
-        free = free .. slot .. ' '
-        found = found + 1
-        if found == 4 then
-            return free
+for index = 1, count do
+    local value = call('get', KEYS[1] .. slot .. tail)
+    if not value then
+        marks[index] = '....'
+        free = free + 1
+        if free == 4 then
+            break
         end
+    elseif type(value) == 'string' then
+        marks[index] = #value < 4 and '????' or sub(value, 1, 4)
+    elseif sub(value.err, 1, 9) == 'WRONGTYPE' then
+        marks[index] = '????'
+    else
+        return value
     end
     slot = (slot + 1) % count
 end
-return free
+return table.concat(marks)
