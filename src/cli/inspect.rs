@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use redlatch::Client;
 use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
+use redlatch::internals::probe::each;
 use redlatch::internals::words::Printable;
 use redlatch::status::MasterState;
+use redlatch::{Client, limits};
 use serde_json::json;
 
 use super::exit::{Exit, code};
 use super::message::{Message, label};
 use super::options::MasterOptions;
-use super::output::{TerminalSize, json_line, print, say, whole_ms, wrapped};
+use super::output::{Colour, TerminalSize, json_line, paint, print, say, whole_ms, wrapped};
 use super::watch::Watch;
 
 /// Show what each master holds of a lock, of any holder.
@@ -53,6 +54,9 @@ pub(crate) struct InspectArgs {
 
 /// How often `--watch` asks the masters.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a master may take to say which slots of a pool it has.
+const SLOTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often to look whether a master is connected.
 const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
@@ -112,10 +116,13 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
         })
     };
     if args.watch {
-        return watch(look, args.json);
+        return watch(look, args.json, &label([&*name]));
     }
     let inspection = look()?;
-    print(&if args.json { json_text(&inspection) } else { format!("{inspection:#}\n") })?;
+    print(&if args.json { json_text(&inspection) } else { text(&inspection, None) })?;
+    if args.slot.is_none() {
+        say_slots(&client, args)?;
+    }
     Ok(match inspection.status() {
         LockStatus::Free => 0,
         LockStatus::Held | LockStatus::Shared | LockStatus::Split => code::CONTENDED,
@@ -152,7 +159,7 @@ fn name(resource: &OsStr, slot: Option<u32>) -> Vec<u8> {
 }
 
 /// Shows what each look finds, until nobody reads any more.
-fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> Result<u8, Exit> {
+fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool, lock: &str) -> Result<u8, Exit> {
     let mut watch = Watch::new(is_json);
     let mut shown: Option<Inspection> = None;
     loop {
@@ -160,9 +167,11 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> R
         let is_change = shown.as_ref().is_none_or(|last| is_change(last, &inspection));
         let terminal = watch.terminal();
         let text = match terminal {
-            Some(TerminalSize { columns, .. }) => wrapped(&format!("{inspection:#}"), columns, ""),
+            Some(TerminalSize { columns, .. }) => {
+                wrapped(&format!("{lock}, twice a second:"), columns, "") + &text(&inspection, Some(columns))
+            }
             None if is_json => json_text(&inspection),
-            None => format!("{inspection:#}\n"),
+            None => text(&inspection, None),
         };
         if is_change || terminal.is_some() {
             watch.show(&text)?;
@@ -172,6 +181,35 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool) -> R
             return Ok(0);
         }
     }
+}
+
+/// The findings, the status first. On a terminal of this width no word is cut in two.
+fn text(inspection: &Inspection, width: Option<usize>) -> String {
+    let text = format!("{inspection:#}\n");
+    let mut text = width.map_or_else(|| text.clone(), |width| wrapped(&text, width, ""));
+    match inspection.status() {
+        LockStatus::Free => paint(&mut text, 0, "free", Colour::Fine),
+        LockStatus::Held | LockStatus::Shared => {}
+        status => paint(&mut text, 0, status_word(status), Colour::Care),
+    }
+    text
+}
+
+/// Says if the name is also that of a pool, which may be what is meant.
+fn say_slots(client: &Client, args: &InspectArgs) -> Result<(), Exit> {
+    let prefix = args.masters.prefix();
+    let key = |slot| [prefix, &slot_name(args.resource.as_bytes(), slot)].concat();
+    let commands: Vec<[Vec<u8>; 2]> =
+        (0..limits::SLOT_COUNT_MAX).map(|slot| [b"EXISTS".to_vec(), key(slot)]).collect();
+    let answers = each(client.config(), SLOTS_LIMIT, move |probe, _| probe.exchange(&commands))?;
+    // A master that does not answer is named by the inspection.
+    let answers: Vec<_> = answers.into_iter().flatten().collect();
+    let is_taken = |slot: &u32| answers.iter().any(|it| it[*slot as usize].integer() == Some(1));
+    let slots: Vec<u32> = (0..limits::SLOT_COUNT_MAX).filter(is_taken).collect();
+    if !slots.is_empty() {
+        say(Message::AlsoPool { slots: &slots });
+    }
+    Ok(())
 }
 
 /// Whether anything but the time left differs.

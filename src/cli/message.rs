@@ -102,6 +102,9 @@ messages! {
         "the release of {lock} may be unsent ({error}); it ends with its TTL");
     ReleasesUnconfirmed { left: usize } => (
         "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"));
+    AlsoPool { slots: &'a [u32] } => (
+        "it is also a pool with taken slots: {}. Look at one by --slot {}, or at all by redlatch ls",
+        numbers(slots), slots[0]);
     UnlockWarning { lock: &'a str } => (
         "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it");
     UnlockUnconfirmed { lock: &'a str } => (
@@ -162,6 +165,13 @@ pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
         0 | 1 => names.concat(),
         _ => format!("one of {}", names.join(", ")),
     }
+}
+
+/// Numbers in their order, the first ones of many.
+fn numbers(all: &[u32]) -> String {
+    const SHOWN_MAX: usize = 16;
+    let shown = all.iter().take(SHOWN_MAX).map(u32::to_string).collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN_MAX { format!("{shown}, …") } else { shown }
 }
 
 /// A pool before one of its slots is held.
@@ -272,6 +282,7 @@ mod tests {
         DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
         DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
         FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
+        AlsoPool { .. } => AlsoPool { slots: &[0, 2] }, "it is also a pool with taken slots: 0, 2. Look at one by --slot 0, or at all by redlatch ls";
         UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
         UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";
         OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";

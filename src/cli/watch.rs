@@ -52,5 +52,13 @@ impl Watch {
 
 /// Rows that a text takes on a terminal, which breaks longer lines.
 fn rows(text: &str, width: usize) -> usize {
-    text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum()
+    text.lines().map(|line| columns(line).div_ceil(width).max(1)).sum()
+}
+
+/// Columns of a line; colours take none.
+fn columns(line: &str) -> usize {
+    let mut parts = line.split('\x1b');
+    let plain = parts.next().unwrap_or_default();
+    let painted = parts.filter_map(|part| part.split_once('m'));
+    [plain].into_iter().chain(painted.map(|(_, shown)| shown)).map(|part| part.chars().count()).sum()
 }

@@ -2,6 +2,7 @@
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
+use crate::terminal::Session;
 
 #[test]
 fn inspect_distinguishes_free_held_split_and_unknown() {
@@ -217,11 +218,23 @@ fn a_watch_shows_another_number_of_readers() {
 
 #[test]
 fn a_watch_on_a_terminal_draws_in_place() {
-    let fleet = Fleet::start(1);
-    let script = "stty cols 40 && \"$REDLATCH\" inspect --trust --watch report";
-    let Some(session) = crate::terminal::Session::start(&fleet.urls(), script) else { return };
-    session.wait_for("free on 1 of 1 master");
-    crate::fleet::eventually(crate::harness::PATIENCE, "it draws again, two lines higher", || {
-        session.screen().contains("\x1b[2A\x1b[J")
-    });
+    let mut fleet = Fleet::start(3);
+    for (index, holder) in ["one", "another", "a-third"].iter().enumerate() {
+        fleet.master(index).ask(&format!("SET report {holder} PX 600000"));
+    }
+    for (settings, shown) in [("NO_COLOR=", "\x1b[1;33msplit\x1b[0m"), ("NO_COLOR=1", "split")] {
+        let watch = "\"$REDLATCH\" inspect --trust --answer-timeout 5s --watch report";
+        let script = format!("stty cols 40 && TERM=xterm {settings} {watch}");
+        let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+        let again = "A\x1b[J";
+        eventually(PATIENCE, "it draws again", || session.screen().contains(again));
+        let screen = session.screen();
+        let header = "lock \"report\", twice a second:\r\n";
+        assert!(screen.starts_with(&format!("{header}{shown}: ")), "{screen:?}");
+        assert_eq!(screen.contains("\x1b[1;"), shown != "split", "{screen:?}");
+        // It goes up by the rows of the first look, of which one fits without its colour.
+        let (first, _) = screen.split_once(again).expect("it has");
+        let (first, up) = first.rsplit_once("\x1b[").expect("rows");
+        assert_eq!(up.parse(), Ok(first.lines().count()), "{screen:?}");
+    }
 }

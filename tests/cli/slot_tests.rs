@@ -83,7 +83,10 @@ fn slots_are_listed_inspected_and_unlocked() {
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
     let slot = list["locks"].as_array().expect("a list").iter().find(|lock| lock["slot"] == 0);
     assert_eq!(slot.expect("a slot")["pool"], "jobs");
-    expect(&finish(trusting(&fleet, "inspect").args(["--slot", "0", "jobs"])), 75, &[]);
+    let inspect = |args: &[&str]| finish(trusting(&fleet, "inspect").args(args));
+    expect(&inspect(&["--slot", "0", "jobs"]), 75, &[]);
+    expect(&inspect(&["jobs"]), 0, &["it is also a pool with taken slots: 0. Look at one by --slot 0"]);
+    assert_eq!(inspect(&["other"]).stderr, "");
     expect(
         &finish(trusting(&fleet, "unlock").args(["--force", "--slot", "0", "jobs"])),
         0,
