@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{OpId, Outcome, Request, Resource};
+use redlatch::engine::{OpId, Outcome, Request, Resource, SlotLook};
 use redlatch::internals::SCRIPTS;
 
 use super::Run;
@@ -53,6 +53,8 @@ pub struct Query {
 enum Kind {
     Inspect,
     ForceUnlock,
+    /// Of a pool with so many slots.
+    FreeSlots(u32),
     /// At least so long.
     Pause(Duration),
 }
@@ -70,6 +72,12 @@ impl Run<'_> {
                 let took = Duration::from_millis((how / 8) as u64);
                 let limit = Duration::from_secs(3600);
                 (Request::Pause { attempts: 1, took, limit }, Kind::Pause(took), None)
+            }
+            6 => {
+                let from = u32::try_from(how / 8).expect("a byte");
+                let count = from % 12 + 1;
+                let request = Request::FreeSlots { pool: resource, count, from };
+                (request, Kind::FreeSlots(count), Some(self.now + limit))
             }
             _ => return self.cancel_query(how / 8),
         };
@@ -110,6 +118,10 @@ impl Run<'_> {
                 assert_eq!(done.report.votes.len(), count);
                 assert_eq!(done.deleted() + done.absent() + done.unanswered(), count);
             }
+            (Kind::FreeSlots(count), Outcome::FreeSlots(SlotLook::Free(slots))) => {
+                assert!(!slots.is_empty() && slots.iter().all(|slot| *slot < count), "{slots:?} of {count}");
+            }
+            (Kind::FreeSlots(_), Outcome::FreeSlots(_)) => {}
             (Kind::Pause(took), Outcome::Paused) => {
                 let least = took.max(Duration::from_millis(1));
                 assert!(self.now >= query.submitted + least, "a pause that is too short");

@@ -303,7 +303,7 @@ impl Conn {
             ("swap", [old, new, _]) | ("swap_parked", [_, old, new, _]) => {
                 note_swap(now, master, [key, old, new], tokens)
             }
-            ("serve" | "force_unlock_serve", []) => Asked::Other,
+            ("serve" | "force_unlock_serve", []) | ("free_slots", [_, _, _]) => Asked::Other,
             _ => panic!("no script is called like this: {name}"),
         }
     }
