@@ -3,6 +3,7 @@
 //! `cargo run --example worker_id redis://10.0.0.1 redis://10.0.0.2 redis://10.0.0.3`
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -29,7 +30,9 @@ impl Ids {
     /// the worker that had the number before may have issued ids with times that are so much ahead.
     pub fn open(client: &Client, clock_difference: Duration) -> Result<Self, AcquireError> {
         // Extended for the configured `max_hold`, 1 h by default; then `next` ends, and `open` takes another.
-        let slot = client.slots("snowflake", WORKERS).auto_extend(Duration::MAX).acquire()?;
+        let request = client.slots("snowflake", WORKERS).auto_extend(Duration::MAX);
+        // `redlatch ls` and the errors of others show which process has a number.
+        let slot = request.holder_label(format!("worker-id:{}", std::process::id())).acquire()?;
         Ok(Self { slot, from: Instant::now() + clock_difference, last_ms: 0, sequence: 0 })
     }
 
@@ -66,7 +69,15 @@ fn wall_ms() -> u64 {
 }
 
 #[allow(dead_code, reason = "a test includes this file for what is above")]
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    let Err(error) = run() else { return ExitCode::SUCCESS };
+    // Each error has a text for people, and so has its cause.
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    eprintln!("{error}{}", causes.map(|cause| format!(": {cause}")).collect::<String>());
+    ExitCode::FAILURE
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(std::env::args().skip(1))?;
     let ids = Ids::open(&client, Duration::from_secs(1))?;
     println!("worker {}", ids.worker());
