@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   POST /orders/42   charges order 42 under its lock: 200; 409 if it is held; 503 without a quorum or room;
-//!                     500 if the charge failed, or if its outcome is unknown
+//!                     500 if the charge failed, or if its outcome is unknown: the body then says that
+//!                     the caller is to look the order up
 //!   GET  /ready       200 as long as a quorum of masters can grant locks, else 503
 //!   GET  /live        200
 //!   GET  /metrics     the statistics, for Prometheus
@@ -47,6 +48,10 @@ const REQUEST_SIZE_MAX: u64 = 8192;
 const GRACE: Duration = Duration::from_secs(20);
 /// The agent that writes the login keeps the login before valid for longer than this.
 const LOGIN_VALID_FOR: Duration = Duration::from_secs(4);
+
+/// What the caller of a charge is to do whose lock was lost before the bank answered.
+const OUTCOME_UNKNOWN: &str = "the charge may have happened, or not. Do not charge anew: look the order up, or \
+     repeat this request with the same payment number\n";
 
 /// What the environment says.
 struct Settings {
@@ -192,12 +197,12 @@ async fn charge(client: &Client, ledger: &Path, order: &str) -> (&'static str, S
         Ok(Err(why)) | Err(RunError::Lost(Some(Err(why)))) => {
             ("500 Internal Server Error", format!("{why}\n"))
         }
+        // The loss ended our wait for the bank. What it got, no drop takes back.
+        Err(RunError::Lost(None)) => ("500 Internal Server Error", OUTCOME_UNKNOWN.to_owned()),
         Err(error) => {
             let status = match error.class() {
                 ErrorClass::Contended => "409 Conflict",
-                // The call is wrong, or the loss ended our wait for the bank. What it got, no drop takes
-                // back: the outcome is unknown. Ask the bank, or repeat with the same idempotency key.
-                ErrorClass::Lost | ErrorClass::Rejected => "500 Internal Server Error",
+                ErrorClass::Rejected => "500 Internal Server Error",
                 _ => "503 Service Unavailable",
             };
             (status, format!("{}\n", error.public_message()))

@@ -13,6 +13,7 @@ use crate::fleet::Fleet;
 use crate::harness::{PATIENT, expect, finish, redlatch};
 
 const CONF: &str = include_str!("../../deploy/redis.conf");
+const TLS_CONF: &str = include_str!("../../deploy/redis-tls.conf");
 const USERS: &str = include_str!("../../deploy/users.acl");
 const RULES: &str = include_str!("../../deploy/prometheus-rules.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana-dashboard.json");
@@ -29,7 +30,11 @@ fn settings_and_rights_are_those_of_the_page() {
     let (_, rights) =
         PAGE.split_once("All kinds of lock:\n\n```text\nACL SETUSER ").expect("the page has rights");
     let (rights, _) = rights.split_once('\n').expect("one line");
-    assert_eq!(USERS, format!("user default off\nuser {rights}\n"));
+    let admin = "user admin on >ADMIN_PASSWORD ~* &* +@all";
+    assert_eq!(USERS, format!("user default off\nuser {rights}\n{admin}\n"));
+    let (_, tls) = PAGE.split_once("```text\nport 0\n").expect("the page has TLS");
+    let (tls, _) = tls.split_once("```").expect("it ends");
+    assert!(TLS_CONF.ends_with(&format!("\nport 0\n{tls}")), "deploy/redis-tls.conf has all of it");
 }
 
 /// Words that start with `redlatch_` and are no part of a longer one.
@@ -63,8 +68,28 @@ fn alerts_and_panels_name_metrics_that_exist() {
         assert!(unknown.is_empty(), "{unknown:?} in {query}");
     }
     let names = RULES.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
-    for name in names.map(|rest| rest.split(' ').next().expect("a name")) {
-        assert!(MONITORING.contains(&format!("| `{name}` |")), "docs/monitoring.md does not explain {name}");
+    let names = names.map(|rest| rest.split(' ').next().expect("a name"));
+    let severities = RULES.lines().filter_map(|line| line.trim().strip_prefix("labels: {severity: "));
+    for (name, severity) in names.zip(severities) {
+        let row = MONITORING.split(&format!("| `{name}` |")).nth(1).and_then(|rest| rest.lines().next());
+        let row = row.unwrap_or_else(|| panic!("docs/monitoring.md does not explain {name}"));
+        assert_eq!(severity == "critical}", row.contains("| page: "), "{name}: {severity}");
+    }
+}
+
+/// By promtool of Prometheus, where it is installed.
+#[test]
+fn alerts_fire_when_they_should() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    for args in
+        [["check", "rules", "deploy/prometheus-rules.yaml"], ["test", "rules", "tests/cli/alerts.yaml"]]
+    {
+        let Ok(output) = Command::new("promtool").args(args).current_dir(&root).output() else {
+            println!("skipped: no promtool here");
+            return;
+        };
+        let text = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
     }
 }
 
@@ -91,6 +116,13 @@ fn a_server_with_these_files_serves_each_kind_of_lock() {
         run.args(["run", "--prefix", "lock:"]).args(PATIENT).args(kind).args(["a", "--", "true"]);
         expect(&finish(&mut run), 0, &[]);
     }
+    let other =
+        finish(redlatch(&urls).args(["run", "--prefix", "other:"]).args(PATIENT).args(["a", "--", "true"]));
+    expect(&other, 69, &["NOPERM"]);
+    // It needs +scan.
+    let list = |urls: &[String]| finish(redlatch(urls).args(["ls", "--prefix", "lock:"]).args(PATIENT)).code;
+    let admin = [fleet.master(0).url().replace("redis://", "redis://admin:ADMIN_PASSWORD@")];
+    assert_eq!((list(&admin), list(&urls)), (Some(0), Some(69)));
     let stranger = [fleet.master(0).url()];
     assert_ne!(finish(redlatch(&stranger).args(["ls"]).args(PATIENT)).code, Some(0), "without a login");
     fs::remove_file(acl).expect("it is there");
@@ -123,7 +155,13 @@ fn kubernetes_waits_for_the_quarantine() {
 fn yaml_files_are_yaml() {
     let script = "import sys, yaml\nfor name in sys.argv[1:]:\n assert list(yaml.safe_load_all(open(name)))";
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy");
-    let names = ["compose.yaml", "kustomization.yaml", "prometheus-rules.yaml", "kubernetes/masters.yaml"];
+    let names = [
+        "compose.yaml",
+        "compose.tls.yaml",
+        "kustomization.yaml",
+        "prometheus-rules.yaml",
+        "kubernetes/masters.yaml",
+    ];
     let files = names.iter().chain(&["kubernetes/cronjob.yaml"]).map(|name| root.join(name));
     let python = |code: &str| {
         let mut command = Command::new("python3");
