@@ -7,8 +7,6 @@
 mod callers;
 #[path = "engine_extras.rs"]
 mod extras;
-#[path = "../tests/sim/model.rs"]
-mod model;
 #[path = "engine_net.rs"]
 mod net;
 #[path = "engine_words.rs"]
@@ -21,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use callers::Lock;
 use extras::Query;
-use model::ModelMaster;
 use net::{Peer, Token, TokenLog};
 use redlatch::engine::{Engine, LinkRequest, MasterId, OpId};
+use redlatch::internals::model::{self, ModelMaster};
 use redlatch::status::MasterState;
 use redlatch::{Config, Quarantine, limits};
 use words::{ERRORS, REPLIES};

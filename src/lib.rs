@@ -224,6 +224,15 @@ pub mod internals {
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
+    /// Masters in a few hundred lines, on any clock.
+    #[cfg(all(unix, feature = "double"))]
+    pub mod model {
+        pub use crate::testing::model::{
+            Answer, Data, Entry, Interpreter, Keys, ModelMaster, NoCommand, Parked, Protocol, Refusal,
+            SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key, lease_end,
+            leases, lua, parking_script, queue_key, script, token_of,
+        };
+    }
     pub mod pool {
         pub use crate::pool::{LockOfPool, door_name, slot_name};
     }

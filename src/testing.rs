@@ -31,6 +31,8 @@
 mod connection;
 mod error;
 mod master;
+#[cfg(feature = "double")]
+pub(crate) mod model;
 mod port;
 mod server;
 

@@ -13,8 +13,6 @@ mod leave;
 mod login;
 mod loss;
 mod masters;
-#[path = "../sim/model.rs"]
-mod model;
 mod parked;
 mod query;
 mod record;
@@ -33,6 +31,7 @@ use std::time::Duration;
 
 use redlatch::engine::{Grant, Outcome};
 use redlatch::error::Denial;
+use redlatch::internals::model;
 use redlatch::{AcquireError, ConfigBuilder};
 use rig::Rig;
 

@@ -13,8 +13,6 @@
 
 mod commands;
 mod messages;
-#[path = "../sim/model.rs"]
-mod model;
 mod parked;
 mod readers;
 mod versions;
@@ -28,13 +26,13 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+use redlatch::internals::model::{self, ModelMaster};
 use redlatch::resp::{self, Decoded};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::PATIENCE;
 use crate::valkey_tests::valkey_9;
 use commands::{Command, Commands, KEYS, wall_us};
-use model::ModelMaster;
 
 const SEEDS: Range<u64> = 0..6;
 const BATCHES: usize = 120;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::breaks::syntax::{Variant, variants};
 use crate::directed::{self, Verdict};
-use crate::model::lua::{self, Break};
+use crate::lua::{self, Break};
 use crate::scripts;
 
 #[path = "syntax.rs"]

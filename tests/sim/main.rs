@@ -15,8 +15,8 @@
 //! faults, world ── turn ──────────── application ── callers  │
 //!    │               a client's step    what it is used for, as a Redlock or as a Client
 //!    │                                  errands, sets, owners    what else it is used for
-//! server ── model    a master           network ── bytes under way      clock ── true time and shown time
-//!             └── lua    the scripts themselves      scripts ── against its model    breaks ── Lua syntax
+//! server ── src/testing/model   a master    network ── bytes under way     clock ── true and shown time
+//!   └── lua    the scripts themselves       scripts ── against its model   breaks ── Lua syntax
 //! judge ── checker   what is true, and whether the callers heard it
 //! ```
 
@@ -44,7 +44,7 @@ mod faults;
 mod handles;
 mod history;
 mod judge;
-mod model;
+mod lua;
 #[cfg(redlatch_mutants)]
 mod mutants;
 mod network;
@@ -68,6 +68,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use history::Report;
+use redlatch::internals::model;
 use world::Statistics;
 
 /// Histories of a plain `cargo test`.
@@ -189,7 +190,7 @@ impl Scripts {
         if self == Self::Models {
             return history::run(seed, is_traced);
         }
-        let mut report = model::lua::with_lua(|| history::run(seed, is_traced));
+        let mut report = lua::with_lua(|| history::run(seed, is_traced));
         if report.digest != history::run(seed, false).digest {
             let why = "the scripts give another history than their models";
             report.violation.get_or_insert_with(|| why.to_owned());

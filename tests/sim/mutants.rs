@@ -13,7 +13,7 @@ use crate::directed::{
     masters, parked, rounds, sharing,
 };
 use crate::directed::{login, owners, queries, sets, slots};
-use crate::model::lua::{self, Break};
+use crate::lua::{self, Break};
 use crate::{history, sockets};
 
 /// Runs a schedule with a defect switched on in this thread. A panic is a finding too.

@@ -8,7 +8,7 @@ use redlatch::resp;
 
 use crate::checker::id;
 use crate::clock::{Clock, WALL_US};
-use crate::model::lua::{self, Break};
+use crate::lua::{self, Break};
 use crate::model::{Protocol, digest, fence_key, queue_key};
 use crate::network::{Arrival, ConnState, Weather};
 use crate::world::World;

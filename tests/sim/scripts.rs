@@ -12,7 +12,7 @@ use redlatch::internals::{NamedScript, SCRIPTS};
 use redlatch::resp;
 
 use crate::clock::WALL_US;
-use crate::model::lua;
+use crate::lua;
 use crate::model::{ModelMaster, SortedSet, Value, WITHOUT_LIKENESS};
 
 const LOCKS: [&[u8]; 2] = [b"a", b"\r\n"];
@@ -76,7 +76,7 @@ impl Pair {
             master
         });
         let mut pair = Self { rng: StdRng::seed_from_u64(seed), now, masters, shown: String::new() };
-        pair.masters[1].interpreter = lua::interpreter();
+        lua::prepare(&mut pair.masters[1]);
         for conn in 1..=SUBSCRIBERS {
             let channel = pair.channel();
             pair.both(|it| drop(exchange(it, conn, now, &[b"SUBSCRIBE".as_slice(), &channel])));

@@ -46,7 +46,7 @@ impl World {
         let now = it.clock.at(self.now);
         let mut words: Vec<&[u8]> = std::mem::take(&mut self.words);
         let mut done = 0;
-        while let Some(size) = model::command(&input[done..], &mut words) {
+        while let Some(size) = model::command(&input[done..], &mut words).expect("commands") {
             done += size;
             let parking = model::parking_script(&words).map(|script| {
                 let before = self.masters[master].model.holders(now, words.get(3).unwrap_or(&b"".as_slice()));

@@ -20,7 +20,7 @@ use crate::callers::Callers;
 use crate::checker::Checker;
 use crate::client::{Client, LinkState, Worker};
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
-use crate::model::lua;
+use crate::lua;
 use crate::model::{Keys, ModelMaster};
 use crate::network::{Conn, ConnState, Weather};
 
@@ -117,7 +117,7 @@ impl Master {
         let clock = Clock::new(0, 0);
         let mut model = ModelMaster::new(&format!("m{index}-0"), clock.at(0) - Duration::from_secs(3600));
         model.set_wall(clock.at(0), WALL_US);
-        model.interpreter = lua::interpreter();
+        lua::prepare(&mut model);
         Self {
             model,
             clock,

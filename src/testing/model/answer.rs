@@ -1,6 +1,6 @@
-//! What a command answers, and how each version of the protocol writes it.
+//! Replies to commands, and how each version of the protocol writes them.
 
-use redlatch::resp::{self, Reply};
+use crate::resp::{self, Reply};
 
 /// The version of the protocol that a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Protocol {
     Resp3,
 }
 
-/// What a command returns.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     Nil,
@@ -101,7 +101,7 @@ fn encode_count(out: &mut Vec<u8>, kind: u8, count: usize) {
 }
 
 /// A score as the servers write it.
-pub fn shown(score: f64) -> Vec<u8> {
+pub(super) fn shown(score: f64) -> Vec<u8> {
     let text = if score.is_infinite() {
         if score > 0.0 { "inf".to_owned() } else { "-inf".to_owned() }
     } else if score.fract() == 0.0 && score.abs() < 1e17 {

@@ -192,14 +192,14 @@ fn clamped(number: i64) -> usize {
 }
 
 /// A number of milliseconds that a key may live for.
-pub fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
+pub(super) fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
     match integer(digits)? {
         ms @ 1.. => Ok(Duration::from_millis(ms.unsigned_abs())),
         _ => Refusal::says("ERR invalid expire time in 'set' command"),
     }
 }
 
-pub fn integer(digits: &[u8]) -> Result<i64, Refusal> {
+pub(super) fn integer(digits: &[u8]) -> Result<i64, Refusal> {
     // Most have no sign, and too few digits for an overflow.
     if (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) {
         return Ok(digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')));

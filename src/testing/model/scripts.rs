@@ -1,13 +1,14 @@
 //! The engine's scripts on a model master: most once more in Rust, in the order of their statements, so that
-//! histories run fast; or by an interpreter. `scripts.rs` holds the two against each other. The scripts of
-//! parked attempts, and that of an adoption, have no likeness in Rust and are always interpreted;
+//! histories run fast; or by an interpreter. `tests/sim/scripts.rs` holds the two against each other. The
+//! scripts of parked attempts, and that of an adoption, have no likeness in Rust and are always interpreted;
 //! `tests/park_scripts` tests them.
 
 use std::time::Instant;
 
-use super::commands::millis;
-use super::data::READERS_MARKER;
-use super::*;
+use crate::lock::{NamedScript, SCRIPTS};
+
+use super::commands::{integer, millis};
+use super::{Answer, ModelMaster, Refusal};
 
 /// Runs a script with its keys and arguments in place of the model.
 pub type Interpreter = fn(
@@ -32,6 +33,7 @@ pub const WITHOUT_LIKENESS: [&str; 10] = [
     "swap_parked",
 ];
 
+const FOREIGN_SCRIPT: &str = "ERR the model runs no scripts but those of redlatch";
 const NO_NUMBER: &[u8] = b"ERR the fence is no number";
 
 /// The script that `EVALSHA` or `EVAL` names with this word.
@@ -60,10 +62,10 @@ impl ModelMaster {
         args: &[&[u8]],
     ) -> Result<Answer, Refusal> {
         self.script_count += u64::from(name != "SCRIPT");
-        let known = |word: &[u8]| place(word).expect("a script of the engine's");
+        let known = |word: &[u8]| place(word).map_or_else(|| Refusal::says(FOREIGN_SCRIPT), Ok);
         let (script, args) = match (name, args) {
             ("SCRIPT", [b"LOAD", text]) => {
-                let script = known(text);
+                let script = known(text)?;
                 self.scripts.insert(script);
                 return Ok(Answer::Bulk(SCRIPTS[script].sha.as_bytes().to_vec()));
             }
@@ -81,19 +83,19 @@ impl ModelMaster {
             }
             ("EVALSHA", [_, _, ..]) => return Refusal::says("NOSCRIPT No matching script. Please use EVAL."),
             ("EVAL", [text, args @ ..]) => {
-                let script = known(text);
+                let script = known(text)?;
                 self.scripts.insert(script);
                 (script, args)
             }
             _ => return Err(Refusal::NotUnderstood),
         };
         let [key_count, words @ ..] = args else { return Err(Refusal::NotUnderstood) };
-        let (keys, args) = words.split_at(usize::try_from(integer(key_count)?).expect("a count"));
+        let key_count = usize::try_from(integer(key_count)?).unwrap_or(usize::MAX);
+        let (keys, args) = words.split_at_checked(key_count).ok_or(Refusal::NotUnderstood)?;
         let script = &SCRIPTS[script];
         self.data.begin_script();
-        let has_likeness = !WITHOUT_LIKENESS.contains(&script.name);
-        let own = if has_likeness { ModelMaster::run } else { lua::run };
-        let run = self.interpreter.unwrap_or(own);
+        let is_interpreted = self.interprets_all || WITHOUT_LIKENESS.contains(&script.name);
+        let run = if is_interpreted { self.interpreter } else { ModelMaster::run };
         let answer = run(self, now, script, keys, args);
         self.data.end_script();
         answer.map_err(|refusal| self.in_script(refusal, script))

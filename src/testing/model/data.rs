@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use redlatch::Token;
+use crate::lock::Token;
 
 use super::Refusal;
 
 /// The member by which a set of readers is known.
-pub const READERS_MARKER: &[u8] = b"redlatch:readers:1";
+pub(super) const READERS_MARKER: &[u8] = b"redlatch:readers:1";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
@@ -19,7 +19,7 @@ const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemo
 /// All keys, as a snapshot would have them.
 pub type Keys = BTreeMap<Vec<u8>, Entry>;
 
-/// What is at one key, and when it ends.
+/// The value at one key, and when it ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub value: Value,
@@ -102,7 +102,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// What is there, unless its time is over.
+    /// The entry that is there, unless its time is over.
     pub fn entry(&self, now: Instant, key: &[u8]) -> Option<&Entry> {
         self.keys.get(key).filter(|entry| entry.expires.is_none_or(|at| now < at))
     }
@@ -250,7 +250,7 @@ pub struct Wall {
 }
 
 impl Wall {
-    /// What it shows, in microseconds since 1970.
+    /// The time that it shows, in microseconds since 1970.
     pub fn us(self, now: Instant) -> u64 {
         let now = now + self.step;
         let us = |time: Duration| i128::try_from(time.as_micros()).expect("small");

@@ -1,29 +1,27 @@
-//! A model master: the few commands that a lock client sends, on a virtual clock.
+//! A model master: the few commands that a lock client sends. Time is an argument, so it may be virtual.
 //!
-//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. What it leaves out:
-//! databases, the logins of connections (a wrong `AUTH` is refused, yet what follows is answered), and that a
-//! server's clock has whole milliseconds, for which a key there lives up to one longer than it reported,
-//! never shorter.
+//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. It leaves out databases and
+//! the logins of connections: a wrong `AUTH` is refused, yet what follows is answered. A server's clock has
+//! whole milliseconds, for which a key there lives up to one longer than it reported, never shorter.
 //!
 //! ```text
-//! model             a server, and the way of a command through it
-//! model_conns       connections, messages, what a server says of itself
-//! model_answer      replies in RESP2 and RESP3
-//! model_commands    commands on keys ──┐
-//! model_scripts     scripts, in Rust ──┴── model_data    keys, types, ends, memory
-//!    model_shared                          of readers
-//! lua               scripts themselves: those of parked attempts, and all others where a test wants it
-//! model_park        what parked attempts leave
+//! model       a server, and the way of a command through it
+//! conns       connections, messages, what a server says of itself
+//! answer      replies in RESP2 and RESP3
+//! commands    commands on keys ──┐
+//! scripts     scripts, in Rust ──┴── data    keys, types, ends, memory
+//!    shared                          of readers
+//! lua         scripts themselves: those of parked attempts, and all others where a test wants it
+//! park        what parked attempts leave
 //! ```
 
-#![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
-#![allow(unused_imports, reason = "likewise")]
+#![allow(missing_docs, reason = "its tests and the simulator use it: `internals` is hidden")]
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use redlatch::internals::{NamedScript, SCRIPTS};
+use crate::lock::SCRIPTS;
 
 pub use answer::{Answer, Protocol};
 use commands::integer;
@@ -32,21 +30,13 @@ pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases, tok
 pub use park::{Parked, parking_script, queue_key};
 pub use scripts::{Interpreter, WITHOUT_LIKENESS, digest, script};
 
-#[path = "model_answer.rs"]
 mod answer;
-#[path = "model_commands.rs"]
 mod commands;
-#[path = "model_conns.rs"]
 mod conns;
-#[path = "model_data.rs"]
 mod data;
-#[path = "lua.rs"]
 pub mod lua;
-#[path = "model_park.rs"]
 mod park;
-#[path = "model_scripts.rs"]
 mod scripts;
-#[path = "model_shared.rs"]
 mod shared;
 
 /// One server process and its data.
@@ -54,7 +44,7 @@ pub struct ModelMaster {
     pub run_id: String,
     pub started: Instant,
     pub wall: Wall,
-    /// What it reports in `INFO`; an empty text as if it reported nothing.
+    /// The role that it reports in `INFO`; an empty text as if it reported nothing.
     pub role: String,
     pub maxmemory_policy: String,
     /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
@@ -77,8 +67,10 @@ pub struct ModelMaster {
     scripts: BTreeSet<usize>,
     /// Scripts that it was asked to run.
     pub script_count: u64,
-    /// Runs scripts in place of their likenesses in Rust.
-    pub interpreter: Option<Interpreter>,
+    /// Runs the scripts that have no likeness in Rust.
+    pub interpreter: Interpreter,
+    /// Whether it runs all others, too.
+    pub interprets_all: bool,
 }
 
 /// All commands that it has without `is_native`.
@@ -140,7 +132,8 @@ impl ModelMaster {
             data: Data::default(),
             scripts: BTreeSet::new(),
             script_count: 0,
-            interpreter: None,
+            interpreter: lua::run,
+            interprets_all: false,
         }
     }
 
@@ -181,7 +174,7 @@ impl ModelMaster {
         self.wall.epoch_us += i128::from(us) - i128::from(self.wall_us(now));
     }
 
-    /// What its wall clock shows, in microseconds since 1970.
+    /// The time that its wall clock shows, in microseconds since 1970.
     pub fn wall_us(&self, now: Instant) -> u64 {
         self.wall.us(now)
     }
@@ -242,7 +235,7 @@ impl ModelMaster {
     pub fn handle_over(&mut self, conn: usize, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
         self.conns.serve(conn);
         let (mut done, mut words) = (0, Vec::new());
-        while let Some(size) = command(&input[done..], &mut words) {
+        while let Some(size) = command(&input[done..], &mut words).expect("commands of clients") {
             done += size;
             self.carry_out(now, &words, replies);
             self.log.push(words.iter().map(|word| word.to_vec()).collect());
@@ -257,7 +250,7 @@ impl ModelMaster {
         self.carry_out(now, words, replies);
     }
 
-    /// Carries out a command. What it sends to its own connection stands before its reply with Redis 7.0, and
+    /// Carries out a command. Messages to its own connection stand before its reply with Redis 7.0, and
     /// behind it since 7.2.
     fn carry_out(&mut self, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
         self.conns.begin_command();
@@ -336,51 +329,62 @@ fn in_capitals(word: &[u8]) -> Cow<'_, str> {
 /// Takes the words of the command at the front of `input`; returns its size, or nothing if not all of it is
 /// there.
 ///
-/// # Panics
-///
+/// # Errors
 /// If the bytes are no command in the one form that clients use: an array of strings, each with its length.
-pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Option<usize> {
+pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, NoCommand> {
     words.clear();
-    let (word_count, mut rest) = length(b'*', input)?;
-    assert!(word_count > 0, "the client sent a command without a name");
+    let Some((word_count, mut rest)) = length(b'*', input)? else { return Ok(None) };
+    if word_count == 0 {
+        return Err(NoCommand("a command without a name"));
+    }
     for _ in 0..word_count {
-        let (size, behind) = length(b'$', rest)?;
-        let (word, behind) = behind.split_at_checked(size)?;
+        let Some((size, behind)) = length(b'$', rest)? else { return Ok(None) };
+        let Some((word, behind)) = behind.split_at_checked(size) else { return Ok(None) };
         words.push(word);
         rest = match behind {
             [b'\r', b'\n', rest @ ..] => rest,
-            [] | [b'\r'] => return None,
-            _ => panic!("the client sent a string without an end"),
+            [] | [b'\r'] => return Ok(None),
+            _ => return Err(NoCommand("a string without an end")),
         };
     }
-    Some(input.len() - rest.len())
+    Ok(Some(input.len() - rest.len()))
 }
 
+/// Bytes of a client that are no command.
+#[derive(Debug)]
+pub struct NoCommand(pub &'static str);
+
 /// A length behind its mark, and what follows its line.
-fn length(mark: u8, input: &[u8]) -> Option<(usize, &[u8])> {
-    let (first, digits) = input.split_first()?;
-    assert_eq!(*first, mark, "the client sent no command");
+fn length(mark: u8, input: &[u8]) -> Result<Option<(usize, &[u8])>, NoCommand> {
+    let Some((first, digits)) = input.split_first() else { return Ok(None) };
+    if *first != mark {
+        return Err(NoCommand("no command"));
+    }
     // Most lengths have one digit or two.
     match digits {
-        [ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => return Some((usize::from(ones - b'0'), behind)),
+        [ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => {
+            return Ok(Some((usize::from(ones - b'0'), behind)));
+        }
         [tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => {
-            return Some((10 * usize::from(tens - b'0') + usize::from(ones - b'0'), behind));
+            return Ok(Some((10 * usize::from(tens - b'0') + usize::from(ones - b'0'), behind)));
         }
         _ => {}
     }
-    let mut number = 0;
-    for (place, byte) in digits.iter().enumerate() {
-        match byte {
-            b'0'..=b'9' if number > 0 || place == 0 => number = 10 * number + usize::from(byte - b'0'),
-            b'\r' if place > 0 => {
-                assert_eq!(*digits.get(place + 1)?, b'\n', "the client sent a broken line");
-                return Some((number, &digits[place + 2..]));
-            }
-            _ => panic!("the client sent no length"),
-        }
+    let Some(end) = memchr::memchr(b'\r', digits) else {
+        let is_length = digits.len() <= LENGTH_SIZE_MAX && digits.iter().all(u8::is_ascii_digit);
+        return if is_length { Ok(None) } else { Err(NoCommand("no length")) };
+    };
+    let number = integer(&digits[..end]).ok().filter(|_| end <= LENGTH_SIZE_MAX);
+    let number = number.and_then(|number| usize::try_from(number).ok()).ok_or(NoCommand("no length"))?;
+    match &digits[end + 1..] {
+        [] => Ok(None),
+        [b'\n', behind @ ..] => Ok(Some((number, behind))),
+        _ => Err(NoCommand("a broken line")),
     }
-    None
 }
+
+/// Digits of the longest length: servers take no string of more than 512 MiB.
+const LENGTH_SIZE_MAX: usize = 9;
 
 /// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as
 /// spaces.

@@ -1,8 +1,11 @@
 //! The connections of a model master: the version of the protocol that each speaks, the channels that it has
 //! subscribed to, and the commands that are about the connection or the server.
 
-use super::answer::Protocol;
-use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::commands::integer;
+use super::{Answer, ModelMaster, Protocol, Refusal, in_capitals};
 
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
@@ -10,7 +13,7 @@ const NO_PROTOCOL: &str = "NOPROTO unsupported protocol version";
 
 /// The connections, each a number.
 #[derive(Default)]
-pub struct Conns {
+pub(super) struct Conns {
     /// The connection that is served.
     served: usize,
     /// Connections that speak RESP3.
@@ -22,22 +25,22 @@ pub struct Conns {
 }
 
 impl Conns {
-    pub fn serve(&mut self, conn: usize) {
+    pub(super) fn serve(&mut self, conn: usize) {
         self.served = conn;
     }
 
     /// All connections end.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.new.clear();
         self.subscribers.clear();
     }
 
-    pub fn begin_command(&mut self) {
+    pub(super) fn begin_command(&mut self) {
         self.own_pushes = Some(Vec::new());
     }
 
     /// Returns how the reply is written, and the messages that go with it.
-    pub fn end_command(&mut self) -> (Protocol, Vec<u8>) {
+    pub(super) fn end_command(&mut self) -> (Protocol, Vec<u8>) {
         (self.protocol(self.served), self.own_pushes.take().unwrap_or_default())
     }
 
@@ -46,7 +49,7 @@ impl Conns {
     }
 
     /// Whether the connection that is served has subscribed, in RESP2.
-    pub fn allows_only_subscriptions(&self) -> bool {
+    pub(super) fn allows_only_subscriptions(&self) -> bool {
         !self.subscribers.is_empty() && self.channel_count() > 0 && !self.new.contains(&self.served)
     }
 
@@ -69,8 +72,8 @@ impl Conns {
 }
 
 impl ModelMaster {
-    /// A connection has ended: it receives nothing more. What it has sent may still be carried out, in the
-    /// version that it spoke.
+    /// A connection has ended: it receives nothing more. Commands that it has sent may still be carried out,
+    /// in the version that it spoke.
     pub fn forget_conn(&mut self, conn: usize) {
         self.conns.unsubscribe_all(conn);
         self.pushes.retain(|(other, _)| *other != conn);

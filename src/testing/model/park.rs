@@ -1,8 +1,10 @@
-//! What parked attempts leave on a model master: the entries of a queue, and who has a lock's key.
+//! The traces of parked attempts on a model master: the entries of a queue, and who has a lock's key.
+
+use std::time::Instant;
 
 use super::data::READERS_MARKER;
 use super::shared::score;
-use super::*;
+use super::{ModelMaster, Value, WITHOUT_LIKENESS, integer, script};
 
 /// An entry of a lock's queue, as `queue.lua` writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Readers of a model master: the sorted set at a lock's key, with the marker that is there while a reader
 //! is.
 
+use std::time::Instant;
+
 use super::data::READERS_MARKER;
-use super::*;
+use super::{ModelMaster, Refusal, SortedSet, integer};
 
 impl ModelMaster {
     /// How many readers a lock has whose time is not over.
