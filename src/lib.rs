@@ -110,6 +110,8 @@
 //!   build.
 //! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
 //! - `testing`: the module `testing`, real servers for your tests; for development only.
+//! - `double`: in that module, masters in the process of a test. The page `docs/testing.md` of the repository
+//!   has a service with its tests. It needs a C compiler to build.
 //! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 //!
 //! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
@@ -255,4 +257,5 @@ pub mod internals {
 #[doc = include_str!("../docs/readers-writers.md")]
 #[doc = include_str!("../docs/semaphore.md")]
 #[doc = include_str!("../docs/slots.md")]
+#[doc = include_str!("../docs/testing.md")]
 struct Pages;

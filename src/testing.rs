@@ -1,8 +1,11 @@
-//! Real Redis or Valkey servers for your tests (feature `testing`): a fleet on free ports of loopback, whose
-//! servers a test can stop, kill and restart.
+//! Masters for your tests; for development only: name the feature under `[dev-dependencies]`.
 //!
-//! For development only: name the feature under `[dev-dependencies]`. A test needs `redis-server` or
-//! `valkey-server` in `PATH`, or another program in the environment variable `REDLATCH_SERVER`.
+//! - Feature `double`: `Double`, model masters in the process of the test. No server is needed.
+//! - Feature `testing`: [`Fleet`], real Redis or Valkey servers on free ports of loopback. A test needs
+//!   `redis-server` or `valkey-server` in `PATH`, or another program in the environment variable
+//!   `REDLATCH_SERVER`.
+//!
+//! A test can stop, kill and restart both.
 //!
 //! ```no_run
 //! use redlatch::testing::Fleet;
@@ -29,6 +32,8 @@
 //! Ctrl-C at the terminal reaches servers and test program alike.
 
 mod connection;
+#[cfg(feature = "double")]
+mod double;
 mod error;
 mod master;
 #[cfg(feature = "double")]
@@ -46,6 +51,8 @@ use crate::config::{Config, ConfigBuilder, Quarantine};
 
 pub use crate::driver::probe::Answer as Reply;
 pub use connection::Connection;
+#[cfg(feature = "double")]
+pub use double::{Double, DoubleMaster};
 pub use error::FleetError;
 pub use master::Master;
 pub use port::free_port;
@@ -55,6 +62,9 @@ pub use server::Server;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a server may take to answer a command of a test.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Independent servers on loopback, one for each master. A drop ends them and removes what they wrote.
 #[derive(Debug)]
@@ -108,8 +118,7 @@ impl Fleet {
     /// hanging masters takes so long.
     #[must_use]
     pub fn config(&self) -> ConfigBuilder {
-        let config = Config::builder().masters(self.urls()).quarantine(Quarantine::Trust);
-        config.answer_timeout(ANSWER_TIMEOUT).connect_timeout(CONNECT_TIMEOUT)
+        config_of(self.urls()).quarantine(Quarantine::Trust)
     }
 
     /// Returns the master with this index, in the order of [`Fleet::urls`].
@@ -131,6 +140,11 @@ impl Fleet {
     pub fn into_masters(self) -> Vec<Master> {
         self.masters
     }
+}
+
+/// Settings with which a busy machine is no outage.
+fn config_of(urls: Vec<String>) -> ConfigBuilder {
+    Config::builder().masters(urls).answer_timeout(ANSWER_TIMEOUT).connect_timeout(CONNECT_TIMEOUT)
 }
 
 /// Directory of a fleet. It goes with the last master.

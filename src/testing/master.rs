@@ -12,17 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use super::Directory;
-use super::Reply;
 use super::connection::Connection;
 use super::error::FleetError;
 use super::port::{PORT_ATTEMPTS_MAX, free_port_at};
 use super::server::{Server, socket_path};
+use super::{COMMAND_PATIENCE, Directory, Reply};
 
 /// How long a server may take until it answers, and until it has ended: a busy machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a server may take to answer a command of a test.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(20);
 /// How long one look at a starting server may take.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks.

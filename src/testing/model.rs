@@ -1,4 +1,5 @@
-//! A model master: the few commands that a lock client sends. Time is an argument, so it may be virtual.
+//! A model master: the few commands that a lock client sends. Time is an argument: virtual in the simulator,
+//! the present in [`Double`](super::Double).
 //!
 //! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. It leaves out databases and
 //! the logins of connections: a wrong `AUTH` is refused, yet what follows is answered. A server's clock has

@@ -1,0 +1,197 @@
+//! Each kind of lock, and each way to wait.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use redlatch::{AcquireError, Client, Guard};
+use tokio::task::JoinSet;
+
+use crate::{PATIENCE, TTL, asked, await_held, await_waiters, contended, open, start};
+
+/// A thread that waits for a lock.
+fn wait(client: &Client, name: &'static str) -> thread::JoinHandle<Guard> {
+    let client = client.clone();
+    thread::spawn(move || client.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("it is released"))
+}
+
+#[test]
+fn a_release_wakes_the_waiter_of_another_client() {
+    let double = start(3);
+    let [holder, waiting] = [open(&double), open(&double)];
+    let held = holder.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    let waiter = wait(&waiting, "a");
+    await_waiters(&double, "a", 1);
+    held.release().expect("confirmed");
+    let guard = waiter.join().expect("no panic");
+    assert!(guard.is_valid());
+    let stats = waiting.stats();
+    assert!(stats.notified > 0, "it was served");
+    assert_eq!(stats.acquired, 1);
+}
+
+#[test]
+fn fair_waiters_are_served_in_order() {
+    let double = start(3);
+    let clients = [(); 4].map(|()| open(&double));
+    let fair = |client: &Client| client.lock_owned("a").fair().ttl(TTL).wait(PATIENCE);
+    let held = fair(&clients[0]).acquire().expect("free");
+    await_held(&double, "a");
+    let waiters: Vec<_> = (1..4)
+        .map(|count| {
+            let request = fair(&clients[count]);
+            let waiter = thread::spawn(move || request.acquire().expect("it is released"));
+            await_waiters(&double, "a", count);
+            waiter
+        })
+        .collect();
+    let mut held = Some(held);
+    for (index, waiter) in waiters.into_iter().enumerate() {
+        drop(held.take());
+        held = Some(waiter.join().expect("no panic"));
+        let inside: Vec<_> = clients.iter().map(|client| client.stats().held()).collect();
+        assert_eq!(inside[index + 1], 1, "the next one has it: {inside:?}");
+    }
+}
+
+#[test]
+fn fencing_tokens_rise_from_client_to_client() {
+    let double = start(5);
+    let clients = [open(&double), open(&double)];
+    let mut last = None;
+    for round in 0..20 {
+        let guard = clients[round % 2].lock("a").fenced().ttl(TTL).wait(PATIENCE).acquire().expect("free");
+        let token = guard.fencing_token();
+        assert!(token.is_some() && token > last, "{token:?} after {last:?}");
+        last = token;
+        guard.release().expect("confirmed");
+    }
+    let held = clients[0].lock("a").fenced().ttl(TTL).wait(PATIENCE).acquire().expect("free");
+    contended(clients[1].lock("a").fenced().try_acquire());
+    drop(held);
+}
+
+#[test]
+fn readers_share_and_a_writer_waits_for_them() {
+    let double = start(3);
+    let [first, second, writer] = [open(&double), open(&double), open(&double)];
+    let readers = [&first, &second].map(|client| {
+        let request = client.rw_lock("a").read();
+        request.ttl(TTL).wait(PATIENCE).acquire().expect("readers share")
+    });
+    await_held(&double, "a");
+    contended(writer.rw_lock("a").write().fenced().try_acquire());
+    let request = writer.rw_lock("a").write().fenced().ttl(TTL).wait(PATIENCE);
+    let waiter = thread::spawn(move || request.acquire().expect("they leave"));
+    await_waiters(&double, "a", 1);
+    for reader in readers {
+        reader.release().expect("confirmed");
+    }
+    let held = waiter.join().expect("no panic");
+    assert!(held.fencing_token().is_some(), "a writer may be fenced");
+    contended(first.rw_lock("a").read().try_acquire());
+    drop(held);
+}
+
+#[test]
+fn an_owner_takes_its_lock_again() {
+    let double = start(3);
+    let [client, other] = [open(&double), open(&double)];
+    let lock = client.lock("a").ttl(TTL).reentrant();
+    let (outer, inner) = (lock.lock().expect("free"), lock.lock().expect("its own"));
+    await_held(&double, "a");
+    drop(outer);
+    contended(other.lock("a").try_acquire());
+    assert!(inner.release().expect("confirmed").is_some());
+    drop(other.lock("a").wait(PATIENCE).acquire().expect("free"));
+}
+
+#[test]
+fn a_set_is_taken_whole_or_not_at_all() {
+    let double = start(3);
+    let [client, other] = [open(&double), open(&double)];
+    let held = other.lock("b").ttl(TTL).acquire().expect("free");
+    await_held(&double, "b");
+    let refused = client.lock_set(["a", "b", "c"]).try_acquire();
+    let why = refused.expect_err("one is held").source;
+    assert!(matches!(why, AcquireError::Contended(_)), "{why:?}");
+    held.release().expect("confirmed");
+    let set = client.lock_set(["a", "b", "c"]).ttl(TTL).wait(PATIENCE).acquire().expect("all are free");
+    for name in ["a", "b", "c"] {
+        contended(other.lock(name).try_acquire());
+    }
+    drop(set);
+}
+
+#[test]
+fn slots_have_numbers_and_an_end() {
+    let double = start(3);
+    let clients = [open(&double), open(&double)];
+    let take = |index: usize| clients[index % 2].slots("pool", 3).ttl(TTL).wait(PATIENCE);
+    let held: Vec<_> = (0..3).map(|index| take(index).acquire().expect("one is free")).collect();
+    assert_eq!(held.iter().map(|slot| slot.slot()).collect::<BTreeSet<_>>(), BTreeSet::from([0, 1, 2]));
+    contended(take(0).try_acquire());
+    let request = take(1);
+    let waiter = thread::spawn(move || request.acquire().expect("one is released"));
+    let freed = held[1].slot();
+    held.into_iter().nth(1).expect("three").release().expect("confirmed");
+    let next = waiter.join().expect("no panic");
+    assert!(next.is_valid() && next.slot() < 3, "{freed} or one of the dropped ones");
+}
+
+#[test]
+fn a_handle_passes_a_lock_on() {
+    let double = start(3);
+    let [first, second] = [open(&double), open(&double)];
+    let guard = first.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    let handle = guard.into_handle(Duration::from_secs(100)).expect("extended");
+    let adopted = second.adopt(&handle).expect("it is there");
+    contended(first.lock("a").try_acquire());
+    adopted.release().expect("confirmed");
+    second.adopt(&handle).expect_err("only once");
+}
+
+#[test]
+fn kept_locks_are_renewed_on_the_masters() {
+    let double = start(3);
+    let client = open(&double);
+    let ttl = Duration::from_millis(150);
+    let guard = client.lock("a").ttl(ttl).auto_extend(PATIENCE).acquire().expect("free");
+    crate::eventually("it is extended again and again", || client.stats().extended >= 5);
+    assert!(guard.is_valid());
+    drop(guard);
+}
+
+#[test]
+fn tasks_exclude_each_other() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let double = start(3);
+        let client = open(&double);
+        let other = open(&double);
+        let mut tasks = JoinSet::new();
+        // Not atomic on purpose: the lock makes each addition one.
+        let count = std::sync::Arc::new(std::sync::Mutex::new(0));
+        for index in 0..40 {
+            let (client, count) =
+                (if index % 2 == 0 { client.clone() } else { other.clone() }, count.clone());
+            tasks.spawn(async move {
+                let request = client.lock_owned("a").ttl(TTL).wait(PATIENCE);
+                request
+                    .run_async(async |_| {
+                        let before = *count.lock().expect("no panic");
+                        tokio::task::yield_now().await;
+                        *count.lock().expect("no panic") = before + 1;
+                    })
+                    .await
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.expect("no panic").expect("each gets the lock");
+        }
+        assert_eq!(*count.lock().expect("no panic"), 40);
+        assert_eq!(asked(double.master(0), &["PING"]), "PONG");
+    });
+}

@@ -1,0 +1,291 @@
+//! `redlatch::testing::Double` as users meet it: real clients on model masters in this process, no server.
+
+mod kinds;
+mod many;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
+
+use redlatch::error::{Denial, Failure, HolderTtl, Vote};
+use redlatch::inspection::LockStatus;
+use redlatch::testing::{Double, DoubleMaster, FleetError, Reply};
+use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// The TTL of locks that no test waits for to end.
+const TTL: Duration = Duration::from_secs(120);
+/// An answer limit that a test waits for.
+const SHORT: Duration = Duration::from_millis(200);
+
+fn start(size: usize) -> Double {
+    Double::start(size).expect("free ports")
+}
+
+/// A client whose answer limit is not met by chance.
+fn open(double: &Double) -> Client {
+    double.config().max_ttl(TTL).answer_timeout(PATIENCE).connect().expect("an event loop")
+}
+
+/// A client that gives masters up soon.
+fn open_impatient(double: &Double) -> Client {
+    double.config().max_ttl(TTL).answer_timeout(SHORT).connect().expect("an event loop")
+}
+
+/// Why there is no quorum.
+fn no_quorum<T: fmt::Debug>(result: Result<T, AcquireError>) -> Denial {
+    match result {
+        Err(AcquireError::NoQuorum(denial)) => *denial,
+        other => panic!("no lack of a quorum: {other:?}"),
+    }
+}
+
+fn contended<T: fmt::Debug>(result: Result<T, AcquireError>) -> Denial {
+    match result {
+        Err(AcquireError::Contended(denial)) => *denial,
+        other => panic!("not contended: {other:?}"),
+    }
+}
+
+fn failure_count(denial: &Denial, is_meant: impl Fn(&Failure) -> bool) -> usize {
+    let votes = denial.report.votes.iter();
+    votes.filter(|(_, vote)| matches!(vote, Vote::Failed(failure) if is_meant(failure))).count()
+}
+
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let given_up = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < given_up, "never: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn asked(master: DoubleMaster<'_>, words: &[&str]) -> String {
+    master.command(words).expect("an answer").text()
+}
+
+/// The lock is on each master: nothing of its acquisition is under way.
+fn await_held(double: &Double, name: &str) {
+    for master in double.masters() {
+        eventually("it is on each master", || asked(master, &["EXISTS", name]) == "1");
+    }
+}
+
+fn await_waiters(double: &Double, name: &str, count: usize) {
+    let queue = format!("redlatch:wait:{name}");
+    for master in double.masters() {
+        eventually("they stand in the queue", || asked(master, &["ZCARD", &queue]) == count.to_string());
+    }
+}
+
+#[test]
+fn new_masters_count_at_once_by_default() {
+    let double = start(5);
+    let client = Client::connect(double.urls()).expect("an event loop");
+    assert_eq!(client.config().quarantine(), Quarantine::Uptime);
+    let guard = client.lock("orders:42").try_acquire().expect("no quarantine");
+    await_held(&double, "orders:42");
+    guard.release().expect("confirmed");
+    let stats = client.stats();
+    assert_eq!((stats.acquired, stats.released, stats.retries), (1, 1, 0));
+    assert!(client.masters().iter().all(|master| master.warnings.is_empty()), "{:?}", client.masters());
+}
+
+#[test]
+fn a_minority_of_killed_and_hanging_masters_delays_nobody() {
+    let double = start(5);
+    let client = open(&double);
+    double.master(0).stop().expect("it runs");
+    double.master(1).kill();
+    let start = Instant::now();
+    for number in 0..10 {
+        drop(client.lock(format!("orders:{number}")).try_acquire().expect("three of five are a quorum"));
+    }
+    // Any wait for a master would have lasted as long as the answer limit.
+    assert!(start.elapsed() < PATIENCE);
+    double.master(0).resume().expect("it runs");
+    eventually("the queued commands are answered", || client.stats().operations == 0);
+    assert_eq!(asked(double.master(0), &["EXISTS", "orders:1"]), "0");
+}
+
+#[test]
+fn a_killed_majority_is_reported_as_not_connected() {
+    let double = start(3);
+    let client = open_impatient(&double);
+    double.master(0).kill();
+    double.master(1).kill();
+    eventually("the client notices", || !client.health().has_quorum);
+    let denial = no_quorum(client.lock("a").ttl(SHORT).try_acquire());
+    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })), 2, "{denial:#}");
+    assert!(
+        matches!(double.master(0).stop(), Err(FleetError::NotRunning { port }) if port == double.master(0).port())
+    );
+    double.master(0).connect().expect_err("its port refuses");
+}
+
+#[test]
+fn a_hanging_majority_is_reported_as_no_answer() {
+    let double = start(3);
+    let client = open_impatient(&double);
+    double.master(1).stop().expect("it runs");
+    double.master(2).stop().expect("it runs");
+    let denial = no_quorum(client.lock("a").wait(Duration::ZERO).acquire());
+    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })), 2, "{denial:#}");
+    double.master(1).resume().expect("it runs");
+    drop(client.lock("a").wait(PATIENCE).acquire().expect("two of three answer"));
+}
+
+#[test]
+fn a_delayed_majority_answers_too_late() {
+    let double = start(3);
+    let client = open_impatient(&double);
+    for master in double.masters().skip(1) {
+        master.delay(10 * PATIENCE);
+    }
+    let denial = no_quorum(client.lock("a").wait(Duration::ZERO).acquire());
+    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })), 2, "{denial:#}");
+}
+
+#[test]
+fn a_delayed_answer_arrives_late() {
+    let double = start(1);
+    let client = open(&double);
+    let master = double.master(0);
+    master.delay(SHORT);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("late, and not too late");
+    assert!(guard.remaining() <= TTL - SHORT, "the answer came late");
+    guard.release().expect("confirmed");
+}
+
+#[test]
+fn a_master_restarted_empty_does_not_vote() {
+    let double = start(3);
+    let client = open(&double);
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    let port = double.master(0).port();
+    double.master(0).restart().expect("its port is free");
+    double.master(1).kill();
+    double.master(1).restart().expect("its port is free");
+    assert_eq!(double.master(0).port(), port);
+    let other = open(&double);
+    let denial = no_quorum(other.lock("b").try_acquire());
+    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::Quarantined { .. })), 2, "{denial:#}");
+    drop(guard);
+    let trusting = double.config().quarantine(Quarantine::Trust).connect().expect("an event loop");
+    drop(trusting.lock("b").try_acquire().expect("it counts them at once"));
+}
+
+#[test]
+fn a_restart_forgets_and_a_stop_does_not() {
+    let double = start(2);
+    for master in double.masters() {
+        assert_eq!(asked(master, &["SET", "key", "value"]), "OK");
+    }
+    double.master(0).stop().expect("it runs");
+    double.master(0).resume().expect("it runs");
+    double.master(1).restart().expect("its port is free");
+    let found = double.masters().map(|master| asked(master, &["GET", "key"])).collect::<Vec<_>>();
+    assert_eq!(found[0], "value");
+    assert_eq!(double.master(1).command(&["GET", "key"]).expect("an answer"), Reply::Null);
+}
+
+#[test]
+fn a_refused_command_is_reported_with_its_error() {
+    let double = start(3);
+    let client = open(&double);
+    double.masters().skip(1).for_each(|master| master.refuse("set", "OOM command not allowed"));
+    let denial = no_quorum(client.lock("a").ttl(SHORT).try_acquire());
+    let is_full = |it: &Failure| matches!(it, Failure::Replied(text) if text.starts_with("OOM "));
+    assert_eq!(failure_count(&denial, is_full), 2, "{denial:#}");
+    double.masters().for_each(|master| master.allow("SET"));
+    drop(client.lock("a").try_acquire().expect("they carry it out again"));
+}
+
+#[test]
+fn a_lock_of_another_is_refused_with_its_label() {
+    let double = start(3);
+    let other = double.config().max_ttl(TTL).holder_label("billing").connect().expect("an event loop");
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    let client = open(&double);
+    let denial = contended(client.lock("a").try_acquire());
+    assert_eq!(denial.holder_label.as_deref(), Some("billing"));
+    assert!(matches!(denial.holder, HolderTtl::Left(left) if left <= TTL), "{denial:#}");
+    let inspection = client.inspect("a").expect("masters answer");
+    assert_eq!((inspection.status(), inspection.holder_label()), (LockStatus::Held, Some("billing")));
+    held.release().expect("confirmed");
+    client.lock("a").wait(PATIENCE).acquire().expect("it is free").release().expect("confirmed");
+}
+
+#[test]
+fn a_lock_broken_by_force_is_lost() {
+    let double = start(3);
+    let (client, operator) = (open(&double), open(&double));
+    let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    assert_eq!(operator.force_unlock("a").expect("masters answer").deleted(), 3);
+    assert!(matches!(guard.extend(TTL), Err(ExtendError::Lost(_))));
+}
+
+#[test]
+fn a_kept_lock_is_lost_with_its_masters() {
+    let double = start(3);
+    let client = open_impatient(&double);
+    let (lost, losses) = mpsc::channel();
+    let request = client.lock("a").ttl(Duration::from_secs(2)).auto_extend(PATIENCE);
+    let guard = request.acquire().expect("free");
+    guard.on_lost(move || lost.send(()).expect("the test waits"));
+    double.masters().for_each(DoubleMaster::kill);
+    losses.recv_timeout(PATIENCE).expect("the loss is reported");
+    let denial = no_quorum(client.lock("b").try_acquire());
+    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })), 3, "{denial:#}");
+}
+
+#[test]
+fn bytes_that_are_no_command_end_their_connection_only() {
+    let double = start(1);
+    let client = open(&double);
+    let master = double.master(0);
+    for garbage in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "*0\r\n",
+        "*1\r\n+\r\n",
+        "*1\r\n$9999999999\r\n",
+        "*x\r\n",
+        "*1\r\n$1\r\nabc",
+    ] {
+        let mut connection = TcpStream::connect(master.addr()).expect("it listens");
+        connection.write_all(garbage.as_bytes()).expect("open");
+        connection.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        assert_eq!(connection.read(&mut [0; 8]).expect("an end"), 0, "{garbage:?}");
+    }
+    assert!(asked(master, &["FLUSHALL"]).starts_with("ERR unknown command 'FLUSHALL'"));
+    assert!(asked(master, &["EVAL", "return 1", "0"]).starts_with("ERR the model runs no scripts but"));
+    drop(client.lock("a").acquire().expect("the master goes on"));
+}
+
+/// The page shows the example as it is, and a checkout runs its tests.
+#[test]
+fn the_page_shows_the_whole_example() {
+    let example = include_str!("../../examples/tested_service.rs");
+    let program = &example[example.find("use std").expect("after the comment")..];
+    assert!(include_str!("../../docs/testing.md").contains(&format!("```rust,no_run\n{program}```\n")));
+}
+
+#[test]
+fn a_double_ends_with_its_drop() {
+    let double = start(2);
+    let client = open_impatient(&double);
+    let (urls, addrs) = (double.urls(), double.masters().map(DoubleMaster::addr).collect::<Vec<_>>());
+    assert_eq!(urls, addrs.iter().map(|addr| format!("redis://{addr}")).collect::<Vec<_>>());
+    double.master(0).stop().expect("it runs");
+    drop(double);
+    addrs.iter().for_each(|addr| drop(TcpStream::connect(addr).expect_err("its port is closed")));
+    no_quorum(client.lock("a").ttl(SHORT).try_acquire());
+    assert_eq!(client.drain(PATIENCE, HeldLocks::Release), 0);
+}

@@ -1,0 +1,59 @@
+//! A thousand doubles in one run, and the time that a lock takes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::testing::Double;
+
+use crate::{PATIENCE, TTL, contended, open, start};
+
+const COUNT: usize = 1_000;
+/// Threads that use them side by side, as a test run does.
+const THREADS: usize = 8;
+
+/// A lock, refused to another client, lost in an outage of the majority, and taken again.
+fn live(double: &Double) {
+    let [client, other] = [open(double), open(double)];
+    let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    contended(other.lock("a").try_acquire());
+    guard.release().expect("confirmed");
+    other.lock("a").wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
+}
+
+#[test]
+fn a_thousand_doubles_live_in_one_run() {
+    let (next, done, start_at) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
+    let work = || {
+        while next.fetch_add(1, Ordering::Relaxed) < COUNT {
+            live(&start(3));
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
+    assert_eq!(done.into_inner(), COUNT);
+    println!("{COUNT} doubles of three masters, {THREADS} at once: {:?}", start_at.elapsed());
+}
+
+/// Its figure is for people: `cargo test --release --test double a_pair -- --nocapture`.
+#[test]
+fn a_pair_takes_two_round_trips() {
+    const PAIRS: usize = 1_000;
+    let double = start(5);
+    let client = open(&double);
+    let mut times: Vec<Duration> = (0..PAIRS)
+        .map(|_| {
+            let at = Instant::now();
+            client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");
+            at.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!(
+        "a lock and its release on five masters: median {:?}, most {:?}",
+        times[PAIRS / 2],
+        times[PAIRS - 1]
+    );
+    let stats = client.stats();
+    assert_eq!((stats.acquired, stats.released, stats.retries), (PAIRS as u64, PAIRS as u64, 0));
+}
