@@ -7,6 +7,7 @@ mod args;
 mod contender;
 mod course;
 mod faults;
+mod foreign;
 mod report;
 mod witness;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub(crate) use args::Args;
 use contender::{Contender, Record};
 use course::{CLOSE_LIMIT, Course, LOOK_PAUSE, NAMES, resource};
 use faults::{Counts, Faults};
+use foreign::Foreign;
 use report::Report;
 use witness::Witness;
 
@@ -95,15 +97,20 @@ fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
     let args = course.args;
     let names = first.masters().iter().map(|master| master.name.to_string()).collect();
     let mut clients = vec![first];
-    while clients.len() < args.contenders {
+    while args.contender.is_none() && clients.len() < args.contenders {
         clients.push(Redlock::open(course.config.clone())?);
     }
     let faults = Faults::new(course, names);
     thread::scope(|scope| {
-        let contending: Vec<_> = clients
-            .into_iter()
-            .map(|redlock| scope.spawn(move || Contender::new(redlock, course).run()))
-            .collect();
+        let contending: Vec<_> = match &args.contender {
+            None => clients
+                .into_iter()
+                .map(|redlock| scope.spawn(move || Contender::new(redlock, course).run()))
+                .collect(),
+            Some(command) => (0..args.contenders)
+                .map(|number| scope.spawn(move || Foreign::new(number, course).run(command)))
+                .collect(),
+        };
         let harming = scope.spawn(move || faults.run());
         let [shortest, longest] = PROGRESS_EVERY;
         let every = (args.time / 10).clamp(shortest, longest);

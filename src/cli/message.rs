@@ -132,6 +132,8 @@ messages! {
          another --prefix");
     DrillProgress { elapsed: Duration, time: Duration, locks: u64, two_holders: u64 } => (
         "{} of {}: {locks} locks, {two_holders} with two holders", Rounded(elapsed), Rounded(time));
+    ContenderFailed { number: usize, why: Text<'a> } => (
+        "contender {number} failed ({why}); run its command alone to see why");
     FaultFailed { what: Text<'a>, master: Text<'a>, why: Text<'a> } => (
         "{what} on {master} failed ({why}); check the command and the rights");
     OtherKeys { count: usize } => ("not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"));
@@ -281,6 +283,7 @@ mod tests {
         DrillRuns => DrillRuns, "another drill runs";
         DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
         DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
+        ContenderFailed { .. } => ContenderFailed { number: 2, why: &"exit status: 1" }, "contender 2 failed (exit status: 1)";
         FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
         AlsoPool { .. } => AlsoPool { slots: &[0, 2] }, "it is also a pool with taken slots: 0, 2. Look at one by --slot 0, or at all by redlatch ls";
         UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";

@@ -110,6 +110,11 @@ impl MasterOptions {
         Ok(if is_set { builder } else { builder.answer_timeout(QUERY_LIMIT) }.build()?)
     }
 
+    /// The masters' URLs with their logins, for the variable of a child.
+    pub(crate) fn urls(&self) -> OsString {
+        self.masters.join(OsStr::new(","))
+    }
+
     /// The text in front of each name.
     pub(crate) fn prefix(&self) -> &[u8] {
         self.prefix.as_ref().map_or(b"", |prefix| prefix.as_encoded_bytes())
@@ -118,7 +123,7 @@ impl MasterOptions {
     /// Text of the option that stands for this variable: clap takes the variable where no option is given.
     fn value(&self, variable: &'static str) -> Option<OsString> {
         match variable {
-            env::MASTERS => Some(self.masters.join(OsStr::new(","))),
+            env::MASTERS => Some(self.urls()),
             env::MAX_TTL => self.max_ttl.clone(),
             env::ANSWER_TIMEOUT => self.answer_timeout.clone(),
             env::CONNECT_TIMEOUT => self.connect_timeout.clone(),

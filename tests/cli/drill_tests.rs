@@ -130,3 +130,58 @@ fn a_pause_that_a_master_refuses_is_counted() {
     let said = finished.stderr.lines().filter(|line| line.contains("CLIENT PAUSE on ")).count();
     assert_eq!(faults["failed"].as_u64(), Some(said as u64), "{}", finished.stderr);
 }
+
+/// A drill whose contenders are this program of the shell.
+fn foreign(fleet: &Fleet, program: &str) -> Command {
+    let mut command = drill(fleet, "1s");
+    command.args(["--contenders", "2", "--resources", "1", "--contender", program]);
+    command
+}
+
+#[test]
+fn a_contender_that_takes_no_lock_is_found_out() {
+    let fleet = Fleet::start(3);
+    let liar = "for visit in 1 2 3 4 5; do echo acquired; sleep 0.1; echo released; done";
+    let finished = finish(&mut foreign(&fleet, liar));
+    expect(&finished, 1, &[]);
+    let report = json(&finished.stdout);
+    assert_eq!(report["locks"], 10, "{report}");
+    assert!(!report["two_holders"].as_array().expect("a list").is_empty(), "{report}");
+}
+
+#[test]
+fn the_times_in_the_lines_of_a_contender_count() {
+    let fleet = Fleet::start(3);
+    let first = std::env::temp_dir().join(format!("redlatch-drill-first-{}", std::process::id()));
+    // Each holds for 1 ms, and the second 1 ms later; their locks end before their work.
+    let taker = format!(
+        "mkdir {0} 2>/dev/null && n=1 || n=2; echo asked ${{n}}000000; echo a library speaks; \
+         echo acquired ${{n}}000000 ${{n}}900000; sleep 0.3; echo released $((n + 1))100000",
+        first.display()
+    );
+    let finished = finish(&mut foreign(&fleet, &taker));
+    std::fs::remove_dir(&first).ok();
+    expect(&finished, 0, &[]);
+    let report = json(&finished.stdout);
+    assert_eq!((&report["locks"], &report["two_holders"]), (&2.into(), &serde_json::json!([])), "{report}");
+    assert_eq!(report["ended_early"], 2, "{report}");
+    assert_eq!(report["outlasted_beside_a_holder"], 1, "{report}");
+    assert_eq!(report["latest_call_ms"], 0.0, "{report}");
+}
+
+#[test]
+fn a_contender_gets_what_it_needs_and_is_killed_when_it_hangs() {
+    let fleet = Fleet::start(3);
+    let program = r#"
+        [ "$REDLATCH_DRILL_NAME" = mine:redlatch-drill:1 ] && [ "$REDLATCH_DRILL_TTL_MS" = 1000 ] &&
+            [ "$REDLATCH_DRILL_TIME_MS" -le 1000 ] && [ "$REDLATCH_MASTERS" = "$EXPECTED" ] || exit 3
+        echo asked; echo refused; echo asked; sleep 60"#;
+    let mut command = foreign(&fleet, program);
+    command.env("EXPECTED", fleet.urls().join(",")).args(["--prefix", "mine:"]);
+    let finished = finish(&mut command);
+    expect(&finished, 69, &["contender 1 failed (it outlasted the drill, and was killed)"]);
+    let report = json(&finished.stdout);
+    assert_eq!((&report["contended"], &report["other_errors"]), (&2.into(), &2.into()), "{report}");
+    assert!(report["latest_call_ms"].as_f64() > Some(1000.0), "the call that hung: {report}");
+    assert_eq!(report["unreleased"], serde_json::Value::Null, "{report}");
+}

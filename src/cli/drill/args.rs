@@ -35,6 +35,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     pub(super) ttl: Duration,
 
+    /// Let this command of the shell contend, once for each of --contenders: a program that locks by another
+    /// library, and writes a line to stdout for each event.
+    ///
+    /// `acquired AT UNTIL` follows an acquire, and `released AT` precedes a release. Times are in ns of
+    /// CLOCK_MONOTONIC; UNTIL is the end of the validity that the library states [default: AT and the TTL].
+    /// Without AT the time of reading counts, and a late line can look like two holders. `asked AT` before an
+    /// acquire, `refused AT` after one in vain and `done AT` after a release let late calls be found: each may
+    /// take one TTL. Other lines are ignored. The program finds the masters in REDLATCH_MASTERS, the key to
+    /// lock in REDLATCH_DRILL_NAME and its TTL in REDLATCH_DRILL_TTL_MS, and ends after
+    /// REDLATCH_DRILL_TIME_MS. It is killed two TTLs and 1s after the drill's end.
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) contender: Option<String>,
+
     /// Allow a fault: CLIENT PAUSE, which stops all clients of a master, also those of other services.
     #[arg(long)]
     pub(super) pause: bool,
@@ -72,7 +85,8 @@ Examples:
   redlatch drill --time 5min                              contention alone
   redlatch drill --pause --fault-time 5s                  masters that stand still, one at a time
   redlatch drill --hook 'ssh host$REDLATCH_MASTER_NUMBER ./fault.sh $REDLATCH_FAULT'
-                                                          faults of your own, such as restarts or cut cables";
+                                                          faults of your own, such as restarts or cut cables
+  redlatch drill --contender 'python3 ours.py'            locks of another library";
 
 impl Args {
     /// Refuses numbers and times that cannot work.

@@ -56,6 +56,18 @@ impl Record {
         }
     }
 
+    /// Notes a lock that was held, in each second that it lasted.
+    pub(super) fn note_visit(&mut self, begun: Instant, from: Instant, until: Instant, margin: Option<usize>) {
+        let second =
+            |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
+        self.locked += 1;
+        self.second(second(until)).add(Second { margin, ..Second::default() });
+        for index in second(from)..=second(until) {
+            let locked = u64::from(index == second(from));
+            self.second(index).add(Second { locked, is_held: true, margin: None });
+        }
+    }
+
     fn second(&mut self, index: usize) -> &mut Second {
         if self.seconds.len() <= index {
             self.seconds.resize(index + 1, Second::default());
@@ -110,7 +122,6 @@ impl<'a> Contender<'a> {
             }
         };
         let from = Instant::now();
-        self.record.locked += 1;
         self.hold(ttl / 10);
         if self.rng.random_bool(0.2) {
             let begun = Instant::now();
@@ -123,18 +134,7 @@ impl<'a> Contender<'a> {
         let now = Instant::now();
         self.record.lost += u64::from(!lease.is_valid());
         self.course.witness.note(number, from, now, lease.valid_until(), false);
-        let begun = self.course.begun;
-        let second =
-            |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
-        self.record.second(second(now)).add(Second { margin, ..Second::default() });
-        // A lock that lasts counts in each second.
-        for index in second(from)..=second(now) {
-            self.record.second(index).add(Second {
-                locked: u64::from(index == second(from)),
-                is_held: true,
-                margin: None,
-            });
-        }
+        self.record.note_visit(self.course.begun, from, now, margin);
         // Every other lock is dropped: the next call sends its release.
         if self.rng.random_bool(0.5) {
             let begun = Instant::now();

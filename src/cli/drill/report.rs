@@ -27,6 +27,7 @@ pub(super) struct Report {
     found: Found,
     faults: Counts,
     has_faults: bool,
+    is_foreign: bool,
 }
 
 impl Report {
@@ -41,6 +42,7 @@ impl Report {
             found: course.witness.found(),
             faults,
             has_faults: args.pause || args.hook.is_some(),
+            is_foreign: args.contender.is_some(),
         }
     }
 
@@ -96,6 +98,11 @@ impl Report {
             count => format!("{count} TIMES in {} visits", found.visit_count),
         };
         let margin = shown(self.least_margin());
+        let left = if self.is_foreign {
+            "unknown: the contenders are other programs".to_owned()
+        } else {
+            format!("{} not released everywhere; they end with their TTL", sum.unreleased)
+        };
         for (name, value) in [
             ("two holders", holders),
             ("locks", sum.locked.to_string()),
@@ -106,12 +113,24 @@ impl Report {
                     sum.contended, sum.no_quorum, sum.failed
                 ),
             ),
-            ("ended early", format!("{} of the holders outlasted their lock", sum.lost)),
+            (
+                "ended early",
+                format!(
+                    "{} of the holders outlasted their lock, {} beside a holder",
+                    sum.lost, found.outlasted_count
+                ),
+            ),
             ("late calls", format!("at most {} past the deadline", Rounded(sum.latest_call))),
-            ("no locks", format!("{empty} s in all, {longest} s at most at a time")),
+            (
+                "no locks",
+                format!(
+                    "{empty} s in all, {longest} s at most at a time; one lock for at most {}",
+                    Rounded(found.longest_gap)
+                ),
+            ),
             ("margin", format!("at least {margin} masters above the quorum")),
             ("faults", faults),
-            ("left", format!("{} not released everywhere; they end with their TTL", sum.unreleased)),
+            ("left", left),
         ] {
             let _ = writeln!(text, "{name:<12} {value}");
         }
@@ -146,12 +165,14 @@ impl Report {
             "no_quorum": sum.no_quorum,
             "other_errors": sum.failed,
             "ended_early": sum.lost,
+            "outlasted_beside_a_holder": found.outlasted_count,
             "latest_call_ms": sum.latest_call.as_secs_f64() * 1000.0,
             "seconds_without_locks": empty,
             "longest_seconds_without_locks": longest,
+            "longest_gap_ms": found.longest_gap.as_secs_f64() * 1000.0,
             "least_margin": self.least_margin(),
             "faults": { "pauses": faults.pauses, "hooks": faults.hooks, "failed": faults.failed, "unhealed": faults.unhealed },
-            "unreleased": sum.unreleased,
+            "unreleased": (!self.is_foreign).then_some(sum.unreleased),
             "by_second": seconds,
         });
         format!("{value}\n")
@@ -179,6 +200,7 @@ mod tests {
                 found: Found::default(),
                 faults: Counts::default(),
                 has_faults: false,
+                is_foreign: false,
             };
             report.seconds_without_locks()
         };
@@ -201,6 +223,7 @@ mod tests {
                 found: Found { overlap_count, ..Found::default() },
                 faults: Counts { unhealed: unhealed.map(Into::into), ..Counts::default() },
                 has_faults: true,
+                is_foreign: false,
             };
             report.code(of_signal)
         };
@@ -233,16 +256,23 @@ mod tests {
             contenders: 23,
             resources: 24,
             sum,
-            found: Found { visit_count: 25, overlap_count: 26, overlaps: vec!["both".to_owned()] },
+            found: Found {
+                visit_count: 25,
+                overlap_count: 26,
+                overlaps: vec!["both".to_owned()],
+                outlasted_count: 27,
+                longest_gap: Duration::from_millis(28),
+            },
             faults,
             has_faults: true,
+            is_foreign: false,
         };
         let found: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
         let expected = json!({
             "seconds": 3.0, "masters": 5, "quorum": 3, "contenders": 23, "resources": 24,
             "visits": 25, "two_holders": ["both"], "locks": 22, "contended": 24, "no_quorum": 26,
-            "other_errors": 28, "ended_early": 30, "latest_call_ms": 16.0,
-            "seconds_without_locks": 1, "longest_seconds_without_locks": 1, "least_margin": 1,
+            "other_errors": 28, "ended_early": 30, "outlasted_beside_a_holder": 27, "latest_call_ms": 16.0,
+            "seconds_without_locks": 1, "longest_seconds_without_locks": 1, "longest_gap_ms": 28.0, "least_margin": 1,
             "faults": { "pauses": 20, "hooks": 21, "failed": 22, "unhealed": null }, "unreleased": 38,
             "by_second": [
                 { "locks": 34, "least_margin": 2 },

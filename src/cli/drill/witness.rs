@@ -1,7 +1,7 @@
 //! Visits to resources: two holders at once are found, unless both of them read.
 //!
 //! A visit lasts from the grant to the release, or to the end of its validity if that is sooner: what a
-//! holder does later is its own fault. All times are of one clock, that of this process.
+//! holder does later is its own fault, and counted apart. All times are of one clock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,12 +13,38 @@ const VISIT_MAX: Duration = Duration::from_secs(30);
 struct Visit {
     from: Instant,
     until: Instant,
+    /// When the work ended, which may be after the validity.
+    worked_until: Instant,
     is_reader: bool,
+}
+
+impl Visit {
+    fn excludes(&self, other: &Self) -> bool {
+        !(self.is_reader && other.is_reader)
+    }
+
+    /// How long both held the lock.
+    fn shared(&self, other: &Self) -> Option<Duration> {
+        let (from, until) = (self.from.max(other.from), self.until.min(other.until));
+        (from < until).then(|| until - from)
+    }
+
+    fn worked_beside(&self, other: &Self) -> bool {
+        self.from.max(other.from) < self.worked_until.min(other.worked_until)
+    }
+}
+
+/// The visits to one resource.
+#[derive(Default)]
+struct Visits {
+    latest: Vec<Visit>,
+    /// When the last holder's lock ended.
+    held_until: Option<Instant>,
 }
 
 /// The visits of all holders, by resource.
 pub(crate) struct Witness {
-    resources: Vec<Mutex<Vec<Visit>>>,
+    resources: Vec<Mutex<Visits>>,
     found: Mutex<Found>,
 }
 
@@ -30,6 +56,10 @@ pub(crate) struct Found {
     pub(crate) overlap_count: u64,
     /// The first of them, in words.
     pub(crate) overlaps: Vec<String>,
+    /// How often two were at work at once, because one outlasted its lock. No lock prevents that.
+    pub(crate) outlasted_count: u64,
+    /// The longest time from one holder of a lock to the next one.
+    pub(crate) longest_gap: Duration,
 }
 
 /// Overlaps that are kept as text.
@@ -49,21 +79,23 @@ impl Witness {
         valid_until: Instant,
         is_reader: bool,
     ) {
-        let until = released.min(valid_until);
-        if until <= from {
-            return;
-        }
+        let visit = Visit { from, until: released.min(valid_until), worked_until: released, is_reader };
         let mut visits = locked(&self.resources[resource]);
-        visits.retain(|it| it.until + VISIT_MAX > from);
-        let rivals = visits.iter().filter(|it| !(is_reader && it.is_reader));
-        let overlaps: Vec<Duration> = rivals
-            .filter(|it| it.from < until && from < it.until)
-            .map(|it| it.until.min(until).saturating_duration_since(it.from.max(from)))
-            .collect();
-        visits.push(Visit { from, until, is_reader });
+        visits.latest.retain(|it| it.worked_until + VISIT_MAX > from);
+        let rivals: Vec<Visit> = visits.latest.iter().filter(|it| it.excludes(&visit)).copied().collect();
+        visits.latest.push(visit);
+        let is_held = from < visit.until;
+        let gap = visits.held_until.filter(|_| is_held).map(|until| from.saturating_duration_since(until));
+        if is_held {
+            visits.held_until = visits.held_until.max(Some(visit.until));
+        }
         drop(visits);
         let mut found = locked(&self.found);
-        found.visit_count += 1;
+        found.visit_count += u64::from(is_held);
+        found.longest_gap = found.longest_gap.max(gap.unwrap_or_default());
+        let overlaps: Vec<Duration> = rivals.iter().filter_map(|it| it.shared(&visit)).collect();
+        let beside = rivals.iter().filter(|it| it.worked_beside(&visit)).count();
+        found.outlasted_count += u64::try_from(beside - overlaps.len()).unwrap_or(0);
         for both in overlaps {
             found.overlap_count += 1;
             if found.overlaps.len() < OVERLAP_COUNT_MAX {

@@ -42,5 +42,28 @@ fn a_visit_ends_with_its_validity() {
     // The first holder stood still, and released its lock after the next one had it.
     witness.note(0, at(0), at(20), at(10), false);
     witness.note(0, at(10), at(15), at(30), false);
-    assert_eq!((witness.found().visit_count, witness.found().overlap_count), (2, 0));
+    let found = witness.found();
+    assert_eq!((found.visit_count, found.overlap_count, found.outlasted_count), (2, 0, 1));
+}
+
+#[test]
+fn a_holder_whose_lock_ended_before_its_work_began_holds_nothing() {
+    let now = Instant::now();
+    let at = |ms| now + Duration::from_millis(ms);
+    let witness = Witness::new(1);
+    witness.note(0, at(0), at(20), at(20), false);
+    witness.note(0, at(10), at(15), at(10), false);
+    let found = witness.found();
+    assert_eq!((found.visit_count, found.overlap_count, found.outlasted_count), (1, 0, 1));
+}
+
+#[test]
+fn the_longest_gap_lies_between_two_holders_of_one_lock() {
+    let now = Instant::now();
+    let at = |ms| now + Duration::from_millis(ms);
+    let witness = Witness::new(2);
+    for (lock, from, until) in [(0, 0, 10), (1, 90, 95), (0, 17, 20), (0, 22, 30), (1, 99, 100)] {
+        witness.note(lock, at(from), at(until), at(until), false);
+    }
+    assert_eq!(witness.found().longest_gap, Duration::from_millis(7));
 }

@@ -1,0 +1,205 @@
+//! Contenders that are programs of their own, by which the locks of other libraries meet the same witness.
+//!
+//! A program writes a line for each event, with the time of the event in ns of `CLOCK_MONOTONIC`, which all
+//! processes of a machine share. So no line that is read late looks like two holders.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::contender::Record;
+use super::course::{CLOSE_LIMIT, Course, LOOK_PAUSE, resource};
+use crate::message::Message;
+use crate::output::say;
+
+/// The rest of a longer line is taken for another one.
+const LINE_SIZE_MAX: u64 = 4096;
+
+/// One call of the program's library.
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    Acquire(Instant),
+    Release(Instant),
+}
+
+/// One contending program, as far as its lines tell.
+pub(super) struct Foreign<'a> {
+    course: &'a Course<'a>,
+    number: usize,
+    clock: Clock,
+    call: Option<Call>,
+    /// The lock that it holds: since when, and until when it says that it is valid.
+    held: Option<(Instant, Instant)>,
+    record: Record,
+}
+
+impl<'a> Foreign<'a> {
+    pub(super) fn new(number: usize, course: &'a Course<'a>) -> Self {
+        Self {
+            course,
+            number,
+            clock: Clock::new(),
+            call: None,
+            held: None,
+            record: Record::default(),
+        }
+    }
+
+    /// Runs the program until it ends; it is killed when it outlasts the drill by more than two calls.
+    pub(super) fn run(mut self, command: &str) -> Record {
+        let ended = self.start(command).and_then(|mut program| {
+            let output = program.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+            let is_read = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let course = self.course;
+                let ending = scope.spawn(|| await_end(program, course, &is_read));
+                self.read(output);
+                is_read.store(true, Ordering::Relaxed);
+                ending.join().expect("the wait for a contender has panicked")
+            })
+        });
+        let why = match ended {
+            Ok(Some(status)) if status.success() || self.course.interrupt.has_come() => None,
+            Ok(Some(status)) => Some(status.to_string()),
+            Ok(None) => Some("it outlasted the drill, and was killed".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = why {
+            self.record.failed += 1;
+            self.end_call(Instant::now());
+            say(Message::ContenderFailed { number: self.number + 1, why: &why });
+        }
+        // It did not say that it released.
+        self.end_hold(Instant::now());
+        self.record
+    }
+
+    fn start(&self, command: &str) -> io::Result<Child> {
+        let args = self.course.args;
+        let name = resource(self.number % args.resources);
+        let mut key = args.masters.prefix().to_vec();
+        key.extend_from_slice(name.as_bytes());
+        let left = args.time.saturating_sub(self.course.begun.elapsed());
+        Command::new("sh")
+            .process_group(0)
+            .args(["-c", command])
+            .env("REDLATCH_MASTERS", args.masters.urls())
+            .env("REDLATCH_DRILL_NAME", String::from_utf8_lossy(&key).into_owned())
+            .env("REDLATCH_DRILL_TTL_MS", args.ttl.as_millis().to_string())
+            .env("REDLATCH_DRILL_TIME_MS", left.as_millis().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+    }
+
+    fn read(&mut self, output: ChildStdout) {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while matches!(output.by_ref().take(LINE_SIZE_MAX).read_until(b'\n', &mut line), Ok(1..)) {
+            self.handle(&String::from_utf8_lossy(&line), Instant::now());
+            line.clear();
+        }
+    }
+
+    /// Takes one line. A time that it does not give is that of its reading.
+    fn handle(&mut self, line: &str, read_at: Instant) {
+        let mut words = line.split_whitespace();
+        let word = words.next();
+        let mut time = || words.next().and_then(|word| word.parse().ok()).map(|ns| self.clock.instant(ns));
+        let (at, until) = (time().unwrap_or(read_at), time());
+        match word {
+            Some("asked") => self.call = Some(Call::Acquire(at)),
+            Some("acquired") => {
+                self.end_acquire(at);
+                self.end_hold(at);
+                self.held = Some((at, until.unwrap_or(at + self.course.args.ttl)));
+            }
+            Some("refused") => {
+                self.end_acquire(at);
+                self.record.contended += 1;
+            }
+            Some("released") => {
+                self.end_hold(at);
+                self.call = Some(Call::Release(at));
+            }
+            Some("done") => self.end_call(at),
+            // A library prints what it likes.
+            _ => {}
+        }
+    }
+
+    /// A program that does not say when it asked has no call to end.
+    fn end_acquire(&mut self, at: Instant) {
+        if matches!(self.call, Some(Call::Acquire(_))) {
+            self.end_call(at);
+        }
+    }
+
+    /// Each call may take one TTL: that long an acquire may wait, and then a release frees nothing any more.
+    fn end_call(&mut self, at: Instant) {
+        if let Some(Call::Acquire(begun) | Call::Release(begun)) = self.call.take() {
+            let late = at.saturating_duration_since(begun).saturating_sub(self.course.args.ttl);
+            self.record.latest_call = self.record.latest_call.max(late);
+        }
+    }
+
+    fn end_hold(&mut self, at: Instant) {
+        let Some((from, valid_until)) = self.held.take() else { return };
+        let course = self.course;
+        course.witness.note(self.number % course.args.resources, from, at, valid_until, false);
+        self.record.note_visit(course.begun, from, at, None);
+        self.record.lost += u64::from(at > valid_until);
+    }
+}
+
+/// Waits until the program has ended and its output is read; `None` if it was killed, as it took too long.
+fn await_end(
+    mut program: Child,
+    course: &Course<'_>,
+    is_read: &AtomicBool,
+) -> io::Result<Option<ExitStatus>> {
+    let mut kill_at = None;
+    loop {
+        if let (Some(status), true) = (program.try_wait()?, is_read.load(Ordering::Relaxed)) {
+            return Ok(Some(status));
+        }
+        if course.is_over() {
+            let patience = if course.interrupt.has_come() { Duration::ZERO } else { 2 * course.args.ttl };
+            let kill_at = *kill_at.get_or_insert(Instant::now() + patience + CLOSE_LIMIT);
+            if Instant::now() >= kill_at {
+                // With all that it has started, which may hold its output open.
+                kill_process_group(Pid::from_child(&program), Signal::KILL)?;
+                program.wait()?;
+                return Ok(None);
+            }
+        }
+        thread::sleep(LOOK_PAUSE);
+    }
+}
+
+/// One moment, by the clock of this process and by that of the lines.
+struct Clock {
+    now: Instant,
+    ns: u64,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let time = clock_gettime(ClockId::Monotonic);
+        let since = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
+        Self { now: Instant::now(), ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
+    fn instant(&self, ns: u64) -> Instant {
+        let difference = Duration::from_nanos(ns.abs_diff(self.ns));
+        let moved =
+            if ns >= self.ns { self.now.checked_add(difference) } else { self.now.checked_sub(difference) };
+        moved.unwrap_or(self.now)
+    }
+}
