@@ -97,6 +97,17 @@ impl ClientLoop {
 
     /// So many tasks, each with a lock at a time, on one thread or on two workers.
     pub(crate) fn task_pairs(&self, pair_count: usize, task_count: usize, executor: Executor) -> Duration {
+        self.task_pairs_noting(pair_count, task_count, executor, |_| {})
+    }
+
+    /// The same; `note` gets how long the acquisitions of each task took, the first one first.
+    pub(crate) fn task_pairs_noting(
+        &self,
+        pair_count: usize,
+        task_count: usize,
+        executor: Executor,
+        note: impl FnMut(Vec<Duration>),
+    ) -> Duration {
         let mut builder = match executor {
             Executor::OneThread => tokio::runtime::Builder::new_current_thread(),
             Executor::TwoWorkers => tokio::runtime::Builder::new_multi_thread(),
@@ -108,20 +119,24 @@ impl ClientLoop {
                 let (clients, names, next_name) =
                     (self.clients.clone(), self.names.clone(), self.next_name.clone());
                 runtime.spawn(async move {
+                    let mut times = Vec::with_capacity(pair_count / task_count);
                     for _ in 0..pair_count / task_count {
                         let index = next_name.fetch_add(1, Ordering::Relaxed);
                         let name = &names[index % names.len()];
                         let request = clients[index % clients.len()].lock(name).ttl(TTL).wait(Duration::ZERO);
+                        let asked = Instant::now();
                         let guard = request.acquire_async().await.expect("the lock is free");
+                        times.push(asked.elapsed());
                         guard.release_async().await.expect("the masters answer");
                     }
+                    times
                 })
             })
             .collect();
-        for task in tasks {
-            runtime.block_on(task).expect("no panic");
-        }
-        start.elapsed()
+        let times: Vec<_> = tasks.into_iter().map(|task| runtime.block_on(task).expect("no panic")).collect();
+        let elapsed = start.elapsed();
+        times.into_iter().for_each(note);
+        elapsed
     }
 
     /// Holds so many locks that are kept, for that long; prints what it costs and how many were lost.

@@ -137,6 +137,7 @@ fn compare(rounds: usize, deep_pairs: usize) {
         );
     }
     compare_client(&mut raw, &urls(&addresses), rounds, deep_pairs);
+    compare_slowest(&mut raw, &urls(&addresses), rounds, deep_pairs * 4);
     compare_spinning(&urls(&addresses), rounds, deep_pairs / 16);
     compare_stopped(&mut fleet, &mut locks, rounds);
     #[cfg(feature = "tls")]
@@ -254,6 +255,33 @@ fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs:
     }
 }
 
+/// The slowest hundredth of the acquisitions of 1,024 tasks, and their first ones all together, against the raw
+/// loop's, in turns.
+fn compare_slowest(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs: usize) {
+    const DEPTH: usize = 1024;
+    let pairs = deep_pairs / DEPTH * DEPTH;
+    if pairs == 0 {
+        return;
+    }
+    let client = ClientLoop::connect(urls, KEY_COUNT);
+    let (mut ratios, mut bursts) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (mut floor, mut own, mut burst) = (Vec::new(), Vec::new(), Duration::ZERO);
+        raw.pairs_noting(KEY_COUNT, DEPTH, pairs, |time| floor.push(time));
+        client.task_pairs_noting(pairs, DEPTH, Executor::OneThread, |times| {
+            burst = burst.max(times[0]);
+            own.extend(times);
+        });
+        ratios.push(slowest_hundredth(&mut own).as_secs_f64() / slowest_hundredth(&mut floor).as_secs_f64());
+        bursts.push(burst);
+    }
+    println!(
+        "N = 5, {DEPTH} tasks on one thread: p99 of acquire {:.1} times the raw loop's, first burst {:?}, medians of {rounds} rounds",
+        median(&mut ratios),
+        median(&mut bursts),
+    );
+}
+
 /// The median acquire with one of five masters stopped against that with all five running, in turns.
 fn compare_stopped(fleet: &mut Fleet, locks: &mut LockLoop, rounds: usize) {
     let (mut healthy, mut stopped, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -281,6 +309,11 @@ fn compare_stopped(fleet: &mut Fleet, locks: &mut LockLoop, rounds: usize) {
 #[expect(clippy::cast_precision_loss, reason = "a count of pairs is far below 2^52")]
 fn rate(pairs: usize, time: Duration) -> f64 {
     pairs as f64 / time.as_secs_f64()
+}
+
+fn slowest_hundredth(times: &mut [Duration]) -> Duration {
+    times.sort();
+    times[times.len() * 99 / 100]
 }
 
 fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
