@@ -16,7 +16,7 @@ use crate::driver::{TlsError, TlsTrouble};
 use crate::engine::SubmitError;
 use crate::engine::masters::status::MasterState;
 use crate::engine::masters::trouble::{Trouble, Warning};
-use crate::founding::NotNew;
+use crate::founding::Why;
 use crate::lock::TokenRefusal;
 use crate::words::rules::broken_rule;
 use judgement::{Judged, Unjudged};
@@ -265,16 +265,25 @@ fn samples_of_settings() -> Vec<Sample> {
 fn samples_of_new_fleets() -> Vec<Sample> {
     let master = || "redis://h:6379".to_owned();
     table! {
-        NotNew {
-            Unanswered { .. } => NotNew::Unanswered { master: master(), why: "no answer".to_owned() }, "start it";
-            Unnamed { .. } => NotNew::Unnamed { master: master() }, "+info";
-            Replica { .. } => NotNew::Replica { master: master() }, "list a master";
-            SameServer { .. } => NotNew::SameServer { master: master(), other: "redis://i:6379".to_owned() }, "list each server once";
-            Old { .. } => NotNew::Old { master: master(), uptime: LONG }, "has run for 4.4s";
-            HasRecord { .. } => NotNew::HasRecord { master: master() }, "its process changed";
-            HasKeys { .. } => NotNew::HasKeys { master: master(), count: 1 }, "has 1 key behind";
-            MayHaveKeys { .. } => NotNew::MayHaveKeys { master: master() }, "+scan";
-            HasClients { .. } => NotNew::HasClients { master: master(), count: 2 }, "2 connections";
+        Why {
+            Unanswered(_) => Why::Unanswered("no answer".to_owned()), "start it";
+            Unnamed => Why::Unnamed, "+info";
+            Replica => Why::Replica, "list a master";
+            SameServer(_) => Why::SameServer("redis://i:6379".into()), "list each server once";
+            Old(_) => Why::Old(LONG), "has run for 4.4s";
+            HasRecord => Why::HasRecord, "Start it without data";
+            Unusable(_) => Why::Unusable(super::fleet::Unusable::Damaged), "can be used";
+            HasKeys(_) => Why::HasKeys(1), "has 1 key behind";
+            MayHaveKeys => Why::MayHaveKeys, "+scan";
+            HasClients(_) => Why::HasClients(2), "2 connections";
+            MayHaveClients => Why::MayHaveClients, "+client|list";
+            NotListed => Why::NotListed, "not in the list";
+            Listed => Why::Listed, "in the list of masters already";
+            TakesWrites { .. } => Why::TakesWrites { commands: "SET, EVAL".to_owned(), user: "locker".to_owned() }, "takes SET, EVAL; stop it for good, or run there ACL SETUSER locker -set";
+            MayTakeWrites(_) => Why::MayTakeWrites("no answer within 1s".to_owned()), "may take writes: no answer within 1s. If it is off";
+            Differs(_) => Why::Differs(FleetDifference::MasterCount { recorded: 3, ours: 5 }), "differs";
+            LacksOld(_) => Why::LacksOld("redis://h:6379".into()), "without redis://h:6379";
+            TooFewRecords { .. } => Why::TooFewRecords { count: 1, needed: 2 }, "1 of the other masters";
         }
     }
 }

@@ -57,7 +57,13 @@ impl Record {
     }
 
     /// Notes a lock that was held, in each second that it lasted.
-    pub(super) fn note_visit(&mut self, begun: Instant, from: Instant, until: Instant, margin: Option<usize>) {
+    pub(super) fn note_visit(
+        &mut self,
+        begun: Instant,
+        from: Instant,
+        until: Instant,
+        margin: Option<usize>,
+    ) {
         let second =
             |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
         self.locked += 1;

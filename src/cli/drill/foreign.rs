@@ -41,14 +41,7 @@ pub(super) struct Foreign<'a> {
 
 impl<'a> Foreign<'a> {
     pub(super) fn new(number: usize, course: &'a Course<'a>) -> Self {
-        Self {
-            course,
-            number,
-            clock: Clock::new(),
-            call: None,
-            held: None,
-            record: Record::default(),
-        }
+        Self { course, number, clock: Clock::new(), call: None, held: None, record: Record::default() }
     }
 
     /// Runs the program until it ends; it is killed when it outlasts the drill by more than two calls.

@@ -30,7 +30,8 @@ fn name(index: u8) -> String {
 #[test]
 fn a_status_is_shown_as_it_was() {
     let absent: Vec<_> = (1..=3).map(|index| answered(index, Found::Absent, Some(&[]))).collect();
-    let seen: Vec<_> = absent.iter().map(seen).collect();
+    let seen: Vec<_> =
+        absent.iter().map(|it| seen(&it.name, facts(it).map(|facts| &facts.candidate))).collect();
     let records = Record::of_fleet(&config(9), &seen, Origin::Observed).expect("each is known");
     let known = |index: u8| Found::Known(records[usize::from(index) - 1].clone());
     let down = AskedMaster {
