@@ -255,8 +255,8 @@ fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs:
     }
 }
 
-/// The slowest hundredth of the acquisitions of 1,024 tasks, and their first ones all together, against the raw
-/// loop's, in turns.
+/// The slowest hundredth of the acquisitions of 1,024 tasks, and their first ones all together, against the
+/// raw loop's, in turns.
 fn compare_slowest(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs: usize) {
     const DEPTH: usize = 1024;
     let pairs = deep_pairs / DEPTH * DEPTH;

@@ -263,7 +263,6 @@ fn samples_of_settings() -> Vec<Sample> {
 
 #[rustfmt::skip]
 fn samples_of_new_fleets() -> Vec<Sample> {
-    let master = || "redis://h:6379".to_owned();
     table! {
         Why {
             Unanswered(_) => Why::Unanswered("no answer".to_owned()), "start it";

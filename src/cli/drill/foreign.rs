@@ -28,7 +28,7 @@ enum Call {
     Release(Instant),
 }
 
-/// One contending program, as far as its lines tell.
+/// One contending program, by the lines that it wrote.
 pub(super) struct Foreign<'a> {
     course: &'a Course<'a>,
     number: usize,

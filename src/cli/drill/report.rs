@@ -74,8 +74,19 @@ impl Report {
         self.sum.seconds.iter().filter_map(|second| second.margin).min()
     }
 
+    fn faults_text(&self) -> String {
+        let Counts { pauses, hooks, failed, unhealed } = &self.faults;
+        if let Some(master) = unhealed {
+            format!("{master} IS NOT HEALED: its hook failed at the end; heal it by hand")
+        } else if self.has_faults {
+            format!("{pauses} pauses, {hooks} hooks, {failed} failed calls")
+        } else {
+            "none allowed (--pause, --hook)".to_owned()
+        }
+    }
+
     pub(super) fn text(&self) -> String {
-        let Self { sum, found, faults, .. } = self;
+        let Self { sum, found, .. } = self;
         let mut text = String::new();
         let (masters, quorum) = (self.master_count, quorum(self.master_count));
         let _ = writeln!(
@@ -85,13 +96,6 @@ impl Report {
             Counted(self.resources, "lock"),
             Rounded(self.time)
         );
-        let faults = if let Some(master) = &faults.unhealed {
-            format!("{master} IS NOT HEALED: its hook failed at the end; heal it by hand")
-        } else if self.has_faults {
-            format!("{} pauses, {} hooks, {} failed calls", faults.pauses, faults.hooks, faults.failed)
-        } else {
-            "none allowed (--pause, --hook)".to_owned()
-        };
         let (longest, empty) = self.seconds_without_locks();
         let holders = match found.overlap_count {
             0 => format!("never, in {} visits", found.visit_count),
@@ -129,7 +133,7 @@ impl Report {
                 ),
             ),
             ("margin", format!("at least {margin} masters above the quorum")),
-            ("faults", faults),
+            ("faults", self.faults_text()),
             ("left", left),
         ] {
             let _ = writeln!(text, "{name:<12} {value}");
