@@ -132,12 +132,12 @@ pub enum Why {
     /// It is to be the new one, and is in the list.
     #[error("is in the list of masters already; give the list that the clients have")]
     Listed,
-    /// It is to be replaced, and takes writes.
+    /// It is to be replaced, and may take writes.
     #[error(
-        "takes {commands}; stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
+        "does not refuse {commands} by its ACL; stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
     )]
     TakesWrites {
-        /// Commands that it takes.
+        /// Commands that it does not refuse for want of rights.
         commands: String,
         /// The login's user.
         user: String,

@@ -62,7 +62,7 @@ messages! {
         Counted(count, "master"), if is_unsure { ". Whether clients are connected is unknown" } else { "" });
     SentenceNotTyped => ("nothing is declared: the sentence was not typed");
     WrittenInPart { master: Text<'a>, why: Text<'a> } => (
-        "no record was written on {master}: {why}. Run the same command again to complete it");
+        "a record was not written on {master}, as far as known: {why}. Run the same command again");
     // ---- another master ----
     NotReplaced { why: Text<'a> } => ("the master is not replaced: {why}");
     AwaitingLocks { left: Duration, old: Text<'a> } => ("waiting {}: locks may be held on {old}", Rounded(left));

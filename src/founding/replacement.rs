@@ -31,7 +31,7 @@ use crate::mutants::mutant;
 pub enum OldMaster {
     /// It refuses each command by which a client gets or keeps a lock.
     Refuses,
-    /// It takes some of them.
+    /// It does not refuse some of them for want of rights.
     Takes {
         /// Their names.
         commands: String,
@@ -45,13 +45,15 @@ pub enum OldMaster {
 /// Next step of a replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write these records in their order.
-    Write(Vec<Change>),
+    /// Write this record on the new master, then ask again.
+    Join(Change),
     /// Wait for the end of the locks on the old master, then ask again.
     Wait(Duration),
-    /// It is done, but for the records of masters that do not answer.
-    Done {
-        /// Their URLs without the login.
+    /// Write these records in their order. Then the new master has the old one's place.
+    Name {
+        /// The records; none where it has the place already.
+        changes: Vec<Change>,
+        /// Masters that do not answer and may have another record: their URLs without the login.
         unanswered: Vec<Arc<str>>,
     },
 }
@@ -128,7 +130,7 @@ impl Replacement {
         let Some(found) = check_record(name, &candidate.found)? else {
             self.check_new_unused(candidate)?;
             let to = template.replaced(old, member).unwrap_or_else(|| (*template).clone()).of_joining(member);
-            return Ok(Step::Write(vec![Change { place: self.place, from: None, to }]));
+            return Ok(Step::Join(Change { place: self.place, from: None, to }));
         };
         let is_own = found.difference(&self.after, &seen).is_none() && found.member(name) == Some(member);
         let is_joining = match found.process() {
@@ -153,11 +155,8 @@ impl Replacement {
             let (from, to) = (Some(found.clone()), found.clone().with_new(run_id));
             changes.push(Change { place: self.place, from, to });
         }
-        if !changes.is_empty() {
-            return Ok(Step::Write(changes));
-        }
         let silent = self.after.labels.iter().zip(masters).filter(|(_, answer)| answer.is_err());
-        Ok(Step::Done { unanswered: silent.map(|(name, _)| name.clone()).collect() })
+        Ok(Step::Name { changes, unanswered: silent.map(|(name, _)| name.clone()).collect() })
     }
 
     /// Fails unless the old master refuses writes, or is off by the operator's word and nothing contradicts.

@@ -52,16 +52,13 @@ const SENTENCE: &str = "these masters are new";
 /// Runs `fleet init`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config()?;
-    let founding = check(&config, args.time_limit)?;
+    let mut founding = check(&config, args.time_limit)?;
     confirm(&config, args.new, founding.is_unsure)?;
-    // A person may have taken a while, and a master may have been used or restarted between the phases.
-    let founding = loop {
-        let founding = check(&config, args.time_limit)?;
-        if founding.changes.is_empty() {
-            break founding;
-        }
+    for _phase in 0..2 {
+        // A person may have taken a while, and a master may have been used or restarted between the phases.
+        founding = check(&config, args.time_limit)?;
         write(&config, args.time_limit, &founding.changes)?;
-    };
+    }
     print(&format!(
         "fleet {} declared on {}, max TTL {}; locks can be acquired now\n",
         founding.record.id(),

@@ -56,19 +56,21 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let replacement = Replacement::new(args.masters.config()?, &old?, &new?, args.is_off);
     let mut replacement = replacement.map_err(refused)?;
     let [old, new] = replacement.names();
-    loop {
+    let unanswered = loop {
         let answer = ask_old(&replacement.before, replacement.place, args.time_limit)?;
         let now = Instant::now();
         let masters = ask(&replacement.after, args.time_limit)?;
         match replacement.next(now, &answer, &masters).map_err(refused)? {
-            Step::Write(changes) => write(&replacement.after, args.time_limit, &changes)?,
+            Step::Join(change) => write(&replacement.after, args.time_limit, &[change])?,
             Step::Wait(left) => wait(now + left, &old),
-            Step::Done { unanswered } if unanswered.is_empty() => break,
-            Step::Done { unanswered } => {
-                let masters = unanswered.join(", ");
-                return Err(Exit::new(code::NO_QUORUM, Message::LeftOut { masters: &masters }));
+            Step::Name { changes, unanswered } => {
+                write(&replacement.after, args.time_limit, &changes)?;
+                break unanswered.join(", ");
             }
         }
+    };
+    if !unanswered.is_empty() {
+        return Err(Exit::new(code::NO_QUORUM, Message::LeftOut { masters: &unanswered }));
     }
     print(&format!("{new} has the place of {old}; give the clients the new list now\n"))?;
     Ok(0)

@@ -243,16 +243,21 @@ fn to_be_replaced() -> Result<(World, Replacement), String> {
     Ok((world, replacement.expect("it is in the list")))
 }
 
-/// The next step of an operator, if there is one.
-fn step(world: &mut World, replacement: &mut Replacement) -> Result<Option<Step>, String> {
+/// The next step of an operator: the wait behind it, or nothing behind the last one.
+fn step(world: &mut World, replacement: &mut Replacement) -> Result<Option<Time>, String> {
     let now = world.masters[0].clock.at(world.now);
     let off = OldMaster::Unknown("it is down".to_owned());
     let masters: Vec<_> = AFTER.into_iter().map(|server| candidate(world, server)).collect();
     let step = replacement.next(now, &off, &masters).map_err(|why| why.to_string())?;
-    if let Step::Write(changes) = &step {
-        write(world, &AFTER, changes.clone());
+    match step {
+        Step::Join(change) => write(world, &AFTER, vec![change]),
+        Step::Wait(left) => return Ok(Some(Time::try_from(left.as_nanos()).expect("short"))),
+        Step::Name { changes, .. } => {
+            write(world, &AFTER, changes);
+            return Ok(None);
+        }
     }
-    Ok(Some(step).filter(|step| !matches!(step, Step::Done { .. })))
+    Ok(Some(0))
 }
 
 /// A client with the new list.
@@ -280,9 +285,9 @@ fn is_granted(world: &mut World, client: usize, time: Time) -> Result<bool, Stri
 pub fn a_replacement_waits_for_locks_on_the_old_master() -> Verdict {
     let (mut world, mut replacement) = to_be_replaced()?;
     let mut lock = None;
-    while let Some(next) = step(&mut world, &mut replacement)? {
-        if let Step::Wait(left) = next {
-            world.run_for(Time::try_from(left.as_nanos()).expect("short"));
+    while let Some(wait) = step(&mut world, &mut replacement)? {
+        world.run_for(wait);
+        if wait > 0 {
             // The old list's client goes on, and has it from the masters of both lists.
             lock = Some(hold(&mut world, 0, KEY, ms(10_000))?);
         }
