@@ -91,7 +91,8 @@ fn await_waiters(double: &Double, name: &str, count: usize) {
 #[test]
 fn new_masters_count_at_once_by_default() {
     let double = start(5);
-    let client = Client::connect(double.urls()).expect("an event loop");
+    let client = Client::builder().masters(double.urls()).answer_timeout(PATIENCE).connect();
+    let client = client.expect("an event loop");
     assert_eq!(client.config().quarantine(), Quarantine::Uptime);
     let guard = client.lock("orders:42").try_acquire().expect("no quarantine");
     await_held(&double, "orders:42");
@@ -141,14 +142,33 @@ fn a_hanging_majority_is_reported_as_no_answer() {
     double.master(2).stop().expect("it runs");
     let denial = no_quorum(client.lock("a").wait(Duration::ZERO).acquire());
     assert!(failure_count(&denial, |it| matches!(it, Failure::NoAnswer { .. })) >= 2, "{denial:#}");
-    let mut connection = TcpStream::connect(double.master(2).addr()).expect("a hanging master accepts");
-    connection.write_all(ECHO).expect("open");
     double.master(1).resume().expect("it runs");
-    double.master(2).resume().expect("it runs");
-    let mut reply = [0; ECHOED.len()];
-    connection.read_exact(&mut reply).expect("it answers what came meanwhile");
-    assert_eq!(reply, ECHOED);
     drop(client.lock("a").wait(PATIENCE).acquire().expect("two of three answer"));
+}
+
+#[test]
+fn a_resumed_master_answers_what_came_meanwhile() {
+    let double = start(2);
+    let connect = || TcpStream::connect(double.master(0).addr()).expect("it accepts");
+    let echoed = |mut connection: &TcpStream| {
+        connection.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let mut reply = [0; ECHOED.len()];
+        connection.read_exact(&mut reply).expect("it answers");
+        assert_eq!(reply, ECHOED);
+    };
+    let old = connect();
+    (&old).write_all(ECHO).expect("open");
+    echoed(&old);
+    double.master(0).stop().expect("it runs");
+    let new = connect();
+    for mut connection in [&old, &new] {
+        connection.write_all(ECHO).expect("open");
+    }
+    // By now the double has seen that something came.
+    assert_eq!(asked(double.master(1), &["PING"]), "PONG");
+    double.master(0).resume().expect("it runs");
+    echoed(&old);
+    echoed(&new);
 }
 
 #[test]
