@@ -130,7 +130,8 @@ fn a_refusal_names_the_holders() {
 fn a_slow_master_delays_no_caller() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), TTL);
-    (0..2).for_each(|index| drop(fleet.master(index).ask(&format!("SET redlatch:slot:0:pool {index}"))));
+    (0..2)
+        .for_each(|index| drop(fleet.master(index).ask(&format!("SET redlatch:slot:0:pool {index}-holder"))));
     fleet.master(2).stop();
     for is_async in [false, true] {
         let request = slots(&client, 2).wait(Duration::ZERO);
