@@ -9,7 +9,6 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 
-use crate::limits;
 
 /// A connection, or an attempt at one.
 #[derive(Debug)]
@@ -46,14 +45,14 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 
 impl Socket {
     /// Starts to connect. Nagle's delay is off; the kernel gives up on a peer that acknowledges nothing for
-    /// [`limits::SILENCE_MAX`].
+    /// [`SILENCE_MAX`](crate::limits::SILENCE_MAX).
     pub(super) fn tcp(address: SocketAddr, registry: &Registry, token: Token) -> io::Result<Self> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
         #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(limits::SILENCE_MAX))?;
+        socket.set_tcp_user_timeout(Some(crate::limits::SILENCE_MAX))?;
         match socket.connect(&address.into()) {
             Ok(()) => {}
             Err(error) if is_under_way(&error) => {}
