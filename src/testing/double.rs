@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::error::FleetError;
 use super::{COMMAND_PATIENCE, Reply, config_of};
 use crate::config::ConfigBuilder;
-use hub::Hub;
+use hub::{Hub, not_started};
 
 /// Model masters in the process of a test, behind ports of loopback: no server, no file, no other process.
 /// A drop ends them.
@@ -59,13 +59,12 @@ impl Double {
     /// # Errors
     /// [`FleetError::NoPort`], and [`FleetError::Io`] where the system refuses sockets or a thread.
     pub fn start(size: usize) -> Result<Self, FleetError> {
-        let refused = |source| FleetError::Io { what: "cannot start a double".to_owned(), source };
-        let poll = Poll::new().map_err(refused)?;
+        let poll = Poll::new().map_err(not_started)?;
         let hub = Arc::new(Hub::new(size, &poll)?);
         let served = hub.clone();
         let serve = move || served.serve(poll);
         let thread = thread::Builder::new().name("redlatch-double".to_owned()).spawn(serve);
-        Ok(Self { hub, thread: Some(thread.map_err(refused)?) })
+        Ok(Self { hub, thread: Some(thread.map_err(not_started)?) })
     }
 
     /// Returns the URLs of all masters, such as `redis://127.0.0.1:12345`.

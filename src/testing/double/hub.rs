@@ -63,9 +63,8 @@ struct Conn {
 
 impl Hub {
     pub(super) fn new(size: usize, poll: &Poll) -> Result<Self, FleetError> {
-        let refused = |source| FleetError::Io { what: "cannot start a double".to_owned(), source };
-        let registry = poll.registry().try_clone().map_err(refused)?;
-        let waker = Waker::new(&registry, WAKER_TOKEN).map_err(refused)?;
+        let registry = poll.registry().try_clone().map_err(not_started)?;
+        let waker = Waker::new(&registry, WAKER_TOKEN).map_err(not_started)?;
         let host = host();
         let all: Vec<_> =
             (0..size).map(|index| Master::start(&registry, host, index)).collect::<Result<_, _>>()?;
@@ -125,8 +124,13 @@ impl Masters {
     fn accept(&mut self, index: usize) {
         let master = &self.all[index];
         let Some(listener) = master.listener.as_ref().filter(|_| !master.is_stopped) else { return };
-        // An error other than that there is none: the peer gives up by its own time limit.
-        while let Ok((mut stream, _)) = listener.accept() {
+        loop {
+            let mut stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                // No more of them. Or too few descriptors: then the peer's time limit ends the attempt.
+                Err(_) => return,
+            };
             let id = self.next_conn;
             self.next_conn += 1;
             let is_ready = stream.set_nodelay(true).is_ok()
@@ -308,6 +312,10 @@ impl Conn {
         }
         Ok(self.late.front().map(|(at, _)| *at))
     }
+}
+
+pub(super) fn not_started(source: io::Error) -> FleetError {
+    FleetError::Io { what: "cannot start a double".to_owned(), source }
 }
 
 fn listen(registry: &Registry, addr: SocketAddr, index: usize) -> io::Result<TcpListener> {
