@@ -29,7 +29,7 @@ pub(crate) use args::Args;
 use contender::{Contender, Record};
 use course::{CLOSE_LIMIT, Course, LOOK_PAUSE, NAMES, resource};
 use faults::{Counts, Faults};
-use foreign::Foreign;
+use foreign::{Clock, Foreign};
 use report::Report;
 use witness::Witness;
 
@@ -101,6 +101,7 @@ fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
         clients.push(Redlock::open(course.config.clone())?);
     }
     let faults = Faults::new(course, names);
+    let clock = Clock::new();
     thread::scope(|scope| {
         let contending: Vec<_> = match &args.contender {
             None => clients
@@ -108,7 +109,7 @@ fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
                 .map(|redlock| scope.spawn(move || Contender::new(redlock, course).run()))
                 .collect(),
             Some(command) => (0..args.contenders)
-                .map(|number| scope.spawn(move || Foreign::new(number, course).run(command)))
+                .map(|number| scope.spawn(move || Foreign::new(number, clock, course).run(command)))
                 .collect(),
         };
         let harming = scope.spawn(move || faults.run());

@@ -9,7 +9,6 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 
-
 /// A connection, or an attempt at one.
 #[derive(Debug)]
 pub(super) struct Socket {

@@ -39,12 +39,14 @@ pub(crate) struct Args {
     /// library, and writes a line to stdout for each event.
     ///
     /// `acquired AT UNTIL` follows an acquire, and `released AT` precedes a release. Times are in ns of
-    /// CLOCK_MONOTONIC; UNTIL is the end of the validity that the library states [default: AT and the TTL].
-    /// Without AT the time of reading counts, and a late line can look like two holders. `asked AT` before
-    /// an acquire, `refused AT` after one in vain and `done AT` after a release let late calls be found:
-    /// each may take one TTL. Other lines are ignored. The program finds the masters in REDLATCH_MASTERS,
-    /// the key to lock in REDLATCH_DRILL_NAME and its TTL in REDLATCH_DRILL_TTL_MS, and ends after
-    /// REDLATCH_DRILL_TIME_MS. It is killed two TTLs and 1s after the drill's end.
+    /// CLOCK_MONOTONIC. UNTIL is the end of the validity that the library states [default: AT and the
+    /// TTL]. Without AT the time of reading counts, and a late line can look like two holders. These let
+    /// late calls be found: `asked AT` before an acquire, `refused AT` after one in vain, `done AT` after
+    /// a release. Each call may take one TTL. Other lines are ignored.
+    ///
+    /// The program finds the masters in REDLATCH_MASTERS, the key to lock in REDLATCH_DRILL_NAME and its
+    /// TTL in REDLATCH_DRILL_TTL_MS. It ends after REDLATCH_DRILL_TIME_MS, and is killed two TTLs and 1s
+    /// later.
     #[arg(long, value_name = "COMMAND")]
     pub(super) contender: Option<String>,
 

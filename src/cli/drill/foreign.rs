@@ -28,7 +28,7 @@ enum Call {
     Release(Instant),
 }
 
-/// One contending program, by the lines that it wrote.
+/// One contending program, as its lines describe it.
 pub(super) struct Foreign<'a> {
     course: &'a Course<'a>,
     number: usize,
@@ -40,8 +40,8 @@ pub(super) struct Foreign<'a> {
 }
 
 impl<'a> Foreign<'a> {
-    pub(super) fn new(number: usize, course: &'a Course<'a>) -> Self {
-        Self { course, number, clock: Clock::new(), call: None, held: None, record: Record::default() }
+    pub(super) fn new(number: usize, clock: Clock, course: &'a Course<'a>) -> Self {
+        Self { course, number, clock, call: None, held: None, record: Record::default() }
     }
 
     /// Runs the program until it ends; it is killed when it outlasts the drill by more than two calls.
@@ -176,14 +176,16 @@ fn await_end(
     }
 }
 
-/// One moment, by the clock of this process and by that of the lines.
-struct Clock {
+/// One moment, by the clock of this process and by that of the lines. All contenders of a drill share it: the
+/// time between its two readings moves all lines by as much.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
     now: Instant,
     ns: u64,
 }
 
 impl Clock {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let time = clock_gettime(ClockId::Monotonic);
         let since = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
         Self { now: Instant::now(), ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }

@@ -102,11 +102,6 @@ impl Report {
             count => format!("{count} TIMES in {} visits", found.visit_count),
         };
         let margin = shown(self.least_margin());
-        let left = if self.is_foreign {
-            "unknown: the contenders are other programs".to_owned()
-        } else {
-            format!("{} not released everywhere; they end with their TTL", sum.unreleased)
-        };
         for (name, value) in [
             ("two holders", holders),
             ("locks", sum.locked.to_string()),
@@ -134,7 +129,7 @@ impl Report {
             ),
             ("margin", format!("at least {margin} masters above the quorum")),
             ("faults", self.faults_text()),
-            ("left", left),
+            ("left", self.left()),
         ] {
             let _ = writeln!(text, "{name:<12} {value}");
         }
@@ -149,6 +144,13 @@ impl Report {
             let _ = writeln!(text, "{:>9} {:>8} {:>7}", row * size, all.locked, shown(all.margin));
         }
         text
+    }
+
+    fn left(&self) -> String {
+        if self.is_foreign {
+            return "unknown: the contenders are other programs".to_owned();
+        }
+        format!("{} not released everywhere; they end with their TTL", self.sum.unreleased)
     }
 
     pub(super) fn json(&self) -> String {

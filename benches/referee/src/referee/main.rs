@@ -1,0 +1,87 @@
+//! The referee: each library meets the same faults on the same kind of masters, and `redlatch drill` is the
+//! witness.
+//!
+//! ```text
+//!   referee ──► contest ──► Fleet, proxies, clocks      masters of its own for each contest
+//!                  │   └──► faults                      harms and heals them until the time is up
+//!                  └──────► redlatch drill --contender  starts the contenders, and judges what they write
+//!   table, JSON ◄── outcomes
+//! ```
+//!
+//! `scripts/referee` does the set-up and names what is there by variables.
+
+#![warn(unreachable_pub)]
+
+mod contest;
+mod faults;
+mod libraries;
+mod table;
+
+/// For the proxy of the tests.
+mod fleet {
+    pub(crate) fn free_port() -> u16 {
+        redlatch::testing::free_port().expect("a free port")
+    }
+}
+#[path = "../../../../tests/masters/proxy.rs"]
+mod proxy;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use contest::{Contest, Outcome};
+use faults::Fault;
+use libraries::{NO_LOCK, TRUSTING};
+
+fn main() -> ExitCode {
+    let mut only = Vec::new();
+    let mut json_file = None;
+    let mut time = Duration::from_secs(10);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next().expect("each option has a value");
+        match arg.as_str() {
+            "--only" => only.push(value),
+            "--json" => json_file = Some(value),
+            "--seconds" => time = Duration::from_secs(value.parse().expect("whole seconds")),
+            _ => panic!("unknown option {arg}"),
+        }
+    }
+    let contests: Vec<Contest> = libraries::all()
+        .into_iter()
+        .flat_map(|library| Fault::ALL.map(|fault| Contest { library: library.clone(), fault, time }))
+        .filter(|it| it.is_of(&only))
+        .collect();
+    let machine = table::machine();
+    let mut outcomes = Vec::new();
+    for (index, contest) in contests.iter().enumerate() {
+        let outcome = contest.run();
+        eprintln!("referee: {} of {}: {}", index + 1, contests.len(), outcome.line());
+        outcomes.push(outcome);
+    }
+    print!("{}", table::markdown(&machine, &outcomes));
+    if let Some(file) = json_file {
+        std::fs::write(&file, table::json(&machine, &outcomes)).expect("the JSON is written");
+    }
+    let blind = blind(&outcomes);
+    blind
+        .iter()
+        .for_each(|what| eprintln!("referee: the witness is blind: {what}; the other results are void"));
+    ExitCode::from(u8::from(!blind.is_empty()))
+}
+
+/// Controls that must be found out, and were not.
+fn blind(outcomes: &[Outcome]) -> Vec<String> {
+    let is_forgetful =
+        |fault| matches!(fault, Fault::RestartedRow | Fault::RestartedPairs | Fault::RestartedMajority);
+    let controls = [(NO_LOCK, |_| true), (TRUSTING, is_forgetful as fn(Fault) -> bool)];
+    let is_missed = |(library, shows): &(&str, fn(Fault) -> bool)| {
+        let mut contests = outcomes.iter().filter(|it| it.library == *library && shows(it.fault)).peekable();
+        contests.peek().is_some() && contests.all(|it| it.two_holders == 0)
+    };
+    controls
+        .into_iter()
+        .filter(is_missed)
+        .map(|(library, _)| format!("{library} had no two holders"))
+        .collect()
+}
