@@ -114,6 +114,16 @@ impl Engine {
         &mut self.core
     }
 
+    /// Returns the latest time that it was given.
+    pub(crate) const fn now(&self) -> Instant {
+        self.core.ground.now
+    }
+
+    /// Takes a reading of the clock that may have been made before the latest time that it was given.
+    pub(crate) fn note_time(&mut self, now: Instant) {
+        self.core.ground.now = self.core.ground.now.max(now);
+    }
+
     /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
     ///
     /// # Errors

@@ -216,7 +216,7 @@ impl Guard {
     pub fn leave(mut self) -> Result<(), LeaveError> {
         let client = self.client.clone();
         let left = client.shared().with(|inner| {
-            inner.driver.engine.leave(inner.now, self.lock)?;
+            inner.driver.engine.leave(inner.now(), self.lock)?;
             self.disarm(inner, HoldEnd::Left);
             inner.deliver();
             Ok(())
@@ -370,7 +370,7 @@ impl Future for Lost {
             let engine = &inner.driver.engine;
             match engine.valid_until(lock) {
                 None => Some(LockEnd::Released),
-                Some(_) => engine.is_losing(inner.now, lock).then_some(LockEnd::Lost),
+                Some(_) => engine.is_losing(inner.now(), lock).then_some(LockEnd::Lost),
             }
         });
         if let Some(end) = end.unwrap_or(Some(LockEnd::Lost)) {

@@ -169,7 +169,7 @@ impl Client {
     /// has stopped, none in a fork of the process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
-        self.shared().peek(|inner| inner.driver.engine.health(inner.now).masters).unwrap_or_default()
+        self.shared().peek(|inner| inner.driver.engine.health(inner.now()).masters).unwrap_or_default()
     }
 
     /// Returns whether the votes of a quorum of masters count now, how many more may fail, and the status of
@@ -185,7 +185,7 @@ impl Client {
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = self.shared().enter();
-        inner.map(|inner| inner.driver.engine.health(inner.now)).unwrap_or_default()
+        inner.map(|inner| inner.driver.engine.health(inner.now())).unwrap_or_default()
     }
 
     /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
@@ -195,7 +195,7 @@ impl Client {
     /// for each lock.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shared().peek(|inner| inner.driver.engine.stats(inner.now)).unwrap_or_default()
+        self.shared().peek(|inner| inner.driver.engine.stats(inner.now())).unwrap_or_default()
     }
 
     /// Returns for how long the machine was suspended since the first client of this process was made: the

@@ -193,7 +193,7 @@ pub(super) fn submit_all<'b, A: Ask + 'b>(
     batch: impl Iterator<Item = &'b mut Pending<A>>,
 ) {
     let _ = shared.with(|inner| {
-        let start = inner.now;
+        let start = inner.now();
         for call in batch.filter(|it| Arc::ptr_eq(it.ask.shared(), shared)) {
             inner.enter_at(clock::now());
             call.submit(inner);

@@ -227,7 +227,7 @@ impl Ask for LockRequest<'_> {
             None => HeldName::Copied(inner.take_name(name)),
             Some(name) => HeldName::Shared(name.clone()),
         };
-        Ok((op, Submitted { at: inner.now, name, validity }))
+        Ok((op, Submitted { at: inner.now(), name, validity }))
     }
 
     fn answer(&mut self, op: OpId, submitted: Submitted, outcome: Outcome) -> Result<Guard, AcquireError> {

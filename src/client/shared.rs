@@ -83,8 +83,6 @@ pub(super) struct Inner {
     drop_count: u64,
     /// Requests of tasks since the last write.
     unsent_count: usize,
-    /// The present, for all that is done by one entry. Long work with the lock held reads the clock again.
-    pub(super) now: Instant,
     /// When the loop was last driven.
     last_turn: Instant,
     /// Memory of names, to be used again.
@@ -169,7 +167,6 @@ impl Shared {
         let (background, waker) = Sleeper::pair();
         let (ended, ended_waker) = Sleeper::pair();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
-        let now = clock::now();
         let inner = Inner {
             driver,
             completions: Completions::default(),
@@ -186,8 +183,7 @@ impl Shared {
             linger_until: None,
             drop_count: 0,
             unsent_count: 0,
-            now,
-            last_turn: now,
+            last_turn: clock::now(),
             names: Vec::new(),
             is_closing: false,
             stopped: None,
@@ -462,7 +458,7 @@ impl Shared {
                     return Err(self.stop(&format!("the event queue failed ({error}); open a new client")));
                 }
             }
-            if is_done(&inner) || limit.is_some_and(|limit| limit <= inner.now) {
+            if is_done(&inner) || limit.is_some_and(|limit| limit <= inner.now()) {
                 break;
             }
         }
@@ -494,7 +490,7 @@ impl Shared {
         if has_quorum && inner.poller.is_none() {
             return Ok(inner);
         }
-        let now = inner.now;
+        let now = inner.now();
         let is_idle = now.saturating_duration_since(inner.last_turn) >= limits::IDLE_MAX;
         if has_quorum && !is_idle {
             return Ok(inner);

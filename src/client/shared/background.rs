@@ -107,7 +107,7 @@ impl Shared {
                         let engine = &inner.driver.engine;
                         inner.is_closing || (engine.is_answered() && !engine.is_connecting())
                     };
-                    let limit = inner.now + limits::BACKGROUND_STAY;
+                    let limit = inner.now() + limits::BACKGROUND_STAY;
                     inner = self.lead(inner, poller, Some(limit), is_done)?;
                 }
                 self.leave(inner);
@@ -144,7 +144,7 @@ impl Shared {
     /// Brings out what is queued to the masters that answer.
     pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>) -> Result<(), Stopped> {
         inner.enter_at(clock::now());
-        let limit = Some(inner.now + limits::CLOSE_WAIT);
+        let limit = Some(inner.now() + limits::CLOSE_WAIT);
         if let Some(poller) = inner.poller.take() {
             drop(self.lead(inner, poller, limit, |inner| inner.driver.engine.is_answered())?);
         }
@@ -197,7 +197,7 @@ impl Drive {
         inner.background.sleeps_until = None;
         inner.background.has_unsent = false;
         if let Some(poller) = inner.poller.take() {
-            let now = inner.now;
+            let now = inner.now();
             let lead = self.shared.lead(inner, poller, Some(now), |_| false);
             inner = lead.map_err(|_| DriveEnded)?;
         } else {

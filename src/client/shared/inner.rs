@@ -15,20 +15,25 @@ use crate::limits;
 use crate::mutants::mutant;
 
 impl Inner {
-    /// Sets the present to a reading of the clock, unless another thread has set a later one while this one
-    /// waited for the lock.
+    /// The present, for all that is done by one entry. It is the engine's, which never goes back: another
+    /// thread may have read the clock later and have had the lock before.
+    pub(in crate::client) fn now(&self) -> Instant {
+        self.driver.engine.now()
+    }
+
+    /// Whoever has the lock has read the clock. Long work with the lock held reads it again.
     pub(in crate::client) fn enter_at(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.driver.engine.note_time(now);
     }
 
     /// Has the engine take a request; the caller sees to it that it is written.
     pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
-        self.driver.submit(self.now, request)
+        self.driver.submit(self.now(), request)
     }
 
     /// Nobody wants this answer any more. The waker is to be dropped without the lock.
     pub(in crate::client) fn abandon(&mut self, completion: CompletionToken) -> Option<Waker> {
-        let waker = self.completions.abandon(self.now, &mut self.driver.engine, completion);
+        let waker = self.completions.abandon(self.now(), &mut self.driver.engine, completion);
         self.write_drop();
         waker
     }
@@ -45,7 +50,7 @@ impl Inner {
     /// Hands outcomes to those who wait for them.
     pub(in crate::client) fn deliver(&mut self) {
         if self.driver.engine.has_outcome() {
-            self.completions.deliver(self.now, &mut self.driver.engine);
+            self.completions.deliver(self.now(), &mut self.driver.engine);
         }
     }
 
@@ -148,8 +153,8 @@ impl Inner {
         self.deliver();
         self.flush();
         self.enter_at(clock::now());
-        if self.now - start >= limits::ANSWER_LIMIT_MIN {
-            self.driver.engine.handle_unread(self.now);
+        if self.now() - start >= limits::ANSWER_LIMIT_MIN {
+            self.driver.engine.handle_unread(self.now());
         }
         self.wake_late_leader();
     }
@@ -159,7 +164,7 @@ impl Inner {
         self.deliver();
         self.drop_count += 1;
         if self.poller.is_some() {
-            self.linger_until.get_or_insert(self.now + limits::DROP_LINGER);
+            self.linger_until.get_or_insert(self.now() + limits::DROP_LINGER);
         } else {
             self.write_beside_leader();
         }
@@ -175,7 +180,7 @@ impl Inner {
         if !self.completions.has_woken() {
             return Woken::take(|| None);
         }
-        Woken::take(|| self.completions.pop_woken_as_leader(self.now))
+        Woken::take(|| self.completions.pop_woken_as_leader(self.now()))
     }
 
     /// Whom to wake to lead, now that the caller does not.
