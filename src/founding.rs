@@ -148,8 +148,13 @@ pub enum Why {
     /// Its record differs from these settings.
     #[error("differs: {0}")]
     Differs(FleetDifference),
+    /// It restarted or lost its record while the replacement waited.
+    #[error("restarted or lost its record meanwhile; run the command again to go on")]
+    LeftAgain,
     /// Its record has no master at this address, which is to be replaced.
-    #[error("has a record without {0}; give the address by which clients know it")]
+    #[error(
+        "has a record without {0}; give the address by which clients know it. If another replacement was begun, complete that"
+    )]
     LacksOld(Arc<str>),
     /// It cannot join, as too few of the other masters have a record or answer.
     #[error(

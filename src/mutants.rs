@@ -109,6 +109,8 @@ pub enum Mutant {
     JoiningCounted,
     /// A master is replaced without the wait for the locks on the old one.
     ReplacedWithoutWait,
+    /// A new master whose process changed while a replacement waited takes the place at once.
+    JoinedTwice,
     /// A new fleet is declared though a master does not answer.
     FoundedWithoutMaster,
     /// A clock that is set counts as one that runs fast.

@@ -16,7 +16,7 @@
 //!
 //! The step follows from what is found, but for the wait, which begins anew with each run. Each record is
 //! written in place of the one that was read, on most of the other masters: of two operators with two new
-//! masters, one finds the other's record and gives up.
+//! masters, at most one ends its replacement, and the other finds its record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,6 +71,8 @@ pub struct Replacement {
     is_off: bool,
     /// When it was first known to refuse writes.
     refuses_since: Option<Instant>,
+    /// The new master's process, once its record says that it joins.
+    joined: Option<String>,
 }
 
 impl Replacement {
@@ -89,7 +91,7 @@ impl Replacement {
         url.login = url.login.or_else(|| config.masters[place].login.clone());
         let mut after = config.clone();
         (after.labels[place], after.masters[place]) = (name, url);
-        Ok(Self { before: config, after, place, is_off, refuses_since: None })
+        Ok(Self { before: config, after, place, is_off, refuses_since: None, joined: None })
     }
 
     /// Returns the URLs of the old master and of the new one, without the login.
@@ -127,8 +129,15 @@ impl Replacement {
         else {
             return Err(Why::TooFewRecords { count, needed }.of(name));
         };
-        let Some(found) = check_record(name, &candidate.found)? else {
+        let found = check_record(name, &candidate.found)?;
+        // Clients may have counted another process, or this one without its record.
+        let is_as_it_joined = self.joined.as_ref().is_none_or(|it| it == run_id && found.is_some());
+        if !is_as_it_joined && !mutant!(JoinedTwice) {
+            return Err(Why::LeftAgain.of(name));
+        }
+        let Some(found) = found else {
             self.check_new_unused(candidate)?;
+            self.joined = Some(run_id.to_owned());
             let to = template.replaced(old, member).unwrap_or_else(|| (*template).clone()).of_joining(member);
             return Ok(Step::Join(Change { place: self.place, from: None, to }));
         };
@@ -141,6 +150,7 @@ impl Replacement {
         };
         if is_joining {
             self.check_new_unused(candidate)?;
+            self.joined = Some(run_id.to_owned());
             let left = ends_at.saturating_duration_since(now);
             if !left.is_zero() && !mutant!(ReplacedWithoutWait) {
                 return Ok(Step::Wait(left));

@@ -241,6 +241,7 @@ killed! {
     step_taken_for_rate: StepTakenForRate by fleet::a_clock_that_is_set_is_not_fast;
     new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
     joining_counted: JoiningCounted by fleet::a_joining_master_counts_by_no_uptime;
+    joined_twice: JoinedTwice by fleet::a_new_master_that_changes_takes_no_place;
     replaced_without_wait: ReplacedWithoutWait by fleet::a_replacement_waits_for_locks_on_the_old_master;
     new_of_other_fleet: NewOfOtherFleet by fleet::a_process_new_for_another_fleet_is_quarantined;
     unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;

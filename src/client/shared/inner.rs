@@ -21,7 +21,8 @@ impl Inner {
         self.driver.engine.now()
     }
 
-    /// Whoever has the lock has read the clock. Long work with the lock held reads it again.
+    /// Takes the reading of the clock of the thread that has the lock. Long work with the lock held reads it
+    /// again.
     pub(in crate::client) fn enter_at(&mut self, now: Instant) {
         self.driver.engine.note_time(now);
     }

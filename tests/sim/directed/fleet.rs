@@ -315,6 +315,27 @@ pub fn a_joining_master_counts_by_no_uptime() -> Verdict {
     Ok(())
 }
 
+/// Somebody who has the new list too early may have had a lock on a process that is gone.
+pub fn a_new_master_that_changes_takes_no_place() -> Verdict {
+    for is_deleted in [true, false] {
+        let (mut world, mut replacement) = to_be_replaced()?;
+        step(&mut world, &mut replacement)?;
+        let Some(wait) = step(&mut world, &mut replacement)? else {
+            return Err("it does not wait".to_owned());
+        };
+        world.run_for(wait);
+        if is_deleted {
+            let here = world.masters[AFTER[2]].clock.at(world.now);
+            world.masters[AFTER[2]].model.data.delete(here, RECORD);
+        } else {
+            world.kill_master(AFTER[2], true);
+            world.start_master(AFTER[2], Data::Empty);
+        }
+        demand(step(&mut world, &mut replacement).is_err(), "it goes on with another process")?;
+    }
+    Ok(())
+}
+
 /// The rates that a client measures in half an hour of some use, in which one master's clock is set.
 fn measured(ppm: i64, step: i64) -> Result<Vec<i64>, String> {
     let mut world = unconnected(3, defaults);
@@ -342,6 +363,7 @@ pub fn a_clock_that_is_set_is_not_fast() -> Verdict {
 }
 
 tests!(
+    a_new_master_that_changes_takes_no_place,
     a_replacement_waits_for_locks_on_the_old_master,
     a_joining_master_counts_by_no_uptime,
     a_clock_that_is_set_is_not_fast,
