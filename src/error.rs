@@ -205,7 +205,10 @@ impl Denial {
             }
             HeldBy::SlotRivals(count) => {
                 let (slots, pool) = (Counted(count as usize, "slot"), PoolOf(&self.report.resource));
-                return write!(f, "other callers contest the {slots} of {pool}, and some may be free; retry");
+                return write!(
+                    f,
+                    "masters disagree about the {slots} of {pool}: other callers contest them, or left one in part; retry"
+                );
             }
         };
         match self.holder {

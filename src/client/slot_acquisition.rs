@@ -47,6 +47,8 @@ pub struct SlotAcquisition<L> {
     /// The number of slots.
     count: u32,
     is_fenced: bool,
+    /// Whether it does not wait.
+    is_brief: bool,
     /// When the last attempt may begin.
     wait_until: Instant,
     /// Largest number of tries.
@@ -152,6 +154,7 @@ impl<L> SlotAcquisition<L> {
         let mut acquisition = Self {
             count,
             is_fenced: options.mode == Mode::Fenced,
+            is_brief: wait.is_zero(),
             wait_until: now.checked_add(wait).unwrap_or(now + limits::FOREVER),
             max_tries: options.max_attempts.unwrap_or(u32::MAX),
             tries: 0,
@@ -254,14 +257,14 @@ impl<L> SlotAcquisition<L> {
     pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> SlotStep<L> {
         match paused {
             Err(error) if error.is_final() => self.fail(error),
-            _ if self.door.is_none() && self.left(now).is_zero() => self.look(now),
+            _ if self.is_brief => self.look(now),
             _ => self.wait_inside(now),
         }
     }
 
     /// How the last try that is over failed; `None` if the next one may well succeed.
     pub fn failed(&self, now: Instant) -> Option<AcquireError> {
-        if matches!(self.held_by, Some(HeldBy::SlotRivals(_))) { None } else { self.refusal(now) }
+        if self.may_be_free() { None } else { self.refusal(now) }
     }
 
     /// The door, if it is held: nobody wants the slot any more, or it is handed out.
@@ -322,7 +325,8 @@ impl<L> SlotAcquisition<L> {
         let is_inside = self.door.is_some() || mutant!(DoorStandsOpen) && !left.is_zero();
         match is_inside {
             true => self.pause(now, took),
-            false if left.is_zero() => self.look_again(now, took),
+            false if self.is_brief => self.look_again(now, took),
+            false if left.is_zero() => self.fail_as_before(now),
             false => {
                 self.state = SlotState::Entering;
                 SlotStep::Enter(left)
@@ -366,15 +370,21 @@ impl<L> SlotAcquisition<L> {
     /// The pause of a caller that does not wait, while some slot may be free. It is random, and the range
     /// doubles: callers that met once are not to meet again.
     fn look_again(&mut self, now: Instant, took: Duration) -> SlotStep<L> {
-        let may_be_free = matches!(self.held_by, Some(HeldBy::SlotRivals(_)));
-        if !may_be_free || self.looks_again >= limits::SLOT_LOOKS_AGAIN_MAX || now >= self.look_until {
+        if !self.may_be_free() || self.looks_again >= limits::SLOT_LOOKS_AGAIN_MAX || now >= self.look_until {
             return self.fail_as_before(now);
         }
         self.looks_again += 1;
         let least = took.clamp(limits::SLOT_LOOK_PAUSE_MIN, limits::SLOT_LOOK_PAUSE_MAX);
         let most = (least * (1 << self.looks_again)).min(limits::SLOT_LOOK_PAUSE_MAX);
         self.state = SlotState::Pausing;
-        SlotStep::Pause(self.rng.random_range(least..=most))
+        let pause = self.rng.random_range(least..=most);
+        SlotStep::Pause(pause.min(self.look_until.saturating_duration_since(now)))
+    }
+
+    /// Whether others kept this caller from a slot that may be free. Masters that failed did not.
+    const fn may_be_free(&self) -> bool {
+        let is_refused = matches!(self.failed, Some(AcquireError::Contended(_)));
+        is_refused && matches!(self.held_by, Some(HeldBy::SlotRivals(_)))
     }
 
     /// Notes what is known of the holder of a slot that was refused.

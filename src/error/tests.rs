@@ -195,7 +195,7 @@ fn samples_of_several(contended: AcquireError) -> [Sample; 10] {
         judged(&SetError::new(resource(), LeaveError::Expired), "lock \"orders:42\": the lock's validity has ended"),
         judged(&refused_slot(HeldBy::Slots(3)), "all 3 slots of pool \"orders:42\" are taken: slot 0 (job 7) for at most 4.4s unless extended, slot 2; wait longer, or retry later"),
         judged(&refused_slot(HeldBy::Slots(1)), "the only slot of pool \"orders:42\" is taken: slot 0 (job 7) for"),
-        judged(&refused_slot(HeldBy::SlotRivals(3)), "other callers contest the 3 slots of pool \"orders:42\", and some may be free; retry"),
+        judged(&refused_slot(HeldBy::SlotRivals(3)), "masters disagree about the 3 slots of pool \"orders:42\": other callers contest them, or left one in part; retry"),
         sample(&DriveEnded, "drop the drive too", String::new()),
     ]
 }

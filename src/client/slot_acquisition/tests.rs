@@ -71,13 +71,39 @@ fn a_caller_without_wait_looks_again_while_a_slot_may_be_free() {
 }
 
 #[test]
-fn a_caller_without_wait_ends_within_the_answer_limit() {
+fn a_caller_without_wait_ends_at_the_answer_limit() {
     let now = clock::now();
     let (mut acquisition, slot) = begin(now, 16, Options::new().wait(Duration::ZERO));
     let limit = config().answer_limit(config().ttl(config().max_ttl).expect("valid"));
     assert!(acquisition.tried(now + limit, slot, Err(contended())).is_none());
     let step = acquisition.looked(now + limit, Ok(SlotLook::Contested));
     assert!(matches!(step, Some(SlotStep::Failed(_))), "{step:?}");
+}
+
+#[test]
+fn masters_that_fail_and_waits_that_end_are_no_reason_to_look_again() {
+    let outage = AcquireError::NoQuorum(Box::new(Denial::new(Report::new(Round::Acquire, "a"))));
+    let brief = Options::new().wait(Duration::ZERO);
+    let short = Options::new().wait(Duration::from_millis(20));
+    for (options, error) in [(brief, outage), (short, contended())] {
+        let now = clock::now();
+        let later = now + Duration::from_millis(25);
+        let (mut acquisition, slot) = begin(now, 16, options);
+        assert!(acquisition.tried(later, slot, Err(error)).is_none());
+        let step = acquisition.looked(later, Ok(SlotLook::Contested));
+        assert!(matches!(step, Some(SlotStep::Failed(_))), "{step:?}");
+    }
+}
+
+#[test]
+fn no_look_begins_after_the_answer_limit() {
+    let begun = clock::now();
+    let (mut acquisition, slot) = begin(begun, 16, Options::new().wait(Duration::ZERO));
+    let limit = config().answer_limit(config().ttl(config().max_ttl).expect("valid"));
+    let late = begun + limit - Duration::from_nanos(1);
+    assert!(acquisition.tried(late, slot, Err(contended())).is_none());
+    let step = acquisition.looked(late, Ok(SlotLook::Contested));
+    assert!(matches!(step, Some(SlotStep::Pause(time)) if time == Duration::from_nanos(1)), "{step:?}");
 }
 
 #[test]
