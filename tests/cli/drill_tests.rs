@@ -161,6 +161,18 @@ fn the_times_in_the_lines_of_a_contender_count() {
     );
     let finished = finish(&mut foreign(&fleet, &taker));
     std::fs::remove_dir(&first).ok();
+    // One after the other writes that it held at the same time.
+    let together = format!(
+        "mkdir {} 2>/dev/null || sleep 0.3; echo acquired 1000000 1900000; echo released 2000000",
+        first.display()
+    );
+    let found = finish(&mut foreign(&fleet, &together));
+    std::fs::remove_dir(&first).ok();
+    expect(&found, 1, &[]);
+    assert_eq!(
+        json(&found.stdout)["two_holders"],
+        serde_json::json!(["resource 1: two holders for 900.0µs"])
+    );
     expect(&finished, 0, &[]);
     let report = json(&finished.stdout);
     assert_eq!((&report["locks"], &report["two_holders"]), (&2.into(), &serde_json::json!([])), "{report}");
