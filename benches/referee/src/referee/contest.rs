@@ -21,6 +21,8 @@ const START_TIME: Duration = Duration::from_secs(2);
 const QUARANTINE_TIME: Duration = Duration::from_secs(4);
 /// How long one holder of a paused one stands still.
 const STOP_MS: u64 = 3000;
+/// Lines of stderr that are shown where a contender failed.
+const SHOWN_COUNT_MAX: usize = 20;
 /// Beginnings of keys of the drill itself, and of ours that are no locks, as the record of a fleet.
 const OTHER_KEYS: [&str; 2] = ["redlatch-drill:own", "redlatch:"];
 
@@ -113,6 +115,14 @@ impl Contest {
         let seconds = report["by_second"].as_array().map(Vec::as_slice).unwrap_or_default();
         let locks: u64 = seconds.iter().take(time).skip(start).filter_map(|it| it["locks"].as_u64()).sum();
         let expiries = keys_left(field);
+        let failed = report["other_errors"].as_u64().unwrap_or_default();
+        if failed > 0 {
+            let said = String::from_utf8_lossy(&output.stderr);
+            said.lines()
+                .filter(|line| !line.trim().is_empty())
+                .take(SHOWN_COUNT_MAX)
+                .for_each(|it| eprintln!("    {it}"));
+        }
         // Nobody had a lock any more: that may be the longest time without one.
         let is_idle = |it: &&Value| it["locks"] == 0;
         let seconds_read = seconds.len().min(time);
@@ -127,7 +137,7 @@ impl Contest {
             keys_for_ever: expiries.iter().filter(|ms| **ms < 0).count(),
             longest_gap_ms: number("longest_gap_ms").max(idle as f64 * 1000.0),
             locks_per_second: locks as f64 / (time.saturating_sub(start)).max(1) as f64,
-            failed: report["other_errors"].as_u64().unwrap_or_default(),
+            failed,
         }
     }
 }
