@@ -50,13 +50,15 @@ const LINES: &[&str] = &[
     "run --at-least 25h a -- true",
     "run --slots 0 a -- true",
     "run --slots 1025 a -- true",
-    "run --slots 2 --fenced a -- true",
+    "run --slots 1 --fenced a -- true",
     "run --fair --fenced a -- true",
     "run --label '' a -- true",
     "run a true",
     "elect a true",
     "run '' -- true",
     "generate nothing",
+    "generate man nothing",
+    "generate man generate",
     "inspect",
 ];
 
