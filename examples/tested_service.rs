@@ -13,7 +13,7 @@ pub enum Outcome {
     Shipped,
     /// Another worker ships it.
     Taken,
-    /// The masters are down: retry later.
+    /// There is no lock to be had: the error that is printed says what to do.
     Postponed,
     /// The lock was lost meanwhile: look before it is shipped again.
     Unsure,

@@ -20,7 +20,7 @@
 //!
 //! Callers that come together may split the masters' votes, so that each is refused though slots are free. A
 //! look shows that: no quorum has the same holder in each slot. A caller without a wait then looks again,
-//! after a random pause, [`limits::SLOT_LOOKS_AGAIN_MAX`] times at most and within the answer limit of its
+//! after a random pause, `limits::SLOT_LOOKS_AGAIN_MAX` times at most and within the answer limit of its
 //! TTL.
 //!
 //! Owns the decisions, the door, and what failed last. Does not know connections, the clock and the caller:
