@@ -121,7 +121,7 @@ pub enum Why {
     #[error("does not let keys be listed; use a login with +scan")]
     MayHaveKeys,
     /// It has this number of connections of clients.
-    #[error("has {} of redlatch; stop all clients", Counted(*.0, "connection"))]
+    #[error("has {} of redlatch; stop the clients that use it", Counted(*.0, "connection"))]
     HasClients(usize),
     /// It may have clients.
     #[error("does not let clients be listed; use a login with +client|list")]
@@ -134,7 +134,7 @@ pub enum Why {
     Listed,
     /// It is to be replaced, and may take writes.
     #[error(
-        "does not refuse {commands} by its ACL; stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
+        "does not refuse {commands} by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
     )]
     TakesWrites {
         /// Commands that it does not refuse for want of rights.
@@ -158,7 +158,7 @@ pub enum Why {
     LacksOld(Arc<str>),
     /// It cannot join, as too few of the other masters have a record or answer.
     #[error(
-        "cannot join: {count} of the other masters have the fleet's record, {needed} needed; connect a client, or repair them"
+        "cannot join: {count} of the other masters have the fleet's record, {needed} needed; check the prefix, connect a client, or repair them"
     )]
     TooFewRecords {
         /// Number of records.

@@ -254,7 +254,7 @@ texts! {
     Problem::Unreachable { why } => "unreachable",
         format!("not connected: {why}"),
         "it grants nothing, and the fleet tolerates one failure less",
-        "follow the reason; else take the master out of all lists";
+        "follow the reason. If the master is gone for good: redlatch fleet replace";
     Problem::LoginRefused { why } => "login-refused",
         why.as_str(),
         "it grants nothing, and the fleet tolerates one failure less",

@@ -278,7 +278,7 @@ fn samples_of_new_fleets() -> Vec<Sample> {
             MayHaveClients => Why::MayHaveClients, "+client|list";
             NotListed => Why::NotListed, "not in the list";
             Listed => Why::Listed, "in the list of masters already";
-            TakesWrites { .. } => Why::TakesWrites { commands: "SET, EVAL".to_owned(), user: "locker".to_owned() }, "does not refuse SET, EVAL by its ACL; stop it for good, or run there ACL SETUSER locker -set";
+            TakesWrites { .. } => Why::TakesWrites { commands: "SET, EVAL".to_owned(), user: "locker".to_owned() }, "does not refuse SET, EVAL by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER locker -set";
             MayTakeWrites(_) => Why::MayTakeWrites("no answer within 1s".to_owned()), "may take writes: no answer within 1s. If it is off";
             Differs(_) => Why::Differs(FleetDifference::MasterCount { recorded: 3, ours: 5 }), "differs";
             LeftAgain => Why::LeftAgain, "run the command again";

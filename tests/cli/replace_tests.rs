@@ -138,14 +138,15 @@ fn a_master_that_refuses_writes_is_replaced() {
     let mut lists = declared(3);
     let spare = lists.spare.clone();
     let mut command = lists.replace(1, &spare);
-    let writes = "does not refuse SET, PEXPIRE, EVALSHA, EVAL by its ACL; stop it for good";
+    let writes =
+        "does not refuse SET, PEXPIRE, EVALSHA, EVAL by its ACL. If it is to be replaced: stop it for good";
     lists.refused(&mut command, writes);
     // Where it is off by the operator's word, it must not answer otherwise.
     lists.refused(lists.replace(1, &spare).arg("--is-off"), writes);
     lists.fleet.master(1).ask("ACL SETUSER default -set -pexpire -evalsha");
     lists.refused(
         &mut command,
-        "does not refuse EVAL by its ACL; stop it for good, or run there ACL SETUSER default",
+        "does not refuse EVAL by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER default",
     );
     lists.fleet.master(1).ask("ACL SETUSER default -eval");
     expect(&finish(&mut command), 0, &[]);
