@@ -50,6 +50,18 @@ fn a_caller_without_wait_sends_one_command() {
     assert_eq!((waiters(&rig), rig.engine.claim_count()), (vec![0; 3], 1), "the holder's alone");
 }
 
+/// A master that answers again would have another round begin, with a limit of its own.
+#[test]
+fn a_caller_without_wait_ends_by_its_limit_though_a_master_comes_back() {
+    let mut rig = Rig::new(3, |config| config.answer_timeout(ms(200)));
+    (0..3).for_each(|index| rig.stop_master(index));
+    acquire(&mut rig, Duration::ZERO);
+    rig.reset_conn(2);
+    rig.resume_master(2);
+    rig.run_for(ms(201));
+    assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)));
+}
+
 #[test]
 fn a_standing_park_is_one_attempt() {
     let mut rig = Rig::new(3, defaults);

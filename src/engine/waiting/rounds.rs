@@ -526,11 +526,16 @@ pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
             continue;
         }
         let claim = core.locks.claims.get(op.claim);
-        let parking = op.parking_mut();
+        let parking = op.parking();
         if owing(&core.locks.claims, parking).contains(master) || parking.waiting.contains(master) {
             continue;
         }
         if claim.asked.contains(master) {
+            // One that does not wait has one round, and ends with its limit.
+            if op.asked.wait_until.is_none() {
+                continue;
+            }
+            let parking = op.parking_mut();
             let at = core.ground.now
                 + rand::RngExt::random_range(&mut core.ground.rng, Duration::ZERO..=limits::REJOIN_TIME);
             parking.hasten(at);
