@@ -29,7 +29,7 @@ const SEEDS_OF_EQUIVALENT: u64 = 20;
 const SAMPLE: usize = 16;
 
 /// Breaks that change nothing: what the script's name starts with, a part of how the break is shown, and why.
-const EQUIVALENT: [(&str, &str, &str); 4] = [
+const EQUIVALENT: [(&str, &str, &str); 6] = [
     (
         "release",
         "return redis.[call -> pcall]('del'",
@@ -38,6 +38,8 @@ const EQUIVALENT: [(&str, &str, &str); 4] = [
     ("extend", "return redis.[call -> pcall]('pexpire'", "likewise"),
     ("fenced_acquire", "return redis.[call -> pcall]('set'", "likewise"),
     ("fenced_", "string.sub(holder.err, [1 -> 0], 9)", "Lua starts at 1 then, too"),
+    ("free_slots", "sub(value.err, [1 -> 0], 9)", "likewise"),
+    ("free_slots", "sub(value, [1 -> 0], 4)", "likewise"),
 ];
 
 /// Whether a task fails or panics.
