@@ -50,12 +50,15 @@ impl Answer {
 
     pub fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
         let is_new = protocol == Protocol::Resp3;
+        let text;
         let reply = match self {
             Self::Nil if is_new => Reply::Null,
             Self::Nil => Reply::NullBulk,
             Self::Integer(number) => Reply::Integer(*number),
-            Self::Double(score) if is_new => Reply::Double(&shown(*score)),
-            Self::Double(score) => Reply::Bulk(&shown(*score)),
+            Self::Double(score) => {
+                text = shown(*score);
+                if is_new { Reply::Double(&text) } else { Reply::Bulk(&text) }
+            }
             Self::Verbatim(text) if is_new => Reply::Verbatim { format: *b"txt", text },
             Self::Bulk(bytes) | Self::Verbatim(bytes) => Reply::Bulk(bytes),
             Self::Status(text) => Reply::Simple(text),

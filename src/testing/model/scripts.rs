@@ -73,10 +73,8 @@ impl ModelMaster {
                 self.flush_scripts();
                 return Ok(Answer::ok());
             }
-            ("EVALSHA", [sha, args @ ..])
-                if let Some(script) = place(sha).filter(|script| self.scripts.contains(script)) =>
-            {
-                (script, args)
+            ("EVALSHA", [sha, args @ ..]) if place(sha).is_some_and(|it| self.scripts.contains(&it)) => {
+                (known(sha)?, args)
             }
             ("EVALSHA", [_, _, ..]) if self.is_native => {
                 return Refusal::says("NOSCRIPT No matching script.");
