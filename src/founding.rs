@@ -150,7 +150,7 @@ pub enum Why {
     Differs(FleetDifference),
     /// It restarted or lost its record while the replacement waited.
     #[error("restarted or lost its record meanwhile; run the command again to go on")]
-    LeftAgain,
+    ChangedMeanwhile,
     /// Its record has no master at this address, which is to be replaced.
     #[error(
         "has a record without {0}; give the address by which clients know it. If another replacement was begun, complete that"

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
-use redlatch::internals::env::parse_time;
 use redlatch::internals::words::{Counted, Rounded};
 use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
-use super::options::MasterOptions;
+use super::options::AskedOptions;
 use super::output::{Colour, add_paragraph, json_line, paint, print, stdout_width};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.
@@ -27,12 +26,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// How long the examination may take.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
-    time_limit: Duration,
-
     #[command(flatten)]
-    masters: MasterOptions,
+    asked: AskedOptions,
 }
 
 const HELP: &str = "\
@@ -46,8 +41,8 @@ Examples:
 
 /// Runs `doctor`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
-    let config = args.masters.config()?;
-    let diagnosis = diagnose(&config, args.time_limit)?;
+    let config = args.asked.masters.config()?;
+    let diagnosis = diagnose(&config, args.asked.time_limit)?;
     print(&if args.json { json_text(&diagnosis) } else { text(&config, &diagnosis, stdout_width()) })?;
     Ok(code_of(&config, &diagnosis))
 }

@@ -26,6 +26,17 @@ const NEARLY: Duration = Duration::from_millis(500);
 /// How long a question waits for each master, unless `--answer-timeout` says otherwise.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
 
+/// Masters that are asked about themselves, and the time for it.
+#[derive(clap::Args)]
+pub(crate) struct AskedOptions {
+    /// How long the questions to the masters may take.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = env::parse_time)]
+    pub(crate) time_limit: Duration,
+
+    #[command(flatten)]
+    pub(crate) masters: MasterOptions,
+}
+
 /// The masters and how they are reached. Each option that has a variable stands for it: the library reads
 /// both by the same table.
 #[derive(clap::Args)]

@@ -281,7 +281,7 @@ fn samples_of_new_fleets() -> Vec<Sample> {
             TakesWrites { .. } => Why::TakesWrites { commands: "SET, EVAL".to_owned(), user: "locker".to_owned() }, "does not refuse SET, EVAL by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER locker -set";
             MayTakeWrites(_) => Why::MayTakeWrites("no answer within 1s".to_owned()), "may take writes: no answer within 1s. If it is off";
             Differs(_) => Why::Differs(FleetDifference::MasterCount { recorded: 3, ours: 5 }), "differs";
-            LeftAgain => Why::LeftAgain, "run the command again";
+            ChangedMeanwhile => Why::ChangedMeanwhile, "run the command again";
             LacksOld(_) => Why::LacksOld("redis://h:6379".into()), "without redis://h:6379";
             TooFewRecords { .. } => Why::TooFewRecords { count: 1, needed: 2 }, "1 of the other masters";
         }

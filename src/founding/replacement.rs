@@ -133,7 +133,7 @@ impl Replacement {
         // Clients may have counted another process, or this one without its record.
         let is_as_it_joined = self.joined.as_ref().is_none_or(|it| it == run_id && found.is_some());
         if !is_as_it_joined && !mutant!(JoinedTwice) {
-            return Err(Why::LeftAgain.of(name));
+            return Err(Why::ChangedMeanwhile.of(name));
         }
         let Some(found) = found else {
             self.check_new_unused(candidate)?;

@@ -4,7 +4,6 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use redlatch::Config;
-use redlatch::internals::env::parse_time;
 use redlatch::internals::fleet::{
     AskedMaster, Candidate, Change, Founding, Refusal, ask_candidates, found, write_records,
 };
@@ -12,7 +11,7 @@ use redlatch::internals::words::{Counted, Rounded};
 
 use crate::exit::{Exit, code};
 use crate::message::Message;
-use crate::options::MasterOptions;
+use crate::options::AskedOptions;
 use crate::output::{print, say};
 
 /// Declare new, empty masters as a fleet, so that a first lock need not wait.
@@ -30,12 +29,8 @@ pub(crate) struct Args {
     #[arg(long)]
     new: bool,
 
-    /// How long the questions may take.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
-    time_limit: Duration,
-
     #[command(flatten)]
-    masters: MasterOptions,
+    asked: AskedOptions,
 }
 
 const HELP: &str = "\
@@ -51,13 +46,13 @@ const SENTENCE: &str = "these masters are new";
 
 /// Runs `fleet init`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
-    let config = args.masters.config()?;
-    let mut founding = check(&config, args.time_limit)?;
+    let config = args.asked.masters.config()?;
+    let mut founding = check(&config, args.asked.time_limit)?;
     confirm(&config, args.new, founding.is_unsure)?;
     for _phase in 0..2 {
         // A person may have taken a while, and a master may have been used or restarted between the phases.
-        founding = check(&config, args.time_limit)?;
-        write(&config, args.time_limit, &founding.changes)?;
+        founding = check(&config, args.asked.time_limit)?;
+        write(&config, args.asked.time_limit, &founding.changes)?;
     }
     print(&format!(
         "fleet {} declared on {}, max TTL {}; locks can be acquired now\n",

@@ -4,13 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Config;
-use redlatch::internals::env::parse_time;
 use redlatch::internals::fleet::{Refusal, Replacement, Step, ask_old};
 
 use super::init::{ask, write};
 use crate::exit::{Exit, code};
 use crate::message::Message;
-use crate::options::MasterOptions;
+use crate::options::AskedOptions;
 use crate::output::{Countdown, print};
 
 /// Replace a master by a new, empty one at another address, while clients go on.
@@ -33,12 +32,8 @@ pub(crate) struct Args {
     #[arg(long)]
     is_off: bool,
 
-    /// How long the questions may take.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
-    time_limit: Duration,
-
     #[command(flatten)]
-    masters: MasterOptions,
+    asked: AskedOptions,
 }
 
 const HELP: &str = "\
@@ -53,18 +48,18 @@ Example:
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let refused = |why: Refusal| Exit::new(code::REFUSED, Message::NotReplaced { why: &why });
     let [old, new] = [&args.old, &args.new].map(|url| Config::builder().master(url).build());
-    let replacement = Replacement::new(args.masters.config()?, &old?, &new?, args.is_off);
+    let replacement = Replacement::new(args.asked.masters.config()?, &old?, &new?, args.is_off);
     let mut replacement = replacement.map_err(refused)?;
     let [old, new] = replacement.names();
     let unanswered = loop {
-        let answer = ask_old(&replacement.before, replacement.place, args.time_limit)?;
+        let answer = ask_old(&replacement.before, replacement.place, args.asked.time_limit)?;
         let now = Instant::now();
-        let masters = ask(&replacement.after, args.time_limit)?;
+        let masters = ask(&replacement.after, args.asked.time_limit)?;
         match replacement.next(now, &answer, &masters).map_err(refused)? {
-            Step::Join(change) => write(&replacement.after, args.time_limit, &[change])?,
+            Step::Join(change) => write(&replacement.after, args.asked.time_limit, &[change])?,
             Step::Wait(left) => wait(now + left, &old),
             Step::Name { changes, unanswered } => {
-                write(&replacement.after, args.time_limit, &changes)?;
+                write(&replacement.after, args.asked.time_limit, &changes)?;
                 break unanswered.join(", ");
             }
         }

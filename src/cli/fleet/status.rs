@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use redlatch::Config;
 use redlatch::engine::quorum;
-use redlatch::internals::env::parse_time;
 use redlatch::internals::fleet::{AskedMaster, Found, MasterFacts, Record, Seen, ask_candidates, seen};
 use redlatch::internals::words::{Counted, Rounded, grouped};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, code};
-use crate::options::MasterOptions;
+use crate::options::AskedOptions;
 use crate::output::{add_paragraph, json_line, print, stdout_width};
 
 /// Show the settings that the masters have recorded, their clients, and what differs from these options.
@@ -25,12 +24,8 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// How long the questions may take.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
-    time_limit: Duration,
-
     #[command(flatten)]
-    masters: MasterOptions,
+    asked: AskedOptions,
 }
 
 const HELP: &str = "\
@@ -43,8 +38,8 @@ Example:
 
 /// Runs `fleet status`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
-    let config = args.masters.config()?;
-    let masters = ask_candidates(&config, args.time_limit)?;
+    let config = args.asked.masters.config()?;
+    let masters = ask_candidates(&config, args.asked.time_limit)?;
     let status = Status::new(&config, &masters);
     print(&if args.json { status.json() } else { status.text(stdout_width()) })?;
     let answered = masters.iter().filter(|master| master.answer.is_ok()).count();

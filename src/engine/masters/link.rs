@@ -38,8 +38,8 @@ struct Identity {
     watched_since: Option<Instant>,
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
-    /// Whether nothing but this client's own watch speaks for it: it was there before it took another's
-    /// place, or it was unfit for a while. Its reported age does not show that it has the locks.
+    /// Whether it counts only by this client's own observation: it was there before it took another's place,
+    /// or it was unfit for a while. Its reported age does not show that it has the locks.
     is_doubtful: bool,
 }
 
@@ -305,7 +305,7 @@ impl Link {
         Some(why)
     }
 
-    /// Nothing but a new watch of this client speaks for the process.
+    /// The process counts only by a new observation of this client's own.
     const fn doubt(&mut self) {
         if let Some(identity) = &mut self.identity {
             (identity.watched_since, identity.is_doubtful) = (None, true);

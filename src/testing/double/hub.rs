@@ -23,8 +23,7 @@ const EVENT_COUNT_MAX: usize = 256;
 /// Bytes read at once.
 const READ_SIZE: usize = 16 * 1024;
 const READABLE_AND_WRITABLE: Interest = Interest::READABLE.add(Interest::WRITABLE);
-/// The event of the waker. Those of listeners are the places of their masters, those of connections are
-/// larger.
+/// The event of the waker. A listener's event is the place of its master, and a connection's is larger.
 const WAKER_TOKEN: Token = Token(usize::MAX);
 
 /// All masters of a double.
