@@ -287,6 +287,25 @@ fn strict_mode_refuses_other_declared_settings() {
     assert!(matches!(same.engine.master_status(same.now, id(0)).state, MasterState::Quarantined(_)));
 }
 
+/// Nothing that was queued for it would ever be answered.
+#[test]
+fn a_refused_master_is_sent_nothing() {
+    let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Strict));
+    rig.run_for(ms(10_200));
+    rig.masters.iter_mut().for_each(|master| master.put(b"p:a", b"other", None));
+    rig.stop_master(2);
+    rig.break_conn(2);
+    rig.acquire("a", 10_000, 60_000);
+    let text = records(&rig)[2].clone().expect("written").replace("observed", "declared");
+    let text = text.replace("max_ttl_ms=10000", "max_ttl_ms=9000");
+    rig.masters[2].put(RECORD, text.as_bytes(), None);
+    rig.resume_master(2);
+    rig.run_for(limits::BACKOFF_MAX);
+    let state = rig.engine.master_status(rig.now, id(2)).state;
+    assert!(matches!(state, MasterState::Down(_)), "{state:?}");
+    assert_eq!(rig.engine.owed_count(id(2)), 0, "the attempt of the caller that waits");
+}
+
 #[test]
 fn strict_mode_refuses_a_master_of_another_declared_list() {
     let mut rig = Rig::new(3, prefixed);
