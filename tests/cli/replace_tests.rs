@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Config;
+use redlatch::internals::fleet::{Change, Found, write_records};
 
 use crate::fleet::{Fleet, Master, Until, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, redlatch};
@@ -200,6 +201,26 @@ fn a_wrong_argument_replaces_nothing() {
     lists.fleet.master(2).kill();
     lists.refused(&mut lists.replace(1, &spare), "1 of the other masters have the fleet's record, 2 needed");
     assert_eq!(finish(&mut lists.replace(1, "redlis://h")).code, Some(64));
+}
+
+/// Of two operators one reads a record before the other one writes it.
+#[test]
+fn a_record_that_changed_meanwhile_stays() {
+    let mut lists = declared(3);
+    let record = |text: &str| Found::from_text(text.as_bytes()).record().cloned().expect("a record");
+    let before = lists.records()[0].clone();
+    let (from, to) = (record(&before), record(&before.replace("declared", "observed")));
+    let other = before.replace("max_ttl_ms=1000 ", "max_ttl_ms=900 ");
+    let config = Config::builder().masters(&lists.old).prefix("p:").build().expect("valid settings");
+    let mut write = |there: &str, from| {
+        lists.fleet.master(0).command(&[b"SET", b"p:redlatch:fleet", there.as_bytes()]);
+        let written = write_records(&config, PATIENCE, &[Change { place: 0, from, to: to.clone() }]);
+        (written.expect("an event loop").map_err(|(_, why)| why), lists.records()[0].clone())
+    };
+    let changed = || Err("it has another record by now".to_owned());
+    assert_eq!(write(&other, Some(from.clone())), (changed(), other.clone()));
+    assert_eq!(write(&other, None), (changed(), other.clone()), "there is one by now");
+    assert_eq!(write(&before, Some(from)), (Ok(()), to.to_string()));
 }
 
 /// The operator's process dies while it waits, and between two records.

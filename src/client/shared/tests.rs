@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::client::guard::HeldName;
+use crate::client::pending::{Ask, Pending, submit_all};
 use crate::client::{Acquire, Client};
 use crate::config::Config;
-use crate::engine::{Request, Resource};
+use crate::engine::{OpId, Outcome, Request, Resource};
 use crate::error::{AcquireError, LockReentrantError};
 use crate::event::Event;
 use crate::options::Options;
@@ -378,6 +379,41 @@ fn each_entry_and_each_turn_reads_the_clock() {
         client.shared().with(turn).expect("a client that goes on")
     });
     assert_eq!(turned.flatten().next(), Some(true));
+}
+
+/// Notes when it is submitted, and is refused.
+struct Noting(Arc<Shared>, mpsc::Sender<Instant>);
+
+impl Ask for Noting {
+    const OUTCOME: OutcomeKind = OutcomeKind::Release;
+    const STOPPED: fn(Stopped) = |_| ();
+    type Answer = ();
+    type Error = ();
+    type Submitted = ();
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ()> {
+        self.1.send(inner.now()).map_err(drop)?;
+        Err(())
+    }
+
+    fn answer(&mut self, _: OpId, (): (), _: Outcome) -> Result<(), ()> {
+        unreachable!("it is refused")
+    }
+}
+
+/// A long batch must leave its last call as much time for its answer as its first one.
+#[test]
+fn each_call_of_a_batch_reads_the_clock() {
+    let client = client();
+    let (sender, times) = mpsc::channel();
+    let mut batch = [(); 3].map(|()| Pending::new(Noting(client.shared().clone(), sender.clone())));
+    submit_all(client.shared(), batch.iter_mut());
+    let times: Vec<_> = times.try_iter().collect();
+    assert!(times.len() == 3 && times.is_sorted_by(|a, b| a < b), "{times:?}");
 }
 
 #[test]
