@@ -129,3 +129,33 @@ impl Drop for Registration {
         drop(waker);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A future that moved to another task is polled with another waker.
+    #[test]
+    fn the_last_waker_of_each_registration_is_called() {
+        let cancel = Cancel::new();
+        let counts = [(); 3].map(|()| Arc::<Count>::default());
+        let wakers = counts.each_ref().map(|count| Waker::from(count.clone()));
+        let (mut moved, mut other) = (Registration::new(&cancel), Registration::new(&cancel));
+        assert!(!moved.register(&wakers[0]) && !other.register(&wakers[1]) && !moved.register(&wakers[2]));
+        cancel.cancel();
+        assert_eq!(counts.each_ref().map(|count| count.0.load(Ordering::Relaxed)), [0, 1, 1]);
+        assert!(moved.register(&wakers[0]), "it is cancelled already");
+    }
+}

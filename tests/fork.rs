@@ -24,8 +24,8 @@ use redlatch::internals::settle;
 use redlatch::stats::Stats;
 use redlatch::status::Health;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease, Options,
-    Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, Waited,
+    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease, LockEnd,
+    Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, Waited,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -163,6 +163,8 @@ fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, secon
     let (sender, lost) = mpsc::channel();
     first.on_lost(move || sender.send(()).expect("somebody listens"));
     assert_eq!(lost.try_recv(), Ok(()), "it is called at once");
+    let lost = Box::pin(first.lost()).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(lost, Poll::Ready(LockEnd::Lost), "nobody knows of a release");
     assert!(matches!(lock.lock(), Err(LockReentrantError::Acquire(AcquireError::Stopped(_)))));
     assert_eq!(first.release().expect("nothing is released"), None);
     drop(second);

@@ -1,7 +1,6 @@
 //! `redlatch fleet status`: the settings that the masters have recorded, their clients, and what differs.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use redlatch::Config;
 use redlatch::engine::quorum;
