@@ -3,6 +3,8 @@
 use redlatch::internals::fleet::{Candidate, Origin};
 use redlatch::internals::probe::ProbeError;
 
+use std::time::Duration;
+
 use super::*;
 
 fn config(max_ttl_s: u64) -> Config {
