@@ -1,9 +1,9 @@
 //! The status of a fleet as text and as JSON, from fixed answers.
 
+use std::time::Duration;
+
 use redlatch::internals::fleet::{Candidate, Origin};
 use redlatch::internals::probe::ProbeError;
-
-use std::time::Duration;
 
 use super::*;
 
