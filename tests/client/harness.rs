@@ -54,7 +54,14 @@ pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
 /// Nothing is left: no lock that the client knows of, and no key. What other clients do must have ended
 /// before, for a release returns once a quorum has answered.
 pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {
-    assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
+    assert_nothing_left_of(&[client], fleet);
+}
+
+/// The same for all clients that had locks.
+pub(crate) fn assert_nothing_left_of(clients: &[&Client], fleet: &mut Fleet) {
+    for client in clients {
+        assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
+    }
     for master in fleet.masters() {
         assert_eq!(master.keys(), "[]");
     }
