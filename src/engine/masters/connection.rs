@@ -25,7 +25,7 @@ use crate::wire::Wire;
 pub(crate) struct Connection<T: Copy> {
     pub(crate) state: State,
     pub(crate) wire: Wire<T>,
-    /// Failures in a row; a connection that lasted starts a new row.
+    /// Failures in a row.
     failure_count: u32,
     pub(crate) login: LoginState,
 }
@@ -136,19 +136,21 @@ impl<T: Copy> Connection<T> {
         handshake.learnt
     }
 
-    /// The connection failed: how long to wait before the next one.
+    /// The connection failed: how long to wait before the next one. A connection that lasted four times the longest
+    /// pause before it starts a new row of failures.
     pub(crate) fn back_off(&mut self, now: Instant, rng: &mut impl Rng) -> Duration {
-        self.forget_failures(now);
-        self.failure_count = self.failure_count.saturating_add(1);
-        let doubled = limits::BACKOFF_MIN.saturating_mul(1 << (self.failure_count - 1).min(16));
-        rng.random_range(Duration::ZERO..doubled.min(limits::BACKOFF_MAX))
+        let has_lasted = match self.state {
+            State::Ready { since } => now - since > (self.longest_pause() * 4).min(limits::BACKOFF_MAX),
+            State::Down { .. } | State::Connecting { .. } | State::Handshake { .. } => false,
+        };
+        self.failure_count = if has_lasted { 1 } else { self.failure_count.saturating_add(1) };
+        rng.random_range(Duration::ZERO..self.longest_pause())
     }
 
-    /// A connection that lasted ends the row of failures before it.
-    pub(crate) fn forget_failures(&mut self, now: Instant) {
-        if matches!(self.state, State::Ready { since } if now - since > limits::BACKOFF_MAX) {
-            self.failure_count = 0;
-        }
+    /// Upper bound of the random pause after this row of failures.
+    fn longest_pause(&self) -> Duration {
+        let doublings = self.failure_count.saturating_sub(1).min(16);
+        limits::BACKOFF_MIN.saturating_mul(1 << doublings).min(limits::BACKOFF_MAX)
     }
 
     /// The connection is gone, or must go: all that was owed is lost.
@@ -268,25 +270,31 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
+    /// Longest of many pauses after `failure_count` failures and a connection that stood for `lasted`.
+    fn longest_pause_after(failure_count: u32, lasted: Duration) -> Duration {
+        let (since, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let pauses = (0..500).map(|_| {
+            let mut connection = Connection::<u8>::new(since);
+            connection.failure_count = failure_count;
+            connection.state = State::Ready { since };
+            connection.back_off(since + lasted, &mut rng)
+        });
+        pauses.max().expect("some")
+    }
+
     #[test]
     fn a_connection_that_lasted_ends_the_row_of_failures() {
-        let (mut now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
-        for (lasted, is_forgotten) in
-            [(limits::BACKOFF_MAX, false), (limits::BACKOFF_MAX + Duration::from_nanos(1), true)]
-        {
-            let mut connection = Connection::<u8>::new(now);
-            connection.failure_count = 20;
-            connection.state = State::Ready { since: now };
-            now += lasted;
-            connection.forget_failures(now);
-            connection.close(now);
-            let failure_count = connection.failure_count;
-            let pauses = (0..200).map(|_| {
-                connection.failure_count = failure_count;
-                connection.back_off(now, &mut rng)
-            });
-            let longest = pauses.max().expect("some");
-            assert_eq!(longest <= limits::BACKOFF_MIN, is_forgotten, "{longest:?} after {lasted:?}");
+        // Four pauses of at most 50 ms, 200 ms or 2 s; 2 s are always enough.
+        for (failure_count, enough) in [(1, 200), (3, 800), (20, 2000)] {
+            let enough = Duration::from_millis(enough);
+            let next = (limits::BACKOFF_MIN * (1 << failure_count)).min(limits::BACKOFF_MAX);
+            for (lasted, bound) in [(enough, next), (enough + Duration::from_nanos(1), limits::BACKOFF_MIN)] {
+                let longest = longest_pause_after(failure_count, lasted);
+                assert!(
+                    longest < bound && longest > bound * 9 / 10,
+                    "{longest:?} after {failure_count}, {lasted:?}"
+                );
+            }
         }
     }
 }
