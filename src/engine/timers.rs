@@ -54,6 +54,12 @@ impl Timers {
         }
     }
 
+    /// When `id` fires.
+    pub(super) fn armed_at(&self, id: u32) -> Option<Instant> {
+        let place = self.place.get(id as usize).filter(|place| **place != NOWHERE)?;
+        Some(self.heap[*place as usize].0)
+    }
+
     /// The earliest deadline.
     pub(super) fn next(&self) -> Option<(Instant, u32)> {
         self.heap.first().copied()

@@ -7,6 +7,7 @@ use super::Engine;
 use super::core::Core;
 use super::locks::op::{Cause, Op};
 use super::locks::renewal::loss_lead;
+use super::locks::slab::Id;
 use super::locks::{acquire, adopt};
 use super::masters::connection::State;
 use super::masters::link::Link;
@@ -14,6 +15,7 @@ use super::masters::status::{Health, MasterState, MasterStatus};
 use super::masters::trouble::Warning;
 use super::request::{OpId, Validity};
 use super::stats::Stats;
+use super::timers::{claim_timer, login_timer, master_timer, op_timer};
 use crate::config::Config;
 use crate::error::AcquireError;
 use crate::handle::LockHandle;
@@ -161,6 +163,28 @@ impl Engine {
         let op = Some(op).filter(|op| op.is_denied())?;
         let denied = op.tries.denied.as_deref().filter(|denied| denied.asked.is_empty())?.clone();
         Some(op.denial(now, denied, &op.tries.holders, self.core.locks.held_by(now, lock.0)))
+    }
+
+    /// Returns what would be noticed too late, as no timer fires for it: always none. For tests, which ask
+    /// after each call.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unarmed(&self) -> Option<String> {
+        let Core { ground, masters, locks } = &self.core;
+        let armed_at = |timer| ground.timers.armed_at(timer);
+        let is_late =
+            |timer, due: Option<Instant>| due.is_some_and(|due| armed_at(timer).is_none_or(|at| at > due));
+        let op = locks.ops.ids().find(|id| is_late(op_timer(*id), locks.ops.get(*id).deadline()));
+        // The time for which it waits is not kept.
+        let is_released = |id: &Id| locks.claims.get(*id).release.is_some();
+        let claim = locks.claims.ids().find(|id| is_released(id) && armed_at(claim_timer(*id)).is_none());
+        let link = masters.fleet.links().find(|link| is_late(master_timer(link.master), link.deadline()));
+        let login =
+            masters.fleet.all.iter().find(|it| is_late(login_timer(*it), masters.logins.deadline(*it)));
+        op.map(|id| format!("{:?}", locks.ops.get(id).state()))
+            .or_else(|| claim.map(|id| format!("the release {:?}", locks.claims.get(id).release)))
+            .or_else(|| link.map(|link| format!("master {:?}", link.master)))
+            .or_else(|| login.map(|master| format!("the login of master {master:?}")))
     }
 
     /// Returns the number of locks that are being acquired, are held, or whose release is awaited.

@@ -130,6 +130,18 @@ fn a_vote_of_a_connection_that_broke_is_void() {
 }
 
 #[test]
+fn a_master_that_comes_back_is_asked_again_before_long() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting());
+    rig.run_for(ms(500));
+    forget_logs(&mut rig);
+    rig.reset_conn(0);
+    // At most 50 ms until the reconnect, and 100 ms until the next round.
+    rig.run_for(ms(150));
+    assert_eq!(scripts(&mut rig, 0), ["park", "unpark"], "its place there ended with the connection");
+}
+
+#[test]
 fn a_message_of_an_earlier_round_changes_nothing() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());

@@ -96,6 +96,9 @@ impl Rig {
             while let Some(outcome) = self.engine.poll_outcome() {
                 self.outcomes.push_back(outcome);
             }
+            if let Some(what) = self.engine.unarmed() {
+                panic!("nothing wakes the engine for {what}");
+            }
             if !moved {
                 // What has arrived comes first; what that leaves to do may move bytes again.
                 let is_due = self.engine.next_timeout().is_some_and(|(at, _)| at <= self.now);

@@ -108,6 +108,9 @@ impl World {
 
     pub fn plan_turn(&mut self, client: usize) {
         let it = &self.clients[client];
+        if let Some(what) = it.engine.unarmed() {
+            self.checker.violate(format!("nothing wakes the engine for {what}"));
+        }
         let timeout = it.engine.next_timeout().map(|(at, _)| it.clock.when(at));
         let worker = it.workers.iter().map(|worker| worker.due).min();
         let set = it.sets.iter().map(SetWorker::due).min();

@@ -212,10 +212,14 @@ impl Logins {
     }
 
     fn arm(&self, ground: &mut Ground, master: MasterId) {
-        let own = &self.masters[master.index()];
-        if let Some(at) = own.renew_at.into_iter().chain(own.late_at).min() {
+        if let Some(at) = self.deadline(master) {
             ground.timers.arm(login_timer(master), at);
         }
+    }
+
+    pub(crate) fn deadline(&self, master: MasterId) -> Option<Instant> {
+        let own = &self.masters[master.index()];
+        own.renew_at.into_iter().chain(own.late_at).min()
     }
 }
 
