@@ -384,6 +384,11 @@ impl Completions {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn thread_count(&self) -> usize {
+        self.threads.len()
+    }
+
     /// Tasks that wait.
     pub(super) const fn task_count(&self) -> usize {
         self.task_count

@@ -281,6 +281,11 @@ impl Client {
         self.shared().peek(|inner| inner.driver.engine.claim_count()).unwrap_or_default()
     }
 
+    #[cfg(test)]
+    pub(super) fn from_shared(shared: Arc<Shared>, config: Arc<Config>) -> Self {
+        Self { handle: Arc::new(Handle { shared, config, callbacks: Callbacks::default() }) }
+    }
+
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }

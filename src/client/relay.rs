@@ -189,6 +189,10 @@ mod tests {
         assert_eq!(woken(&counts), [1, 0, 0]);
         lead(&mut relay, now + RELAY_MAX);
         assert_eq!(woken(&counts), [1; 3]);
+        // Nobody is left to a task that never entered: the next answer is brought at once.
+        let next = [push(&mut relay, 1)];
+        lead(&mut relay, now + RELAY_MAX);
+        assert_eq!((woken(&next), relay.until()), (vec![1], None));
     }
 
     #[test]

@@ -19,6 +19,17 @@ use crate::client::callbacks::Observing;
 use crate::clock;
 use crate::limits;
 
+/// The next act of the background thread.
+#[derive(Debug)]
+pub(super) enum Keeping {
+    /// Sleeps until it is woken, or until that time.
+    Sleep(Option<Instant>),
+    /// Looks what there is to do now.
+    GoOn,
+    /// Ends: the client is closed.
+    End,
+}
+
 impl Shared {
     /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
     /// [`limits::CLOSE_WAIT`] at most.
@@ -52,79 +63,84 @@ impl Shared {
     }
 
     pub(super) fn run_background(&self) {
-        let mut seen_drop_count = 0;
         let guard = self.guard();
         // All waiters have got the error, and all later callers will.
-        let _ = self.keep(&mut seen_drop_count);
+        let _ = self.keep();
         drop(guard);
         self.ended_waker.wake_by_ref();
         self.observing.iter().for_each(|observing| observing.end());
     }
 
     /// Leads whenever nobody else would, until the client is closed.
-    pub(super) fn keep(&self, seen_drop_count: &mut u64) -> Result<(), Stopped> {
-        let mut was_woken = true;
+    fn keep(&self) -> Result<(), Stopped> {
+        let (mut was_woken, mut seen_drop_count) = (true, 0);
         loop {
-            if !was_woken && self.is_locked() {
-                // Somebody is at work, and what is due is done by the way.
-                was_woken = self.background.sleep(Some(clock::now() + limits::DROP_LINGER));
-                continue;
+            match self.keep_once(was_woken, &mut seen_drop_count)? {
+                Keeping::Sleep(until) => was_woken = self.background.sleep(until),
+                Keeping::GoOn => {}
+                Keeping::End => return Ok(()),
             }
-            let mut inner = self.lock_unless_stopped()?;
-            if inner.is_closing {
-                return self.finish(inner);
-            }
-            if inner.background.drive.is_some() {
-                drop(inner);
-                was_woken = self.background.sleep(None);
-                continue;
-            }
-            inner.background.sleeps_until = None;
-            let now = clock::now();
-            inner.enter_at(now);
-            if inner.wants_background()
-                && let Some(poller) = inner.poller.take()
-            {
-                // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
-                // then.
-                let is_done = |inner: &Inner| {
-                    inner.is_closing || inner.background.drive.is_some() || !inner.wants_background()
-                };
-                self.leave(self.lead(inner, poller, None, is_done)?);
-                continue;
-            }
-            let is_led = inner.poller.is_none();
-            let look_at = inner.look_at(if is_led { now } else { inner.last_turn });
-            if (inner.due().is_some_and(|at| at <= now) || look_at <= now)
-                && let Some(poller) = inner.poller.take()
-            {
-                // One turn does the due work. Its requests, as renewals, are mostly answered within
-                // the next moment, and so is a connect that it has begun. Also if something was owed before:
-                // it may have come when nobody looked, and what follows would not be heard either.
-                inner = self.lead(inner, poller, Some(now), |_| false)?;
-                if let Some(poller) = inner.poller.take() {
-                    let is_done = |inner: &Inner| {
-                        let engine = &inner.driver.engine;
-                        inner.is_closing || (engine.is_answered() && !engine.is_connecting())
-                    };
-                    let limit = inner.now() + limits::BACKGROUND_STAY;
-                    inner = self.lead(inner, poller, Some(limit), is_done)?;
-                }
-                self.leave(inner);
-                continue;
-            }
-            // While guards are being dropped it looks each time they may linger, so that a drop need not wake
-            // it.
-            let are_dropped = std::mem::replace(seen_drop_count, inner.drop_count) != inner.drop_count;
-            let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-            // The leader does what is due within the next moment, and wakes the background thread for what is
-            // due before this.
-            let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
-            let until = earlier(earlier(due, look_again), Some(look_at));
-            inner.background.sleeps_until = Some(until);
-            drop(inner);
-            was_woken = self.background.sleep(until);
         }
+    }
+
+    /// Leads if nobody else would, and says what the background thread does next.
+    pub(super) fn keep_once(&self, was_woken: bool, seen_drop_count: &mut u64) -> Result<Keeping, Stopped> {
+        if !was_woken && self.is_locked() {
+            // Somebody is at work, and what is due is done by the way.
+            return Ok(Keeping::Sleep(Some(clock::now() + limits::DROP_LINGER)));
+        }
+        let mut inner = self.lock_unless_stopped()?;
+        if inner.is_closing {
+            self.finish(inner)?;
+            return Ok(Keeping::End);
+        }
+        if inner.background.drive.is_some() {
+            return Ok(Keeping::Sleep(None));
+        }
+        inner.background.sleeps_until = None;
+        let now = clock::now();
+        inner.enter_at(now);
+        if inner.wants_background()
+            && let Some(poller) = inner.poller.take()
+        {
+            // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
+            // then.
+            let is_done = |inner: &Inner| {
+                inner.is_closing || inner.background.drive.is_some() || !inner.wants_background()
+            };
+            self.leave(self.lead(inner, poller, None, is_done)?);
+            return Ok(Keeping::GoOn);
+        }
+        let is_led = inner.poller.is_none();
+        let look_at = inner.look_at(if is_led { now } else { inner.last_turn });
+        if (inner.due().is_some_and(|at| at <= now) || look_at <= now)
+            && let Some(poller) = inner.poller.take()
+        {
+            // One turn does the due work. Its requests, as renewals, are mostly answered within
+            // the next moment, and so is a connect that it has begun. Also if something was owed before:
+            // it may have come when nobody looked, and what follows would not be heard either.
+            inner = self.lead(inner, poller, Some(now), |_| false)?;
+            if let Some(poller) = inner.poller.take() {
+                let is_done = |inner: &Inner| {
+                    let engine = &inner.driver.engine;
+                    inner.is_closing || (engine.is_answered() && !engine.is_connecting())
+                };
+                let limit = inner.now() + limits::BACKGROUND_STAY;
+                inner = self.lead(inner, poller, Some(limit), is_done)?;
+            }
+            self.leave(inner);
+            return Ok(Keeping::GoOn);
+        }
+        // While guards are being dropped it looks each time they may linger, so that a drop need not wake
+        // it.
+        let are_dropped = std::mem::replace(seen_drop_count, inner.drop_count) != inner.drop_count;
+        let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
+        // The leader does what is due within the next moment, and wakes the background thread for what is
+        // due before this.
+        let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
+        let until = earlier(earlier(due, look_again), Some(look_at));
+        inner.background.sleeps_until = Some(until);
+        Ok(Keeping::Sleep(until))
     }
 
     /// Takes the background thread's work from it.

@@ -191,8 +191,9 @@ impl Inner {
             return Some(thread);
         }
         let sleeps_until = self.background.sleeps_until?;
-        let next = earlier(self.due(), Some(self.look_at(self.last_turn)));
-        let is_late = is_before(next, sleeps_until) && !mutant!(DeadlineWakesNobody);
+        // A drive need not look: it knows by itself when something arrives.
+        let look_at = self.background.drive.is_none().then(|| self.look_at(self.last_turn));
+        let is_late = is_before(earlier(self.due(), look_at), sleeps_until) && !mutant!(DeadlineWakesNobody);
         if self.wants_background() || self.is_closing || is_late {
             self.background.sleeps_until = None;
             return Some(self.background.drive.as_ref().unwrap_or(&self.background.waker).clone());

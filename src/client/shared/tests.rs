@@ -4,6 +4,9 @@
 //! There is no master, so acquisitions end by their deadlines, and whoever leads then meets the broken
 //! answer.
 
+#[cfg(all(unix, feature = "double"))]
+mod steps;
+
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
