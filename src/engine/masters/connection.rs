@@ -136,8 +136,8 @@ impl<T: Copy> Connection<T> {
         handshake.learnt
     }
 
-    /// The connection failed: how long to wait before the next one. A connection that lasted four times the longest
-    /// pause before it starts a new row of failures.
+    /// The connection failed: how long to wait before the next one. A connection that lasted four times the
+    /// longest pause before it starts a new row of failures.
     pub(crate) fn back_off(&mut self, now: Instant, rng: &mut impl Rng) -> Duration {
         let has_lasted = match self.state {
             State::Ready { since } => now - since > (self.longest_pause() * 4).min(limits::BACKOFF_MAX),
