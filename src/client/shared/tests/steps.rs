@@ -6,7 +6,7 @@
 //! once, although something else would end it a moment later.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::pin::Pin;
 use std::task::{Context, Wake};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::super::background::Keeping;
 use super::super::*;
 use crate::client::{Client, Drive, Guard};
+use crate::engine::HeldLocks;
 use crate::error::AcquireError;
 use crate::lock::MasterId;
 use crate::testing::Double;
@@ -214,6 +215,16 @@ impl Stage {
             Poll::Ready(Err(error)) => format!("poll {name}: {error}"),
         };
         self.show(&step);
+    }
+
+    fn poll_other<T: fmt::Debug>(
+        &mut self,
+        future: &mut (impl Future<Output = T> + Unpin),
+        waker: &'static str,
+    ) {
+        let named = Waker::from(Arc::new(Named(waker, self.woken.clone())));
+        let answer = Pin::new(future).poll(&mut Context::from_waker(&named));
+        self.show(&format!("poll as {waker}: {answer:?}"));
     }
 
     /// Its master answers: polls it once it is woken.
@@ -508,7 +519,87 @@ fn together() -> String {
     stage.page
 }
 
+/// Ends of locks are awaited, and several calls are one write.
+fn losses_and_batches() -> String {
+    let mut stage = Stage::new("Alone: ends that are awaited", true);
+    for name in ["a", "b", "c"] {
+        stage.acquire_here(name);
+    }
+    let (mut first, mut second) = (stage.guards["a"].lost(), stage.guards["a"].lost());
+    for waker in ["the first", "the first, moved"] {
+        stage.poll_other(&mut first, waker);
+    }
+    stage.poll_other(&mut second, "the second");
+    let mut third = stage.guards["a"].lost();
+    stage.poll_other(&mut third, "the third");
+    drop(second);
+    stage.hang(true);
+    stage.drop_guard("a");
+    stage.poll_other(&mut first, "the first");
+    stage.answers();
+    stage.page += "# Alone: a batch\n";
+    stage.hang(true);
+    let both = [stage.guards.remove("b"), stage.guards.remove("c")].into_iter().flatten();
+    let mut releases = stage.client.release_all(both);
+    stage.show("two releases");
+    stage.poll_other(&mut releases[1], "the second release");
+    drop(releases.remove(0));
+    stage.show("drop of the first release");
+    stage.answers();
+    stage.poll_other(&mut releases[0], "the second release");
+    stage.page += "# Alone: a call behind an idle time turns first\n";
+    stage.acquire_here("d");
+    stage.hang(true);
+    stage.drop_guard("d");
+    for (kind, is_idle) in
+        [(OutcomeKind::Acquire, false), (OutcomeKind::Release, true), (OutcomeKind::Acquire, true)]
+    {
+        let now = clock::now();
+        stage.shared().lock().last_turn = if is_idle { now - limits::IDLE_MAX } else { now + LONG };
+        stage.shared().begin_wait(kind).expect("it goes on");
+        stage.show(&format!("{kind:?}, {}", if is_idle { "idle before" } else { "busy before" }));
+    }
+    stage.page
+}
+
+/// The client ends, or a thread that has dropped a guard does.
+fn ends() -> String {
+    let mut stage = Stage::new("Beside a leader that sleeps: ends", true);
+    stage.acquire_here("a");
+    stage.hang(true);
+    stage.drop_guard("a");
+    let shared = stage.shared().clone();
+    thread::spawn(move || shared.flush_at_end()).join().expect("no panic");
+    stage.show("the end of a thread");
+    let poller = stage.shared().lock().poller.take();
+    stage.shared().lock().sleep = Some(Sleep { until: Some(clock::now()), is_woken: false });
+    stage.show("a leader sleeps");
+    stage.shared().close();
+    stage.show("the client is closed");
+    (stage.shared().lock().poller, stage.shared().lock().sleep) = (poller, None);
+    stage.look(true);
+    let mut stages = vec![stage.page];
+
+    let mut stage = Stage::new("Driven: the client is closed", true);
+    stage.drive_begins();
+    stage.drive_turns();
+    stage.shared().close();
+    stage.show("the client is closed");
+    stage.drive_turns();
+    stages.push(stage.page);
+
+    let mut stage = Stage::new("Together: the client is drained while a task waits", false);
+    stage.hang(true);
+    stage.acquire("a");
+    let count = stage.client.drain(Duration::ZERO, HeldLocks::Leave);
+    stage.show(&format!("a drain, which leaves {count}"));
+    stage.poll("a");
+    stages.push(stage.page);
+    stages.join("\n")
+}
+
 #[test]
 fn leads_sleeps_writes_and_wake_ups() {
-    assert_golden("leading", &[alone(), driven(), beside(), together()].join("\n"));
+    let pages = [alone(), driven(), beside(), together(), losses_and_batches(), ends()];
+    assert_golden("leading", &pages.join("\n"));
 }
