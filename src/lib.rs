@@ -225,7 +225,7 @@ pub mod internals {
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
-    pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
+    pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
     /// Masters in a few hundred lines, on any clock.
     #[cfg(all(unix, feature = "double"))]
     pub mod model {

@@ -31,4 +31,6 @@ pub(crate) use resource::{FLEET_NAME, MARK_NAME, PROBE_NAME};
 pub use tally::{Tally, Verdict, quorum};
 pub use token::Token;
 pub use ttl::{Drift, Ttl};
+#[doc(hidden)]
+pub use ttl::{whole_ms, whole_us};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
 use redlatch::internals::words::{Counted, Rounded};
-use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose};
+use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose, whole_us};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
@@ -187,7 +187,7 @@ fn master_json(master: &ExaminedMaster) -> Value {
         "name": *master.name,
         "answered": true,
         "address": facts.address.map(|address| address.to_string()),
-        "round_trip_us": { "p50": micros(facts.round_trip.p50), "p99": micros(facts.round_trip.p99), "count": facts.round_trip.count },
+        "round_trip_us": { "p50": whole_us(facts.round_trip.p50), "p99": whole_us(facts.round_trip.p99), "count": facts.round_trip.count },
         "clock_ahead_ms": facts.clock.map(|clock| clock.ahead_ms),
         "run_id": server.run_id.as_deref(),
         "version": server.version.as_deref(),
@@ -210,10 +210,6 @@ fn master_json(master: &ExaminedMaster) -> Value {
         }),
         "certificate_left_s": facts.certificate_left.map(|left| left.as_secs()),
     })
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

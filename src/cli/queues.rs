@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use redlatch::engine::{HolderLabel, quorum};
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
+use redlatch::internals::whole_ms;
 use redlatch::internals::words::{Counted, Printable, Rounded, Shown};
 use redlatch::{Client, Config};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::message::Message;
-use super::output::{TerminalSize, cut_line, json_line, whole_ms};
+use super::output::{TerminalSize, cut_line, json_line};
 use super::scan::{self, Failures};
 use super::watch::Watch;
 

@@ -58,7 +58,7 @@ use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park::{self, Park, ParkAnswer, ParkMode};
 use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote, whole_ms, whole_us};
 use crate::mutants::mutant;
 
 /// Whether an acquisition that is to park does so now: enough masters can.
@@ -235,7 +235,7 @@ fn encode(
             Some(before) => before.entry_at(master, parking.ticket_us),
             None => None,
         },
-        waited_us: micros(ground.now - op.asked.submitted),
+        waited_us: whole_us(ground.now - op.asked.submitted),
         old_value: old.map_or(b"", |old| old.entry.value()),
         yields: parking.yields,
         mode: match claim.kind {
@@ -243,8 +243,8 @@ fn encode(
             Kind::Fenced(token) => ParkMode::Fenced(fence::fence(&ground.config, token)),
             Kind::Shared => ParkMode::Shared,
         },
-        stay_ms: millis(stay),
-        fresh_ms: millis(freshness(op.asked.ttl)),
+        stay_ms: whole_ms(stay),
+        fresh_ms: whole_ms(freshness(op.asked.ttl)),
         grant_ms: op.asked.ttl.as_millis(),
         channel: &channel,
         vote: op.claim.to_bytes(),
@@ -587,12 +587,4 @@ fn freshness(ttl: Ttl) -> Duration {
         ttl if ttl < limits::SHORT_TTL => ttl / 4,
         _ => limits::STAY,
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
