@@ -210,8 +210,8 @@ pub mod internals {
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
-        diagnosis::{Diagnosis, diagnose},
-        facts::{ClockOffset, ExaminedMaster, Facts},
+        facts::{ClockOffset, ExaminedMaster, Facts, ask_all},
+        judge::judge,
     };
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;

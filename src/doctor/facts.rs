@@ -145,11 +145,11 @@ const CLOCK_READING_COUNT: usize = 5;
 /// The sections of `INFO` that are asked for.
 const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persistence", "cluster"];
 
-/// Asks each master, all at the same time, for `limit` at most.
+/// Asks each master, all at the same time, for `limit` at most. The result is in the order of the list.
 ///
 /// # Errors
 /// As [`super::examine`].
-pub(super) fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
+pub fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;
     let answers = each(config, limit, move |probe, _| gather(probe, &settings, time))?;
