@@ -18,12 +18,17 @@ mod ttl;
 mod vote;
 
 #[doc(hidden)]
+pub use command::park::WAIT_NAME;
+#[doc(hidden)]
 pub use command::scripts::{NamedScript, SCRIPTS};
+#[doc(hidden)]
+pub use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use input_error::InputError;
 pub use label::HolderLabel;
-pub(crate) use label::split_value;
+#[doc(hidden)]
+pub use label::split_value;
 pub use master_set::{MasterId, MasterSet};
 pub use name::LockName;
 pub use resource::Resource;

@@ -10,7 +10,7 @@ use crate::mutants::mutant;
 
 /// Part of a fence's key between the prefix and the lock's name: no lock may have a name that starts like
 /// this.
-pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
+pub const FENCE_NAME: &[u8] = b"redlatch:fence:";
 
 /// Number that is larger than the number of each earlier fenced holder of the same lock, whatever pauses and
 /// delays happen.

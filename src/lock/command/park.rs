@@ -32,7 +32,7 @@ use crate::resp::{self, Array, Reply};
 
 /// Part of a queue's key between the prefix and the lock's name: no lock may have a name that starts like
 /// this.
-pub(crate) const WAIT_NAME: &[u8] = b"redlatch:wait:";
+pub const WAIT_NAME: &[u8] = b"redlatch:wait:";
 
 /// Part of a channel's name between the prefix and its random digits: no lock may have a name that starts
 /// like this.
