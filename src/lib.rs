@@ -218,9 +218,7 @@ pub mod internals {
     /// The record of a fleet.
     pub mod fleet {
         #[cfg(feature = "doctor")]
-        pub use crate::doctor::candidates::{
-            AskedMaster, MasterFacts, ask_candidates, ask_old, literal, write_records,
-        };
+        pub use crate::doctor::candidates::{Asked, ask_candidates, ask_old, literal, write_records};
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};

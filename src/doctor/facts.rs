@@ -276,7 +276,7 @@ fn wall_clock(answer: &Answer) -> Option<Duration> {
     Some(Duration::from_secs(number(0)?) + Duration::from_micros(number(1)?))
 }
 
-fn server(sections: &[Answer]) -> ServerFacts {
+pub(super) fn server(sections: &[Answer]) -> ServerFacts {
     let field =
         |name: &str| sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
     let text = |name: &str| field(name).map(error_text);
