@@ -210,7 +210,7 @@ pub mod internals {
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
-        facts::{ClockOffset, ExaminedMaster, Facts, ask_all},
+        facts::{ClockOffset, ExaminedMaster, Facts, ask_all, time_us},
         judge::judge,
     };
     #[cfg(feature = "doctor")]

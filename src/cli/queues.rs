@@ -12,7 +12,7 @@ use std::time::Duration;
 use redlatch::engine::quorum;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
 use redlatch::internals::words::{Counted, Printable, Rounded, Shown};
-use redlatch::internals::{WAIT_NAME, split_value, whole_ms};
+use redlatch::internals::{WAIT_NAME, split_value, time_us, whole_ms};
 use redlatch::{Client, Config};
 use serde_json::{Value, json};
 
@@ -209,7 +209,8 @@ fn ask(
             commands.push(vec![b"ZCARD".to_vec(), lock]);
         }
         let answers = probe.exchange(&commands)?;
-        let now_us = time_us(&answers[0])?;
+        let unusable = || ProbeError::Unreachable(format!("its reply to TIME is {}", answers[0].text()));
+        let now_us = time_us(&answers[0]).ok_or_else(unusable)?;
         for (name, answers) in names.iter().zip(answers[1..].chunks(4)) {
             if let Answer::Error(text) = &answers[0]
                 && !text.starts_with("WRONGTYPE")
@@ -220,17 +221,6 @@ fn ask(
         }
     }
     Ok(found)
-}
-
-/// A master's clock, in microseconds since 1970.
-fn time_us(answer: &Answer) -> Result<i64, ProbeError> {
-    let part = |parts: &[Answer], place: usize| number(parts.get(place)?.bytes()?);
-    let time = match answer {
-        Answer::List(parts) => part(parts, 0).zip(part(parts, 1)),
-        _ => None,
-    };
-    let time = time.and_then(|(seconds, us)| seconds.checked_mul(1_000_000)?.checked_add(us));
-    time.ok_or_else(|| ProbeError::Unreachable(format!("its reply to TIME is {}", answer.text())))
 }
 
 fn number(text: &[u8]) -> Option<i64> {

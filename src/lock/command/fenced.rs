@@ -12,14 +12,13 @@
 //! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below
 //! 2^53.
 
-use super::answer::{WrongShape, failure};
+use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
 use super::scripts::{FENCED_ACQUIRE, Script};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::mutants::mutant;
 use crate::resp::{Array, Reply};
-use std::time::Duration;
 
 /// Older than any token, for a lock that is held: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
@@ -140,9 +139,8 @@ fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
         return Err(WrongShape);
     }
     let refusal = refusal_of(refusal)?;
-    let holder = match (refusal, u64::try_from(left_ms)) {
-        (Refusal::Busy, Ok(left_ms)) => HolderTtl::Left(Duration::from_millis(left_ms)),
-        (Refusal::Busy, Err(_)) if left_ms == -1 => HolderTtl::Never,
+    let holder = match refusal {
+        Refusal::Busy if left_ms != -2 => ttl_of(left_ms).unwrap_or_default(),
         _ => HolderTtl::Unknown,
     };
     // Somebody may have put any number there.
@@ -163,6 +161,8 @@ pub(super) fn refusal_of(number: i64) -> Result<Refusal, WrongShape> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::lock::Token;
     use crate::resp;

@@ -15,9 +15,8 @@
 //! The message is the attempt's vote, which says nothing about the token.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type};
+use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type, ttl_of};
 use super::entry::{Entry, digit, encode_beside, encode_decimal_bulk};
 use super::fenced::{Fence, FenceState, Refusal, refusal_of};
 use super::scripts::{
@@ -347,14 +346,7 @@ fn waiting<'a>(
     time_us: u64,
 ) -> Result<Waiting, WrongShape> {
     let is_first = elements.flag()?;
-    let holder = match elements.number()? {
-        -1 => HolderTtl::Never,
-        -2 => HolderTtl::Gone,
-        left_ms => match u64::try_from(left_ms) {
-            Ok(left_ms) => HolderTtl::Left(Duration::from_millis(left_ms)),
-            Err(_) => HolderTtl::Unknown,
-        },
-    };
+    let holder = ttl_of(elements.number()?).unwrap_or_default();
     let readers = usize::try_from(elements.count()?).unwrap_or(usize::MAX);
     let label = elements.label()?;
     let refusal = refusal_of(elements.number()?)?;

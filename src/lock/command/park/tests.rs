@@ -1,5 +1,7 @@
 //! Bytes of the commands, and answers of each shape.
 
+use std::time::Duration;
+
 use super::*;
 use crate::lock::fencing::FencingToken;
 use crate::lock::{Drift, NamedScript, Token};
