@@ -21,17 +21,15 @@
 //! [code](Problem::code).
 
 pub(crate) mod candidates;
-pub(crate) mod diagnosis;
 pub(crate) mod facts;
 mod finding;
-mod judge;
+pub(crate) mod judge;
 mod rights;
 
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::driver::ConnectError;
-use diagnosis::diagnose;
 
 pub use finding::{Finding, Problem, Severity};
 
@@ -49,5 +47,5 @@ pub use finding::{Finding, Problem, Severity};
 /// [`ConnectError`] if the certificates of the configuration cannot be used, or if the system gives no
 /// thread. A master that cannot be asked is a finding.
 pub fn examine(config: &Config, limit: Duration) -> Result<Vec<Finding>, ConnectError> {
-    Ok(diagnose(config, limit)?.findings)
+    Ok(judge::judge(config, &facts::ask_all(config, limit)?))
 }

@@ -378,30 +378,27 @@ fn fmt_not_acquired(error: &AcquireError, f: &mut fmt::Formatter<'_>) -> fmt::Re
     fmt::Display::fmt(error, f)
 }
 
-// Written out, because a format string would not hand `{:#}` on to the report.
-
-fn fmt_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{} is lost; stop the protected work: ", Named(&report.resource))?;
-    fmt::Display::fmt(report, f)
+/// Texts in front of a report. A format string would not hand `{:#}` on to the report.
+macro_rules! before_reports {
+    ($($name:ident => $text:literal;)*) => {$(
+        fn $name(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, $text, lock = Named(&report.resource))?;
+            fmt::Display::fmt(report, f)
+        }
+    )*};
 }
 
-fn fmt_not_extended(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let lock = Named(&report.resource);
-    write!(f, "{lock} was not extended; retry before it ends, at the latest with the new TTL: ")?;
-    fmt::Display::fmt(report, f)
-}
-
-fn fmt_left_lost(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{} is lost, so there is nothing to leave: ", Named(&report.resource))?;
-    fmt::Display::fmt(report, f)
+before_reports! {
+    fmt_lost => "{lock} is lost; stop the protected work: ";
+    fmt_not_extended => "{lock} was not extended; retry before it ends, at the latest with the new TTL: ";
+    fmt_left_lost => "{lock} is lost, so there is nothing to leave: ";
+    fmt_rest => "{lock} may end earlier or later than asked; check the masters: ";
+    fmt_unconfirmed => "the release of {lock} is not confirmed; it ends with its TTL: ";
+    fmt_gone => "the handle of {lock} was used, or the lock has ended; acquire it anew: ";
+    fmt_not_adopted => "no quorum of masters to adopt {lock}; repair what they report, then retry before its end: ";
+    fmt_adopted_late => "{lock} expired while it was adopted; use a longer TTL, or check slow masters: ";
 }
 
 fn fmt_unconfirmed_rest(report: &Report, _: &Instant, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "{} may end earlier or later than asked; check the masters: ", Named(&report.resource))?;
-    fmt::Display::fmt(report, f)
-}
-
-fn fmt_unconfirmed(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "the release of {} is not confirmed; it ends with its TTL: ", Named(&report.resource))?;
-    fmt::Display::fmt(report, f)
+    fmt_rest(report, f)
 }

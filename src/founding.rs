@@ -18,6 +18,7 @@
 
 pub(crate) mod replacement;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ pub struct Candidate {
     /// Number of other keys behind the prefix, the mark of strict mode included; `None` if the login may
     /// not search for them.
     pub key_count: Option<usize>,
-    /// Number of connections of this library; `None` if the login may not list them.
-    pub client_count: Option<usize>,
+    /// Names of this library's connections, each with their number; `None` if the login may not list them.
+    pub clients: Option<BTreeMap<String, usize>>,
 }
 
 /// A record to write in place of what was found.
@@ -248,7 +249,7 @@ fn check_unused(name: &Arc<str>, candidate: &Candidate) -> Result<bool, Refusal>
         Some(0) => {}
         Some(count) => return Err(Why::HasKeys(count).of(name)),
     }
-    match candidate.client_count {
+    match candidate.clients.as_ref().map(|names| names.values().sum::<usize>()) {
         None => Ok(true),
         Some(0) => Ok(false),
         Some(count) => Err(Why::HasClients(count).of(name)),
@@ -272,8 +273,12 @@ mod tests {
             is_master: true,
             found: Found::Absent,
             key_count: Some(0),
-            client_count: Some(0),
+            clients: clients(0),
         }
+    }
+
+    fn clients(count: usize) -> Option<BTreeMap<String, usize>> {
+        Some([("redlatch/0.1.0".to_owned(), count)].into())
     }
 
     fn all() -> Vec<Candidate> {
@@ -302,7 +307,7 @@ mod tests {
             apply(&mut masters, &founding.changes);
         }
         assert_eq!(found_of(masters).expect("they are declared").changes, []);
-        assert!(changed(|it| it.client_count = None).expect("new").is_unsure);
+        assert!(changed(|it| it.clients = None).expect("new").is_unsure);
     }
 
     fn apply(masters: &mut [Candidate], changes: &[Change]) {
@@ -330,7 +335,7 @@ mod tests {
             (changed(|it| it.found = other), Why::HasRecord),
             (changed(|it| it.key_count = Some(2)), Why::HasKeys(2)),
             (changed(|it| it.key_count = None), Why::MayHaveKeys),
-            (changed(|it| it.client_count = Some(1)), Why::HasClients(1)),
+            (changed(|it| it.clients = clients(1)), Why::HasClients(1)),
         ];
         for (result, why) in rows {
             let error = result.expect_err("a sign of use");
@@ -367,14 +372,14 @@ mod tests {
         let mut restarted = begun.clone();
         restarted[2].run_id = Some("another".to_owned());
         assert!(matches!(found_of(restarted), Err(Refusal { why: Why::HasRecord, .. })));
-        begun[2].client_count = Some(1);
+        begun[2].clients = clients(1);
         assert!(matches!(found_of(begun), Err(Refusal { why: Why::HasClients(_), .. })));
         // It ended in its second phase: clients may be at work.
         let mut declared = all();
         apply(&mut declared, &first);
         let second = found_of(declared.clone()).expect("new").changes;
         apply(&mut declared, &second[1..2]);
-        declared.iter_mut().for_each(|candidate| candidate.client_count = Some(3));
+        declared.iter_mut().for_each(|candidate| candidate.clients = clients(3));
         let left = found_of(declared.clone()).expect("it goes on").changes;
         assert_eq!(left, [second[0].clone(), second[2].clone()]);
         declared[0].run_id = Some("another".to_owned());

@@ -266,14 +266,11 @@ pub(crate) fn fleet_of(config: &Config) -> u64 {
     hash(masters.join("\n").as_bytes())
 }
 
-/// FNV-1a.
-fn hash(bytes: &[u8]) -> u64 {
+/// FNV-1a of 64 bits: the same in each version, on each machine. It is no secret and resists no attacker,
+/// who could delete locks as well.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
-}
-
-pub(crate) fn whole_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for LockHandle {

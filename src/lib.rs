@@ -210,22 +210,21 @@ pub mod internals {
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
-        diagnosis::{Diagnosis, diagnose},
-        facts::{ClockOffset, ExaminedMaster, Facts},
+        facts::{ClockOffset, ExaminedMaster, Facts, ask_all, time_us},
+        judge::judge,
     };
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     /// The record of a fleet.
     pub mod fleet {
         #[cfg(feature = "doctor")]
-        pub use crate::doctor::candidates::{
-            AskedMaster, MasterFacts, ask_candidates, ask_old, literal, write_records,
-        };
+        pub use crate::doctor::candidates::{Asked, ask_candidates, ask_old, literal, write_records};
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
-    pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict};
+    pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
+    pub use crate::lock::{FENCE_NAME, WAIT_NAME, split_value};
     /// Masters in a few hundred lines, on any clock.
     #[cfg(all(unix, feature = "double"))]
     pub mod model {

@@ -18,12 +18,17 @@ mod ttl;
 mod vote;
 
 #[doc(hidden)]
+pub use command::park::WAIT_NAME;
+#[doc(hidden)]
 pub use command::scripts::{NamedScript, SCRIPTS};
+#[doc(hidden)]
+pub use fencing::FENCE_NAME;
 pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use input_error::InputError;
 pub use label::HolderLabel;
-pub(crate) use label::split_value;
+#[doc(hidden)]
+pub use label::split_value;
 pub use master_set::{MasterId, MasterSet};
 pub use name::LockName;
 pub use resource::Resource;
@@ -31,4 +36,6 @@ pub(crate) use resource::{FLEET_NAME, MARK_NAME, PROBE_NAME};
 pub use tally::{Tally, Verdict, quorum};
 pub use token::Token;
 pub use ttl::{Drift, Ttl};
+#[doc(hidden)]
+pub use ttl::{whole_ms, whole_us};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};

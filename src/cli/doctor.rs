@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
 use redlatch::internals::words::{Counted, Rounded};
-use redlatch::internals::{Diagnosis, ExaminedMaster, Facts, diagnose};
+use redlatch::internals::{ExaminedMaster, Facts, ask_all, judge, whole_us};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
@@ -42,18 +42,22 @@ Examples:
 /// Runs `doctor`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.asked.masters.config()?;
-    let diagnosis = diagnose(&config, args.asked.time_limit)?;
-    print(&if args.json { json_text(&diagnosis) } else { text(&config, &diagnosis, stdout_width()) })?;
-    Ok(code_of(&config, &diagnosis))
+    let masters = ask_all(&config, args.asked.time_limit)?;
+    let findings = judge(&config, &masters);
+    print(&match args.json {
+        true => json_text(&masters, &findings),
+        false => text(&config, &masters, &findings, stdout_width()),
+    })?;
+    Ok(code_of(&config, &masters, &findings))
 }
 
-fn worst(diagnosis: &Diagnosis) -> Option<Severity> {
-    diagnosis.findings.iter().map(|finding| finding.severity).max()
+fn worst(findings: &[Finding]) -> Option<Severity> {
+    findings.iter().map(|finding| finding.severity).max()
 }
 
-fn code_of(config: &Config, diagnosis: &Diagnosis) -> u8 {
-    let answered = diagnosis.masters.iter().filter(|master| master.facts.is_ok()).count();
-    match worst(diagnosis) {
+fn code_of(config: &Config, masters: &[ExaminedMaster], findings: &[Finding]) -> u8 {
+    let answered = masters.iter().filter(|master| master.facts.is_ok()).count();
+    match worst(findings) {
         _ if answered < quorum(config.master_count()) => code::NO_QUORUM,
         Some(Severity::Error) => code::ERRORS,
         Some(Severity::Warning) => code::WARNINGS,
@@ -61,7 +65,7 @@ fn code_of(config: &Config, diagnosis: &Diagnosis) -> u8 {
     }
 }
 
-fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
+fn text(config: &Config, masters: &[ExaminedMaster], findings: &[Finding], width: usize) -> String {
     let mut out = String::new();
     let count = config.master_count();
     let quarantine = match config.quarantine() {
@@ -80,11 +84,11 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
         }),
     );
     add_paragraph(&mut out, width, "", 2, &summary);
-    for ExaminedMaster { name, facts } in &diagnosis.masters {
+    for ExaminedMaster { name, facts } in masters {
         let what = facts.as_ref().map_or_else(|_| "no answer".to_owned(), facts_line);
         add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
     }
-    for finding in &diagnosis.findings {
+    for finding in findings {
         out.push('\n');
         let (kind, from) = (finding.severity.to_string().to_uppercase(), out.len());
         add_paragraph(&mut out, width, "", 2, &format!("{kind} {}: {finding}", finding.problem.code()));
@@ -104,7 +108,7 @@ fn text(config: &Config, diagnosis: &Diagnosis, width: usize) -> String {
         add_paragraph(&mut out, width, "  why: ", 7, &finding.why());
         add_paragraph(&mut out, width, "  do:  ", 7, &finding.advice());
     }
-    let count = |severity| diagnosis.findings.iter().filter(|it| it.severity == severity).count();
+    let count = |severity| findings.iter().filter(|it| it.severity == severity).count();
     let counts = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
     let counts = counts.into_iter().filter(|(severity, _)| count(*severity) > 0);
     let counts: Vec<_> = counts.map(|(severity, name)| Counted(count(severity), name).to_string()).collect();
@@ -165,10 +169,10 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-fn json_text(diagnosis: &Diagnosis) -> String {
-    let masters: Vec<Value> = diagnosis.masters.iter().map(master_json).collect();
-    let findings: Vec<Value> = diagnosis.findings.iter().map(finding_json).collect();
-    let worst = worst(diagnosis).map(|severity| severity.to_string());
+fn json_text(masters: &[ExaminedMaster], findings: &[Finding]) -> String {
+    let masters: Vec<Value> = masters.iter().map(master_json).collect();
+    let worst = worst(findings).map(|severity| severity.to_string());
+    let findings: Vec<Value> = findings.iter().map(finding_json).collect();
     json_line(&json!({ "worst": worst, "masters": masters, "findings": findings }))
 }
 
@@ -187,7 +191,7 @@ fn master_json(master: &ExaminedMaster) -> Value {
         "name": *master.name,
         "answered": true,
         "address": facts.address.map(|address| address.to_string()),
-        "round_trip_us": { "p50": micros(facts.round_trip.p50), "p99": micros(facts.round_trip.p99), "count": facts.round_trip.count },
+        "round_trip_us": { "p50": whole_us(facts.round_trip.p50), "p99": whole_us(facts.round_trip.p99), "count": facts.round_trip.count },
         "clock_ahead_ms": facts.clock.map(|clock| clock.ahead_ms),
         "run_id": server.run_id.as_deref(),
         "version": server.version.as_deref(),
@@ -210,10 +214,6 @@ fn master_json(master: &ExaminedMaster) -> Value {
         }),
         "certificate_left_s": facts.certificate_left.map(|left| left.as_secs()),
     })
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

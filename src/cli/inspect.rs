@@ -10,6 +10,7 @@ use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
 use redlatch::internals::probe::each;
+use redlatch::internals::whole_ms;
 use redlatch::internals::words::Printable;
 use redlatch::status::MasterState;
 use redlatch::{Client, limits};
@@ -18,7 +19,7 @@ use serde_json::json;
 use super::exit::{Exit, code};
 use super::message::{Message, label};
 use super::options::MasterOptions;
-use super::output::{Colour, TerminalSize, json_line, paint, print, say, whole_ms, wrapped};
+use super::output::{Colour, TerminalSize, json_line, paint, print, say, wrapped};
 use super::watch::Watch;
 
 /// Show what each master holds of a lock, of any holder.

@@ -18,6 +18,7 @@ use redlatch::internals::env::parse_time;
 use redlatch::internals::pool::LockOfPool;
 use redlatch::internals::probe::{Probe, ProbeError, each};
 use redlatch::internals::words::{Rounded, Shown};
+use redlatch::internals::{FENCE_NAME, WAIT_NAME};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
@@ -263,8 +264,8 @@ fn ask_extras(probe: &mut Probe, prefix: &[u8], names: &[Vec<u8>]) -> Result<Vec
     let key = |kind: &[u8], name: &[u8]| [prefix, kind, name].concat();
     let mut commands: Vec<Vec<Vec<u8>>> = Vec::with_capacity(2 * names.len());
     for name in names {
-        commands.push(vec![b"PTTL".to_vec(), key(b"redlatch:fence:", name)]);
-        commands.push(vec![b"ZCARD".to_vec(), key(b"redlatch:wait:", name)]);
+        commands.push(vec![b"PTTL".to_vec(), key(FENCE_NAME, name)]);
+        commands.push(vec![b"ZCARD".to_vec(), key(WAIT_NAME, name)]);
     }
     let answers = probe.exchange(&commands)?;
     let extras = (0..names.len()).map(|index| Extras {

@@ -430,11 +430,6 @@ pub(crate) fn json_line(value: &serde_json::Value) -> String {
     line
 }
 
-/// A time in whole milliseconds.
-pub(crate) fn whole_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Adds a paragraph to a text: lines of at most `width` characters, where words allow that. The first line
 /// begins with `first`, the others with as many spaces as `indent` says.
 pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent: usize, text: &str) {

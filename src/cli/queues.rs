@@ -9,15 +9,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redlatch::engine::{HolderLabel, quorum};
+use redlatch::engine::quorum;
 use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
 use redlatch::internals::words::{Counted, Printable, Rounded, Shown};
+use redlatch::internals::{WAIT_NAME, split_value, time_us, whole_ms};
 use redlatch::{Client, Config};
 use serde_json::{Value, json};
 
 use super::exit::Exit;
 use super::message::Message;
-use super::output::{TerminalSize, cut_line, json_line, whole_ms};
+use super::output::{TerminalSize, cut_line, json_line};
 use super::scan::{self, Failures};
 use super::watch::Watch;
 
@@ -40,9 +41,6 @@ const ENTRY_COUNT: usize = 8;
 
 /// The longest time for which an entry stays without a sign of its waiter.
 const STAY_MS: i64 = 3000;
-
-/// Part of the key of a lock's queue, between prefix and name.
-const QUEUE: &[u8] = b"redlatch:wait:";
 
 /// Beginning of each entry of a queue, and the place of the end of its stay (`queue.lua`).
 const MARK: &[u8] = b"redlatch:1:";
@@ -131,7 +129,7 @@ impl Fleet {
             config: client.config().clone(),
             cursors: vec![scan::START.to_vec(); masters.len()],
             masters,
-            pattern: scan::pattern(&[&prefix, QUEUE].concat(), pattern).into(),
+            pattern: scan::pattern(&[&prefix, WAIT_NAME].concat(), pattern).into(),
             prefix,
             time_limit,
             known: BTreeSet::new(),
@@ -145,7 +143,7 @@ impl Fleet {
         let answers = each(&self.config, self.time_limit, move |probe, master| {
             let mut names = BTreeSet::clone(&known);
             let next =
-                find(probe, &mut names, &cursors[master.index()], &pattern, prefix.len() + QUEUE.len())?;
+                find(probe, &mut names, &cursors[master.index()], &pattern, prefix.len() + WAIT_NAME.len())?;
             Ok((next, ask(probe, &prefix, names)?))
         })?;
         let (mut failures, mut answered) = (Failures::default(), 0);
@@ -202,7 +200,7 @@ fn ask(
     for names in names.chunks(CHUNK_SIZE) {
         let mut commands: Vec<Vec<Vec<u8>>> = vec![vec![b"TIME".to_vec()]];
         for name in names {
-            let (lock, queue) = ([prefix, name].concat(), [prefix, QUEUE, name].concat());
+            let (lock, queue) = ([prefix, name].concat(), [prefix, WAIT_NAME, name].concat());
             let range = [b"ZRANGE".as_slice(), &queue, b"0", last.as_bytes(), b"WITHSCORES"];
             commands.push(range.map(<[u8]>::to_vec).to_vec());
             commands.push(vec![b"ZCARD".to_vec(), queue]);
@@ -211,7 +209,8 @@ fn ask(
             commands.push(vec![b"ZCARD".to_vec(), lock]);
         }
         let answers = probe.exchange(&commands)?;
-        let now_us = time_us(&answers[0])?;
+        let unusable = || ProbeError::Unreachable(format!("its reply to TIME is {}", answers[0].text()));
+        let now_us = time_us(&answers[0]).ok_or_else(unusable)?;
         for (name, answers) in names.iter().zip(answers[1..].chunks(4)) {
             if let Answer::Error(text) = &answers[0]
                 && !text.starts_with("WRONGTYPE")
@@ -222,17 +221,6 @@ fn ask(
         }
     }
     Ok(found)
-}
-
-/// A master's clock, in microseconds since 1970.
-fn time_us(answer: &Answer) -> Result<i64, ProbeError> {
-    let part = |parts: &[Answer], place: usize| number(parts.get(place)?.bytes()?);
-    let time = match answer {
-        Answer::List(parts) => part(parts, 0).zip(part(parts, 1)),
-        _ => None,
-    };
-    let time = time.and_then(|(seconds, us)| seconds.checked_mul(1_000_000)?.checked_add(us));
-    time.ok_or_else(|| ProbeError::Unreachable(format!("its reply to TIME is {}", answer.text())))
 }
 
 fn number(text: &[u8]) -> Option<i64> {
@@ -291,8 +279,7 @@ impl Wait {
     /// Label of the holder, if it has one.
     fn label(&self) -> Option<&str> {
         let Holder::Value(value) = &self.holder else { return None };
-        let label = std::str::from_utf8(value.get(20..)?.strip_prefix(b"\t")?).ok()?;
-        HolderLabel::new(label).ok().map(|label| label.as_str())
+        split_value(value).1.map(|label| label.as_str())
     }
 
     fn text(&self) -> String {
@@ -312,10 +299,7 @@ impl Wait {
     fn json(&self) -> Value {
         let (holder, readers) = match &self.holder {
             Holder::None => (None, None),
-            Holder::Value(value) => {
-                let token = if self.label().is_some() { &value[..20] } else { value };
-                (Some(Printable(token).to_string()), None)
-            }
+            Holder::Value(value) => (Some(Printable(split_value(value).0).to_string()), None),
             Holder::Readers(count) => (None, Some(*count)),
         };
         json!({

@@ -5,48 +5,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::read_record;
+use super::facts::{read_record, server};
 use super::rights::{Rights, Trial, trials};
 use crate::config::Config;
 use crate::driver::ConnectError;
 use crate::driver::probe::{Answer, Probe, ProbeError, each, some};
 use crate::engine::masters::record::{Found, Record};
-use crate::engine::{info_field, was_replica};
+use crate::engine::was_replica;
 use crate::founding::replacement::OldMaster;
 use crate::founding::{Candidate, Change};
 use crate::limits;
 use crate::lock::FLEET_NAME;
 
-/// One master of the configuration.
-#[derive(Debug, Clone)]
-pub struct AskedMaster {
-    /// Its URL without the login.
-    pub name: Arc<str>,
-    /// Its answer, or the reason why there is none.
-    pub answer: Result<MasterFacts, ProbeError>,
-}
-
-/// Facts about a master that answered.
-#[derive(Debug, Clone)]
-pub struct MasterFacts {
-    /// Facts for a declaration.
-    pub candidate: Candidate,
-    /// Names of this library's connections, each with their number; `None` if the login may not list them.
-    pub clients: Option<BTreeMap<String, usize>>,
-}
-
 /// How the name of a connection begins whose client has no name of its own.
 const CLIENT_NAME: &str = "redlatch/";
+
+/// A master: its URL without the login, and the facts about it or the reason why there are none.
+pub type Asked = (Arc<str>, Result<Candidate, String>);
 
 /// Asks each master of a configuration, for `limit` at most; changes nothing.
 ///
 /// # Errors
 /// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
-pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<AskedMaster>, ConnectError> {
+pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, ConnectError> {
     let settings = config.clone();
     let answers = each(config, limit, move |probe, _| ask(probe, &settings))?;
-    let masters = config.labels.iter().cloned().zip(answers);
-    Ok(masters.map(|(name, answer)| AskedMaster { name, answer }).collect())
+    let answers = answers.into_iter().map(|answer| answer.map_err(|why| why.to_string()));
+    Ok(config.labels.iter().cloned().zip(answers).collect())
 }
 
 /// Asks the old master of a replacement whether it refuses the writes of clients; changes nothing.
@@ -106,24 +91,18 @@ pub fn write_records(
 /// Writes a record where another one is, or none, and returns the one that is there then.
 const REPLACE_RECORD: &str = include_str!("replace_record.lua");
 
-fn ask(probe: &mut Probe, config: &Config) -> Result<MasterFacts, ProbeError> {
+fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {
     let sections = probe.exchange(&[["INFO", "server"], ["INFO", "replication"]])?;
-    let field = |name: &str| {
-        let value = sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
-        value.map(|value| String::from_utf8_lossy(value).into_owned())
-    };
-    let clients = list_clients(probe, config)?;
-    let seconds = field("uptime_in_seconds").and_then(|digits| digits.parse().ok());
-    let candidate = Candidate {
-        run_id: field("run_id"),
-        uptime: seconds.map(Duration::from_secs),
-        is_master: field("role").is_some_and(|role| role == "master")
+    let server = server(&sections);
+    Ok(Candidate {
+        run_id: server.run_id.map(String::from),
+        uptime: server.uptime,
+        is_master: server.role.is_some_and(|role| &*role == "master")
             && !sections.iter().filter_map(Answer::bytes).any(was_replica),
+        clients: list_clients(probe, config)?,
         found: read_record(probe, &config.prefix)?,
         key_count: count_keys(probe, &config.prefix)?,
-        client_count: clients.as_ref().map(|names| names.values().sum()),
-    };
-    Ok(MasterFacts { candidate, clients })
+    })
 }
 
 /// Returns the pattern of Redis that stands for just this text.

@@ -145,11 +145,11 @@ const CLOCK_READING_COUNT: usize = 5;
 /// The sections of `INFO` that are asked for.
 const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persistence", "cluster"];
 
-/// Asks each master, all at the same time, for `limit` at most.
+/// Asks each master, all at the same time, for `limit` at most. The result is in the order of the list.
 ///
 /// # Errors
 /// As [`super::examine`].
-pub(super) fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
+pub fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;
     let answers = each(config, limit, move |probe, _| gather(probe, &settings, time))?;
@@ -255,10 +255,10 @@ fn clock_offset(probe: &mut Probe) -> Result<Option<ClockOffset>, ProbeError> {
         let (asked, wall): (Instant, Duration) = (clock::now(), clock::wall());
         let answer = probe.exchange(&[["TIME"]])?.remove(0);
         let took = clock::now() - asked;
-        let Some(there) = wall_clock(&answer) else { return Ok(None) };
+        let Some(there_us) = time_us(&answer) else { return Ok(None) };
         let here = wall + took / 2;
         if best.is_none_or(|(shortest, _)| took < shortest) {
-            best = Some((took, signed_ms(there) - signed_ms(here)));
+            best = Some((took, there_us / 1000 - signed_ms(here)));
         }
     }
     let offset = |(took, ahead_ms)| ClockOffset { ahead_ms, error: took / 2 + Duration::from_millis(1) };
@@ -269,14 +269,15 @@ fn signed_ms(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
-/// `TIME`: seconds and microseconds.
-fn wall_clock(answer: &Answer) -> Option<Duration> {
+/// The clock in a reply to `TIME`, in microseconds since 1970.
+#[must_use]
+pub fn time_us(answer: &Answer) -> Option<i64> {
     let Answer::List(parts) = answer else { return None };
     let number = |index: usize| parse::<u64>(parts.get(index)?.bytes()?);
-    Some(Duration::from_secs(number(0)?) + Duration::from_micros(number(1)?))
+    i64::try_from(number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)?).ok()
 }
 
-fn server(sections: &[Answer]) -> ServerFacts {
+pub(super) fn server(sections: &[Answer]) -> ServerFacts {
     let field =
         |name: &str| sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
     let text = |name: &str| field(name).map(error_text);
@@ -369,9 +370,10 @@ mod tests {
     #[test]
     fn answers_of_another_shape_are_no_facts() {
         let text = |text: &str| Answer::Text(text.as_bytes().to_vec());
-        let time = |parts: &[&str]| wall_clock(&Answer::List(parts.iter().map(|it| text(it)).collect()));
-        assert_eq!(time(&["5", "7"]), Some(Duration::from_micros(5_000_007)));
-        assert_eq!((time(&["5"]), time(&["-5", "7"]), wall_clock(&Answer::Null)), (None, None, None));
+        let time = |parts: &[&str]| time_us(&Answer::List(parts.iter().map(|it| text(it)).collect()));
+        assert_eq!(time(&["5", "7"]), Some(5_000_007));
+        assert_eq!((time(&["5"]), time(&["-5", "7"]), time_us(&Answer::Null)), (None, None, None));
+        assert_eq!(time(&["18446744073709551615", "1000000"]), None, "no server has such a clock");
         let pair = Answer::List(vec![text("appendfsync"), text("always")]);
         let read = read_settings(&[pair, Answer::List(Vec::new())]);
         let expected = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: None };

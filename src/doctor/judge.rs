@@ -22,7 +22,8 @@ const MEMORY_PERCENT_MAX: u64 = 80;
 const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The findings, the heaviest first.
-pub(super) fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
+#[must_use]
+pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
     let mut findings = Findings { config, found: Vec::new() };
     findings.of_list(masters);
     for master in masters {

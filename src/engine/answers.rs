@@ -6,7 +6,7 @@ use super::locks::kind::Tag;
 use super::locks::slab::Id;
 use super::locks::{acquire, hold, release};
 use super::masters::owed::{Answer, Owed, Verb};
-use super::masters::record::{self, Found};
+use super::masters::record::Found;
 use super::masters::script;
 use super::waiting::rounds::Heard;
 use super::waiting::{handover, rounds};
@@ -182,13 +182,13 @@ impl Engine {
                 return core.masters.handle_login_answer(&mut core.ground, master, refusal);
             }
             Answer::Mark(answer) => return core.masters.fleet.handle_mark(master, answer),
-            Answer::MarkRefused(text) => return core.masters.fleet.handle_mark_refused(master, text),
             Answer::Clock(clock_us) => {
                 return core.masters.fleet.note_clock_rate(core.ground.now, master, clock_us);
             }
             Answer::Record(found) => return self.handle_record(master, found),
-            Answer::RecordRefused(text) => {
-                return core.masters.fleet.link_mut(master).learnt.note_refused(record::WRITING, text);
+            // Without a mark a later client has to watch for itself; this client has.
+            Answer::NotWritten(what, text) => {
+                return core.masters.fleet.link_mut(master).learnt.note_refused(what, text);
             }
             Answer::WantsScript(_) => unreachable!("the script was sent"),
             Answer::Ignored => return,

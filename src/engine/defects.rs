@@ -1,4 +1,4 @@
-//! Code of deliberate defects alone. The switches stand where the rules are kept; `mutants.rs` lists them.
+//! Code of deliberate defects alone. The switches stand where the rules are kept.
 
 use super::core::Core;
 use super::ground::Ground;

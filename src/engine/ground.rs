@@ -49,7 +49,7 @@ impl Ground {
             rng: StdRng::from_seed(mutants::seed(seed)),
             timers: Timers::default(),
             outcomes: VecDeque::new(),
-            stats: Stats::new(quorum(config.master_count())),
+            stats: Stats { quorum: quorum(config.master_count()), ..Stats::default() },
             events: Events::new(is_observed),
             pace: Pace::new(now, is_observed),
             ticks: Ticks { started: now },

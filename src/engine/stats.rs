@@ -27,7 +27,7 @@ use crate::lock::{Failure, Vote};
 /// `contended`, `no_quorum`, `expired`, `overloaded` and `abandoned`. These count each lock by itself, also
 /// the attempts that a set, a candidate or `redlatch run` repeats; not answers that were fetched too late.
 /// A lock that was acquired ends as `released`, `left` or `lost`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Acquisitions that got the lock.
@@ -94,7 +94,7 @@ pub struct Stats {
 }
 
 /// Counters and times of one master.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MasterStats {
     /// URL of the master, without the login.
@@ -131,46 +131,7 @@ pub struct MasterStats {
     pub round_trip: Histogram,
 }
 
-impl Default for Stats {
-    fn default() -> Self {
-        Self::new(0)
-    }
-}
-
 impl Stats {
-    pub(super) fn new(quorum: usize) -> Self {
-        Self {
-            acquired: 0,
-            contended: 0,
-            no_quorum: 0,
-            expired: 0,
-            overloaded: 0,
-            abandoned: 0,
-            released: 0,
-            left: 0,
-            lost: 0,
-            near_losses: 0,
-            extended: 0,
-            extensions_failed: 0,
-            retries: 0,
-            hand_overs: 0,
-            notified: 0,
-            repairs: 0,
-            orphans: 0,
-            events_dropped: 0,
-            held_before: 0,
-            holder_label: None,
-            operations: 0,
-            claims: 0,
-            quorum,
-            acquire_time: Histogram::new(),
-            wait_time: Histogram::new(),
-            hold_time: Histogram::new(),
-            contended_names: ContendedNames::new(),
-            masters: Vec::new(),
-        }
-    }
-
     /// Returns the number of locks held at the time of the snapshot. One that has ended unnoticed counts
     /// until its release.
     #[must_use]
@@ -257,25 +218,6 @@ impl Stats {
 }
 
 impl MasterStats {
-    pub(super) const fn new(name: Arc<str>) -> Self {
-        Self {
-            name,
-            is_ready: false,
-            granted: 0,
-            late: 0,
-            refused: 0,
-            errors: 0,
-            unanswered: 0,
-            reconnects: 0,
-            restarts: 0,
-            credentials_failed: 0,
-            fleet_differences: 0,
-            quarantined: Duration::ZERO,
-            clock_rate: None,
-            round_trip: Histogram::new(),
-        }
-    }
-
     fn since(&self, earlier: &Self) -> Self {
         let mut since = self.clone();
         for ((_, counter), (_, before)) in since.counters_mut().into_iter().zip(earlier.counters()) {

@@ -1,12 +1,11 @@
 //! The errors of handles: of their text, of an adoption, and of a release.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{OVERLOADED, Report, fmt_unconfirmed};
+use super::{OVERLOADED, Report, fmt_adopted_late, fmt_gone, fmt_not_adopted, fmt_unconfirmed};
 use crate::error::{ErrorClass, classes};
 use crate::lock::InputError;
 use crate::words::{Named, Rounded};
@@ -85,11 +84,11 @@ pub enum AdoptError {
     Foreign(#[from] ForeignHandle),
     /// Too few masters answered, or count. Where the handle's value was replaced, the new one is released in
     /// the background; a retry may succeed as long as a quorum of masters has the handle's value.
-    #[error(fmt = fmt_no_quorum)]
+    #[error(fmt = fmt_not_adopted)]
     NoQuorum(Box<Report>),
     /// A quorum granted, and by then no validity was left: the TTL is too short, or this process was late.
     /// The lock is released.
-    #[error(fmt = fmt_expired)]
+    #[error(fmt = fmt_adopted_late)]
     Expired(Box<Report>),
     /// The client has too many locks, 131,072.
     #[error("{OVERLOADED}")]
@@ -142,22 +141,4 @@ classes! {
         Self::Overloaded => ErrorClass::Overloaded,
         Self::Stopped(_) => ErrorClass::Stopped,
     }
-}
-
-fn fmt_gone(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let lock = Named(&report.resource);
-    write!(f, "the handle of {lock} was used, or the lock has ended; acquire it anew: ")?;
-    fmt::Display::fmt(report, f)
-}
-
-fn fmt_no_quorum(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let lock = Named(&report.resource);
-    write!(f, "no quorum of masters to adopt {lock}; repair what they report, then retry before its end: ")?;
-    fmt::Display::fmt(report, f)
-}
-
-fn fmt_expired(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let lock = Named(&report.resource);
-    write!(f, "{lock} expired while it was adopted; use a longer TTL, or check slow masters: ")?;
-    fmt::Display::fmt(report, f)
 }

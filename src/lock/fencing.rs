@@ -5,11 +5,12 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use super::ttl::{whole_ms, whole_us};
 use crate::mutants::mutant;
 
 /// Part of a fence's key between the prefix and the lock's name: no lock may have a name that starts like
 /// this.
-pub(crate) const FENCE_NAME: &[u8] = b"redlatch:fence:";
+pub const FENCE_NAME: &[u8] = b"redlatch:fence:";
 
 /// Number that is larger than the number of each earlier fenced holder of the same lock, whatever pauses and
 /// delays happen.
@@ -91,10 +92,7 @@ impl Window {
         }
         let life = max_ttl * Self::LIFE;
         // At most a week, so neither is cut off.
-        Self {
-            half_us: u64::try_from(half.as_micros()).unwrap_or(u64::MAX),
-            life_ms: u64::try_from(life.as_millis()).unwrap_or(u64::MAX).max(1),
-        }
+        Self { half_us: whole_us(half), life_ms: whole_ms(life).max(1) }
     }
 }
 

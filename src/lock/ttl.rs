@@ -107,6 +107,18 @@ impl Ttl {
     }
 }
 
+/// A time in whole milliseconds.
+#[inline]
+pub fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A time in whole microseconds.
+#[inline]
+pub fn whole_us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use redlatch::internals::diagnose;
+use redlatch::internals::ask_all;
 use redlatch::internals::probe::ProbeError;
 use redlatch::{Config, Credentials};
 
@@ -278,7 +278,7 @@ fn the_library_call_logs_in_by_the_provider() {
     let examined = |password: &'static str| {
         let config = Config::builder().masters(fleet.urls()).prefix("lock:").connect_timeout(PATIENCE);
         let config = config.credentials(move |_| Ok(Credentials::new(password).user("locker")));
-        diagnose(&config.build().expect("valid settings"), PATIENCE).expect("threads").masters.remove(0)
+        ask_all(&config.build().expect("valid settings"), PATIENCE).expect("threads").remove(0)
     };
     let user = examined("PASSWORD").facts.ok().map(|facts| facts.rights.user.clone());
     assert_eq!(user.as_deref(), Some("locker"));

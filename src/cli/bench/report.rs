@@ -6,6 +6,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use redlatch::engine::quorum;
+use redlatch::internals::whole_ms;
 use redlatch::internals::words::Rounded;
 use redlatch::stats::Histogram;
 use redlatch::status::{MasterState, MasterStatus};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::ping::{RoundTrip, mean};
-use crate::output::{self, say, stderr_is_terminal, whole_ms};
+use crate::output::{self, say, stderr_is_terminal};
 
 /// When a phase ends.
 #[derive(Debug, Clone, Copy)]

@@ -50,12 +50,13 @@ fn examined(facts: Vec<Result<Facts, ProbeError>>) -> Vec<ExaminedMaster> {
 /// The exit code, the text and the JSON.
 fn page(title: &str, width: usize, quarantine: Quarantine, facts: Vec<Result<Facts, ProbeError>>) -> String {
     let config = config(quarantine, facts.len());
-    let diagnosis = Diagnosis::new(&config, examined(facts));
+    let masters = examined(facts);
+    let findings = judge(&config, &masters);
     format!(
         "# {title}: {}\n\n{}\n{}\n",
-        code_of(&config, &diagnosis),
-        text(&config, &diagnosis, width),
-        json_text(&diagnosis)
+        code_of(&config, &masters, &findings),
+        text(&config, &masters, &findings, width),
+        json_text(&masters, &findings)
     )
 }
 

@@ -1,12 +1,15 @@
 //! The course of a drill: what its contenders and faults share while it lasts.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use redlatch::Config;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::args::Args;
 use super::witness::Witness;
@@ -39,6 +42,27 @@ impl Course<'_> {
             thread::sleep(LOOK_PAUSE.min(until.saturating_duration_since(Instant::now())));
         }
         !self.is_over()
+    }
+}
+
+/// Waits until a program has ended and `is_done`; `None` if it was killed, as `is_late`.
+pub(super) fn await_end(
+    mut program: Child,
+    is_done: impl Fn() -> bool,
+    mut is_late: impl FnMut() -> bool,
+) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let (Some(status), true) = (program.try_wait()?, is_done()) {
+            return Ok(Some(status));
+        }
+        if is_late() {
+            // With all that it has started: a contender's may hold its output open, and a hook's late `begin`
+            // must not harm a master that was healed.
+            kill_process_group(Pid::from_child(&program), Signal::KILL)?;
+            program.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(LOOK_PAUSE);
     }
 }
 

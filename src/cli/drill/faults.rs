@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,8 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use redlatch::internals::probe::{self, Answer, Probe};
 use redlatch::internals::words::Rounded;
-use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::course::{Course, LOOK_PAUSE, rng};
+use super::course::{Course, await_end, rng};
 use crate::message::Message;
 use crate::output::{self, say};
 
@@ -153,7 +152,8 @@ impl<'a> Faults<'a> {
                 .stdin(Stdio::null())
                 .spawn()
         };
-        let why = match start().and_then(await_end) {
+        let until = Instant::now() + HOOK_LIMIT;
+        let why = match start().and_then(|hook| await_end(hook, || true, || Instant::now() >= until)) {
             Ok(Some(status)) if status.success() => return true,
             Ok(Some(status)) => status.to_string(),
             Ok(None) => format!("it did not end within {}", Rounded(HOOK_LIMIT)),
@@ -163,23 +163,6 @@ impl<'a> Faults<'a> {
         let what = format!("the hook with REDLATCH_FAULT={fault}");
         say(Message::FaultFailed { what: &what, master: &self.masters[master], why: &why });
         false
-    }
-}
-
-/// Waits for the end of a hook; `None` if it was killed, as it took too long.
-fn await_end(mut hook: Child) -> io::Result<Option<ExitStatus>> {
-    let until = Instant::now() + HOOK_LIMIT;
-    loop {
-        if let Some(status) = hook.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= until {
-            // With all that it has started: a late `begin` must not harm a master that was healed.
-            kill_process_group(Pid::from_child(&hook), Signal::KILL)?;
-            hook.wait()?;
-            return Ok(None);
-        }
-        thread::sleep(LOOK_PAUSE);
     }
 }
 

@@ -5,16 +5,15 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contender::Record;
-use super::course::{CLOSE_LIMIT, Course, LOOK_PAUSE, resource};
+use super::course::{CLOSE_LIMIT, Course, await_end, resource};
 use crate::message::Message;
 use crate::output::say;
 
@@ -49,9 +48,14 @@ impl<'a> Foreign<'a> {
         let ended = self.start(command).and_then(|mut program| {
             let output = program.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
             let is_read = AtomicBool::new(false);
+            let (course, mut kill_at) = (self.course, None);
+            let is_late = || {
+                let patience = if course.interrupt.has_come() { Duration::ZERO } else { 2 * course.args.ttl };
+                let end = Instant::now() + patience + CLOSE_LIMIT;
+                course.is_over() && Instant::now() >= *kill_at.get_or_insert(end)
+            };
             thread::scope(|scope| {
-                let course = self.course;
-                let ending = scope.spawn(|| await_end(program, course, &is_read));
+                let ending = scope.spawn(|| await_end(program, || is_read.load(Ordering::Relaxed), is_late));
                 self.read(output);
                 is_read.store(true, Ordering::Relaxed);
                 ending.join().expect("the wait for a contender has panicked")
@@ -148,31 +152,6 @@ impl<'a> Foreign<'a> {
         course.witness.note(self.number % course.args.resources, from, at, valid_until, false);
         self.record.note_visit(course.begun, from, at, None);
         self.record.lost += u64::from(at > valid_until);
-    }
-}
-
-/// Waits until the program has ended and its output is read; `None` if it was killed, as it took too long.
-fn await_end(
-    mut program: Child,
-    course: &Course<'_>,
-    is_read: &AtomicBool,
-) -> io::Result<Option<ExitStatus>> {
-    let mut kill_at = None;
-    loop {
-        if let (Some(status), true) = (program.try_wait()?, is_read.load(Ordering::Relaxed)) {
-            return Ok(Some(status));
-        }
-        if course.is_over() {
-            let patience = if course.interrupt.has_come() { Duration::ZERO } else { 2 * course.args.ttl };
-            let kill_at = *kill_at.get_or_insert(Instant::now() + patience + CLOSE_LIMIT);
-            if Instant::now() >= kill_at {
-                // With all that it has started, which may hold its output open.
-                kill_process_group(Pid::from_child(&program), Signal::KILL)?;
-                program.wait()?;
-                return Ok(None);
-            }
-        }
-        thread::sleep(LOOK_PAUSE);
     }
 }
 

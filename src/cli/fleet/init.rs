@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::Config;
 use redlatch::internals::fleet::{
-    AskedMaster, Candidate, Change, Founding, Refusal, ask_candidates, found, write_records,
+    Candidate, Change, Founding, Refusal, ask_candidates, found, write_records,
 };
 use redlatch::internals::words::{Counted, Rounded};
 
@@ -71,8 +71,7 @@ pub(super) fn write(config: &Config, limit: Duration, changes: &[Change]) -> Res
 
 /// The facts about each master, or the reason why there are none.
 pub(super) fn ask(config: &Config, limit: Duration) -> Result<Vec<Result<Candidate, String>>, Exit> {
-    let fact = |it: AskedMaster| it.answer.map(|it| it.candidate).map_err(|why| why.to_string());
-    Ok(ask_candidates(config, limit)?.into_iter().map(fact).collect())
+    Ok(ask_candidates(config, limit)?.into_iter().map(|(_, answer)| answer).collect())
 }
 
 /// Asks all masters whether they may be declared.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redlatch::Config;
 use redlatch::engine::quorum;
-use redlatch::internals::fleet::{AskedMaster, Found, MasterFacts, Record, Seen, ask_candidates, seen};
+use redlatch::internals::fleet::{Asked, Candidate, Found, Record, Seen, ask_candidates, seen};
 use redlatch::internals::words::{Counted, Rounded, grouped};
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let masters = ask_candidates(&config, args.asked.time_limit)?;
     let status = Status::new(&config, &masters);
     print(&if args.json { status.json() } else { status.text(stdout_width()) })?;
-    let answered = masters.iter().filter(|master| master.answer.is_ok()).count();
+    let answered = masters.iter().filter(|(_, answer)| answer.is_ok()).count();
     Ok(match answered {
         _ if answered < quorum(masters.len()) => code::NO_QUORUM,
         _ if status.differs.is_empty() => 0,
@@ -50,7 +50,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
 }
 
 struct Status<'a> {
-    masters: &'a [AskedMaster],
+    masters: &'a [Asked],
     /// The first record that there is.
     record: Option<&'a Record>,
     /// Clients by name, with the most connections that one master has.
@@ -60,14 +60,9 @@ struct Status<'a> {
     differs: Vec<String>,
 }
 
-fn facts(master: &AskedMaster) -> Option<&MasterFacts> {
-    master.answer.as_ref().ok()
-}
-
 impl<'a> Status<'a> {
-    fn new(config: &Config, masters: &'a [AskedMaster]) -> Self {
-        let see = |it: &'a AskedMaster| seen(&it.name, facts(it).map(|facts| &facts.candidate));
-        let seen: Vec<_> = masters.iter().map(see).collect();
+    fn new(config: &Config, masters: &'a [Asked]) -> Self {
+        let seen: Vec<_> = masters.iter().map(|(name, answer)| seen(name, answer.as_ref().ok())).collect();
         let difference = |seen_here: &Seen<'_>| match seen_here.found {
             Found::Known(record) => record.difference(config, &seen).map(|it| it.to_string()),
             Found::Unusable(why) => Some(why.to_string()),
@@ -76,12 +71,13 @@ impl<'a> Status<'a> {
         let lines = seen.iter().filter_map(|it| Some((it.name, difference(it)?)));
         let differs = grouped(lines, masters.len());
         let mut clients: BTreeMap<&str, usize> = BTreeMap::new();
-        let listed = || masters.iter().filter_map(facts).map(|it| &it.clients);
+        let answered = || masters.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+        let listed = || answered().map(|it| &it.clients);
         for (name, count) in listed().flatten().flatten() {
             let most = clients.entry(name).or_default();
             *most = (*most).max(*count);
         }
-        let record = masters.iter().find_map(|it| facts(it)?.candidate.found.record());
+        let record = answered().find_map(|it| it.found.record());
         Self { masters, record, clients, knows_clients: listed().all(Option::is_some), differs }
     }
 
@@ -101,12 +97,12 @@ impl<'a> Status<'a> {
             },
         );
         add_paragraph(&mut out, width, "", 2, &settings);
-        for master in self.masters {
-            let what = match &master.answer {
-                Ok(facts) => master_words(facts),
+        for (name, answer) in self.masters {
+            let what = match answer {
+                Ok(candidate) => master_words(candidate),
                 Err(why) => format!("no answer: {why}"),
             };
-            add_paragraph(&mut out, width, "", 2, &format!("{}: {what}", master.name));
+            add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
         }
         for (name, count) in &self.clients {
             add_paragraph(
@@ -127,11 +123,11 @@ impl<'a> Status<'a> {
     }
 
     fn json(&self) -> String {
-        let master = |master: &AskedMaster| {
-            let candidate = facts(master).map(|it| &it.candidate);
+        let master = |(name, answer): &Asked| {
+            let candidate = answer.as_ref().ok();
             let record = candidate.and_then(|it| it.found.record());
             json!({
-                "name": *master.name,
+                "name": **name,
                 "answered": candidate.is_some(),
                 "record": record.map(|it| it.origin().to_string()),
                 "fleet": record.map(|it| it.id().to_string()),
@@ -153,8 +149,7 @@ impl<'a> Status<'a> {
     }
 }
 
-fn master_words(facts: &MasterFacts) -> String {
-    let candidate = &facts.candidate;
+fn master_words(candidate: &Candidate) -> String {
     let record = match &candidate.found {
         Found::Known(record) => record.origin().to_string(),
         Found::Unusable(_) => "unusable record".to_owned(),

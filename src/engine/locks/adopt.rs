@@ -43,11 +43,11 @@ use crate::engine::queries::DRAINED;
 use crate::engine::request::{HandleAct, SubmitError};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::engine::waiting::parking::Parked;
-use crate::handle::{HandleKind, LockHandle, fleet_of, whole_ms};
+use crate::handle::{HandleKind, LockHandle, fleet_of};
 use crate::lock::command::adopt::encode_adopt;
 use crate::lock::command::entry::{Entry, name_in};
 use crate::lock::command::scripts::Script;
-use crate::lock::{InputError, Resource, Token, Ttl, split_value};
+use crate::lock::{InputError, Resource, Token, Ttl, split_value, whole_ms};
 use crate::mutants::mutant;
 
 /// In the place of the claim whose release an answer to a swap is, too.

@@ -35,10 +35,12 @@
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Votes};
+use super::kind::Kind;
 use crate::config::Config;
 use crate::engine::masters::wall_clock::WallClock;
 use crate::limits;
 use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
+use crate::lock::command::park::ParkMode;
 use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 
 /// State that only an acquisition of a fenced lock has.
@@ -127,6 +129,15 @@ impl Fencing {
 /// The fence of a lock with this token.
 pub(crate) fn fence(config: &Config, token: FencingToken) -> Fence {
     Fence { token, window: config.window(), prefix_size: config.prefix.len() }
+}
+
+/// A kind of lock, and its fence.
+pub(crate) fn park_mode(config: &Config, kind: Kind) -> ParkMode {
+    match kind {
+        Kind::Plain => ParkMode::Plain,
+        Kind::Fenced(token) => ParkMode::Fenced(fence(config, token)),
+        Kind::Shared => ParkMode::Shared,
+    }
 }
 
 /// The vote in the answer to an attempt, from which `fencing` learns.

@@ -392,7 +392,7 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
         return;
     };
     let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
-    let sent = mode::send_repair(&mut masters.fleet, only, owed, claim, left_ms);
+    let sent = mode::send_attempt(&mut masters.fleet, only, owed, claim, left_ms, Script::Text);
     claim.note_repair(sent);
 }
 

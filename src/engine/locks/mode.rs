@@ -20,10 +20,9 @@ use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::masters::wall_clock::WallClock;
 use crate::lock::command::entry::AcquireTail;
-use crate::lock::command::fenced::{FenceState, encode_fenced_acquire, encode_fenced_repair};
+use crate::lock::command::fenced::{FenceState, encode_fenced_acquire};
 use crate::lock::command::park::{
-    encode_fenced_release_serve, encode_release_serve, encode_shared_acquire_queue,
-    encode_shared_release_serve, encode_swap_parked, encode_unpark,
+    encode_release_serve, encode_shared_acquire_queue, encode_swap_parked, encode_unpark,
 };
 use crate::lock::command::scripts::Script;
 use crate::lock::command::shared::encode_shared_extend;
@@ -229,21 +228,27 @@ pub(crate) fn vote(
     }
 }
 
-/// Queues the request of an attempt that has a script; returns the masters that had room for it.
+/// Queues the request of an attempt that has a script, or of the repair of a held lock, with this TTL;
+/// returns the masters that had room for it.
 pub(crate) fn send_attempt(
     fleet: &mut Fleet,
     to: MasterSet,
     owed: Owed,
     claim: &Claim,
-    ttl: Ttl,
+    ttl_ms: u64,
     script: Script,
 ) -> MasterSet {
-    let (entry, ttl_ms, prefix_size) = (&claim.entry, ttl.as_millis(), fleet.config.prefix.len());
+    let (entry, prefix_size) = (&claim.entry, fleet.config.prefix.len());
     match claim.kind {
-        Kind::Plain => unreachable!("its attempt has no script"),
+        Kind::Plain => {
+            let mut tail = AcquireTail::EMPTY;
+            tail.set(ttl_ms);
+            fleet.queue(to, owed, |out| encode_acquire(out, entry, &tail))
+        }
         Kind::Fenced(token) => {
             let fence = fence::fence(&fleet.config, token);
-            fleet.queue(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence))
+            let is_held = matches!(owed, Owed::Round { verb: Verb::Repair, .. });
+            fleet.queue(to, owed, |out| encode_fenced_acquire(out, script, entry, ttl_ms, &fence, is_held))
         }
         Kind::Shared => {
             fleet.queue(to, owed, |out| encode_shared_acquire_queue(out, script, entry, ttl_ms, prefix_size))
@@ -347,19 +352,11 @@ pub(crate) fn send_scripted_release(
 ) -> MasterSet {
     let (to, entry) = (to.intersection(fleet.ready), &claim.entry);
     let prefix_size = fleet.config.prefix.len();
-    match claim.kind {
-        Kind::Plain if claim.serves => {
-            fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, prefix_size))
-        }
-        Kind::Plain => fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry)),
-        Kind::Fenced(token) => {
-            let fence = fence::fence(&fleet.config, token);
-            fleet.queue(to, owed, |out| encode_fenced_release_serve(out, script, entry, &fence))
-        }
-        Kind::Shared => {
-            fleet.queue(to, owed, |out| encode_shared_release_serve(out, script, entry, prefix_size))
-        }
+    if matches!(claim.kind, Kind::Plain) && !claim.serves {
+        return fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry));
     }
+    let mode = fence::park_mode(&fleet.config, claim.kind);
+    fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, mode, prefix_size))
 }
 
 /// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Text`
@@ -400,30 +397,4 @@ pub(crate) fn send_rest(
     let owed = Owed::round(Verb::Rest, claim.kind.tag(), 0, id);
     let owed = if script == Script::Text { owed.whole() } else { owed };
     send_extend(fleet, to, owed, claim, rest, script)
-}
-
-/// Queues the command of a held lock for masters that missed it, with this TTL; returns those that had room
-/// for it.
-pub(crate) fn send_repair(
-    fleet: &mut Fleet,
-    to: MasterSet,
-    owed: Owed,
-    claim: &Claim,
-    ttl_ms: u64,
-) -> MasterSet {
-    let (entry, prefix_size) = (&claim.entry, fleet.config.prefix.len());
-    match claim.kind {
-        Kind::Plain => {
-            let mut tail = AcquireTail::EMPTY;
-            tail.set(ttl_ms);
-            fleet.queue(to, owed, |out| encode_acquire(out, entry, &tail))
-        }
-        Kind::Fenced(token) => {
-            let fence = fence::fence(&fleet.config, token);
-            fleet.queue(to, owed, |out| encode_fenced_repair(out, entry, ttl_ms, &fence))
-        }
-        Kind::Shared => fleet.queue(to, owed, |out| {
-            encode_shared_acquire_queue(out, Script::Text, entry, ttl_ms, prefix_size)
-        }),
-    }
 }

@@ -255,7 +255,7 @@ impl Op {
         let is_retry = self.tries.count > 0;
         claim.kind = self.begin_mode(fleet, now, wall_clock, is_retry);
         let owed = self.owed(claim.kind.tag(), claim_id);
-        mode::send_attempt(fleet, fleet.usable, owed, claim, self.asked.ttl, Script::Sha)
+        mode::send_attempt(fleet, fleet.usable, owed, claim, self.asked.ttl.as_millis(), Script::Sha)
     }
 
     /// An attempt in this mode begins: returns the kind of its claim.

@@ -131,7 +131,7 @@ impl Link {
             changes: None,
             scripts_loading: [false; Tag::ALL.len()],
             round_trip: RoundTrip::default(),
-            stats: MasterStats::new(name),
+            stats: MasterStats { name, ..MasterStats::default() },
             was_connected: false,
         }
     }

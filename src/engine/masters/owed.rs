@@ -9,7 +9,7 @@ use std::fmt;
 use super::groups::Commands;
 use super::handshake::HandshakeStep;
 use super::mark::{self, MarkAnswer};
-use super::record::Found;
+use super::record::{self, Found};
 use crate::engine::locks::kind::{AttemptAnswer, Tag};
 use crate::engine::locks::slab::Id;
 use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
@@ -33,10 +33,10 @@ pub(crate) enum Owed {
     Handshake(HandshakeStep),
     /// `AUTH` on a connection that stands.
     Login,
-    /// The mark of strict mode.
-    Mark(MarkStep),
-    /// The fleet's record.
-    Record(RecordStep),
+    /// The mark of strict mode, at the end of a watch.
+    Mark(Access),
+    /// The fleet's record, behind the handshake.
+    Record(Access),
     /// The master's time, for the rate of its clock.
     Clock,
     /// A look whether the first waiter can have the lock of this claim.
@@ -93,18 +93,11 @@ pub(crate) enum Question {
     ForcedDelete,
 }
 
-/// The requests for the mark at the end of a watch.
+/// The requests for a key that is no lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MarkStep {
+pub(crate) enum Access {
     Read,
     Write,
-}
-
-/// The requests for the fleet's record behind the handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RecordStep {
-    Write,
-    Read,
 }
 
 /// A reply, taken apart and matched with its request.
@@ -136,9 +129,9 @@ pub(crate) enum Answer {
     /// Why a login was refused, if it was.
     Login(Option<Box<str>>),
     Mark(MarkAnswer),
-    MarkRefused(Box<str>),
     Record(Found),
-    RecordRefused(Box<str>),
+    /// The mark or the record was not written, for this reason.
+    NotWritten(&'static str, Box<str>),
     /// Its time, in microseconds since 1970, if it said it.
     Clock(Option<u64>),
     /// To the park of this claim.
@@ -228,25 +221,15 @@ impl Owed {
             Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
             Self::Timed { tag, id } => round_answer(Verb::Acquire, tag, 0, id, reply),
             Self::Query { question, id } => query_answer(question, id, reply),
-            Self::Mark(MarkStep::Read) => mark::answer(reply, run_id).map(Answer::Mark),
-            Self::Mark(MarkStep::Write) => match reply {
-                // Without `OK` another client was faster.
-                Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
-                Reply::Error(text) => Ok(Answer::MarkRefused(command::answer::error_text(text))),
-                _ => Err(WrongShape),
-            },
+            Self::Mark(Access::Read) => mark::answer(reply, run_id).map(Answer::Mark),
+            Self::Mark(Access::Write) => written(mark::WRITING, reply),
             Self::Clock => match reply {
                 Reply::Array(time) => Ok(Answer::Clock(command::answer::clock_us(time))),
                 Reply::Error(_) => Ok(Answer::Clock(None)),
                 _ => Err(WrongShape),
             },
-            Self::Record(RecordStep::Read) => Found::from_reply(reply).map(Answer::Record),
-            Self::Record(RecordStep::Write) => match reply {
-                // Without `OK` another client was faster.
-                Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
-                Reply::Error(text) => Ok(Answer::RecordRefused(command::answer::error_text(text))),
-                _ => Err(WrongShape),
-            },
+            Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),
+            Self::Record(Access::Write) => written(record::WRITING, reply),
             Self::Look(id) => {
                 let has_more = command::park::served_forced_answer(reply)?.1.has_more;
                 Ok(if has_more && !mutant!(MoreFollowedOnce) { Answer::More(id) } else { Answer::Ignored })
@@ -282,6 +265,15 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         }
         (Verb::Rest, _) => Answer::Rest(id, command::answer::compare_vote(reply)?),
     })
+}
+
+fn written(what: &'static str, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
+    match reply {
+        // Without `OK` another client was faster.
+        Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
+        Reply::Error(text) => Ok(Answer::NotWritten(what, command::answer::error_text(text))),
+        _ => Err(WrongShape),
+    }
 }
 
 fn ignored(reply: &Reply<'_>) -> Result<Answer, WrongShape> {

@@ -27,9 +27,10 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::fleet::{FleetDifference, FleetId, Unusable};
+use crate::handle::hash;
 use crate::limits::RECORD_SIZE_MAX;
-use crate::lock::FLEET_NAME;
 use crate::lock::command::answer::{self, WrongShape};
+use crate::lock::{FLEET_NAME, whole_ms};
 use crate::mutants::mutant;
 use crate::resp::Reply;
 
@@ -106,13 +107,6 @@ pub enum Found {
     Known(Record),
     /// Something that says nothing to this client.
     Unusable(Unusable),
-}
-
-/// FNV-1a of 64 bits: the same in each version, on each machine. It is no secret and resists no attacker,
-/// who could delete locks as well.
-fn hash(text: &[u8]) -> u64 {
-    text.iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A master as this client sees it.
@@ -215,7 +209,7 @@ impl Record {
         members.sort_unstable();
         let record = |own: &Member| Self {
             origin,
-            max_ttl_ms: millis(config.max_ttl),
+            max_ttl_ms: whole_ms(config.max_ttl),
             drift_ppm: config.drift.ppm(),
             own: own.label,
             members: members.clone(),
@@ -258,7 +252,7 @@ impl Record {
     /// known yet may be in the list.
     #[must_use]
     pub fn difference(&self, config: &Config, seen: &[Seen<'_>]) -> Option<FleetDifference> {
-        let (recorded, ours) = (self.max_ttl_ms, millis(config.max_ttl));
+        let (recorded, ours) = (self.max_ttl_ms, whole_ms(config.max_ttl));
         if recorded != ours {
             let [recorded, ours] = [recorded, ours].map(Duration::from_millis);
             return Some(FleetDifference::MaxTtl { recorded, ours });
@@ -380,10 +374,6 @@ fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
 fn label(digits: &str) -> Option<u64> {
     let is_hex = digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     is_hex.then(|| u64::from_str_radix(digits, 16).ok())?
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -131,7 +131,8 @@ fn send_whole_attempt(
     if op.held().is_some_and(|held| held.valid_until <= ground.now) {
         return MasterSet::EMPTY;
     }
-    let sent = mode::send_attempt(fleet, MasterSet::only(master), owed, claim, op.asked.ttl, script);
+    let sent =
+        mode::send_attempt(fleet, MasterSet::only(master), owed, claim, op.asked.ttl.as_millis(), script);
     locks.claims.get_mut(id).note_sent(ground.now);
     sent
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lock::FencingToken;
+use crate::lock::{FencingToken, whole_us};
 
 /// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be
 /// as wrong as it likes.
@@ -31,7 +31,7 @@ impl WallClock {
     /// The caller's clock at this moment, in microseconds since 1970.
     fn caller_us(&self, now: Instant) -> u64 {
         let passed = now.saturating_duration_since(self.read_at);
-        FencingToken::near(micros(self.wall.saturating_add(passed))).as_u64()
+        FencingToken::near(whole_us(self.wall.saturating_add(passed))).as_u64()
     }
 
     /// The clocks of the masters at this moment, as far as they are known.
@@ -44,10 +44,6 @@ impl WallClock {
         // Far below 64 bits both.
         self.skew_us = time_us.cast_signed().wrapping_sub(self.caller_us(now).cast_signed());
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -50,12 +50,14 @@ impl ContendedName {
     }
 }
 
-impl ContendedNames {
+impl Default for ContendedNames {
     /// Without a name, and with room for all that there will be.
-    pub(super) fn new() -> Self {
+    fn default() -> Self {
         Self(Vec::with_capacity(CONTENDED_NAME_COUNT_MAX))
     }
+}
 
+impl ContendedNames {
     /// Returns the locks, the most contended one first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &ContendedName> {
         self.0.iter()
@@ -221,7 +223,7 @@ mod tests {
     fn counts_are_right_within_their_errors() {
         for seed in 0..200 {
             let mut rng = StdRng::seed_from_u64(seed);
-            let (mut names, mut truth) = (ContendedNames::new(), HashMap::new());
+            let (mut names, mut truth) = (ContendedNames::default(), HashMap::new());
             let (distinct, skew) = (rng.random_range(1..200_u32), rng.random_range(1..4));
             for round in 0..rng.random_range(1..3000) {
                 // The more they are multiplied, the more are small numbers.
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn memory_is_fixed() {
-        let mut names = ContendedNames::new();
+        let mut names = ContendedNames::default();
         let memory = (names.0.as_ptr(), names.0.capacity());
         for number in 0..1000 {
             note(&mut names, &number.to_string());
@@ -251,7 +253,7 @@ mod tests {
     fn long_names_are_cut_and_stay_different() {
         let long = "orders:".repeat(100);
         let other = format!("{long}x");
-        let mut names = ContendedNames::new();
+        let mut names = ContendedNames::default();
         for name in [&long, &other, &long] {
             note(&mut names, name);
         }

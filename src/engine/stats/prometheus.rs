@@ -237,9 +237,9 @@ mod tests {
     }
 
     fn stats() -> Stats {
-        let mut stats = Stats::new(2);
+        let mut stats = Stats { quorum: 2, ..Stats::default() };
         for name in ["redis://a:1", "unix:/tmp/a \"b\\c\"\nd"] {
-            let mut master = MasterStats::new(name.into());
+            let mut master = MasterStats { name: name.into(), ..MasterStats::default() };
             master.round_trip.record(Duration::from_micros(300));
             (master.granted, master.is_ready) = (7, true);
             stats.masters.push(master);
@@ -285,7 +285,7 @@ mod tests {
         let holders = samples.keys().filter(|(name, _)| name == "redlatch_lock_holder_info");
         let holders: Vec<_> = holders.map(|(_, labels)| labels[1].clone()).collect();
         assert_eq!(holders, [("holder_label".to_owned(), "web-7\nx".to_owned())], "an unknown one is none");
-        let none = Stats { contended_names: ContendedNames::new(), ..stats() };
+        let none = Stats { contended_names: ContendedNames::default(), ..stats() };
         assert!(!none.to_prometheus().contains("redlatch_lock_"));
     }
 

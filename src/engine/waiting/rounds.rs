@@ -45,7 +45,7 @@ use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
 use crate::engine::locks::claim::{Claim, Course};
 use crate::engine::locks::fence;
-use crate::engine::locks::kind::{Kind, Tag};
+use crate::engine::locks::kind::Tag;
 use crate::engine::locks::mode::{self, ModeState};
 use crate::engine::locks::op::{Cause, Op, OpState};
 use crate::engine::locks::slab::{Id, Slab};
@@ -56,9 +56,9 @@ use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
-use crate::lock::command::park::{self, Park, ParkAnswer, ParkMode};
+use crate::lock::command::park::{self, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote};
+use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote, whole_ms, whole_us};
 use crate::mutants::mutant;
 
 /// Whether an acquisition that is to park does so now: enough masters can.
@@ -235,16 +235,12 @@ fn encode(
             Some(before) => before.entry_at(master, parking.ticket_us),
             None => None,
         },
-        waited_us: micros(ground.now - op.asked.submitted),
+        waited_us: whole_us(ground.now - op.asked.submitted),
         old_value: old.map_or(b"", |old| old.entry.value()),
         yields: parking.yields,
-        mode: match claim.kind {
-            Kind::Plain => ParkMode::Plain,
-            Kind::Fenced(token) => ParkMode::Fenced(fence::fence(&ground.config, token)),
-            Kind::Shared => ParkMode::Shared,
-        },
-        stay_ms: millis(stay),
-        fresh_ms: millis(freshness(op.asked.ttl)),
+        mode: fence::park_mode(&ground.config, claim.kind),
+        stay_ms: whole_ms(stay),
+        fresh_ms: whole_ms(freshness(op.asked.ttl)),
         grant_ms: op.asked.ttl.as_millis(),
         channel: &channel,
         vote: op.claim.to_bytes(),
@@ -299,7 +295,7 @@ fn attempt(core: &mut Core, master: MasterId, id: Id) {
         })
     } else {
         let owed = Owed::round(Verb::Acquire, claim.kind.tag(), 0, claim_id);
-        mode::send_attempt(fleet, only, owed, claim, op.asked.ttl, Script::Sha)
+        mode::send_attempt(fleet, only, owed, claim, op.asked.ttl.as_millis(), Script::Sha)
     };
     op.parking_mut().note_sent(master, claim_id);
     let claim = locks.claims.get_mut(claim_id);
@@ -587,12 +583,4 @@ fn freshness(ttl: Ttl) -> Duration {
         ttl if ttl < limits::SHORT_TTL => ttl / 4,
         _ => limits::STAY,
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -12,16 +12,15 @@
 //! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below
 //! 2^53.
 
-use super::answer::{WrongShape, failure};
+use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
 use super::scripts::{FENCED_ACQUIRE, Script};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::mutants::mutant;
 use crate::resp::{Array, Reply};
-use std::time::Duration;
 
-/// Older than any token, for a lock that is held: no window closes behind it.
+/// Older than any token: no window closes behind it.
 const ANY_AGE_US: u64 = 1 << 52;
 
 /// Fence of a lock: its token, and the settings that all fences of a client have in common.
@@ -33,31 +32,17 @@ pub(crate) struct Fence {
     pub(crate) prefix_size: usize,
 }
 
-/// Sets lock and fence if both may be.
+/// Sets lock and fence if both may be. The token of a lock that is held may be of any age: where a newer
+/// fence is, or a clock for which the token is too new, it is refused all the same.
 pub(crate) fn encode_fenced_acquire(
     out: &mut Vec<u8>,
     script: Script,
     entry: &Entry,
     ttl_ms: u64,
     fence: &Fence,
+    is_held: bool,
 ) {
-    encode_acquire(out, script, entry, ttl_ms, fence, fence.window.half_us);
-}
-
-/// The same for a lock that is held, however old its token is: where a newer fence is, or a clock for which
-/// the token is too new, it is refused all the same.
-pub(crate) fn encode_fenced_repair(out: &mut Vec<u8>, entry: &Entry, ttl_ms: u64, fence: &Fence) {
-    encode_acquire(out, Script::Text, entry, ttl_ms, fence, ANY_AGE_US);
-}
-
-fn encode_acquire(
-    out: &mut Vec<u8>,
-    script: Script,
-    entry: &Entry,
-    ttl_ms: u64,
-    fence: &Fence,
-    past_us: u64,
-) {
+    let past_us = if is_held { ANY_AGE_US } else { fence.window.half_us };
     FENCED_ACQUIRE.encode_head(out, script);
     let value = encode_keys(out, entry, fence);
     out.extend_from_slice(value);
@@ -74,7 +59,7 @@ fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> &'a [u
     value
 }
 
-/// Answer of a master to [`encode_fenced_acquire`] or [`encode_fenced_repair`].
+/// Answer of a master to [`encode_fenced_acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FencedAnswer {
     /// Lock and fence are set.
@@ -112,7 +97,7 @@ pub(crate) enum Refusal {
     Future,
 }
 
-/// The answer in a reply to [`encode_fenced_acquire`] or [`encode_fenced_repair`]. An error is never a no
+/// The answer in a reply to [`encode_fenced_acquire`]. An error is never a no
 /// (I16).
 pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShape> {
     match reply {
@@ -140,9 +125,8 @@ fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
         return Err(WrongShape);
     }
     let refusal = refusal_of(refusal)?;
-    let holder = match (refusal, u64::try_from(left_ms)) {
-        (Refusal::Busy, Ok(left_ms)) => HolderTtl::Left(Duration::from_millis(left_ms)),
-        (Refusal::Busy, Err(_)) if left_ms == -1 => HolderTtl::Never,
+    let holder = match refusal {
+        Refusal::Busy if left_ms != -2 => ttl_of(left_ms).unwrap_or_default(),
         _ => HolderTtl::Unknown,
     };
     // Somebody may have put any number there.
@@ -163,6 +147,8 @@ pub(super) fn refusal_of(number: i64) -> Result<Refusal, WrongShape> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::lock::Token;
     use crate::resp;
@@ -193,13 +179,13 @@ mod tests {
         {
             let [name, text] = [name, text].map(str::as_bytes);
             assert_eq!(
-                encoded(|out, entry, fence| encode_fenced_acquire(out, script, entry, 10_000, fence)),
+                encoded(|out, entry, fence| encode_fenced_acquire(out, script, entry, 10_000, fence, false)),
                 command(&[name, text, b"2", lock, fence, &value, b"10000", token, half, half, life])
             );
         }
         let text = FENCED_ACQUIRE.text.as_bytes();
         assert_eq!(
-            encoded(|out, entry, fence| encode_fenced_repair(out, entry, 7, fence)),
+            encoded(|out, entry, fence| encode_fenced_acquire(out, Script::Text, entry, 7, fence, true)),
             command(&[
                 b"EVAL",
                 text,
@@ -223,7 +209,7 @@ mod tests {
         let fence = Fence { token: FencingToken::near(u64::MAX), window, prefix_size: PREFIX_SIZE_MAX };
         let (mut entry, mut out) = (Entry::EMPTY, Vec::new());
         entry.set(&[b'p'; PREFIX_SIZE_MAX], &[b'n'; RESOURCE_SIZE_MAX], &Token::UNSET);
-        encode_fenced_repair(&mut out, &entry, 604_800_000, &fence);
+        encode_fenced_acquire(&mut out, Script::Text, &entry, 604_800_000, &fence, true);
         assert!(out.len() <= REQUEST_SIZE_MAX, "{} bytes", out.len());
     }
 

@@ -15,9 +15,8 @@
 //! The message is the attempt's vote, which says nothing about the token.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type};
+use super::answer::{ReleaseAnswer, WrongShape, failure, is_wrong_type, ttl_of};
 use super::entry::{Entry, digit, encode_beside, encode_decimal_bulk};
 use super::fenced::{Fence, FenceState, Refusal, refusal_of};
 use super::scripts::{
@@ -32,7 +31,7 @@ use crate::resp::{self, Array, Reply};
 
 /// Part of a queue's key between the prefix and the lock's name: no lock may have a name that starts like
 /// this.
-pub(crate) const WAIT_NAME: &[u8] = b"redlatch:wait:";
+pub const WAIT_NAME: &[u8] = b"redlatch:wait:";
 
 /// Part of a channel's name between the prefix and its random digits: no lock may have a name that starts
 /// like this.
@@ -81,7 +80,7 @@ pub(crate) struct Park<'a> {
     pub(crate) prefix_size: usize,
 }
 
-/// Kind of lock that a waiter parks for.
+/// Kind of lock that a waiter parks for, or that is released.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ParkMode {
     Plain,
@@ -147,34 +146,26 @@ pub(crate) fn encode_serve(out: &mut Vec<u8>, script: Script, key: &[u8], prefix
     encode_all_keys(out, key, prefix_size);
 }
 
-/// Compares, deletes and serves.
-pub(crate) fn encode_release_serve(out: &mut Vec<u8>, script: Script, entry: &Entry, prefix_size: usize) {
-    RELEASE_SERVE.encode_head(out, script);
-    let value = encode_keys(out, entry, prefix_size);
-    out.extend_from_slice(value);
-}
-
-/// The same for a fenced lock, whose fence is raised to the token.
-pub(crate) fn encode_fenced_release_serve(out: &mut Vec<u8>, script: Script, entry: &Entry, fence: &Fence) {
-    FENCED_RELEASE_SERVE.encode_head(out, script);
-    let value = encode_keys(out, entry, fence.prefix_size);
-    out.extend_from_slice(value);
-    let Window { half_us, life_ms } = fence.window;
-    for number in [fence.token.as_u64(), half_us, half_us, life_ms] {
-        encode_decimal_bulk(out, number);
-    }
-}
-
-/// A reader goes, and the first waiters are served.
-pub(crate) fn encode_shared_release_serve(
+/// Compares, deletes and serves. The fence of a fenced lock is raised to its token; of a shared lock only
+/// this reader goes.
+pub(crate) fn encode_release_serve(
     out: &mut Vec<u8>,
     script: Script,
     entry: &Entry,
+    mode: ParkMode,
     prefix_size: usize,
 ) {
-    SHARED_RELEASE_SERVE.encode_head(out, script);
+    let release = match mode {
+        ParkMode::Plain => RELEASE_SERVE,
+        ParkMode::Fenced(_) => FENCED_RELEASE_SERVE,
+        ParkMode::Shared => SHARED_RELEASE_SERVE,
+    };
+    release.encode_head(out, script);
     let value = encode_keys(out, entry, prefix_size);
     out.extend_from_slice(value);
+    if let ParkMode::Fenced(Fence { token, window: Window { half_us, life_ms }, .. }) = mode {
+        [token.as_u64(), half_us, half_us, life_ms].into_iter().for_each(|it| encode_decimal_bulk(out, it));
+    }
 }
 
 /// Deletes the lock with this key, from [`Entry::key`], whoever holds it, and serves. The script is sent in
@@ -347,14 +338,7 @@ fn waiting<'a>(
     time_us: u64,
 ) -> Result<Waiting, WrongShape> {
     let is_first = elements.flag()?;
-    let holder = match elements.number()? {
-        -1 => HolderTtl::Never,
-        -2 => HolderTtl::Gone,
-        left_ms => match u64::try_from(left_ms) {
-            Ok(left_ms) => HolderTtl::Left(Duration::from_millis(left_ms)),
-            Err(_) => HolderTtl::Unknown,
-        },
-    };
+    let holder = ttl_of(elements.number()?).unwrap_or_default();
     let readers = usize::try_from(elements.count()?).unwrap_or(usize::MAX);
     let label = elements.label()?;
     let refusal = refusal_of(elements.number()?)?;
@@ -410,8 +394,7 @@ pub(crate) struct Served {
     pub(crate) has_more: bool,
 }
 
-/// The answer in a reply to a release that serves: [`encode_release_serve`], [`encode_fenced_release_serve`],
-/// [`encode_shared_release_serve`] or [`encode_unpark`].
+/// The answer in a reply to a release that serves: [`encode_release_serve`] or [`encode_unpark`].
 pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, Served), WrongShape> {
     match reply {
         Reply::Error(text) if is_wrong_type(text) => Ok((ReleaseAnswer::Absent, Served::default())),

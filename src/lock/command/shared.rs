@@ -14,13 +14,12 @@
 //! marker: they change only a set that has their own value. A set may hold members whose time is over: they
 //! count for nothing, and go when another reader comes or goes.
 
-use super::answer::{WrongShape, failure};
+use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_decimal_bulk};
 use super::scripts::{SHARED_EXTEND, Script};
-use crate::lock::vote::{Failure, HolderTtl, Vote};
+use crate::lock::vote::{Failure, Vote};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
-use std::time::Duration;
 
 /// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
 /// with the meaning of the members or their scores.
@@ -48,11 +47,7 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
         Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => return Ok(Vote::Granted),
         Reply::Simple(b"OWN") => return Ok(Vote::Failed(Failure::SameServer)),
         Reply::Error(text) => return Ok(Vote::Failed(failure(text))),
-        Reply::Integer(-1) => HolderTtl::Never,
-        Reply::Integer(left_ms) => match u64::try_from(left_ms) {
-            Ok(left_ms) => HolderTtl::Left(Duration::from_millis(left_ms)),
-            Err(_) => return Err(WrongShape),
-        },
+        Reply::Integer(left_ms) if left_ms != -2 => ttl_of(left_ms).ok_or(WrongShape)?,
         _ => return Err(WrongShape),
     };
     Ok(Vote::Refused { holder })
@@ -60,9 +55,11 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::lock::Token;
     use crate::lock::command::park::encode_shared_acquire_queue;
+    use crate::lock::{HolderTtl, Token};
 
     fn encoded(write: impl FnOnce(&mut Vec<u8>, &Entry)) -> String {
         let (mut entry, mut out) = (Entry::EMPTY, Vec::new());

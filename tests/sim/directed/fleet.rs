@@ -1,6 +1,7 @@
 //! Records of a fleet: what clients that share masters learn of each other's settings, and which new masters
 //! count at once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redlatch::internals::fleet::{
@@ -180,7 +181,7 @@ fn candidate(world: &World, server: usize) -> Result<Candidate, String> {
         is_master: true,
         found: record(world, server).map_or(Found::Absent, |text| Found::from_text(&text)),
         key_count: Some(key_count),
-        client_count: Some(0),
+        clients: Some(BTreeMap::new()),
     })
 }
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::internals::fleet::{Candidate, Origin};
-use redlatch::internals::probe::ProbeError;
+use redlatch::internals::fleet::Origin;
 
 use super::*;
 
@@ -12,17 +11,17 @@ fn config(max_ttl_s: u64) -> Config {
     Config::builder().masters(urls).max_ttl(Duration::from_secs(max_ttl_s)).build().expect("valid")
 }
 
-fn answered(index: u8, found: Found, clients: Option<&[(&str, usize)]>) -> AskedMaster {
+fn answered(index: u8, found: Found, clients: Option<&[(&str, usize)]>) -> Asked {
+    let clients = clients.map(|all| all.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect());
     let candidate = Candidate {
         run_id: Some(format!("run{index}")),
         uptime: Some(Duration::from_secs(90 + u64::from(index))),
         is_master: true,
         found,
         key_count: Some(7),
-        client_count: Some(8),
+        clients,
     };
-    let clients = clients.map(|all| all.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect());
-    AskedMaster { name: name(index).into(), answer: Ok(MasterFacts { candidate, clients }) }
+    (name(index).into(), Ok(candidate))
 }
 
 fn name(index: u8) -> String {
@@ -32,14 +31,10 @@ fn name(index: u8) -> String {
 #[test]
 fn a_status_is_shown_as_it_was() {
     let absent: Vec<_> = (1..=3).map(|index| answered(index, Found::Absent, Some(&[]))).collect();
-    let seen: Vec<_> =
-        absent.iter().map(|it| seen(&it.name, facts(it).map(|facts| &facts.candidate))).collect();
+    let seen: Vec<_> = absent.iter().map(|(name, answer)| seen(name, answer.as_ref().ok())).collect();
     let records = Record::of_fleet(&config(9), &seen, Origin::Observed).expect("each is known");
     let known = |index: u8| Found::Known(records[usize::from(index) - 1].clone());
-    let down = AskedMaster {
-        name: name(3).into(),
-        answer: Err(ProbeError::Unreachable("Connection refused".to_owned())),
-    };
+    let down = (name(3).into(), Err("Connection refused".to_owned()));
     let (some, more) = (&[("redlatch/0.1.0", 2), ("billing", 1)][..], &[("redlatch/0.1.0", 5)][..]);
     let same = vec![
         answered(1, known(1), Some(some)),

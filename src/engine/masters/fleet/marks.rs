@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Fleet;
 use crate::engine::masters::mark::{self, MarkAnswer};
-use crate::engine::masters::owed::{MarkStep, Owed};
+use crate::engine::masters::owed::{Access, Owed};
 use crate::lock::{MasterId, MasterSet};
 use crate::resp;
 
@@ -12,7 +12,7 @@ impl Fleet {
     /// This client's own watch over a master is over: looks whether a mark says so already.
     pub(super) fn read_mark(&mut self, master: MasterId) {
         let key = mark::key(&self.config.prefix);
-        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Read), |out| {
+        self.queue(MasterSet::only(master), Owed::Mark(Access::Read), |out| {
             resp::encode_command(out, &[b"GET", &key]);
         });
     }
@@ -31,15 +31,10 @@ impl Fleet {
         let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
         let key = mark::key(&self.config.prefix);
         let mark = format!("{run_id} {}", observed.as_millis());
-        self.queue(MasterSet::only(master), Owed::Mark(MarkStep::Write), |out| {
+        self.queue(MasterSet::only(master), Owed::Mark(Access::Write), |out| {
             let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
             // Nothing that came in the meantime is overwritten either.
             resp::encode_command(out, if is_absent { &words } else { &words[..3] });
         });
-    }
-
-    /// A later client has to watch for itself then; this client has.
-    pub(in crate::engine) fn handle_mark_refused(&mut self, master: MasterId, text: Box<str>) {
-        self.link_mut(master).learnt.note_refused(mark::WRITING, text);
     }
 }

@@ -1,12 +1,12 @@
 //! Which masters park attempts, and what time they have.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Fleet;
 use crate::engine::masters::handshake::{Learnt, PARKING};
 use crate::engine::masters::link::Link;
 use crate::limits;
-use crate::lock::{Failure, MasterId};
+use crate::lock::{Failure, MasterId, whole_us};
 
 impl Fleet {
     /// Whether a quorum can park attempts now.
@@ -58,7 +58,6 @@ impl Fleet {
 
 /// The time of a clock at another moment than the one at which it was read.
 fn shifted(clock_us: u64, read: Instant, at: Instant) -> u64 {
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let (later, earlier) = (at.saturating_duration_since(read), read.saturating_duration_since(at));
-    clock_us.saturating_add(micros(later)).saturating_sub(micros(earlier))
+    clock_us.saturating_add(whole_us(later)).saturating_sub(whole_us(earlier))
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::Fleet;
 use crate::engine::ground::Ground;
 use crate::engine::masters::link::{Comparison, Link};
-use crate::engine::masters::owed::{Owed, RecordStep};
+use crate::engine::masters::owed::{Access, Owed};
 use crate::engine::masters::record::{Found, Origin, Record, Seen};
 use crate::engine::masters::trouble::Trouble;
 use crate::error::fleet::Unusable;
@@ -96,13 +96,13 @@ impl Fleet {
         if let Some(record) = records.filter(|_| is_absent && self.may_write_records()) {
             self.link_mut(master).comparison.written_at = Some(now);
             let record = record[master.index()].to_string();
-            self.queue(to, Owed::Record(RecordStep::Write), |out| {
+            self.queue(to, Owed::Record(Access::Write), |out| {
                 let words: [&[u8]; 4] = [b"SET", &key, record.as_bytes(), b"NX"];
                 let is_overwriting = mutant!(RecordOverwritten);
                 resp::encode_command(out, if is_overwriting { &words[..3] } else { &words });
             });
         }
-        self.queue(to, Owed::Record(RecordStep::Read), |out| resp::encode_command(out, &[b"GET", &key]));
+        self.queue(to, Owed::Record(Access::Read), |out| resp::encode_command(out, &[b"GET", &key]));
     }
 
     /// A record was read again.

@@ -1,5 +1,7 @@
 //! Bytes of the commands, and answers of each shape.
 
+use std::time::Duration;
+
 use super::*;
 use crate::lock::fencing::FencingToken;
 use crate::lock::{Drift, NamedScript, Token};
@@ -91,13 +93,14 @@ fn lock_queue_and_fence_share_their_prefix() {
         encode_unpark(out, script, &entry, None, Some(&fence), 2);
     });
     check(SERVE, &KEYS, &[], |out, script| encode_serve(out, script, entry.key(), 2));
-    check(RELEASE_SERVE, &KEYS, &[value], |out, script| encode_release_serve(out, script, &entry, 2));
-    check(FENCED_RELEASE_SERVE, &KEYS, &[value, token, half, half, life], |out, script| {
-        encode_fenced_release_serve(out, script, &entry, &fence);
-    });
-    check(SHARED_RELEASE_SERVE, &KEYS, &[value], |out, script| {
-        encode_shared_release_serve(out, script, &entry, 2);
-    });
+    let fenced: &[&[u8]] = &[value, token, half, half, life];
+    for (release, mode, arguments) in [
+        (RELEASE_SERVE, ParkMode::Plain, &[value][..]),
+        (FENCED_RELEASE_SERVE, ParkMode::Fenced(fence), fenced),
+        (SHARED_RELEASE_SERVE, ParkMode::Shared, &[value]),
+    ] {
+        check(release, &KEYS, arguments, |out, script| encode_release_serve(out, script, &entry, mode, 2));
+    }
     let [lock, queue, _] = KEYS;
     check(SHARED_ACQUIRE_QUEUE, &[lock, queue], &[value, b"10000"], |out, script| {
         encode_shared_acquire_queue(out, script, &entry, 10_000, 2);
