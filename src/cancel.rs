@@ -153,9 +153,57 @@ mod tests {
         let counts = [(); 3].map(|()| Arc::<Count>::default());
         let wakers = counts.each_ref().map(|count| Waker::from(count.clone()));
         let (mut moved, mut other) = (Registration::new(&cancel), Registration::new(&cancel));
+        let mut ended = Registration::new(&cancel);
         assert!(!moved.register(&wakers[0]) && !other.register(&wakers[1]) && !moved.register(&wakers[2]));
+        assert!(!ended.register(&wakers[0]));
+        drop(ended);
         cancel.cancel();
         assert_eq!(counts.each_ref().map(|count| count.0.load(Ordering::Relaxed)), [0, 1, 1]);
         assert!(moved.register(&wakers[0]), "it is cancelled already");
+    }
+
+    /// Finds out whether the handle is locked where a waker is called or dropped.
+    struct Probe(Cancel, Arc<Count>);
+
+    impl Probe {
+        fn waker(cancel: &Cancel, found_free: &Arc<Count>) -> Waker {
+            Waker::from(Arc::new(Self(cancel.clone(), found_free.clone())))
+        }
+
+        fn look(&self) {
+            assert!(self.0.state.try_lock().is_ok(), "called with the handle locked");
+            self.1.clone().wake();
+        }
+    }
+
+    impl Wake for Probe {
+        fn wake(self: Arc<Self>) {
+            self.look();
+        }
+    }
+
+    impl Drop for Probe {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    #[test]
+    fn wakers_are_called_and_dropped_without_the_lock() {
+        let (cancel, found_free) = (Cancel::new(), Arc::<Count>::default());
+        let count = || found_free.0.load(Ordering::Relaxed);
+        let mut registrations = [(); 3].map(|()| Registration::new(&cancel));
+        for registration in &mut registrations {
+            assert!(!registration.register(&Probe::waker(&cancel, &found_free)));
+        }
+        assert!(!registrations[0].register(&Probe::waker(&cancel, &found_free)));
+        assert_eq!(count(), 1, "the waker that was replaced");
+        let [first, second, _third] = registrations;
+        drop(second);
+        assert_eq!(count(), 2, "that of the registration that ended");
+        cancel.cancel();
+        assert_eq!(count(), 6, "two are woken, and dropped");
+        drop(first);
+        assert_eq!((count(), cancel.is_cancelled()), (6, true));
     }
 }

@@ -362,6 +362,8 @@ mod tests {
         let text = handle(HandleKind::Plain).to_string();
         let damaged =
             ["", "redlatch:", "redlatch:7", &text[1..], &text[..text.len() - 1], &text.replace('7', "x")];
+        // A digit of no hexadecimal number.
+        assert_eq!(text.replace("041027", "040g27").parse::<LockHandle>(), Err(ParseHandleError::Malformed));
         for text in damaged {
             assert_eq!(text.parse::<LockHandle>(), Err(ParseHandleError::Malformed), "{text}");
         }

@@ -13,7 +13,7 @@ use super::handle::Client;
 use super::pending::{Ask, Pending, submit_all};
 use super::shared::background::note_drop;
 use super::shared::{Inner, Shared, Stopped};
-use super::trace::{HoldEnd, HoldSpan};
+use super::trace::HoldSpan;
 use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError, Waited};
@@ -217,7 +217,7 @@ impl Guard {
         let client = self.client.clone();
         let left = client.shared().with(|inner| {
             inner.driver.engine.leave(inner.now(), self.lock)?;
-            self.disarm(inner, HoldEnd::Left);
+            self.disarm(inner, "left");
             inner.deliver();
             Ok(())
         });
@@ -256,16 +256,17 @@ impl Guard {
         self.lock
     }
 
-    fn note_end(&mut self, end: HoldEnd) {
+    fn note_end(&mut self, outcome: &'static str) {
         if let Some(now) = self.hold.ends_at() {
-            self.hold.end(end, now, self.deadline_at(now));
+            self.hold.end(outcome, now, self.deadline_at(now));
         }
     }
 
     /// The lock is being released: nothing is left for the drop to do, and nobody is notified of its loss.
-    pub(super) fn disarm(&mut self, inner: &mut Inner, end: HoldEnd) {
+    /// The span of the lock gets this outcome.
+    pub(super) fn disarm(&mut self, inner: &mut Inner, outcome: &'static str) {
         self.is_armed = false;
-        self.note_end(end);
+        self.note_end(outcome);
         inner.give_name(std::mem::replace(&mut self.resource, HeldName::NONE));
         self.loss_wakers = inner.completions.end_loss_listeners(self.lock);
     }
@@ -276,7 +277,7 @@ impl Drop for Guard {
         if !self.is_armed || mutant!(DropForgets) {
             return;
         }
-        self.note_end(HoldEnd::Dropped);
+        self.note_end("dropped");
         let name = std::mem::replace(&mut self.resource, HeldName::NONE);
         let released = self.client.shared().with(|inner| inner.release_dropped(self.lock, name));
         drop(released);
@@ -534,7 +535,7 @@ impl Ask for Guard {
     }
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ReleaseError> {
-        self.disarm(inner, HoldEnd::Released);
+        self.disarm(inner, "released");
         if !inner.driver.engine.has(self.lock) {
             return Err(ReleaseError::NotHeld);
         }
@@ -571,13 +572,13 @@ impl Ask for LeaveCall {
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), LeaveError> {
         let lock = self.guard.lock();
         if !inner.driver.engine.has(lock) {
-            self.guard.disarm(inner, HoldEnd::Left);
+            self.guard.disarm(inner, "left");
             return Err(LeaveError::NotHeld);
         }
         let submitted = inner.submit(Request::LeaveFor { lock, rest: self.rest });
         // After an error the guard still has it, and its drop releases it.
         if inner.driver.engine.valid_until(lock).is_none() {
-            self.guard.disarm(inner, HoldEnd::Left);
+            self.guard.disarm(inner, "left");
         }
         Ok((submitted.map_err(|_| LeaveError::NotHeld)?, ()))
     }

@@ -12,14 +12,6 @@ pub(super) struct AcquireSpan;
 #[derive(Debug)]
 pub(super) struct HoldSpan;
 
-#[derive(Debug, Clone, Copy)]
-pub(super) enum HoldEnd {
-    Released,
-    Left,
-    Passed,
-    Dropped,
-}
-
 impl AcquireSpan {
     pub(super) const NEW: Self = Self;
 
@@ -43,5 +35,5 @@ impl HoldSpan {
         None
     }
 
-    pub(super) const fn end(&mut self, _: HoldEnd, _: Instant, _: Instant) {}
+    pub(super) const fn end(&mut self, _: &'static str, _: Instant, _: Instant) {}
 }

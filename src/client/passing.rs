@@ -9,7 +9,6 @@ use super::guard::{Guard, HeldName};
 use super::handle::Client;
 use super::pending::{Ask, Pending};
 use super::shared::{Inner, Shared, Stopped};
-use super::trace::HoldEnd;
 use crate::clock;
 use crate::engine::{HandleAct, OpId, Outcome, Released, Request, Validity};
 use crate::error::{
@@ -84,7 +83,7 @@ impl Guard {
             let passed = client.shared().with(|inner| {
                 let (now, wall) = (clock::now(), clock::wall());
                 let handle = inner.driver.engine.pass(now, wall, self.lock(), ttl)?;
-                self.disarm(inner, HoldEnd::Passed);
+                self.disarm(inner, "passed");
                 inner.deliver();
                 Ok(handle)
             });

@@ -388,10 +388,8 @@ impl Owner {
     ) -> (Arc<Attempts>, Option<Acquire<'static>>) {
         let wait_until = caller.wait_until(&self.request);
         if !matches!(state, OwnerHolds::Acquiring { .. }) {
-            let attempts = Arc::<Attempts>::default();
-            state.begin(UnderWay { attempts: attempts.clone(), pending: None }, wait_until);
+            state.begin(UnderWay { attempts: Arc::default(), pending: None }, wait_until);
             self.ask(state);
-            caller.joined = Some(attempts);
         } else if caller.joined.is_none() {
             state.join(wait_until);
         }
@@ -558,3 +556,6 @@ impl fmt::Debug for LockReentrant<'_> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

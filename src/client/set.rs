@@ -55,7 +55,7 @@ struct AcquireSet {
 impl Drop for AcquireSet {
     fn drop(&mut self) {
         if let Some(acquisition) = self.acquisition.take() {
-            GuardSet::new(acquisition.give_up()).give_up();
+            give_up(acquisition.give_up());
         }
     }
 }
@@ -202,7 +202,7 @@ impl AcquireSet {
                     let (client, cancel) = (client.clone(), cancel.clone());
                     Asking::Pause(Pending::new(PauseCall { client, cancel, attempts, took, limit }))
                 }
-                SetStep::Held(guards) => return Poll::Ready(Ok(GuardSet::new(guards))),
+                SetStep::Held(guards) => return Poll::Ready(Ok(GuardSet { guards })),
                 SetStep::Failed(Failed { place, error: source }) => {
                     let resource = self.request.names[place].clone();
                     return Poll::Ready(Err(SetError::new(resource, source)));
@@ -233,10 +233,17 @@ fn settle(
         let Poll::Ready(result) = acquire.resolve(how) else { return true };
         let mut back = Vec::new();
         step = acquisition.answer(clock::now(), *place, result, &mut back, Guard::remaining);
-        GuardSet::new(back).give_up();
+        give_up(back);
         false
     });
     step
+}
+
+/// Has all of them released at once, in one write for each master, without waiting for the answers.
+fn give_up(guards: Vec<Guard>) {
+    if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
+        drop(client.release_all(guards));
+    }
 }
 
 impl Future for AcquireSet {
@@ -301,19 +308,6 @@ pub struct GuardSet {
 }
 
 impl GuardSet {
-    fn new(mut guards: Vec<Guard>) -> Self {
-        guards.sort_unstable_by(|one, other| one.resource().cmp(other.resource()));
-        Self { guards }
-    }
-
-    /// Has all of them released at once, in one write for each master, without waiting for the answers.
-    fn give_up(mut self) {
-        let guards = std::mem::take(&mut self.guards);
-        if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
-            drop(client.release_all(guards));
-        }
-    }
-
     /// Returns the names of the locks, sorted, without the configured prefix.
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
         self.guards.iter().map(Guard::resource)

@@ -392,4 +392,112 @@ mod tests {
         let step = acquisition.answer(now, 1 - waited, Err(contended(&config)), &mut back, remaining);
         assert!(matches!(step, Some(SetStep::Failed(_))), "the fifth round is the last: {step:?}");
     }
+
+    const WAIT: Duration = Duration::from_secs(60);
+    const MIN_VALIDITY: Duration = Duration::from_secs(2);
+
+    /// A lock by its place, with the validity that it has left.
+    type Lock = (usize, Duration);
+
+    /// `g` is a grant, and `e` one that has come too near to its end; the others are errors.
+    fn answer(config: &Config, place: usize, letter: char) -> Result<Lock, AcquireError> {
+        match letter {
+            'g' => Ok((place, MIN_VALIDITY + Duration::from_nanos(1))),
+            'e' => Ok((place, MIN_VALIDITY)),
+            'c' => Err(contended(config)),
+            'n' => match contended(config) {
+                AcquireError::Contended(denial) => Err(AcquireError::NoQuorum(denial)),
+                _ => unreachable!(),
+            },
+            _ => Err(AcquireError::Overloaded),
+        }
+    }
+
+    /// All answers that a step may get; those with `!` come as the wait ends.
+    fn answers<L>(step: &SetStep<L>) -> Vec<String> {
+        let all = match step {
+            SetStep::Ask(places) if places.len() > 1 => {
+                "gg gc gn go cg cc cn co ng nc nn no og oc on oo ge eg gg! gc! nc!"
+            }
+            SetStep::Ask(_) => "g e c n o g! c!",
+            SetStep::Wait(..) => "g e c n o g! c! n!",
+            SetStep::Pause { .. } => "p o p!",
+            SetStep::Held(_) | SetStep::Failed(_) => "",
+        };
+        all.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn shown(step: &SetStep<Lock>) -> String {
+        match step {
+            SetStep::Ask(places) => format!("ask {places:?}"),
+            SetStep::Wait(place, left) => format!("wait for {place}, {left:?}"),
+            SetStep::Pause { attempts, took, limit } => format!("pause {attempts}, {took:?}, {limit:?}"),
+            SetStep::Held(locks) => format!("held {:?}", locks.iter().map(|it| it.0).collect::<Vec<_>>()),
+            SetStep::Failed(Failed { place, error }) => match error {
+                AcquireError::Contended(_) => format!("failed, {place} contended"),
+                AcquireError::NoQuorum(_) => format!("failed, {place} without a quorum"),
+                AcquireError::Expired(denial) => format!("failed, {place} expired after {:?}", denial.took),
+                error => format!("failed, {place}: {error:?}"),
+            },
+        }
+    }
+
+    /// Each answer comes a second after the step. Adds what follows from these, and from all that may come
+    /// behind them, unless the same was shown before.
+    fn walk(count: usize, path: &[String], seen: &mut Vec<String>, page: &mut String) {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let config = Arc::new(config);
+        let begun = clock::now();
+        let options = Options::new().wait(WAIT).max_attempts(3).min_validity(MIN_VALIDITY);
+        let (mut acquisition, mut step) = SetAcquisition::begin(begun, config.clone(), count, &options);
+        let (mut now, mut back) = (begun, Vec::new());
+        for letters in path {
+            now = if letters.ends_with('!') { begun + WAIT } else { now + Duration::from_secs(1) };
+            back.clear();
+            let places = match step {
+                SetStep::Ask(places) => places,
+                SetStep::Wait(place, _) => vec![place],
+                _ => Vec::new(),
+            };
+            let mut next = None;
+            for (place, letter) in places.into_iter().zip(letters.chars()) {
+                assert!(next.is_none(), "{path:?}: an answer is to come");
+                next = acquisition.answer(now, place, answer(&config, place, letter), &mut back, |it| it.1);
+            }
+            step = next.unwrap_or_else(|| {
+                let paused = if letters.starts_with('o') { Err(AcquireError::Overloaded) } else { Ok(()) };
+                acquisition.paused(now, paused)
+            });
+        }
+        let back = back.iter().map(|it| it.0).collect::<Vec<_>>();
+        let line = format!(
+            "{}{}: {}; back {back:?}",
+            "  ".repeat(path.len()),
+            path.last().map_or("", String::as_str),
+            shown(&step)
+        );
+        let held: Vec<_> = acquisition.held.iter().map(|it| it.0).collect();
+        let before = acquisition.failed_before.as_ref().map(|it| (it.place, it.error.is_contended()));
+        let kind = shown(&step).chars().take(12).collect::<String>();
+        let state = format!("{count} {kind} {held:?} {before:?} {}", acquisition.failed_count);
+        *page += &line;
+        let next = answers(&step);
+        let is_known = !next.is_empty() && seen.contains(&state);
+        *page += if is_known { "; as before\n" } else { "\n" };
+        if !is_known {
+            seen.push(state);
+            next.into_iter().for_each(|letters| walk(count, &[path, &[letters]].concat(), seen, page));
+        }
+        assert!(acquisition.give_up().len() == held.len());
+    }
+
+    #[test]
+    fn each_step_of_a_set_is_as_it_was() {
+        let (mut page, mut seen) = (String::new(), Vec::new());
+        for count in [1, 2] {
+            page += &format!("# {count}\n");
+            walk(count, &[], &mut seen, &mut page);
+        }
+        crate::words::golden::assert_golden("sets", &page);
+    }
 }

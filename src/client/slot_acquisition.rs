@@ -35,7 +35,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::config::Config;
 use crate::engine::SlotLook;
-use crate::error::{AcquireError, HeldBy, SlotHolder};
+use crate::error::{AcquireError, HeldBy, HolderTtl, SlotHolder};
 use crate::limits;
 use crate::lock::InputError;
 use crate::mutants::mutant;
@@ -406,10 +406,12 @@ impl<L> SlotAcquisition<L> {
                 self.holders.iter().map(|(noted, it)| it.after(now.saturating_duration_since(*noted)));
             denial.slots = holders.collect();
             denial.slots.sort_unstable_by_key(|it| it.slot);
-            if let Some((_, first)) =
-                denial.slots.iter().filter_map(|it| Some((it.left()?, it))).min_by_key(|it| it.0)
-            {
+            let known = denial.slots.iter().filter_map(|it| Some((it.left()?, it)));
+            if let Some((_, first)) = known.min_by_key(|it| it.0) {
                 (denial.holder, denial.holder_label) = (first.ttl, first.label.clone());
+            } else if let HolderTtl::Left(_) = denial.holder {
+                // It is over by now, and another one may hold the slot.
+                denial.holder = HolderTtl::Unknown;
             }
             denial.held_by = held_by;
         }

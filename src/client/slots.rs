@@ -101,6 +101,7 @@ impl SlotsRequest {
     /// # Errors
     /// As [`SlotsRequest::try_acquire`].
     pub fn acquire(self) -> Result<SlotGuard, AcquireError> {
+        self.client.shared().waking.check_outside().map_err(AcquireError::Stopped)?;
         match self.start().advance(How::Thread) {
             Poll::Ready(result) => result,
             Poll::Pending => unreachable!("a thread waits until it is over"),

@@ -42,15 +42,6 @@ struct Open {
     end: Option<(Duration, &'static str)>,
 }
 
-/// How a caller ends a lock.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum HoldEnd {
-    Released,
-    Left,
-    Passed,
-    Dropped,
-}
-
 impl AcquireSpan {
     pub(super) const NEW: Self = Self(State::New);
 
@@ -125,15 +116,10 @@ impl HoldSpan {
         self.open.is_some().then(clock::now)
     }
 
-    /// Notes the end of a lock that is valid until this time. A loss comes before what the caller does.
-    pub(super) fn end(&mut self, end: HoldEnd, now: Instant, valid_until: Instant) {
-        let outcome = match end {
-            _ if now >= valid_until => "lost",
-            HoldEnd::Released => "released",
-            HoldEnd::Left => "left",
-            HoldEnd::Passed => "passed",
-            HoldEnd::Dropped => "dropped",
-        };
+    /// Notes the end, by what its caller did, of a lock that is valid until this time. A loss comes before
+    /// that.
+    pub(super) fn end(&mut self, outcome: &'static str, now: Instant, valid_until: Instant) {
+        let outcome = if now >= valid_until { "lost" } else { outcome };
         if let Some(open) = &mut self.open {
             let held = now.min(valid_until).saturating_duration_since(open.since);
             open.end = Some((held, outcome));

@@ -172,21 +172,37 @@ fn leaked(fleet: &Fleet) -> &'static Client {
     Box::leak(Box::new(open(&fleet.urls(), LONG)))
 }
 
+/// A blocking call, with a handle that may end it, and its error.
+type Blocking = fn(&Client, &Cancel) -> Result<(), String>;
+
+fn shown<T>(result: Result<T, impl ToString>) -> Result<(), String> {
+    result.map(drop).map_err(|error| error.to_string())
+}
+
+const BLOCKING: [Blocking; 10] = [
+    |client, _| shown(client.lock("inner").ttl(TTL).acquire()),
+    |client, cancel| shown(client.lock("inner").ttl(TTL).cancel_with(cancel).acquire()),
+    |client, _| shown(client.lock_set(["inner", "outer"]).ttl(TTL).acquire()),
+    |client, cancel| shown(client.lock_set(["inner", "outer"]).ttl(TTL).cancel_with(cancel).acquire()),
+    |client, _| shown(client.slots("inner", 2).ttl(TTL).acquire()),
+    |client, cancel| shown(client.slots("inner", 2).ttl(TTL).cancel_with(cancel).acquire()),
+    |client, cancel| shown(client.lock("inner").ttl(TTL).cancel_with(cancel).reentrant().lock()),
+    |client, _| shown(client.lead("inner").ttl(TTL).campaign()),
+    |client, _| shown(client.inspect("inner")),
+    |client, _| shown(client.force_unlock("inner")),
+];
+
 #[test]
 fn a_waker_that_blocks_gets_an_error() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    for cancel in [None, Some(Cancel::new())] {
+    for (number, blocking) in BLOCKING.into_iter().enumerate() {
         let its = client.clone();
-        let waker = Does::new(move || {
-            let inner = its.lock("inner").ttl(TTL);
-            let inner = if let Some(cancel) = &cancel { inner.cancel_with(cancel) } else { inner };
-            inner.acquire().map(drop)
-        });
+        let waker = Does::new(move || blocking(&its, &Cancel::new()));
         let mut acquiring = client.lock("a").ttl(TTL).acquire_async();
         assert!(poll_with(&mut acquiring, &Waker::from(waker.clone())).is_pending());
         let error = waker.result().expect_err("it would hang");
-        assert!(error.to_string().contains("waker"), "{error}");
+        assert!(error.contains("waker"), "call {number}: {error}");
         drop(block_on(acquiring).expect("free"));
     }
     assert_nothing_left(&client, &mut fleet);

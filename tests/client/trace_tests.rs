@@ -243,6 +243,8 @@ fn each_outcome_is_recorded() {
 
         client.lock("free").ttl(TTL).acquire().expect("free").leave().expect("held");
         assert_eq!(acquire("hold"), "left");
+        client.lock("given").ttl(TTL).acquire().expect("free").into_handle(TTL).expect("held");
+        assert_eq!(acquire("hold"), "passed");
         let guard =
             client.lock("short").ttl(Duration::from_millis(200)).wait(PATIENCE).acquire().expect("free");
         eventually(PATIENCE, "it is lost", || !guard.is_valid());

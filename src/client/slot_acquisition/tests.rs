@@ -157,7 +157,7 @@ fn a_wait_at_the_door_ends_with_the_slots_error() {
 #[test]
 fn pauses_grow_up_to_their_limit() {
     let mut now = clock::now();
-    let until = now + WAIT;
+    let (begun, until) = (now, now + WAIT);
     let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT));
     assert!(acquisition.tried(now, slot, Err(contended())).is_none());
     acquisition.looked(now, Ok(SlotLook::Taken));
@@ -167,6 +167,9 @@ fn pauses_grow_up_to_their_limit() {
         step = match step {
             SlotStep::Look(_) => acquisition.looked(now, Ok(SlotLook::Taken)).expect("the answer"),
             SlotStep::Pause(time) => {
+                let expected = (now - begun) / 8;
+                let (least, most) = (limits::SLOT_LOOK_PAUSE_MIN, limits::SLOT_LOOK_PAUSE_MAX);
+                assert_eq!(time, expected.clamp(least, most).min(until - now));
                 pauses.push(time);
                 now += time;
                 acquisition.paused(now, Ok(()))
@@ -190,4 +193,194 @@ fn unreachable_masters_are_no_taken_slots() {
     assert!(matches!(acquisition.entered(now, Ok("door")), SlotStep::Look(_)));
     let step = acquisition.looked(now, Ok(SlotLook::Unknown));
     assert!(matches!(step, Some(SlotStep::Try { .. })), "its error says why: {step:?}");
+}
+
+/// How the slot that was asked for is refused: by a holder that has some seconds left, or by an outage.
+fn refused(letter: char) -> Result<&'static str, AcquireError> {
+    let mut denial = Denial::new(Report::new(Round::Acquire, "a"));
+    (denial.holder, denial.holder_label) = (HolderTtl::Left(Duration::from_secs(5)), Some("job".into()));
+    match letter {
+        'g' => Ok("slot"),
+        'c' => Err(AcquireError::Contended(Box::new(denial))),
+        'n' => Err(AcquireError::NoQuorum(Box::new(denial))),
+        _ => Err(AcquireError::Overloaded),
+    }
+}
+
+/// A slot that no other step names.
+const FREE: u32 = 77;
+
+fn look(letter: char) -> Result<SlotLook, AcquireError> {
+    match letter {
+        'T' => Ok(SlotLook::Taken),
+        'F' => Ok(SlotLook::Free(vec![FREE])),
+        'X' => Ok(SlotLook::Contested),
+        'U' => Ok(SlotLook::Unknown),
+        _ => Err(AcquireError::Cancelled),
+    }
+}
+
+/// All answers that a step may get: about slots in small letters, of looks in large ones. Those with `!` come
+/// as the wait ends.
+fn answers<L>(step: &SlotStep<L>) -> &'static str {
+    match step {
+        SlotStep::Try { .. } => "g o E F cT cF cX cU nT nF Tg Tc Tn Uc cT! cF! nX!",
+        SlotStep::Enter(_) => "g c n o g! c!",
+        SlotStep::Stand(..) => "g o cg cc ccc cnc ccc! cnn",
+        SlotStep::Look(_) => "T F X U E T! F! U!",
+        SlotStep::Pause(_) => "p o p!",
+        SlotStep::Held(..) | SlotStep::Failed(_) => "",
+    }
+}
+
+fn shown(step: &SlotStep<&'static str>) -> String {
+    match step {
+        SlotStep::Try { slot: FREE, .. } => "try the free one".to_owned(),
+        SlotStep::Try { .. } => "try".to_owned(),
+        SlotStep::Enter(left) => format!("enter, {left:?}"),
+        SlotStep::Stand(slots, left) => format!("stand {slots:?}, {left:?}"),
+        SlotStep::Look(_) => "look".to_owned(),
+        SlotStep::Pause(time) => format!("pause {time:?}"),
+        SlotStep::Held(slot, _) => format!("held, free {}", *slot == FREE),
+        SlotStep::Failed(AcquireError::Contended(denial)) => {
+            let known: Vec<_> = denial.slots.iter().map(|it| (it.slot == FREE, it.ttl)).collect();
+            format!("contended by {:?}, {:?}, known {known:?}", denial.held_by, denial.holder)
+        }
+        SlotStep::Failed(AcquireError::NoQuorum(denial)) => format!("no quorum, {:?}", denial.held_by),
+        SlotStep::Failed(error) => format!("{error:?}"),
+    }
+}
+
+/// Each answer comes a second after the step. Adds what follows from these, and from all that may come behind
+/// them, unless the same was shown before.
+fn walk(count: u32, options: Options, path: &[&'static str], seen: &mut Vec<String>, page: &mut String) {
+    let begun = clock::now();
+    let (mut acquisition, mut step) = SlotAcquisition::begin(begun, &config(), count, &options, 1);
+    let mut now = begun;
+    for letters in path {
+        now = if letters.ends_with('!') { begun + WAIT } else { now + Duration::from_secs(1) };
+        let mut asked = match &step {
+            SlotStep::Try { slot, .. } => vec![*slot],
+            SlotStep::Stand(slots, _) => slots.clone(),
+            _ => Vec::new(),
+        };
+        let mut next = None;
+        for letter in letters.trim_end_matches('!').chars() {
+            assert!(next.is_none(), "{path:?}: an answer is to come");
+            next = match step {
+                SlotStep::Enter(_) => Some(acquisition.entered(now, refused(letter))),
+                SlotStep::Pause(_) => {
+                    let paused = if letter == 'p' { Ok(()) } else { Err(AcquireError::Overloaded) };
+                    Some(acquisition.paused(now, paused))
+                }
+                _ if letter.is_uppercase() => acquisition.looked(now, look(letter)),
+                _ => acquisition.tried(now, asked.remove(0), refused(letter)),
+            };
+        }
+        let Some(next) = next else {
+            *page += &format!("{}{letters}: more answers are to come\n", "  ".repeat(path.len()));
+            return;
+        };
+        step = next;
+    }
+    let error = acquisition.failed(now).map(|it| it.is_contended());
+    let line = format!("{}{}: {}", "  ".repeat(path.len()), path.last().unwrap_or(&""), shown(&step));
+    let (kind, inside) = (shown(&step).chars().take(5).collect::<String>(), acquisition.door.is_some());
+    let state = format!(
+        "{kind} {inside} {} {}",
+        acquisition.races,
+        acquisition.max_tries.saturating_sub(acquisition.tries).min(2)
+    );
+    *page += &format!("{line}; inside {inside}, contended {error:?}");
+    let is_known = !answers(&step).is_empty() && seen.contains(&state);
+    *page += if is_known { "; as before\n" } else { "\n" };
+    if !is_known {
+        seen.push(state);
+        answers(&step).split(' ').filter(|it| !it.is_empty()).for_each(|letters| {
+            walk(count, options, &[path, &[letters]].concat(), seen, page);
+        });
+    }
+}
+
+#[test]
+fn each_step_of_a_slot_is_as_it_was() {
+    let mut page = String::new();
+    let many = limits::SLOT_STAND_MAX + 1;
+    let plain = Options::new().wait(WAIT);
+    for (count, options) in [(many, plain), (3, plain), (many, plain.max_attempts(2)), (3, plain.fenced())] {
+        page += &format!("# {count} slots, {:?}, {:?}\n", options.mode, options.max_attempts);
+        walk(count, options, &[], &mut Vec::new(), &mut page);
+    }
+    crate::words::golden::assert_golden("slots", &page);
+}
+
+#[test]
+fn a_pool_has_at_least_one_slot_and_few_waiters_stand() {
+    let options = Options::new().wait(WAIT);
+    let is_pool = |count| check(count, &options).is_ok();
+    let counts = [0, 1, limits::SLOT_COUNT_MAX, limits::SLOT_COUNT_MAX + 1];
+    assert_eq!(counts.map(is_pool), [false, true, true, false]);
+    for (count, stands) in [(limits::SLOT_STAND_MAX, true), (limits::SLOT_STAND_MAX + 1, false)] {
+        let now = clock::now();
+        let (mut acquisition, slot) = begin(now, count, options);
+        assert!(acquisition.tried(now, slot, refused('c')).is_none());
+        acquisition.looked(now, look('X'));
+        let step = acquisition.entered(now, Ok("door"));
+        assert_eq!(matches!(step, SlotStep::Stand(..)), stands, "{step:?}");
+        // Each of their queues says whether its slot is taken.
+        let held_by = if stands { HeldBy::Slots(count) } else { HeldBy::SlotRivals(count) };
+        assert_eq!(acquisition.held_by, Some(held_by));
+    }
+}
+
+#[test]
+fn at_most_eight_holders_are_known_by_number() {
+    let now = clock::now();
+    let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT));
+    assert!(acquisition.tried(now, slot, refused('c')).is_none());
+    acquisition.looked(now, look('T'));
+    let mut step = acquisition.entered(now, Ok("door"));
+    // Each look finds another one free, which then is taken: from the last number down.
+    for free in (0..12).rev() {
+        let look = Ok(SlotLook::Free(vec![100 + free]));
+        assert!(matches!(step, SlotStep::Look(_)), "{step:?}");
+        let tried = acquisition.looked(now, look);
+        assert!(matches!(tried, Some(SlotStep::Try { slot, .. }) if slot == 100 + free), "{tried:?}");
+        assert!(acquisition.tried(now, 100 + free, refused('c')).is_none());
+        let pause = acquisition.looked(now, self::look('T'));
+        assert!(matches!(pause, Some(SlotStep::Pause(_))), "{pause:?}");
+        step = acquisition.paused(now, Ok(()));
+    }
+    let over = acquisition.looked(now + WAIT, look('T'));
+    let Some(SlotStep::Failed(AcquireError::Contended(denial))) = over else { panic!("{over:?}") };
+    let known: Vec<_> = denial.slots.iter().map(|it| it.slot).collect();
+    assert!(known.len() == limits::SLOT_HOLDERS_MAX && known.is_sorted(), "{known:?}");
+}
+
+/// Callers that met once are not to meet again.
+#[test]
+fn random_pauses_double_up_to_their_limit() {
+    let mut longest = [Duration::ZERO; 8];
+    for seed in 0..400 {
+        let mut now = clock::now();
+        let options = Options::new().wait(Duration::ZERO);
+        let (mut acquisition, step) = SlotAcquisition::begin(now, &config(), 16, &options, seed);
+        let SlotStep::Try { slot, .. } = step else { panic!("{step:?}") };
+        let took = Duration::from_millis(2);
+        assert!(acquisition.tried(now, slot, refused('c')).is_none());
+        let mut step: SlotStep<&str> = acquisition.looked(now + took, look('X')).expect("both have come");
+        for (place, longest) in (1..).zip(&mut longest) {
+            let SlotStep::Pause(time) = step else { panic!("{place}: {step:?}") };
+            assert!(
+                time >= took && time <= (took * (1 << place)).min(limits::SLOT_LOOK_PAUSE_MAX),
+                "{time:?}"
+            );
+            *longest = time.max(*longest);
+            now += time;
+            assert!(matches!(acquisition.paused(now, Ok(())), SlotStep::Look(_)));
+            step = acquisition.looked(now + took, look('X')).expect("the answer");
+        }
+    }
+    let most = longest.map(|it| it.as_millis());
+    assert!(most[0] == 3 && most[1] >= 7 && most[2] >= 14 && most[3] >= 28 && most[7] >= 48, "{most:?}");
 }
