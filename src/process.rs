@@ -65,3 +65,44 @@ impl Process {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_fork_is_seen_within_the_time_that_it_takes() {
+        let at = |ns: u64| Duration::from_nanos(ns);
+        // Seen last, asked, and whether a fork and the process itself are forks then.
+        for (checked_ns, now_ns, is_fork_seen) in [
+            (0, 0, true),
+            (0, 9_999, true),
+            (1, 10_000, false),
+            (1, 10_001, true),
+            (20_000, 20_000, false),
+            (20_000, 29_999, false),
+            (20_000, 30_000, true),
+            // By another thread, whose clock was read later.
+            (20_000, 10_000, false),
+        ] {
+            for (id, is_forked) in [(process::id(), false), (process::id() + 1, is_fork_seen)] {
+                let own = Process { id, ..Process::own() };
+                own.checked_ns.store(checked_ns, Ordering::Relaxed);
+                let now = own.made + at(now_ns);
+                let rows = format!("{checked_ns}, {now_ns}, {is_forked}");
+                assert_eq!(own.is_forked_at(now), is_forked, "{rows}");
+                let noted = if is_fork_seen && !is_forked { now_ns } else { checked_ns };
+                assert_eq!(own.checked_ns.load(Ordering::Relaxed), noted, "{rows}");
+                if is_forked {
+                    let why = own.check_at(now).expect_err("a fork");
+                    assert!(
+                        why.starts_with(&format!("it belongs to process {id}, of which this is a fork")),
+                        "{why}"
+                    );
+                }
+            }
+        }
+    }
+}

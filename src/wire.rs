@@ -412,6 +412,63 @@ mod tests {
     }
 
     #[test]
+    fn room_is_what_the_limits_leave() {
+        let (size_max, count_max) = (limits::OUTBOX_SIZE_MAX, limits::OWED_COUNT_MAX);
+        for (size, count) in
+            [(0, 0), (1, 1), (size_max / 2, 1), (1, count_max / 2), (size_max - 1, count_max - 1)]
+        {
+            let mut wire = Wire::new();
+            wire.request(&vec![0; size], &vec![0; count]).expect("room");
+            let (size_left, count_left) = (size_max - size, count_max - count);
+            assert!(wire.has_room(size_left, count_left) && wire.has_room(0, 0), "{size} {count}");
+            if size > 0 {
+                assert!(
+                    !wire.has_room(size_left + 1, 0) && !wire.has_room(0, count_left + 1),
+                    "{size} {count}"
+                );
+            }
+            let is_half_empty = size <= size_max / 2 && count <= count_max / 2;
+            assert_eq!(wire.is_half_empty(), is_half_empty, "{size} {count}");
+            assert_eq!(wire.request(b"", &vec![0; count_left + 1]), Err(Full));
+            assert_eq!(wire.request(&vec![0; size_left + 1], &[]), Err(Full));
+            assert_eq!((wire.send_ready().len(), wire.owed_count()), (size, count), "nothing was queued");
+        }
+        for (size, count) in [(size_max / 2 + 1, 0), (0, count_max / 2 + 1)] {
+            let mut wire = Wire::new();
+            wire.request(&vec![0; size], &vec![0; count]).expect("room");
+            assert!(!wire.is_half_empty());
+        }
+    }
+
+    #[test]
+    fn known_replies_are_taken_as_far_as_they_go() {
+        // Known, what has come, and what is left of the tags and the bytes.
+        for (known, received, owed_count, rest) in [
+            (3, &b""[..], 3, &b""[..]),
+            (3, b"+", 3, b"+"),
+            (3, b"++", 3, b"++"),
+            (3, b"+OK", 3, b"+OK"),
+            (3, b"+.", 2, b""),
+            (3, b"+.+.+", 1, b"+"),
+            (3, b"+.+.+.", 0, b""),
+            (3, b"+.+.+.+.", 0, b"+."),
+            (1, b"+.+.+.", 2, b"+.+."),
+            (3, b"+.-.+.", 2, b"-.+."),
+        ] {
+            let mut wire = Wire::new();
+            wire.request(b"", &[1, 2, 3]).expect("room");
+            receive(&mut wire, received);
+            wire.take_known(|tag, bytes| if *tag <= known { bytes.strip_prefix(b"+.") } else { None });
+            assert_eq!(
+                (wire.owed_count(), wire.inbox.received()),
+                (owed_count, rest),
+                "{known} {received:?}"
+            );
+            assert_eq!(wire.has_received(), !rest.is_empty());
+        }
+    }
+
+    #[test]
     fn clear_forgets_the_connection() {
         let mut wire = Wire::new();
         wire.request(b"x", &[0]).expect("room");

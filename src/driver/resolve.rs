@@ -123,8 +123,96 @@ impl Resolver {
 /// All addresses, each at the front in its turn: one that swallows connections is not always the first to be
 /// tried.
 pub(super) fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
-    let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    Ok(in_turn((host, port).to_socket_addrs()?.collect(), turn))
+}
+
+fn in_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
     let count = addresses.len();
     addresses.rotate_left(turn % count.max(1));
-    Ok(addresses)
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use mio::{Events, Poll, Token};
+
+    use super::*;
+
+    struct Rig {
+        poll: Poll,
+        resolver: Resolver,
+    }
+
+    fn master() -> MasterId {
+        MasterId::new(1).expect("small")
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let poll = Poll::new().expect("a poller");
+            let waker = Waker::new(poll.registry(), Token(7)).expect("a waker");
+            let resolver = Resolver::new(Arc::new(waker));
+            Self { poll, resolver }
+        }
+
+        fn resolve(&mut self, host: &str) -> Option<io::Result<Vec<SocketAddr>>> {
+            self.resolver.resolve(master(), host, 6379)
+        }
+
+        /// Waits for the end of a lookup.
+        fn wait(&mut self) {
+            let mut events = Events::with_capacity(1);
+            self.poll.poll(&mut events, Some(std::time::Duration::from_secs(40))).expect("a poll");
+            assert_eq!(events.iter().map(mio::event::Event::token).collect::<Vec<_>>(), [Token(7)]);
+        }
+
+        /// The next lookup that is wanted, and its addresses.
+        fn found(&mut self) -> Option<(MasterId, bool)> {
+            let (master, found) = self.resolver.poll_found()?;
+            let found = found.expect("it is in the file of hosts");
+            Some((master, found.contains(&SocketAddr::from(([127, 0, 0, 1], 6379)))))
+        }
+    }
+
+    #[test]
+    fn an_address_needs_no_lookup() {
+        let mut rig = Rig::new();
+        let found = rig.resolve("127.0.0.1").expect("at once").expect("an address");
+        assert_eq!(found, [SocketAddr::from(([127, 0, 0, 1], 6379))]);
+        let found = rig.resolve("::1").expect("at once").expect("an address");
+        assert_eq!(found, [SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 6379))]);
+        assert!(!rig.resolver.lookups[1].is_busy && rig.found().is_none());
+    }
+
+    #[test]
+    fn a_lookup_serves_the_attempt_that_wants_it() {
+        let mut rig = Rig::new();
+        for count in 1..=3 {
+            assert!(rig.resolve("localhost").is_none());
+            assert!(rig.resolve("localhost").is_none(), "there is one at a time");
+            assert_eq!(rig.resolver.lookups[1].count, count);
+            rig.wait();
+            assert_eq!(rig.found(), Some((master(), true)));
+            assert_eq!(rig.found(), None);
+        }
+        assert!(rig.resolve("localhost").is_none());
+        rig.resolver.forget(master());
+        rig.wait();
+        assert_eq!(rig.found(), None, "nobody wants it");
+        assert!(rig.resolve("localhost").is_none());
+        rig.resolver.forget(master());
+        assert!(rig.resolve("localhost").is_none());
+        assert_eq!(rig.resolver.lookups[1].count, 5);
+        rig.wait();
+        assert_eq!(rig.found(), Some((master(), true)), "it serves the next attempt");
+    }
+
+    #[test]
+    fn each_address_is_first_in_its_turn() {
+        let all = [1, 2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        for (turn, ports) in [(0, [1, 2, 3]), (1, [2, 3, 1]), (2, [3, 1, 2]), (3, [1, 2, 3])] {
+            assert_eq!(in_turn(all.to_vec(), turn).iter().map(SocketAddr::port).collect::<Vec<_>>(), ports);
+        }
+        assert_eq!(in_turn(Vec::new(), 5), []);
+    }
 }

@@ -156,3 +156,31 @@ fn is_under_way(error: &io::Error) -> bool {
     // EINPROGRESS on Linux (115) and on the BSDs and macOS (36); std has no stable kind for it.
     error.kind() == io::ErrorKind::WouldBlock || matches!(error.raw_os_error(), Some(115 | 36))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use mio::Poll;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_has_its_options() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let poll = Poll::new().expect("a poller");
+        let address = listener.local_addr().expect("bound");
+        let socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it connects");
+        let Stream::Tcp(stream) = &socket.stream else { panic!("it is TCP") };
+        let options = SockRef::from(stream);
+        assert!(options.tcp_nodelay().expect("an option") && options.keepalive().expect("an option"));
+        #[cfg(target_os = "linux")]
+        {
+            assert!(options.nonblocking().expect("an option"));
+            assert_eq!(options.tcp_keepalive_time().expect("an option"), KEEPALIVE);
+            assert_eq!(options.tcp_keepalive_interval().expect("an option"), KEEPALIVE);
+            let silence = options.tcp_user_timeout().expect("an option");
+            assert_eq!(silence, Some(crate::limits::SILENCE_MAX));
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! A driver whose master's name has several addresses.
 
+#[cfg(all(unix, feature = "double"))]
+mod cuts;
+
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -64,4 +67,77 @@ fn the_most_informative_trouble_of_an_address_is_reported() {
         assert!(why.contains("refused"), "{addresses:?}: {why}");
     }
     assert!(trouble_with(Vec::new()).contains("its name has no address"));
+}
+
+/// A server that ends the first connection at once.
+fn start_closing() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    thread::spawn(move || {
+        let (client, _) = listener.accept().expect("a client");
+        client.shutdown(std::net::Shutdown::Write).expect("it is open");
+        let _ = std::io::copy(&mut &client, &mut std::io::sink());
+    });
+    address
+}
+
+#[test]
+fn of_two_that_came_as_far_the_last_one_is_reported() {
+    let (plain, closing) =
+        ("it does not answer in TLS", "the server closed the connection in the TLS handshake");
+    assert!(trouble_with(vec![start_closing(), start_plain()]).contains(plain));
+    assert!(trouble_with(vec![start_plain(), start_closing()]).contains(closing));
+}
+
+#[test]
+fn addresses_are_tried_in_their_order() {
+    let refused = SocketAddr::from(([127, 0, 0, 1], 1));
+    let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
+    let [first, second] = listeners.each_ref().map(|it| it.local_addr().expect("bound"));
+    for (addresses, reached) in [
+        (vec![first, second], 0),
+        (vec![second, first], 1),
+        (vec![refused, first, second], 0),
+        (vec![refused, refused, second], 1),
+    ] {
+        let config = Config::builder().master("redis://h").connect_timeout(PATIENCE);
+        let config = config.build().expect("valid settings");
+        let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+        driver.engine.handle_timeout(clock::now());
+        let Some(LinkRequest::Connect(master)) = driver.engine.poll_link() else {
+            panic!("no wish to connect")
+        };
+        driver.open(master, Ok(addresses));
+        while !driver.sockets[0].as_ref().expect("an attempt").is_connected() {
+            driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
+        }
+        listeners[reached].accept().expect("it is connected");
+        listeners[1 - reached].set_nonblocking(true).expect("a socket option");
+        listeners[1 - reached].accept().map(drop).expect_err("nobody comes");
+        listeners[1 - reached].set_nonblocking(false).expect("a socket option");
+    }
+}
+
+#[test]
+fn a_poller_waits_for_its_time_or_an_event() {
+    let config = Config::builder().master("redis://127.0.0.1:1").build().expect("valid settings");
+    let (driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    let ms = Duration::from_millis;
+    for spin in [Duration::ZERO, ms(3), ms(50)] {
+        poller.spin = spin;
+        for timeout in [Duration::ZERO, ms(1), ms(10)] {
+            let start = clock::now();
+            assert!(poller.wait(Some(timeout)).expect("a poll") && poller.events.is_empty());
+            assert!(clock::now() - start >= timeout, "{spin:?}, {timeout:?}");
+        }
+    }
+    for spin in [Duration::ZERO, ms(1), 2 * PATIENCE] {
+        poller.spin = spin;
+        for timeout in [None, Some(2 * PATIENCE), Some(Duration::ZERO)] {
+            driver.wake_poller().expect("a waker");
+            let start = clock::now();
+            assert!(poller.wait(timeout).expect("a poll") && poller.events.iter().count() == 1);
+            assert!(clock::now() - start < PATIENCE, "{spin:?}, {timeout:?}");
+        }
+    }
 }

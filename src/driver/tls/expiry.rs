@@ -105,6 +105,63 @@ mod tests {
     }
 
     #[test]
+    fn times_are_read_to_the_second() {
+        for (kind, text, seconds) in [
+            (GENERALIZED_TIME, "19700101000000Z", Some(0)),
+            (GENERALIZED_TIME, "19700101000001Z", Some(1)),
+            (GENERALIZED_TIME, "19691231235959Z", None),
+            (GENERALIZED_TIME, "20001231235958Z", Some(978_307_198)),
+            (GENERALIZED_TIME, "20240229123456Z", Some(1_709_210_096)),
+            (GENERALIZED_TIME, "21000301000000Z", Some(4_107_542_400)),
+            (GENERALIZED_TIME, "23991130071901Z", Some(13_566_727_141)),
+            (UTC_TIME, "491231235959Z", Some(2_524_607_999)),
+            (UTC_TIME, "700101000000Z", Some(0)),
+            (UTC_TIME, "991231235959Z", Some(946_684_799)),
+            (UTC_TIME, "500101000000Z", None),
+            // In other forms, or out of range.
+            (GENERALIZED_TIME, "700101000000Z", None),
+            (UTC_TIME, "19700101000000Z", None),
+            (SEQUENCE, "19700101000000Z", None),
+            (GENERALIZED_TIME, "19700101000000", None),
+            (GENERALIZED_TIME, "1970010100000xZ", None),
+            (GENERALIZED_TIME, "20240001000000Z", None),
+            (GENERALIZED_TIME, "20241301000000Z", None),
+            (GENERALIZED_TIME, "20241231000000Z", Some(1_735_603_200)),
+            (GENERALIZED_TIME, "20240100000000Z", None),
+            (GENERALIZED_TIME, "20240132000000Z", None),
+            (GENERALIZED_TIME, "20240101230000Z", Some(1_704_150_000)),
+            (GENERALIZED_TIME, "20240101240000Z", None),
+            (GENERALIZED_TIME, "20240101005900Z", Some(1_704_070_740)),
+            (GENERALIZED_TIME, "20240101006000Z", None),
+        ] {
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(since_epoch(kind, text.as_bytes()), expected, "{kind:#x} {text}");
+        }
+    }
+
+    #[test]
+    fn elements_have_lengths_of_up_to_four_bytes() {
+        let long = vec![7; 300];
+        for (size, content) in [
+            (&[0x00][..], &[][..]),
+            (&[0x7f], &long[..127]),
+            (&[0x81, 0x80], &long[..128]),
+            (&[0x82, 0x01, 0x2c], &long),
+            (&[0x83, 0, 0x01, 0x2c], &long),
+            (&[0x84, 0, 0, 0x01, 0x2c], &long),
+        ] {
+            let bytes = [&[SEQUENCE], size, content, b"rest"].concat();
+            assert_eq!(element(&bytes), Some((SEQUENCE, content, b"rest".as_slice())), "{size:?}");
+            assert_eq!(super::content(&bytes, SEQUENCE), Some((content, b"rest".as_slice())), "{size:?}");
+            assert_eq!(super::content(&bytes, UTC_TIME), None);
+            // The last byte of the content, or of its length, is missing.
+            assert_eq!(element(&bytes[..bytes.len() - 5]), None, "{size:?}");
+        }
+        assert_eq!(element(&[SEQUENCE, 0x80, 1]), None);
+        assert_eq!(element(&[SEQUENCE, 0x85, 0, 0, 0, 0, 1, 7]), None);
+    }
+
+    #[test]
     fn a_cut_or_changed_certificate_does_not_panic() {
         let whole = certificate(2049, 12, 31);
         for size in 0..whole.len() {

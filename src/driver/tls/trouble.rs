@@ -126,6 +126,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_certificate_is_shown_with_some_of_its_names() {
+        let all = ["DnsName(\"a.example\")", "IpAddress(10.0.0.1)", "c", "DnsName(\"d\")", "e", "f"];
+        for (count, shown) in [
+            (0, "no name"),
+            (1, "a.example"),
+            (2, "a.example, 10.0.0.1"),
+            (4, "a.example, 10.0.0.1, c, d"),
+            (5, "a.example, 10.0.0.1, c, d and 1 more"),
+            (6, "a.example, 10.0.0.1, c, d and 2 more"),
+        ] {
+            assert_eq!(names(&all.map(ToOwned::to_owned)[..count]), shown);
+        }
+    }
+
+    #[test]
     fn a_client_certificate_is_named_only_where_it_counts() {
         let trouble = |alert, stage, has_certificate| {
             TlsTrouble::new(&Error::AlertReceived(alert), stage, has_certificate).to_string()
