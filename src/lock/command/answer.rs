@@ -84,18 +84,20 @@ pub(super) fn is_wrong_type(text: &[u8]) -> bool {
 /// The holder's time in a reply to [`super::query::encode_pttl`].
 pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
     match *reply {
-        Reply::Integer(left_ms) => ttl_of(left_ms).ok_or(WrongShape),
+        Reply::Integer(left_ms) => ttl_of(left_ms),
         Reply::Error(_) => Ok(HolderTtl::Unknown),
         _ => Err(WrongShape),
     }
 }
 
-/// The time for which `PTTL` stands for this number, if it stands for one.
-pub(super) fn ttl_of(left_ms: i64) -> Option<HolderTtl> {
-    match left_ms {
-        -2 => Some(HolderTtl::Gone),
-        -1 => Some(HolderTtl::Never),
-        _ => Some(HolderTtl::Left(Duration::from_millis(u64::try_from(left_ms).ok()?))),
+/// The time for which this number of `PTTL` stands.
+#[inline]
+pub(super) fn ttl_of(left_ms: i64) -> Result<HolderTtl, WrongShape> {
+    match u64::try_from(left_ms) {
+        Ok(left_ms) => Ok(HolderTtl::Left(Duration::from_millis(left_ms))),
+        Err(_) if left_ms == -1 => Ok(HolderTtl::Never),
+        Err(_) if left_ms == -2 => Ok(HolderTtl::Gone),
+        Err(_) => Err(WrongShape),
     }
 }
 

@@ -155,12 +155,11 @@ pub(crate) fn encode_release_serve(
     mode: ParkMode,
     prefix_size: usize,
 ) {
-    let release = match mode {
-        ParkMode::Plain => RELEASE_SERVE,
-        ParkMode::Fenced(_) => FENCED_RELEASE_SERVE,
-        ParkMode::Shared => SHARED_RELEASE_SERVE,
-    };
-    release.encode_head(out, script);
+    match mode {
+        ParkMode::Plain => RELEASE_SERVE.encode_head(out, script),
+        ParkMode::Fenced(_) => FENCED_RELEASE_SERVE.encode_head(out, script),
+        ParkMode::Shared => SHARED_RELEASE_SERVE.encode_head(out, script),
+    }
     let value = encode_keys(out, entry, prefix_size);
     out.extend_from_slice(value);
     if let ParkMode::Fenced(Fence { token, window: Window { half_us, life_ms }, .. }) = mode {

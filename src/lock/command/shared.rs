@@ -47,7 +47,7 @@ pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
         Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => return Ok(Vote::Granted),
         Reply::Simple(b"OWN") => return Ok(Vote::Failed(Failure::SameServer)),
         Reply::Error(text) => return Ok(Vote::Failed(failure(text))),
-        Reply::Integer(left_ms) if left_ms != -2 => ttl_of(left_ms).ok_or(WrongShape)?,
+        Reply::Integer(left_ms) if left_ms != -2 => ttl_of(left_ms)?,
         _ => return Err(WrongShape),
     };
     Ok(Vote::Refused { holder })
