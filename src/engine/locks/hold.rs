@@ -28,7 +28,7 @@ use crate::engine::waiting::turns;
 use crate::error::{ExtendError, Round};
 use crate::limits;
 use crate::lock::command::scripts::Script;
-use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote};
+use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote, whole_ms};
 use crate::mutants::mutant;
 
 /// Takes an extension.
@@ -388,9 +388,10 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     // An extension under way may succeed or fail: the grant is to be true in either case.
     let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
     let left = end + ground.config.drift.of(op.asked.ttl.as_duration()) - ground.now;
-    let Some(left_ms) = whole_ms(left).filter(|ms| !claim.may_cut_short(*ms).contains(master)) else {
+    let left_ms = whole_ms(left);
+    if left_ms == 0 || claim.may_cut_short(left_ms).contains(master) {
         return;
-    };
+    }
     let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));
     let sent = mode::send_attempt(&mut masters.fleet, only, owed, claim, left_ms, Script::Text);
     claim.note_repair(sent);
@@ -412,10 +413,6 @@ pub(crate) fn handle_repair_vote(core: &mut Core, master: MasterId, id: Id, roun
         claim.record(master, vote.clone());
         ground.stats.repairs += 1;
     }
-}
-
-fn whole_ms(time: Duration) -> Option<u64> {
-    u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0)
 }
 
 /// Keeps a held lock from now on, for `max_hold` in all.
