@@ -224,7 +224,7 @@ pub mod internals {
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
-    pub use crate::lock::{FENCE_NAME, WAIT_NAME, split_value};
+    pub use crate::lock::{FENCE_NAME, command::park::WAIT_NAME, split_value};
     /// Masters in a few hundred lines, on any clock.
     #[cfg(all(unix, feature = "double"))]
     pub mod model {

@@ -18,8 +18,6 @@ mod ttl;
 mod vote;
 
 #[doc(hidden)]
-pub use command::park::WAIT_NAME;
-#[doc(hidden)]
 pub use command::scripts::{NamedScript, SCRIPTS};
 #[doc(hidden)]
 pub use fencing::FENCE_NAME;
