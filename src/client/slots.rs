@@ -439,3 +439,6 @@ impl fmt::Debug for SlotGuard {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,16 @@
 //! Each kind of lock, and each way to wait.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, Guard};
 use tokio::task::JoinSet;
 
-use crate::{PATIENCE, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
+use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
 
 /// A thread that waits for a lock.
 fn wait(client: &Client, name: &'static str) -> thread::JoinHandle<Guard> {
@@ -167,6 +169,55 @@ fn kept_locks_are_renewed_on_the_masters() {
     let guard = client.lock("a").ttl(Duration::from_secs(3)).auto_extend(PATIENCE).acquire().expect("free");
     eventually("it is extended", || client.stats().extended > 0);
     drop(guard);
+}
+
+#[test]
+fn an_adoption_fetched_too_late_is_none() {
+    let double = start(3);
+    let [first, second] = [open(&double), open(&double)];
+    let brief = || first.lock("a").ttl(SHORT).wait(PATIENCE).acquire();
+    // On a slow machine the answer comes too late.
+    let guard = std::iter::repeat_with(brief).find_map(Result::ok).expect("free");
+    let handle = guard.into_handle(Duration::from_secs(100)).expect("extended");
+    let mut adopting = pin!(second.adopt_async(&handle));
+    let mut poll = || adopting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    let polled = Instant::now();
+    eventually("its TTL is over", || polled.elapsed() > SHORT);
+    let mut adopted = poll();
+    eventually("it is answered", || {
+        if adopted.is_pending() {
+            adopted = poll();
+        }
+        adopted.is_ready()
+    });
+    assert!(matches!(adopted, Poll::Ready(Err(_))), "{adopted:?}");
+}
+
+#[test]
+fn a_leader_is_followed_after_the_ttl_of_its_candidate() {
+    let double = start(3);
+    let ttl = TTL / 4;
+    let leadership = open(&double).lead("a").ttl(ttl).campaign().expect("free");
+    assert!(leadership.guard().remaining() <= ttl && leadership.guard().remaining() > ttl / 2);
+}
+
+/// The release shows it, at a quorum of answers.
+#[test]
+fn work_is_lost_with_a_quorum_of_keys() {
+    for (lost_count, is_lost) in [(1, false), (2, true)] {
+        let double = start(3);
+        let client = open(&double);
+        let result = client.lock("a").ttl(TTL).run(|_| {
+            await_held(&double, "a");
+            double.master(2).stop().expect("it runs");
+            double
+                .masters()
+                .take(lost_count)
+                .for_each(|master| assert_eq!(asked(master, &["DEL", "a"]), "1"));
+        });
+        assert_eq!(result.is_err(), is_lost, "{lost_count} of 3: {result:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::task::Wake;
 
 use super::*;
-use crate::client::settle;
+use crate::engine::HeldLocks;
 use crate::testing::Double;
 use crate::words::golden::assert_golden;
 
@@ -68,6 +68,18 @@ const CALLS: &[Row] = &[
     }),
 ];
 
+/// A client that has stopped reports no loss later.
+#[test]
+fn a_callback_for_a_stopped_client_is_called_at_once() {
+    let double = Double::start(1).expect("a free port");
+    let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+    let guard = client.lock("a").ttl(LONG).acquire().expect("free");
+    assert_eq!(client.drain(Duration::ZERO, HeldLocks::Leave), 1);
+    let (sender, receiver) = mpsc::channel();
+    guard.on_lost(move || _ = sender.send(std::thread::current().id()));
+    assert_eq!(receiver.try_recv(), Ok(std::thread::current().id()));
+}
+
 #[test]
 fn each_end_of_a_guard_is_as_it_was() {
     let double = Double::start(1).expect("a free port");
@@ -84,7 +96,12 @@ fn each_end_of_a_guard_is_as_it_was() {
             assert!(Pin::new(&mut lost).poll(&mut context).is_pending());
             if !is_held {
                 let request = Request::Release { lock: guard.lock(), awaited: false };
-                assert!(client.shared().with(|inner| inner.submit(request).is_ok()).expect("it goes on"));
+                let submit = |inner: &mut Inner| {
+                    let taken = inner.submit(request);
+                    inner.flush();
+                    taken
+                };
+                client.shared().with(submit).expect("it goes on").expect("it is always taken");
             }
             let (shown, guard) = call(guard);
             let woken = count.0.load(Ordering::SeqCst);
@@ -96,7 +113,9 @@ fn each_end_of_a_guard_is_as_it_was() {
             let woken = count.0.load(Ordering::SeqCst);
             drop(lost);
             let left = client.stats().left;
-            let claims = if left > 0 { client.stats().claims } else { settle(&client, PATIENCE) };
+            // It turns the event loop, behind all that was sent before.
+            client.inspect("b").expect("the master answers");
+            let claims = client.stats().claims;
             let exists = double.master(0).command(&["EXISTS", "a"]).expect("an answer").text();
             page += &format!("woken {woken}, left {left}, claims {claims}, key {exists}\n");
             assert_eq!(Arc::strong_count(&count), 2, "{page}: a waker is kept");
