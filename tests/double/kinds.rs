@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Guard};
+use redlatch::{AcquireError, Client, Guard, Redlock, limits};
 use tokio::task::JoinSet;
 
 use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
@@ -202,6 +203,54 @@ fn a_leader_is_followed_after_the_ttl_of_its_candidate() {
     assert!(leadership.guard().remaining() <= ttl && leadership.guard().remaining() > ttl / 2);
 }
 
+#[test]
+fn a_set_has_at_most_its_limit_of_locks() {
+    let double = start(1);
+    let client = open(&double);
+    let names = |count| (0..count).map(|number| format!("lock {number}"));
+    let set = client.lock_set(names(limits::SET_SIZE_MAX)).ttl(TTL).try_acquire().expect("all are free");
+    assert_eq!(set.guards().len(), limits::SET_SIZE_MAX);
+    let error = client.lock_set(names(limits::SET_SIZE_MAX + 1)).try_acquire().expect_err("too many");
+    assert!(matches!(error.source, AcquireError::Input(_)), "{error}");
+}
+
+#[test]
+fn an_observer_ends_with_its_client() {
+    let double = start(1);
+    let kept = Arc::new(());
+    let its = kept.clone();
+    let client = double.config().on_event(move |_| _ = &its).connect().expect("an event loop");
+    drop(client.lock("a").acquire().expect("free"));
+    drop(client);
+    eventually("its thread has ended", || Arc::strong_count(&kept) == 1);
+}
+
+#[test]
+fn a_redlock_writes_what_is_queued_as_it_is_dropped() {
+    let double = start(3);
+    let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).build().expect("valid settings");
+    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    drop((lease, redlock));
+    for master in double.masters() {
+        eventually("it is released", || asked(master, &["EXISTS", "a"]) == "0");
+    }
+}
+
+#[test]
+fn only_a_call_after_an_idle_time_waits_for_connections() {
+    let double = start(1);
+    let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
+    double.master(0).kill();
+    let took = (0..20).map(|_| {
+        let begun = Instant::now();
+        redlock.lock("a").try_acquire().expect_err("the only master is gone");
+        begun.elapsed()
+    });
+    assert!(took.min().expect("20 calls") < limits::REVIVE_MAX);
+}
+
 /// The release shows it, at a quorum of answers.
 #[test]
 fn work_is_lost_with_a_quorum_of_keys() {
@@ -229,7 +278,7 @@ fn tasks_exclude_each_other() {
         let other = open(&double);
         let mut tasks = JoinSet::new();
         // Not atomic on purpose: the lock makes each addition one.
-        let count = std::sync::Arc::new(std::sync::Mutex::new(0));
+        let count = Arc::new(std::sync::Mutex::new(0));
         for index in 0..40 {
             let (client, count) =
                 (if index % 2 == 0 { client.clone() } else { other.clone() }, count.clone());

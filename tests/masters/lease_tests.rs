@@ -224,15 +224,20 @@ fn a_cancelled_wait_asks_for_nothing_any_more() {
     let (mut holder, mut waiter) = (patient(), patient());
     let held = holder.lock("a").ttl(2 * PATIENCE).try_acquire().expect("free");
     let cancel = Cancel::new();
-    let handle = cancel.clone();
-    let cancelling = thread::spawn(move || {
-        eventually(PATIENCE, "it waits", || format!("{handle:?}").contains("waiting_count: 1"));
-        handle.cancel();
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut waiter_count = || fleet.master(0).ask("ZCARD redlatch:wait:a").text();
+            eventually(PATIENCE, "it waits", || waiter_count() == "1");
+            cancel.cancel();
+        });
+        waiter.lock("a").ttl(2 * PATIENCE).wait(PATIENCE * 10).cancel_with(&cancel).acquire()
     });
-    let result = waiter.lock("a").ttl(2 * PATIENCE).wait(PATIENCE * 10).cancel_with(&cancel).acquire();
     assert_eq!(result.map(drop), Err(AcquireError::Cancelled));
-    cancelling.join().expect("no panic");
+    eventually(PATIENCE, "its place is given up at once", || {
+        fleet.master(0).ask("ZCARD redlatch:wait:a").text() == "0"
+    });
     drive(&mut waiter, "it is given up", |waiter| waiter.stats().operations == 0);
+    assert!(waiter.poll_outcome().is_none(), "nobody awaits its release");
     holder.release(held).expect("confirmed");
     assert_eq!(fleet.master(0).ask("EXISTS a").text(), "0");
 }
