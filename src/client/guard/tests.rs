@@ -1,5 +1,5 @@
-//! Each way to end or extend a lock, held to `tests/golden/guards`: of a guard that holds it, and of one whose
-//! lock was released under it, as by a drain.
+//! Each way to end or extend a lock, held to `tests/golden/guards`: of a guard that holds it, and of one
+//! whose lock was released under it, as by a drain.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
