@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Guard, Redlock, limits};
+use redlatch::{AcquireError, Client, Guard, LockEnd, Redlock, limits};
 use tokio::task::JoinSet;
 
 use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
@@ -201,6 +201,19 @@ fn a_leader_is_followed_after_the_ttl_of_its_candidate() {
     let ttl = TTL / 4;
     let leadership = open(&double).lead("a").ttl(ttl).campaign().expect("free");
     assert!(leadership.guard().remaining() <= ttl && leadership.guard().remaining() > ttl / 2);
+}
+
+#[test]
+fn a_set_ends_with_the_first_of_its_locks() {
+    let double = start(1);
+    let client = open(&double);
+    let set = client.lock_set(["a", "b"]).ttl(TTL).acquire().expect("both are free");
+    let mut lost = pin!(set.lost());
+    let mut poll = || lost.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    let mut guards = set.into_guards();
+    guards.pop().expect("two").release().expect("confirmed");
+    assert_eq!(poll(), Poll::Ready(LockEnd::Released));
 }
 
 #[test]

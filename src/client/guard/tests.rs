@@ -27,6 +27,12 @@ impl Wake for Count {
 /// A call on a guard, and what it shows; the guard may go with it.
 type Row = (&'static str, fn(Guard) -> (String, Option<Guard>));
 
+/// Polls a call once, and drops it.
+fn polled_once<T>(call: impl Future<Output = T>) -> String {
+    let polled = std::pin::pin!(call).poll(&mut Context::from_waker(Waker::noop()));
+    (if polled.is_pending() { "pending" } else { "ready" }).to_owned()
+}
+
 const CALLS: &[Row] = &[
     ("drop", |guard| {
         drop(guard);
@@ -36,6 +42,9 @@ const CALLS: &[Row] = &[
     ("leave", |guard| (format!("{:?}", guard.leave()), None)),
     ("leave for a time", |guard| (format!("{:?}", guard.leave_for(LONG / 2).map(drop)), None)),
     ("leave for no time", |guard| (format!("{:?}", guard.leave_for(Duration::ZERO).map(drop)), None)),
+    ("release, dropped", |guard| (polled_once(guard.release_async()), None)),
+    ("leave for a time, dropped", |guard| (polled_once(guard.leave_for_async(LONG / 2)), None)),
+    ("extend, dropped", |mut guard| (polled_once(guard.extend_async(LONG / 2)), Some(guard))),
     ("extend", |mut guard| (format!("{:?}", guard.extend(LONG / 2)), Some(guard))),
     ("extend all", |mut guard| {
         let client = guard.client().clone();
@@ -112,10 +121,9 @@ fn each_end_of_a_guard_is_as_it_was() {
             drop(guard);
             let woken = count.0.load(Ordering::SeqCst);
             drop(lost);
-            let left = client.stats().left;
             // It turns the event loop, behind all that was sent before.
             client.inspect("b").expect("the master answers");
-            let claims = client.stats().claims;
+            let (left, claims) = (client.stats().left, client.stats().claims);
             let exists = double.master(0).command(&["EXISTS", "a"]).expect("an answer").text();
             page += &format!("woken {woken}, left {left}, claims {claims}, key {exists}\n");
             assert_eq!(Arc::strong_count(&count), 2, "{page}: a waker is kept");

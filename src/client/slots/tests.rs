@@ -111,10 +111,11 @@ fn the_first_of_several_granted_slots_is_handed_out() {
     stage.turn_until("both are granted", Stage::is_answered);
     let Poll::Ready(Ok(slot)) = stage.poll(&mut task) else { panic!("it was granted") };
     assert_eq!(slot.slot(), 0);
-    drop(task);
+    // The task has all given back, though its future is not dropped.
     assert_eq!(slots(&stage.client).try_acquire().expect("it was given back").slot(), 1);
     slot.release().expect("confirmed");
     stage.await_nothing_left();
+    drop(task);
 }
 
 #[test]
@@ -149,6 +150,6 @@ fn a_cancel_wakes_a_task_in_each_queue() {
     cancel.cancel();
     assert!(stage.is_woken.0.load(Ordering::SeqCst));
     assert!(matches!(stage.poll(&mut task), Poll::Ready(Err(AcquireError::Cancelled))));
-    drop(task);
     stage.await_nothing_left();
+    drop(task);
 }
