@@ -176,6 +176,8 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
         ["a", "b", "c", "e", "f"].map(|name| redlock.lock(name).ttl(TTL).try_acquire().expect("free"));
     let pipelined = redlock.submit(acquisition(&"d")).expect("there is room");
     redlock.flush();
+    // Its release is queued.
+    drop(redlock.lock("g").ttl(TTL).try_acquire().expect("free"));
     let mut owned = Some((redlock, leases));
     in_child("a Redlock", || {
         let (redlock, leases) = owned.take().expect("it has them");
@@ -189,6 +191,8 @@ fn a_redlock_is_refused(fleet: &mut Fleet) {
         }));
         assert!(unwound.is_err());
     });
+    let held = fleet.masters().map(|master| master.ask("EXISTS g").text()).filter(|it| it == "1");
+    assert!(held.count() >= 2, "a fork releases a lock of its parent");
     // The parent has all it had, and each answer.
     let (mut redlock, leases) = owned.expect("the child has copies");
     let outcome = loop {

@@ -590,3 +590,6 @@ impl Ask for LeaveCall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -345,6 +345,7 @@ mod tests {
         fetch(Duration::ZERO).expect("it has the validity");
         fetch(Duration::from_secs(100)).expect("it has the validity");
         let error = fetch(Duration::from_secs(2000)).expect_err("it has less");
-        assert!(matches!(error, AcquireError::Expired(_)), "{error}");
+        let AcquireError::Expired(denial) = error else { panic!("{error}") };
+        assert!(denial.report.votes.iter().all(|(_, vote)| *vote == Vote::Pending), "none had granted it");
     }
 }

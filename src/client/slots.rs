@@ -147,16 +147,9 @@ impl SlotsRequest {
 #[derive(Debug)]
 struct AcquireSlot {
     request: SlotsRequest,
-    /// `None` before the first step.
+    /// `None` before the first step. The drop of the door's guard releases it.
     acquisition: Option<SlotAcquisition<Guard>>,
     asking: Asking,
-}
-
-impl Drop for AcquireSlot {
-    fn drop(&mut self) {
-        // The door's guard releases it.
-        drop(self.acquisition.take().and_then(SlotAcquisition::into_door));
-    }
 }
 
 /// Requests that are under way.
@@ -446,3 +439,6 @@ impl fmt::Debug for SlotGuard {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

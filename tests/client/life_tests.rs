@@ -238,6 +238,7 @@ fn a_client_opens_without_blocking_a_task() {
     assert!(poll_with(&mut opening, &Waker::from(count.clone())).is_pending());
     assert_eq!(count.get(), 0, "it is not open yet");
     fleet.masters().for_each(|master| master.cont());
+    eventually(PATIENCE, "it is woken", || count.get() == 1);
     let client = block_on(opening).expect("an event loop");
     live(&client, &"a".to_owned());
     assert_nothing_left(&client, &mut fleet);

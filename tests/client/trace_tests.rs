@@ -275,6 +275,21 @@ fn batches_sets_and_reentrant_locks_have_spans_too() {
     assert!(notes.spans().iter().all(Seen::is_closed), "{:?}", notes.spans());
 }
 
+#[test]
+fn a_slots_span_lasts_while_a_thread_waits() {
+    let mut fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    fleet.master(0).stop();
+    let (notes, dispatch) = notes();
+    let request = client.slots("pool", 1).ttl(TTL).wait(PATIENCE);
+    let acquire = move || dispatcher::with_default(&dispatch, || request.acquire().map(drop));
+    let waiting = thread::spawn(acquire);
+    eventually(PATIENCE, "it is asked for", || notes.named("redlatch.acquire").len() == 1);
+    fleet.master(0).cont();
+    waiting.join().expect("no panic").expect("free");
+    assert_eq!(notes.last_outcome("redlatch.acquire"), "acquired");
+}
+
 /// A subscriber may use the client. It would wait for itself if it were called with the client locked.
 #[test]
 fn no_subscriber_is_called_with_the_client_locked() {

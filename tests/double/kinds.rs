@@ -1,14 +1,17 @@
 //! Each kind of lock, and each way to wait.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Guard};
+use redlatch::{AcquireError, Client, Guard, LockEnd, Redlock, limits};
 use tokio::task::JoinSet;
 
-use crate::{PATIENCE, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
+use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
 
 /// A thread that waits for a lock.
 fn wait(client: &Client, name: &'static str) -> thread::JoinHandle<Guard> {
@@ -170,6 +173,116 @@ fn kept_locks_are_renewed_on_the_masters() {
 }
 
 #[test]
+fn an_adoption_fetched_too_late_is_none() {
+    let double = start(3);
+    let [first, second] = [open(&double), open(&double)];
+    let brief = || first.lock("a").ttl(SHORT).wait(PATIENCE).acquire();
+    // On a slow machine the answer comes too late.
+    let guard = std::iter::repeat_with(brief).find_map(Result::ok).expect("free");
+    let handle = guard.into_handle(Duration::from_secs(100)).expect("extended");
+    let mut adopting = pin!(second.adopt_async(&handle));
+    let mut poll = || adopting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    let polled = Instant::now();
+    eventually("its TTL is over", || polled.elapsed() > SHORT);
+    let mut adopted = poll();
+    eventually("it is answered", || {
+        if adopted.is_pending() {
+            adopted = poll();
+        }
+        adopted.is_ready()
+    });
+    assert!(matches!(adopted, Poll::Ready(Err(_))), "{adopted:?}");
+}
+
+#[test]
+fn a_leader_is_followed_after_the_ttl_of_its_candidate() {
+    let double = start(3);
+    let ttl = TTL / 4;
+    let leadership = open(&double).lead("a").ttl(ttl).campaign().expect("free");
+    assert!(leadership.guard().remaining() <= ttl && leadership.guard().remaining() > ttl / 2);
+}
+
+#[test]
+fn a_set_ends_with_the_first_of_its_locks() {
+    let double = start(1);
+    let client = open(&double);
+    let set = client.lock_set(["a", "b"]).ttl(TTL).acquire().expect("both are free");
+    let mut lost = pin!(set.lost());
+    let mut poll = || lost.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    let mut guards = set.into_guards();
+    guards.pop().expect("two").release().expect("confirmed");
+    assert_eq!(poll(), Poll::Ready(LockEnd::Released));
+}
+
+#[test]
+fn a_set_has_at_most_its_limit_of_locks() {
+    let double = start(1);
+    let client = open(&double);
+    let names = |count| (0..count).map(|number| format!("lock {number}"));
+    let set = client.lock_set(names(limits::SET_SIZE_MAX)).ttl(TTL).try_acquire().expect("all are free");
+    assert_eq!(set.guards().len(), limits::SET_SIZE_MAX);
+    let error = client.lock_set(names(limits::SET_SIZE_MAX + 1)).try_acquire().expect_err("too many");
+    assert!(matches!(error.source, AcquireError::Input(_)), "{error}");
+}
+
+#[test]
+fn an_observer_ends_with_its_client() {
+    let double = start(1);
+    let kept = Arc::new(());
+    let its = kept.clone();
+    let client = double.config().on_event(move |_| _ = &its).connect().expect("an event loop");
+    drop(client.lock("a").acquire().expect("free"));
+    drop(client);
+    eventually("its thread has ended", || Arc::strong_count(&kept) == 1);
+}
+
+#[test]
+fn a_redlock_writes_what_is_queued_as_it_is_dropped() {
+    let double = start(3);
+    let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).build().expect("valid settings");
+    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
+    await_held(&double, "a");
+    drop((lease, redlock));
+    for master in double.masters() {
+        eventually("it is released", || asked(master, &["EXISTS", "a"]) == "0");
+    }
+}
+
+#[test]
+fn only_a_call_after_an_idle_time_waits_for_connections() {
+    let double = start(1);
+    let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
+    double.master(0).kill();
+    let took = (0..20).map(|_| {
+        let begun = Instant::now();
+        redlock.lock("a").try_acquire().expect_err("the only master is gone");
+        begun.elapsed()
+    });
+    assert!(took.min().expect("20 calls") < limits::REVIVE_MAX);
+}
+
+/// The release shows it, at a quorum of answers.
+#[test]
+fn work_is_lost_with_a_quorum_of_keys() {
+    for (lost_count, is_lost) in [(1, false), (2, true)] {
+        let double = start(3);
+        let client = open(&double);
+        let result = client.lock("a").ttl(TTL).run(|_| {
+            await_held(&double, "a");
+            double.master(2).stop().expect("it runs");
+            double
+                .masters()
+                .take(lost_count)
+                .for_each(|master| assert_eq!(asked(master, &["DEL", "a"]), "1"));
+        });
+        assert_eq!(result.is_err(), is_lost, "{lost_count} of 3: {result:?}");
+    }
+}
+
+#[test]
 fn tasks_exclude_each_other() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -178,7 +291,7 @@ fn tasks_exclude_each_other() {
         let other = open(&double);
         let mut tasks = JoinSet::new();
         // Not atomic on purpose: the lock makes each addition one.
-        let count = std::sync::Arc::new(std::sync::Mutex::new(0));
+        let count = Arc::new(std::sync::Mutex::new(0));
         for index in 0..40 {
             let (client, count) =
                 (if index % 2 == 0 { client.clone() } else { other.clone() }, count.clone());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::LeaveError;
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, Redlock, ReleaseError};
+use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, Redlock, ReleaseError, Waited};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -103,10 +103,17 @@ fn a_foreign_lease_is_refused() {
     // No key ends by itself within the patience of this test.
     let mut lease = first.lock("a").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
     let left = first.lock("b").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    let other = first.lock("f").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    // These have the same places in their own client.
+    let _own = ["c", "d", "e"].map(|name| second.lock(name).ttl(2 * PATIENCE).try_acquire().expect("free"));
     assert_eq!(second.extend(&mut lease, TTL), Err(ExtendError::NotHeld));
+    assert_eq!((second.margin(&lease), second.waited(&lease)), (0, Waited::default()));
     assert_eq!(second.release(lease), Err(ReleaseError::NotHeld));
     assert_eq!(second.leave_for(left, TTL), Err(LeaveError::NotHeld));
-    assert_eq!(fleet.master(0).ask("EXISTS a b").text(), "2");
+    assert_eq!(second.leave(other), Err(LeaveError::NotHeld));
+    second.flush();
+    assert_eq!(second.stats().held(), 3);
+    assert_eq!(fleet.master(0).ask("EXISTS a b c d e").text(), "5");
     first.flush();
     eventually(PATIENCE, "its own client releases them", || fleet.master(0).ask("EXISTS a b").text() == "0");
 }
@@ -224,15 +231,20 @@ fn a_cancelled_wait_asks_for_nothing_any_more() {
     let (mut holder, mut waiter) = (patient(), patient());
     let held = holder.lock("a").ttl(2 * PATIENCE).try_acquire().expect("free");
     let cancel = Cancel::new();
-    let handle = cancel.clone();
-    let cancelling = thread::spawn(move || {
-        eventually(PATIENCE, "it waits", || format!("{handle:?}").contains("waiting_count: 1"));
-        handle.cancel();
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut waiter_count = || fleet.master(0).ask("ZCARD redlatch:wait:a").text();
+            eventually(PATIENCE, "it waits", || waiter_count() == "1");
+            cancel.cancel();
+        });
+        waiter.lock("a").ttl(2 * PATIENCE).wait(PATIENCE * 10).cancel_with(&cancel).acquire()
     });
-    let result = waiter.lock("a").ttl(2 * PATIENCE).wait(PATIENCE * 10).cancel_with(&cancel).acquire();
     assert_eq!(result.map(drop), Err(AcquireError::Cancelled));
-    cancelling.join().expect("no panic");
+    eventually(PATIENCE, "its place is given up at once", || {
+        fleet.master(0).ask("ZCARD redlatch:wait:a").text() == "0"
+    });
     drive(&mut waiter, "it is given up", |waiter| waiter.stats().operations == 0);
+    assert!(waiter.poll_outcome().is_none(), "nobody awaits its release");
     holder.release(held).expect("confirmed");
     assert_eq!(fleet.master(0).ask("EXISTS a").text(), "0");
 }

@@ -1,0 +1,135 @@
+//! Each way to end or extend a lock, held to `tests/golden/guards`: of a guard that holds it, and of one
+//! whose lock was released under it, as by a drain.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::Wake;
+
+use super::*;
+use crate::engine::HeldLocks;
+use crate::testing::Double;
+use crate::words::golden::assert_golden;
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// A TTL that no step waits for to end.
+const LONG: Duration = PATIENCE.saturating_mul(10);
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A call on a guard, and what it shows; the guard may go with it.
+type Row = (&'static str, fn(Guard) -> (String, Option<Guard>));
+
+/// Polls a call once, and drops it.
+fn polled_once<T>(call: impl Future<Output = T>) -> String {
+    let polled = std::pin::pin!(call).poll(&mut Context::from_waker(Waker::noop()));
+    (if polled.is_pending() { "pending" } else { "ready" }).to_owned()
+}
+
+const CALLS: &[Row] = &[
+    ("drop", |guard| {
+        drop(guard);
+        (String::new(), None)
+    }),
+    ("release", |guard| (format!("{:?}", guard.release().map(|it| it.was_already_gone())), None)),
+    ("leave", |guard| (format!("{:?}", guard.leave()), None)),
+    ("leave for a time", |guard| (format!("{:?}", guard.leave_for(LONG / 2).map(drop)), None)),
+    ("leave for no time", |guard| (format!("{:?}", guard.leave_for(Duration::ZERO).map(drop)), None)),
+    ("release, dropped", |guard| (polled_once(guard.release_async()), None)),
+    ("leave for a time, dropped", |guard| (polled_once(guard.leave_for_async(LONG / 2)), None)),
+    ("extend, dropped", |mut guard| (polled_once(guard.extend_async(LONG / 2)), Some(guard))),
+    ("extend", |mut guard| (format!("{:?}", guard.extend(LONG / 2)), Some(guard))),
+    ("extend all", |mut guard| {
+        let client = guard.client().clone();
+        let mut extending = client.extend_all([&mut guard], LONG / 2);
+        let is_sent = extending[0].0.token().is_some();
+        let result = extending.remove(0).block();
+        drop(extending);
+        (format!("{result:?}, sent {is_sent}"), Some(guard))
+    }),
+    ("release all", |guard| {
+        let mut releasing = guard.client().clone().release_all([guard]);
+        let is_sent = releasing[0].0.token().is_some();
+        (format!("{:?}, sent {is_sent}", releasing.remove(0).block().map(drop)), None)
+    }),
+    ("into a handle", |guard| match guard.into_handle(LONG / 2) {
+        Ok(handle) => (format!("can be adopted: {}", handle.can_be_adopted()), None),
+        Err(error) => (error.reason().to_string(), Some(error.into_guard())),
+    }),
+    ("to a handle", |guard| (format!("{:?}", guard.to_handle().map(|it| it.can_be_adopted())), Some(guard))),
+    ("a callback", |guard| {
+        let (sender, receiver) = mpsc::channel();
+        guard.on_lost(move || _ = sender.send(()));
+        let is_over = valid_until(guard.client(), guard.lock()).is_none();
+        let called = is_over.then(|| receiver.recv_timeout(PATIENCE));
+        (format!("called {called:?}"), Some(guard))
+    }),
+    ("look", |guard| {
+        let (margin, waited, time) = (guard.margin(), guard.waited().attempts, guard.remaining() > LONG / 2);
+        (format!("margin {margin}, {waited} attempts, {time}"), Some(guard))
+    }),
+];
+
+/// A client that has stopped reports no loss later.
+#[test]
+fn a_callback_for_a_stopped_client_is_called_at_once() {
+    let double = Double::start(1).expect("a free port");
+    let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+    let guard = client.lock("a").ttl(LONG).acquire().expect("free");
+    assert_eq!(client.drain(Duration::ZERO, HeldLocks::Leave), 1);
+    let (sender, receiver) = mpsc::channel();
+    guard.on_lost(move || _ = sender.send(std::thread::current().id()));
+    assert_eq!(receiver.try_recv(), Ok(std::thread::current().id()));
+}
+
+#[test]
+fn each_end_of_a_guard_is_as_it_was() {
+    let double = Double::start(1).expect("a free port");
+    let mut page = String::new();
+    for (name, call) in CALLS {
+        for is_held in [true, false] {
+            let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+            let guard = client.lock("a").ttl(LONG).wait(PATIENCE).acquire().expect("free");
+            let (mut lost, count) = (guard.lost(), Arc::<Count>::default());
+            let waker = Waker::from(count.clone());
+            let mut context = Context::from_waker(&waker);
+            // Polled twice: it is one listener.
+            assert!(Pin::new(&mut lost).poll(&mut context).is_pending());
+            assert!(Pin::new(&mut lost).poll(&mut context).is_pending());
+            if !is_held {
+                let request = Request::Release { lock: guard.lock(), awaited: false };
+                let submit = |inner: &mut Inner| {
+                    let taken = inner.submit(request);
+                    inner.flush();
+                    taken
+                };
+                client.shared().with(submit).expect("it goes on").expect("it is always taken");
+            }
+            let (shown, guard) = call(guard);
+            let woken = count.0.load(Ordering::SeqCst);
+            let end = Pin::new(&mut lost).poll(&mut context);
+            let has_name = client.shared().peek(|inner| inner.take_name(b"").capacity() > 0);
+            page +=
+                &format!("{name}, held {is_held}: {shown}; woken {woken}, {end:?}, memory {has_name:?}; ");
+            drop(guard);
+            let woken = count.0.load(Ordering::SeqCst);
+            drop(lost);
+            // It turns the event loop, behind all that was sent before.
+            client.inspect("b").expect("the master answers");
+            let (left, claims) = (client.stats().left, client.stats().claims);
+            let exists = double.master(0).command(&["EXISTS", "a"]).expect("an answer").text();
+            page += &format!("woken {woken}, left {left}, claims {claims}, key {exists}\n");
+            assert_eq!(Arc::strong_count(&count), 2, "{page}: a waker is kept");
+            drop(client);
+            double.master(0).command(&["DEL", "a"]).expect("an answer");
+        }
+    }
+    assert_golden("guards", &page);
+}

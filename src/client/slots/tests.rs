@@ -1,0 +1,155 @@
+//! Answers about slots that have come together when a task is polled.
+//!
+//! The test turns the client's event loop itself, and polls only a task that was woken.
+#![cfg(unix)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
+use super::*;
+use crate::client::Drive;
+use crate::testing::Double;
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// TTL and wait whose end no step waits for.
+const LONG: Duration = PATIENCE.saturating_mul(10);
+
+#[derive(Default)]
+struct IsWoken(AtomicBool);
+
+impl Wake for IsWoken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A client whose loop the test turns, and another one, which holds the only slots of a pool.
+struct Stage {
+    double: Double,
+    client: Client,
+    drive: Drive,
+    held: Vec<SlotGuard>,
+    is_woken: Arc<IsWoken>,
+}
+
+fn connect(double: &Double) -> Client {
+    double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop")
+}
+
+fn slots(client: &Client) -> SlotsRequest {
+    client.slots("pool", 2).ttl(LONG).wait(LONG)
+}
+
+impl Stage {
+    fn new() -> Self {
+        let double = Double::start(1).expect("a free port");
+        let [client, other] = [connect(&double), connect(&double)];
+        let held = [(); 2].map(|()| slots(&other).acquire().expect("one is free")).into();
+        let drive = client.drive().expect("a descriptor");
+        Self { double, client, drive, held, is_woken: Arc::default() }
+    }
+
+    fn poll(&self, task: &mut AcquireSlot) -> Poll<Result<SlotGuard, AcquireError>> {
+        self.is_woken.0.store(false, Ordering::SeqCst);
+        let waker = Waker::from(self.is_woken.clone());
+        Pin::new(task).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Turns the loop until it is so.
+    fn turn_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let start = clock::now();
+        while !is_so(self) {
+            assert!(clock::now() - start < PATIENCE, "never: {what}");
+            self.drive.turn(Waker::noop()).expect("the client lives");
+        }
+    }
+
+    /// Whether nothing that was asked has no answer.
+    fn is_answered(&self) -> bool {
+        self.client.shared().peek(|inner| inner.completions.waiting_count()) == Some(0)
+    }
+
+    /// Number of waiters in the master's queues for both slots.
+    fn waiter_count(&self) -> usize {
+        let count = |slot| {
+            let queue = format!("redlatch:wait:redlatch:slot:{slot}:pool");
+            self.double.master(0).command(&["ZCARD", &queue]).expect("an answer").text()
+        };
+        [0, 1].map(count).iter().filter(|count| *count == "1").count()
+    }
+
+    /// Polls the task as often as it is woken, until it stands in the queues of both slots.
+    fn stand(&mut self, task: &mut AcquireSlot) {
+        assert!(self.poll(task).is_pending());
+        let start = clock::now();
+        while self.waiter_count() < 2 {
+            assert!(clock::now() - start < PATIENCE, "it never stands there");
+            self.drive.turn(Waker::noop()).expect("the client lives");
+            if self.is_woken.0.load(Ordering::SeqCst) {
+                assert!(self.poll(task).is_pending());
+            }
+        }
+    }
+
+    fn await_nothing_left(&mut self) {
+        self.turn_until("nothing is left", |stage| {
+            let stats = stage.client.stats();
+            (stats.claims, stats.operations, stage.waiter_count()) == (0, 0, 0)
+        });
+    }
+}
+
+#[test]
+fn the_first_of_several_granted_slots_is_handed_out() {
+    let mut stage = Stage::new();
+    let mut task = slots(&stage.client).start();
+    stage.stand(&mut task);
+    for slot in stage.held.drain(..) {
+        slot.release().expect("confirmed");
+    }
+    stage.turn_until("both are granted", Stage::is_answered);
+    let Poll::Ready(Ok(slot)) = stage.poll(&mut task) else { panic!("it was granted") };
+    assert_eq!(slot.slot(), 0);
+    // The task has all given back, though its future is not dropped.
+    assert_eq!(slots(&stage.client).try_acquire().expect("it was given back").slot(), 1);
+    slot.release().expect("confirmed");
+    stage.await_nothing_left();
+    drop(task);
+}
+
+#[test]
+fn a_granted_slot_needs_no_look() {
+    let mut stage = Stage::new();
+    stage.held.clear();
+    for _ in 0..4 {
+        let mut task = slots(&stage.client).holder_label("job 7").start();
+        assert!(stage.poll(&mut task).is_pending());
+        stage.turn_until("both have come", Stage::is_answered);
+        match stage.poll(&mut task) {
+            Poll::Ready(slot) => {
+                let slot = slot.expect("one is free");
+                let value =
+                    stage.double.master(0).command(&["GET", &format!("redlatch:slot:{}:pool", slot.slot())]);
+                assert!(value.expect("an answer").text().ends_with("job 7"));
+            }
+            // The other client may have released the slot that was tried only now.
+            Poll::Pending => {}
+        }
+        drop(task);
+        stage.await_nothing_left();
+    }
+}
+
+#[test]
+fn a_cancel_wakes_a_task_in_each_queue() {
+    let mut stage = Stage::new();
+    let cancel = Cancel::new();
+    let mut task = slots(&stage.client).cancel_with(&cancel).start();
+    stage.stand(&mut task);
+    cancel.cancel();
+    assert!(stage.is_woken.0.load(Ordering::SeqCst));
+    assert!(matches!(stage.poll(&mut task), Poll::Ready(Err(AcquireError::Cancelled))));
+    stage.await_nothing_left();
+    drop(task);
+}
