@@ -141,3 +141,41 @@ fn a_poller_waits_for_its_time_or_an_event() {
         }
     }
 }
+
+/// Masters of which some hang: the rest make a quorum, or there is none.
+#[cfg(all(unix, feature = "double"))]
+#[test]
+fn settling_waits_for_a_quorum_and_those_that_fail() {
+    let double = crate::testing::Double::start(3).expect("free ports");
+    for (hanging, limit, ready) in [(0, PATIENCE, 3), (1, PATIENCE, 2), (2, Duration::from_millis(50), 1)] {
+        if hanging > 0 {
+            double.master(hanging).stop().expect("it runs");
+        }
+        let config = double.config().connect_timeout(limit).build().expect("valid settings");
+        let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+        let start = clock::now();
+        driver.settle(&mut poller).expect("an event loop");
+        assert!(clock::now() - start < PATIENCE, "{hanging} hang");
+        let states = driver.engine.masters().map(|it| driver.engine.master_state(clock::now(), it));
+        assert_eq!(states.filter(|it| *it == MasterState::Ready).count(), ready, "{hanging} hang");
+    }
+}
+
+#[test]
+fn a_turn_begins_with_what_is_asked_for() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let config = Config::builder().master(url).connect_timeout(PATIENCE).build().expect("valid settings");
+    let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    let master = MasterId::new(0).expect("small");
+    driver.engine.handle_timeout(clock::now());
+    driver.begin_turn();
+    assert!(driver.sockets[0].is_some(), "it connects");
+    while !driver.sockets[0].as_ref().expect("as before").is_connected() {
+        assert!(poller.wait(Some(PATIENCE)).expect("a poll"));
+        driver.handle_events(&poller.events);
+    }
+    assert!(!driver.engine.send_ready(master).is_empty(), "the handshake waits");
+    driver.begin_turn();
+    assert!(driver.engine.send_ready(master).is_empty() && !driver.has_unsent, "it is written");
+}
