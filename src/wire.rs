@@ -432,6 +432,13 @@ mod tests {
             assert_eq!(wire.request(b"", &vec![0; count_left + 1]), Err(Full));
             assert_eq!(wire.request(&vec![0; size_left + 1], &[]), Err(Full));
             assert_eq!((wire.send_ready().len(), wire.owed_count()), (size, count), "nothing was queued");
+            wire.send_done(size);
+            receive(&mut wire, &b":1\r\n".repeat(count.min(9)));
+            while wire.next_reply().expect("RESP").is_some() {}
+            assert!(
+                wire.has_room(size_max, if count <= 9 { count_max } else { 0 }),
+                "{size} {count}: all is done"
+            );
         }
         for (size, count) in [(size_max / 2 + 1, 0), (0, count_max / 2 + 1)] {
             let mut wire = Wire::new();

@@ -183,4 +183,22 @@ mod tests {
             assert_eq!(silence, Some(crate::limits::SILENCE_MAX));
         }
     }
+
+    #[test]
+    fn a_full_socket_takes_nothing() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let poll = Poll::new().expect("a poller");
+        let address = listener.local_addr().expect("bound");
+        let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it connects");
+        let _peer = listener.accept().expect("it connects");
+        while !socket.handle_writable().expect("it connects") {}
+        while socket.is_writable() {
+            assert!(socket.send(&[0; 100_000]).expect("it stands") > 0);
+        }
+        // The kernel said so too early.
+        assert!(!socket.handle_writable().expect("it stands") && socket.is_writable());
+        assert_eq!(socket.send(&[0; 100_000]).expect("it stands"), 0);
+        assert!(!socket.is_writable());
+        assert!(matches!(socket.recv(&mut [0; 8]), Ok(Received::Nothing)));
+    }
 }

@@ -141,3 +141,42 @@ fn a_poller_waits_for_its_time_or_an_event() {
         }
     }
 }
+
+#[cfg(all(unix, feature = "double"))]
+#[test]
+fn settling_does_not_wait_for_a_master_that_hangs() {
+    let double = crate::testing::Double::start(3).expect("free ports");
+    for hanging in [false, true] {
+        if hanging {
+            double.master(0).stop().expect("it runs");
+        }
+        let config = double.config().connect_timeout(PATIENCE).build().expect("valid settings");
+        let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+        let start = clock::now();
+        driver.settle(&mut poller).expect("an event loop");
+        assert!(clock::now() - start < PATIENCE, "{hanging}");
+        let states = driver.engine.masters().map(|it| driver.engine.master_state(clock::now(), it));
+        let ready = states.filter(|it| *it == MasterState::Ready).count();
+        // The third one may be late.
+        assert!(ready == 2 || ready == 3 && !hanging, "{hanging}: {ready}");
+    }
+}
+
+#[test]
+fn a_turn_begins_with_what_is_asked_for() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let config = Config::builder().master(url).connect_timeout(PATIENCE).build().expect("valid settings");
+    let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    let master = MasterId::new(0).expect("small");
+    driver.engine.handle_timeout(clock::now());
+    driver.begin_turn();
+    assert!(driver.sockets[0].is_some(), "it connects");
+    while !driver.sockets[0].as_ref().expect("as before").is_connected() {
+        assert!(poller.wait(Some(PATIENCE)).expect("a poll"));
+        driver.handle_events(&poller.events);
+    }
+    assert!(!driver.engine.send_ready(master).is_empty(), "the handshake waits");
+    driver.begin_turn();
+    assert!(driver.engine.send_ready(master).is_empty() && !driver.has_unsent, "it is written");
+}

@@ -22,7 +22,11 @@ thread_local! {
     static IS_WANTED: Cell<bool> = const { Cell::new(false) };
     static BREAKS: RefCell<Vec<Break>> = const { RefCell::new(Vec::new()) };
     static NO_RIGHTS: RefCell<Option<NoRight>> = const { RefCell::new(None) };
+    static COMMAND_COUNT: Cell<usize> = const { Cell::new(0) };
 }
+
+/// Commands of one script that are carried out; a broken one may go on for ever.
+const COMMAND_COUNT_MAX: usize = 20_000;
 
 /// Has a master that is made now run its scripts as the thread wants it.
 pub fn prepare(model: &mut ModelMaster) {
@@ -49,27 +53,49 @@ pub fn with_broken<T>(breaks: Vec<Break>, task: impl FnOnce() -> T) -> T {
     task()
 }
 
-/// One command of a script that is refused, as to a user without the right.
+/// Commands of a script that are refused, as to a user without the right.
 struct NoRight {
-    place: usize,
+    which: Which,
     /// The names of all that the script asks for.
     asked: Vec<String>,
+}
+
+enum Which {
+    /// The one at this place.
+    Place(usize),
+    Names(&'static [&'static str]),
 }
 
 /// Runs a script whose command at this place is refused; returns the names of all commands that it asked for,
 /// too.
 pub fn with_refusal<T>(place: usize, task: impl FnOnce() -> T) -> (T, Vec<String>) {
-    NO_RIGHTS.set(Some(NoRight { place, asked: Vec::new() }));
+    without(Which::Place(place), task)
+}
+
+/// Runs a script whose commands of these names are all refused.
+pub fn with_refusal_of<T>(names: &'static [&'static str], task: impl FnOnce() -> T) -> T {
+    without(Which::Names(names), task).0
+}
+
+fn without<T>(which: Which, task: impl FnOnce() -> T) -> (T, Vec<String>) {
+    NO_RIGHTS.set(Some(NoRight { which, asked: Vec::new() }));
     let result = task();
     (result, NO_RIGHTS.take().map(|it| it.asked).unwrap_or_default())
 }
 
 /// Whether the command is refused.
 fn is_refused(name: &str) -> bool {
+    COMMAND_COUNT.set(COMMAND_COUNT.get() + 1);
+    if COMMAND_COUNT.get() > COMMAND_COUNT_MAX {
+        return true;
+    }
     NO_RIGHTS.with_borrow_mut(|refusal| {
         refusal.as_mut().is_some_and(|it| {
             it.asked.push(name.to_owned());
-            it.asked.len() == it.place + 1
+            match it.which {
+                Which::Place(place) => it.asked.len() == place + 1,
+                Which::Names(names) => names.contains(&name),
+            }
         })
     })
 }
@@ -82,6 +108,7 @@ fn run(
     keys: &[&[u8]],
     args: &[&[u8]],
 ) -> Result<Answer, Refusal> {
+    COMMAND_COUNT.set(0);
     BREAKS.with_borrow(|breaks| {
         let broken = breaks.iter().find(|it| it.script == script.name);
         let (id, text) = broken.map_or((script.sha, script.text), |it| (&it.text, &it.text));

@@ -17,6 +17,7 @@
 //!    │                                  errands, sets, owners    what else it is used for
 //! server ── src/testing/model   a master    network ── bytes under way     clock ── true and shown time
 //!   └── lua    the scripts themselves       scripts ── against its model   breaks ── Lua syntax
+//!                                           table ── those without a likeness in Rust
 //! judge ── checker   what is true, and whether the callers heard it
 //! ```
 
@@ -41,6 +42,8 @@ mod client;
 mod clock;
 mod directed;
 mod faults;
+#[path = "../golden/golden.rs"]
+mod golden;
 mod handles;
 mod history;
 mod judge;
@@ -57,6 +60,7 @@ mod server;
 mod sets;
 mod slots;
 mod sockets;
+mod table;
 mod turn;
 mod world;
 

@@ -10,6 +10,8 @@ use redlatch::internals::NamedScript;
 pub struct Variant {
     pub script: &'static str,
     text: &'static str,
+    /// The statement that the piece is in, of those that are in no other one.
+    statement: Range<usize>,
     place: Range<usize>,
     by: String,
 }
@@ -19,6 +21,18 @@ impl Variant {
     pub fn text(&self) -> String {
         let Range { start, end } = self.place;
         [&self.text[..start], &self.by, &self.text[end..]].concat()
+    }
+
+    /// The statement if several scripts share it, else the script; the place there, and what replaces it.
+    pub fn key(&self) -> (&'static str, Range<usize>, &str) {
+        let statement = &self.text[self.statement.clone()];
+        let is_shared = ["local function ", "local MARK", "local REMOVED_MAX", "local READERS"];
+        if is_shared.iter().any(|start| statement.starts_with(start)) {
+            let Range { start, end } = self.place;
+            (statement, start - self.statement.start..end - self.statement.start, &self.by)
+        } else {
+            (self.script, self.place.clone(), &self.by)
+        }
     }
 }
 
@@ -33,15 +47,22 @@ impl fmt::Display for Variant {
     }
 }
 
-/// All breaks of a script: each statement gone, each condition fixed, each comparison and each number
-/// changed, each term dropped.
+/// All breaks of a script: each statement gone, each condition fixed, each comparison, number and text
+/// changed, each term and each last argument dropped, each pair of arguments swapped.
 pub fn variants(script: &NamedScript) -> Vec<Variant> {
     let mut reader = Reader { text: script.text, tokens: tokens(script.text), at: 0, breaks: Vec::new() };
-    reader.block();
-    assert_eq!(reader.at, reader.tokens.len(), "{}: not understood from {:?} on", script.name, reader.peek());
-    let variant =
-        |(place, by): (Range<usize>, String)| Variant { script: script.name, text: script.text, place, by };
-    reader.breaks.into_iter().map(variant).collect()
+    let mut variants = Vec::new();
+    while reader.at < reader.tokens.len() {
+        let start = reader.at;
+        reader.any_statement();
+        let statement = reader.place(start, reader.at);
+        let variant = |(place, by)| {
+            let statement = statement.clone();
+            Variant { script: script.name, text: script.text, statement, place, by }
+        };
+        variants.extend(reader.breaks.drain(..).map(variant));
+    }
+    variants
 }
 
 fn tokens(text: &str) -> Vec<Range<usize>> {
@@ -73,7 +94,7 @@ const LEVELS: [&[&str]; 6] =
     [&["or"], &["and"], &["<", ">", "<=", ">=", "~=", "=="], &[".."], &["+", "-"], &["*", "/", "%"]];
 
 /// What else a word can be.
-const OTHERS: [(&str, &str); 12] = [
+const OTHERS: [(&str, &str); 14] = [
     ("==", "~="),
     ("~=", "=="),
     ("<", "<="),
@@ -86,6 +107,8 @@ const OTHERS: [(&str, &str); 12] = [
     ("min", "max"),
     ("'zrange'", "'zrevrange'"),
     ("'zrevrange'", "'zrange'"),
+    ("true", "false"),
+    ("false", "true"),
 ];
 
 struct Reader {
@@ -105,11 +128,20 @@ impl Reader {
         self.tokens.get(self.at + 1).is_some_and(|next| &self.text[next.clone()] == token)
     }
 
+    /// Whether the token before this one is as given.
+    fn follows(&self, token: &str) -> bool {
+        self.at > 0 && &self.text[self.tokens[self.at - 1].clone()] == token
+    }
+
     fn take(&mut self) -> &'static str {
         assert!(self.at < self.tokens.len(), "the end is not understood of {}", self.text);
         let token = self.peek();
-        if let Some((_, other)) = OTHERS.iter().find(|(word, _)| *word == token) {
+        // A variable may have the name of a function.
+        let is_variable = token == "call" && !self.follows(".");
+        if let Some((_, other)) = OTHERS.iter().find(|(word, _)| *word == token && !is_variable) {
             self.replace(self.at, self.at + 1, other);
+        } else if token.starts_with('\'') {
+            self.replace(self.at, self.at + 1, if token == "''" { "'x'" } else { "''" });
         }
         self.at += 1;
         token
@@ -138,19 +170,27 @@ impl Reader {
     }
 
     fn block(&mut self) {
-        while !matches!(self.peek(), "" | "end" | "else" | "elseif") {
-            let start = self.at;
-            self.statement();
-            self.replace(start, self.at, "");
+        while !matches!(self.peek(), "end" | "else" | "elseif") {
+            self.any_statement();
         }
+    }
+
+    fn any_statement(&mut self) {
+        let start = self.at;
+        self.statement();
+        self.replace(start, self.at, "");
     }
 
     fn statement(&mut self) {
         match self.peek() {
             "if" => self.condition(),
-            "for" => {
-                while !matches!(self.take(), "in" | "=") {}
-                self.expressions();
+            "for" | "while" => {
+                if self.is("while") {
+                    self.expression(0);
+                } else {
+                    while !matches!(self.take(), "in" | "=") {}
+                    self.expressions();
+                }
                 self.demand("do");
                 self.block();
                 self.demand("end");
@@ -193,9 +233,41 @@ impl Reader {
     }
 
     fn expressions(&mut self) {
-        self.expression(0);
-        while self.is(",") {
+        self.list(false);
+    }
+
+    /// Elements with commas between them; in a table, names may stand before them.
+    fn list(&mut self, is_table: bool) {
+        let mut before = None;
+        loop {
+            let start = self.at;
             self.expression(0);
+            let is_named = is_table && self.is("=");
+            if is_named {
+                self.expression(0);
+            } else if let Some(before) = before {
+                self.swap(before, start);
+            }
+            if !self.is(",") {
+                if before.is_some() {
+                    self.replace(start - 1, self.at, "");
+                }
+                return;
+            }
+            before = Some(start);
+        }
+    }
+
+    /// The element before, and the one that was just read, in each other's place.
+    fn swap(&mut self, first: usize, second: usize) {
+        let text = |from, to| &self.text[self.place(from, to)];
+        let (first_text, second_text) = (text(first, second - 1), text(second, self.at));
+        // The order of two numbers does not matter to these.
+        let is_alike =
+            first_text == second_text || first > 1 && ["max", "min"].contains(&text(first - 2, first - 1));
+        if !is_alike {
+            let swapped = format!("{second_text}, {first_text}");
+            self.replace(first, self.at, &swapped);
         }
     }
 
@@ -223,7 +295,7 @@ impl Reader {
     fn operand(&mut self) {
         let start = self.at;
         match self.peek() {
-            "not" | "-" => {
+            "not" | "-" | "#" => {
                 self.take();
                 let inner = self.at;
                 self.operand();
@@ -259,7 +331,7 @@ impl Reader {
     fn bracket(&mut self, end: &str) {
         self.take();
         if self.peek() != end {
-            self.expressions();
+            self.list(end == "}");
         }
         self.demand(end);
     }

@@ -1,0 +1,145 @@
+//! A connection to one master, and what becomes of it.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+
+use super::*;
+
+#[test]
+fn a_lookup_that_hangs_is_named() {
+    let (_never, receiver) = mpsc::channel::<()>();
+    let limit = Limit::new(Duration::from_millis(20), clock::now() + limits::FOREVER);
+    let hanging = addresses(limit, move || {
+        let _ = receiver.recv();
+        Ok(Vec::new())
+    });
+    let said = "its name was not resolved within 20ms; check the name and the name server";
+    assert_eq!(hanging, Err(ProbeError::Unreachable(said.to_owned())));
+}
+
+#[test]
+fn a_limit_ends_with_the_session() {
+    let second = Duration::from_secs(1);
+    assert_eq!(Limit::new(second, clock::now() + limits::FOREVER).time, second);
+    assert!(Limit::new(second, clock::now() + second / 2).time <= second / 2);
+    assert_eq!(Limit::new(second, clock::now() - second).time, Duration::ZERO);
+}
+
+/// A server that says a part of this, up to each `|`, when it has read something. Then it takes whatever
+/// comes until its client goes, or ends the connection. Returns its address, and all that it has read.
+fn start(says: &'static str, ends: bool) -> (SocketAddr, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut input = Vec::new();
+        for part in says.split('|') {
+            let mut bytes = [0; 1024];
+            let size = stream.read(&mut bytes).expect("commands");
+            input.extend_from_slice(&bytes[..size]);
+            stream.write_all(part.as_bytes()).expect("it is read");
+        }
+        if ends {
+            stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+        }
+        let _ = stream.read_to_end(&mut input);
+        sender.send(String::from_utf8_lossy(&input).replace("\r\n", " "))
+    });
+    (address, receiver)
+}
+
+const LONG: Duration = Duration::from_secs(40);
+
+fn config(url: &str) -> Config {
+    Config::builder().master(url).connect_timeout(LONG).build().expect("valid settings")
+}
+
+#[test]
+fn a_login_is_that_of_a_client() {
+    let (refused, unreachable) = (ProbeError::LoginRefused, ProbeError::Unreachable);
+    let step = |step, text: &str| step_refused(step, text.as_bytes());
+    let (ping, auth) = ("*1 $4 PING ", "*2 $4 AUTH $1 p ");
+    let both = "*3 $4 AUTH $2 me $1 p *1 $4 PING *2 $6 SELECT $1 7 ";
+    for (login, db, says, sent, result) in [
+        ("", "", "+PONG\r\n", ping.to_owned(), Ok("default")),
+        ("", "/0", "+PONG\r\n", ping.to_owned(), Ok("default")),
+        ("", "", "-ERR x\r\n", ping.to_owned(), Ok("default")),
+        (":p@", "", "+OK\r\n+PONG\r\n", auth.to_owned() + ping, Ok("default")),
+        ("me:p@", "/7", "+OK\r\n+PONG\r\n+OK\r\n", both.to_owned(), Ok("me")),
+        ("", "", "-NOAUTH x\r\n", ping.to_owned(), Err(refused(step("AUTH", "NOAUTH x")))),
+        ("", "", "-DENIED x\r\n", ping.to_owned(), Err(refused(step("AUTH", "DENIED x")))),
+        ("", "", "-LOADING x\r\n", ping.to_owned(), Err(unreachable(step("PING", "LOADING x")))),
+        (":p@", "", "-ERR x\r\n+PONG\r\n", auth.to_owned() + ping, Err(refused(step("AUTH", "ERR x")))),
+        (
+            ":p@",
+            "",
+            "+OK\r\n-LOADING x\r\n",
+            auth.to_owned() + ping,
+            Err(unreachable(step("PING", "LOADING x"))),
+        ),
+        (":p@", "", "+OK\r\n-ERR x\r\n", auth.to_owned() + ping, Ok("default")),
+        ("me:p@", "/7", "+OK\r\n-ERR x\r\n+OK\r\n", both.to_owned(), Ok("me")),
+        ("me:p@", "/7", "+OK\r\n+PONG\r\n-ERR x\r\n", both.to_owned(), Err(refused(step("SELECT", "ERR x")))),
+        (
+            "",
+            "",
+            ":1\r\n:2\r\n",
+            ping.to_owned(),
+            Err(unreachable(crate::wire::WireError::Unsolicited.to_string())),
+        ),
+    ] {
+        let (address, received) = start(says, false);
+        let config = config(&format!("redis://{login}{address}{db}"));
+        let mut opened = each(&config, LONG, |probe, _| {
+            assert_eq!((probe.address(), probe.certificate_end()), (Some(Ipv4Addr::LOCALHOST.into()), None));
+            Ok(probe.user())
+        });
+        let opened = opened.as_mut().expect("threads").remove(0);
+        assert_eq!(opened, result.map(ToOwned::to_owned), "{login} {db} {says}");
+        assert_eq!(received.recv().expect("its thread ends"), sent, "{login} {db} {says}");
+    }
+}
+
+#[test]
+fn an_exchange_ends_with_its_replies_or_the_connection() {
+    let talk = |says, ends| {
+        let (address, _) = start(says, ends);
+        let work = |probe: &mut Probe, _| probe.exchange(&[["GET", "a"], ["GET", "b"]]);
+        each(&config(&format!("redis://{address}")), LONG, work).expect("threads").remove(0)
+    };
+    let ended = "the server closed the connection";
+    let before_first = format!("{ended} before its first reply; if it wants TLS, write rediss://");
+    let text = |text: &str| Answer::Text(text.into());
+    assert_eq!(talk("+PONG\r\n|$1\r\nx\r\n+y\r\n", false), Ok(vec![text("x"), text("y")]));
+    assert_eq!(talk("+PONG\r\n|$1\r\nx\r\n+y\r\n", true), Ok(vec![text("x"), text("y")]));
+    assert_eq!(talk("+PONG\r\n|$1\r\nx\r\n+y\r", true), Err(unreachable(ended)));
+    assert_eq!(talk("+PONG\r\n|", true), Err(unreachable(ended)));
+    assert_eq!(talk("", true), Err(unreachable(before_first)));
+}
+
+/// The limits end when the server was connected, so that no slow machine makes it another one.
+#[cfg(feature = "testing")]
+#[test]
+fn a_server_that_hangs_is_named_by_what_it_owes() {
+    let short = Duration::from_millis(20);
+    let said = |result: Result<Vec<Answer>, ProbeError>| result.expect_err("it hangs").to_string();
+    let (address, _) = start("", false);
+    let mut probe = Probe::plain(address, LONG).expect("it accepts");
+    probe.limit = short;
+    assert_eq!(said(probe.exchange(&[["GET", "a"]])), "no answer within 20ms; check the master");
+    let why = said(probe.log_in(0).map(|()| Vec::new()));
+    assert_eq!(why, "no answer to the handshake within 20ms; check the master");
+    (probe.limit, probe.session) = (LONG, Limit::new(short, clock::now() + LONG));
+    let why = said(probe.exchange(&[["GET", "a"]]));
+    assert_eq!(why, "not finished within 20ms; give more time, or ask for less");
+}
+
+#[test]
+fn results_stand_in_the_order_of_the_places() {
+    let masters = [(); 3].map(|()| start("+PONG\r\n", false).0);
+    let urls = masters.map(|address| format!("redis://{address}"));
+    let config = Config::builder().masters(urls).connect_timeout(LONG).build().expect("valid settings");
+    let places = some(&config, [2, 0], LONG, |_, master| Ok(master.index())).expect("threads");
+    assert_eq!(places, [Ok(2), Ok(0)]);
+}
