@@ -1,0 +1,362 @@
+//! A client whose steps are taken one by one, and its page.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::pin::Pin;
+use std::task::{Context, Wake};
+use std::time::Duration;
+
+use super::super::super::background::Keeping;
+use super::super::super::*;
+use crate::client::{Client, Drive, Guard};
+use crate::error::AcquireError;
+use crate::lock::MasterId;
+use crate::testing::Double;
+
+/// How long anything may take that must happen: a slow machine only takes longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Longer than any test: nothing ends by it.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<Guard, AcquireError>>>>;
+type Names = Arc<Mutex<Vec<&'static str>>>;
+
+/// Notes its name when it is woken.
+struct Named(&'static str, Names);
+
+impl Wake for Named {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().expect("no panic").push(self.0);
+    }
+}
+
+pub(super) struct Stage {
+    double: Double,
+    pub(super) client: Client,
+    is_alone: bool,
+    seen_drop_count: u64,
+    /// All that were woken, of which so many are shown.
+    woken: Names,
+    shown_woken_count: usize,
+    acquiring: BTreeMap<&'static str, Acquiring>,
+    pub(super) guards: BTreeMap<&'static str, Guard>,
+    threads: BTreeMap<&'static str, JoinHandle<Guard>>,
+    pub(super) drive: Option<Drive>,
+    shown: BTreeMap<&'static str, String>,
+    pub(super) page: String,
+}
+
+/// How a sleep until that time relates to the time at which something must be done.
+fn sleep(until: Option<Instant>, due: Option<Instant>) -> &'static str {
+    match (until, due) {
+        (None, None) => "sleeps",
+        (None, Some(_)) => "SLEEPS FOR EVER",
+        (Some(until), Some(due)) if until > due + limits::DROP_LINGER => "SLEEPS TOO LONG",
+        (Some(_), _) => "sleeps in time",
+    }
+}
+
+fn state(inner: &mut Inner) -> Vec<(&'static str, String)> {
+    let relay = inner.completions.relay_until();
+    // A drive need not look.
+    let look = inner.background.drive.is_none().then(|| inner.look_at(inner.last_turn));
+    let look = earlier(inner.due(), look);
+    let master = MasterId::new(0).expect("the first one");
+    let number = |count: usize| count.to_string();
+    vec![
+        (
+            "leader",
+            match (&inner.poller, &inner.sleep) {
+                (Some(_), _) => "none".to_owned(),
+                (None, None) => "awake".to_owned(),
+                (None, Some(it)) if it.is_woken => "woken".to_owned(),
+                (None, Some(it)) => {
+                    sleep(it.until, earlier(inner.driver.engine.next_timeout().map(|(at, _)| at), relay))
+                        .to_owned()
+                }
+            },
+        ),
+        (
+            "background",
+            match inner.background.sleeps_until {
+                // The leader does what is due, and the background thread may be about to lead or to sleep.
+                _ if inner.poller.is_none() => "beside the leader".to_owned(),
+                None => "awake".to_owned(),
+                Some(until) => sleep(until, look).to_owned(),
+            },
+        ),
+        ("is favoured", inner.background.is_favoured.to_string()),
+        ("is driven", inner.background.drive.is_some().to_string()),
+        ("left to the drive", inner.background.has_unsent.to_string()),
+        ("lingers", inner.linger_until.is_some().to_string()),
+        ("unwritten requests", number(inner.unsent_count)),
+        ("drops", inner.drop_count.to_string()),
+        ("tasks", number(inner.completions.task_count())),
+        ("sleeping threads", number(inner.completions.thread_count())),
+        ("awaited", number(inner.completions.waiting_count())),
+        ("kept", number(inner.completions.kept_count())),
+        ("unsent", (!inner.driver.engine.send_ready(master).is_empty()).to_string()),
+        ("owed", (!inner.driver.engine.is_answered()).to_string()),
+        ("locks", number(inner.driver.engine.claim_count())),
+        ("is closing", inner.is_closing.to_string()),
+        ("stopped", inner.stopped.as_deref().unwrap_or("no").to_owned()),
+    ]
+}
+
+impl Stage {
+    pub(super) fn new(title: &str, is_alone: bool) -> Self {
+        let double = Double::start(1).expect("a master");
+        let config = double.config().answer_timeout(LONG).max_ttl(LONG * 2).build().expect("valid settings");
+        let (mut driver, mut poller) = Driver::new(Arc::new(config.clone())).expect("an event loop");
+        while !(driver.engine.has_quorum() && driver.engine.is_answered()) {
+            driver.turn(&mut poller, None).expect("it turns");
+        }
+        let shared = Shared::start_by(driver, poller, |_, run| {
+            Ok(thread::spawn(if is_alone { Box::new(|| ()) } else { run }))
+        });
+        let client = Client::from_shared(shared.expect("it starts"), Arc::new(config));
+        let mut stage = Self {
+            double,
+            client,
+            is_alone,
+            seen_drop_count: 0,
+            woken: Names::default(),
+            shown_woken_count: 0,
+            acquiring: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            drive: None,
+            shown: BTreeMap::new(),
+            page: format!("# {title}\n"),
+        };
+        stage.show("connected");
+        stage
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        self.client.shared()
+    }
+
+    /// Waits until this is so, in a look that changes nothing.
+    #[track_caller]
+    pub(super) fn await_that(&self, what: &str, is_so: impl Fn(&Inner) -> bool) -> MutexGuard<'_, Inner> {
+        let start = clock::now();
+        loop {
+            let inner = self.shared().lock();
+            if is_so(&inner) {
+                return inner;
+            }
+            drop(inner);
+            assert!(clock::now() - start < PATIENCE, "{what}: never, behind\n{}", self.page);
+            thread::yield_now();
+        }
+    }
+
+    /// Shows what differs since the step before, when nothing moves any more.
+    #[track_caller]
+    pub(super) fn show(&mut self, step: &str) {
+        let is_alone = self.is_alone;
+        let is_quiet = move |inner: &Inner| {
+            let is_led = inner.sleep.as_ref().is_some_and(|sleep| !sleep.is_woken);
+            let is_left = inner.poller.is_some()
+                && inner.background.sleeps_until.is_some()
+                && inner.completions.thread_count() == 0
+                && inner.linger_until.is_none();
+            is_alone
+                || inner.stopped.is_some()
+                || is_led && inner.completions.relay_until().is_none()
+                || is_left
+        };
+        let state = state(&mut self.await_that("the end of all moves", is_quiet));
+        let changed = state.into_iter().filter_map(|(of, now)| {
+            let is_same = self.shown.get(of) == Some(&now);
+            self.shown.insert(of, now.clone());
+            (!is_same).then(|| format!("{of}: {now}"))
+        });
+        let changed: Vec<_> = changed.collect();
+        let mut woken = self.woken.lock().expect("no panic")[self.shown_woken_count..].to_vec();
+        self.shown_woken_count += woken.len();
+        woken.sort_unstable();
+        let woken = if woken.is_empty() { String::new() } else { format!(" [wakes {}]", woken.join(", ")) };
+        let _ = writeln!(self.page, "{step}{woken}\n  {}", changed.join("; "));
+    }
+
+    /// A task of this name waits for the lock of this name.
+    pub(super) fn acquire(&mut self, name: &'static str) {
+        let client = self.client.clone();
+        let acquiring = async move { client.lock(name).ttl(LONG).wait(LONG).acquire_async().await };
+        self.acquiring.insert(name, Box::pin(acquiring));
+        self.poll(name);
+    }
+
+    pub(super) fn poll(&mut self, name: &'static str) {
+        self.poll_as(name, name);
+    }
+
+    pub(super) fn poll_as(&mut self, name: &'static str, waker: &'static str) {
+        let mut acquiring = self.acquiring.remove(name).expect("it is under way");
+        let waker = Waker::from(Arc::new(Named(waker, self.woken.clone())));
+        let step = match acquiring.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                self.acquiring.insert(name, acquiring);
+                format!("poll {name}: pending")
+            }
+            Poll::Ready(Ok(guard)) => {
+                self.guards.insert(name, guard);
+                format!("poll {name}: acquired")
+            }
+            Poll::Ready(Err(error)) => format!("poll {name}: {error}"),
+        };
+        self.show(&step);
+    }
+
+    pub(super) fn poll_other<T: fmt::Debug>(
+        &mut self,
+        future: &mut (impl Future<Output = T> + Unpin),
+        waker: &'static str,
+    ) {
+        let named = Waker::from(Arc::new(Named(waker, self.woken.clone())));
+        let answer = Pin::new(future).poll(&mut Context::from_waker(&named));
+        self.show(&format!("poll as {waker}: {answer:?}"));
+    }
+
+    /// Its master answers: polls it once it is woken.
+    #[track_caller]
+    pub(super) fn finish(&mut self, name: &'static str) {
+        self.hang(false);
+        let start = clock::now();
+        while !self.is_woken(name) {
+            assert!(clock::now() - start < PATIENCE, "{name} is not woken, behind\n{}", self.page);
+            thread::yield_now();
+        }
+        self.poll(name);
+        assert!(self.guards.contains_key(name), "{}", self.page);
+    }
+
+    /// This thread waits for the lock of this name, and leads.
+    pub(super) fn acquire_here(&mut self, name: &'static str) {
+        let guard = self.client.lock(name).ttl(LONG).wait(LONG).acquire().expect("it answers");
+        self.guards.insert(name, guard);
+        self.show(&format!("this thread acquires {name}"));
+    }
+
+    pub(super) fn forget(&mut self, name: &'static str) {
+        drop(self.acquiring.remove(name).expect("it is under way"));
+        self.show(&format!("drop of the call for {name}"));
+    }
+
+    pub(super) fn drop_guard(&mut self, name: &'static str) {
+        drop(self.guards.remove(name).expect("it is held"));
+        self.show(&format!("drop of the guard of {name}"));
+    }
+
+    /// A thread waits for the lock of this name; it is shown once it leads or sleeps.
+    pub(super) fn block(&mut self, name: &'static str) {
+        let count = |inner: &Inner| inner.completions.waiting_count();
+        let before = count(&self.shared().lock());
+        let client = self.client.clone();
+        let waiting = move || client.lock(name).ttl(LONG).wait(LONG).acquire().expect("it answers");
+        self.threads.insert(name, thread::spawn(waiting));
+        let sleeping = self.shared().lock().completions.thread_count();
+        drop(self.await_that("a thread", |inner| {
+            count(inner) > before
+                && (inner.completions.thread_count() > sleeping
+                    || inner.sleep.as_ref().is_some_and(|it| !it.is_woken))
+        }));
+        self.show(&format!("a thread waits for {name}"));
+    }
+
+    /// Waits until these threads have their locks, and all tasks are woken.
+    #[track_caller]
+    pub(super) fn join(&mut self, names: &[&'static str]) {
+        let start = clock::now();
+        for name in names {
+            let thread = self.threads.remove(name).expect("it waits");
+            while !thread.is_finished() {
+                assert!(
+                    clock::now() - start < PATIENCE,
+                    "the thread for {name} sleeps on, behind\n{}",
+                    self.page
+                );
+                thread::yield_now();
+            }
+            self.guards.insert(name, thread.join().expect("no panic"));
+        }
+        for name in self.acquiring.keys() {
+            while !self.is_woken(name) {
+                assert!(clock::now() - start < PATIENCE, "{name} is not woken, behind\n{}", self.page);
+                thread::yield_now();
+            }
+        }
+        self.show("the threads have their locks");
+    }
+
+    fn is_woken(&self, name: &'static str) -> bool {
+        self.woken.lock().expect("no panic").contains(&name)
+    }
+
+    fn turn_once(&self) {
+        let mut inner = self.shared().enter().expect("it goes on");
+        let poller = inner.poller.take().expect("nobody leads");
+        let now = inner.now();
+        let inner = self.shared().lead(inner, poller, Some(now), |_| false).expect("it goes on");
+        self.shared().leave(inner);
+    }
+
+    /// One turn of whoever leads.
+    pub(super) fn turn(&mut self) {
+        self.turn_once();
+        self.show("a turn");
+    }
+
+    /// Its master answers: turns until it owes nothing.
+    pub(super) fn answers(&mut self) {
+        self.hang(false);
+        let start = clock::now();
+        while !self.shared().lock().driver.engine.is_answered() {
+            assert!(clock::now() - start < PATIENCE, "no answer, behind\n{}", self.page);
+            self.turn_once();
+        }
+        self.show("all answers are read");
+    }
+
+    /// Does what the background thread would do.
+    pub(super) fn look(&mut self, was_woken: bool) {
+        let shared = self.shared().clone();
+        let step = match shared.keep_once(was_woken, &mut self.seen_drop_count) {
+            Ok(Keeping::Sleep(until)) => {
+                let inner = shared.lock();
+                let look = inner.background.drive.is_none().then(|| inner.look_at(inner.last_turn));
+                format!("background: {}", sleep(until, earlier(inner.due(), look)))
+            }
+            Ok(Keeping::GoOn) => "background: goes on".to_owned(),
+            Ok(Keeping::End) => "background: ends".to_owned(),
+            Err(why) => format!("background: {why}"),
+        };
+        self.show(&step);
+    }
+
+    pub(super) fn drive_begins(&mut self) {
+        self.drive = Some(self.client.drive().expect("a descriptor"));
+        self.show("a drive begins");
+    }
+
+    pub(super) fn drive_turns(&mut self) {
+        let waker = Waker::from(Arc::new(Named("drive", self.woken.clone())));
+        let drive = self.drive.as_mut().expect("it drives");
+        let step = match drive.turn(&waker) {
+            Ok(next) => {
+                let inner = self.client.shared().lock();
+                format!("the drive turns: {}", sleep(next, inner.due()))
+            }
+            Err(error) => format!("the drive turns: {error}"),
+        };
+        self.show(&step);
+    }
+
+    /// Hangs its master, or has it go on. Requests to a master that hangs show before their answers.
+    pub(super) fn hang(&mut self, hangs: bool) {
+        let master = self.double.master(0);
+        if hangs { master.stop() } else { master.resume() }.expect("it runs");
+    }
+}
