@@ -245,6 +245,8 @@ fn each_outcome_is_recorded() {
         assert_eq!(acquire("hold"), "left");
         client.lock("given").ttl(TTL).acquire().expect("free").into_handle(TTL).expect("held");
         assert_eq!(acquire("hold"), "passed");
+        client.lock("rest").ttl(TTL).acquire().expect("free").leave_for(TTL / 2).expect("held");
+        assert_eq!(acquire("hold"), "left");
         let guard =
             client.lock("short").ttl(Duration::from_millis(200)).wait(PATIENCE).acquire().expect("free");
         eventually(PATIENCE, "it is lost", || !guard.is_valid());
@@ -278,7 +280,8 @@ fn batches_sets_and_reentrant_locks_have_spans_too() {
 #[test]
 fn a_slots_span_lasts_while_a_thread_waits() {
     let mut fleet = Fleet::start(1);
-    let client = open(&fleet.urls(), LONG);
+    // No missing answer ends the first try within the patience of this test.
+    let client = open(&fleet.urls(), TTL);
     fleet.master(0).stop();
     let (notes, dispatch) = notes();
     let request = client.slots("pool", 1).ttl(TTL).wait(PATIENCE);

@@ -256,6 +256,10 @@ fn only_a_call_after_an_idle_time_waits_for_connections() {
     let double = start(1);
     let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
     double.master(0).kill();
+    eventually("it notices", || {
+        let _ = redlock.lock("a").try_acquire();
+        !redlock.health().has_quorum
+    });
     let took = (0..20).map(|_| {
         let begun = Instant::now();
         redlock.lock("a").try_acquire().expect_err("the only master is gone");

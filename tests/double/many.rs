@@ -5,8 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::testing::Double;
+use redlatch::{AcquireError, HeldLocks, limits};
 
-use crate::{PATIENCE, TTL, contended, open, start};
+use crate::{PATIENCE, TTL, contended, eventually, open, start};
 
 const COUNT: usize = 1_000;
 /// Threads that use them side by side, as a test run does.
@@ -56,4 +57,19 @@ fn a_pair_takes_two_round_trips() {
     );
     let stats = client.stats();
     assert_eq!((stats.acquired, stats.released, stats.retries), (PAIRS as u64, PAIRS as u64, 0));
+}
+
+/// A drain takes the place of an acquisition that it ends.
+#[test]
+fn a_client_without_room_is_drained() {
+    let double = Double::start(1).expect("a free port");
+    let client = double.config().connect().expect("an event loop");
+    double.master(0).kill();
+    eventually("it notices", || !client.health().has_quorum);
+    let request = |number: usize| client.lock(number.to_string()).wait(PATIENCE);
+    let acquiring = client.acquire_all((0..limits::OPERATION_COUNT_MAX).map(request));
+    assert!(matches!(client.lock("a").try_acquire(), Err(AcquireError::Overloaded)));
+    assert_eq!(client.drain(Duration::ZERO, HeldLocks::Leave), 0);
+    assert!(client.health().masters.is_empty(), "it has stopped");
+    drop(acquiring);
 }
