@@ -108,14 +108,18 @@ fn driven() -> String {
 /// A leader sleeps: what others have it do.
 fn beside() -> String {
     let mut stage = Stage::new("Beside a leader that sleeps: writes and wake-ups", true);
+    stage.acquire_here("held");
     stage.hang(true);
     let poller = stage.shared().lock().poller.take();
-    for (what, until, names) in [
-        ("too long", Some(clock::now() + LONG * 4), ["a", "b", "c"]),
-        ("in time", Some(clock::now()), ["d", "e", "f"]),
-    ] {
-        stage.shared().lock().sleep = Some(Sleep { until, is_woken: false });
-        stage.show(&format!("a leader sleeps {what}"));
+    let sleep = |stage: &mut Stage, until| {
+        stage.shared().lock().sleep = Some(Sleep { until: Some(until), is_woken: false });
+        stage.show("a leader sleeps");
+    };
+    sleep(&mut stage, clock::now() + LONG * 4);
+    let mut lost = stage.guards["held"].lost();
+    stage.poll_other(&mut lost, "the end of held");
+    for (until, names) in [(clock::now() + LONG * 4, ["a", "b", "c"]), (clock::now(), ["d", "e", "f"])] {
+        sleep(&mut stage, until);
         for name in names {
             stage.acquire(name);
         }
