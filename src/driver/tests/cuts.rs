@@ -139,7 +139,7 @@ struct Peer {
     read_size: usize,
     sent_size: usize,
     is_over: bool,
-    /// What it answers instead of replies.
+    /// Bytes that it sends instead of replies.
     babble: Option<Vec<u8>>,
     /// Whether it takes a new key before each reply.
     renews_keys: bool,
@@ -283,7 +283,7 @@ impl Peer {
     }
 }
 
-/// What the callers of a driver see, with the bytes of replies and of requests that had passed by then.
+/// Events of a driver, with the bytes of replies and of requests that had passed by then.
 type Trace = Vec<(String, usize, usize)>;
 
 struct Rig {
@@ -402,7 +402,7 @@ fn bytes_may_come_and_go_in_any_pieces() {
     }
 }
 
-/// What is to be said of a connection that ended like this behind so many bytes of replies.
+/// The reason that a connection is to end for, if it ends like this behind so many bytes of replies.
 fn why(kind: Kind, end: End, size: usize, connected_size: usize) -> &'static str {
     match (kind, end) {
         (Kind::Tcp, End::Reset) if size == 0 => {
@@ -518,7 +518,7 @@ fn a_peer_that_does_not_read_gets_all_later() {
     }
 }
 
-/// What follows a reply that is none is not read.
+/// Bytes behind a reply that is none are not read.
 #[test]
 fn a_peer_that_breaks_the_protocol_is_left() {
     for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
