@@ -1,5 +1,5 @@
-//! A driver and a peer that lets a few bytes through at a time, or ends behind any byte: in plaintext over TCP
-//! and a Unix socket, and over TLS.
+//! A driver and a peer that lets a few bytes through at a time, or ends behind any byte: over TCP, a Unix
+//! socket and TLS.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -21,6 +21,7 @@ use crate::driver::channel::Channel;
 use crate::driver::{Driver, Poller, WAKER_TOKEN};
 use crate::engine::{OpId, Outcome, Request};
 use crate::event::Event;
+use crate::limits;
 use crate::lock::{MasterId, Resource};
 use crate::options::Options;
 use crate::testing::model::ModelMaster;
@@ -45,7 +46,7 @@ enum End {
     Reset,
 }
 
-/// What the peer lets through.
+/// Bytes that the peer lets through.
 #[derive(Debug, Clone, Copy)]
 struct Conduct {
     /// Bytes at a time, in either direction.
@@ -80,7 +81,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// What all peers of a kind share.
+/// The part that all peers of a kind share.
 struct Host {
     kind: Kind,
     server: Option<Arc<ServerConfig>>,
@@ -398,6 +399,19 @@ fn bytes_may_come_and_go_in_any_pieces() {
         for piece in [1, 2, 3, 5, 100, 1000, usize::MAX] {
             let trace = Rig::new(&host, Conduct { piece, ..WHOLE }).run();
             assert_eq!(shown(&trace), ALL, "{kind:?} by {piece} bytes");
+        }
+    }
+}
+
+/// No event comes for the rest of what one read has no room for.
+#[test]
+fn replies_of_more_than_one_read_are_read() {
+    for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
+        let host = Host::new(kind);
+        for size in [limits::READ_SIZE / 2, limits::READ_SIZE, 2 * limits::READ_SIZE] {
+            let mut rig = Rig::new(&host, WHOLE);
+            rig.peer.model.maxmemory_policy = "x".repeat(size);
+            assert_eq!(shown(&rig.run()), ALL, "{kind:?}: {size} bytes");
         }
     }
 }
