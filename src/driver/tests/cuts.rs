@@ -134,7 +134,6 @@ struct Peer {
     now: Instant,
     model: ModelMaster,
     conduct: Conduct,
-    /// Commands, and what is to be written.
     input: Vec<u8>,
     output: Vec<u8>,
     read_size: usize,
@@ -166,7 +165,6 @@ impl Peer {
         let session = host.server.clone().map(|server| ServerConnection::new(server).expect("a session"));
         let now = clock::now();
         let model = ModelMaster::new("run", now);
-        let (input, output) = (Vec::new(), Vec::new());
         Self {
             listener,
             stream: None,
@@ -174,8 +172,8 @@ impl Peer {
             now,
             model,
             conduct,
-            input,
-            output,
+            input: Vec::new(),
+            output: Vec::new(),
             read_size: 0,
             sent_size: 0,
             is_over: false,
@@ -455,7 +453,6 @@ fn a_connection_may_end_behind_any_byte() {
             let mut ends = whole.iter().map(|(_, size, _)| *size).chain([0, connected_size]);
             let is_near = ends.any(|size| sent_max.abs_diff(size) < 3);
             for end in [End::Behind, End::Later, End::Reset] {
-                // A handshake takes its time.
                 let step = match (kind, end) {
                     (Kind::Unix, End::Reset) => continue,
                     (Kind::Tcp | Kind::Unix, End::Behind) => 1,
@@ -475,24 +472,27 @@ fn a_connection_may_end_behind_any_byte() {
     }
 }
 
-/// The more of the requests arrive, the further it comes.
+/// The less of the requests arrives, the less comes of it.
 #[test]
 fn a_peer_may_end_behind_any_byte_of_a_request() {
     for kind in [Kind::Tcp, Kind::Tls13] {
         let host = Host::new(kind);
-        let whole = Rig::new(&host, WHOLE).run();
-        let (total, mut count) = (whole[2].2, 0);
+        let total = Rig::new(&host, WHOLE).run()[2].2;
+        let mut counts = Vec::new();
         for read_max in (1..total).step_by(if kind == Kind::Tcp { 13 } else { 101 }) {
             let trace = Rig::new(&host, Conduct { read_max, ..WHOLE }).run();
-            let Some((end, before)) = shown(&trace).split_last().map(|(end, before)| (*end, before.to_vec()))
-            else {
-                panic!("nothing behind {read_max}")
-            };
-            assert!(before.len() >= count && ALL.starts_with(&before), "{kind:?}: {read_max}: {trace:?}");
-            assert!(end.contains("the server closed") || end.contains("was cut without"), "{trace:?}");
-            count = before.len();
+            let mut shown = shown(&trace);
+            // The last bytes of all may have been of no request for the lock.
+            if let Some(end) = shown.pop_if(|last| *last != "released") {
+                assert!(end.contains("the server closed") || end.contains("was cut without"), "{trace:?}");
+            }
+            assert!(ALL.starts_with(&shown), "{kind:?}, {read_max} of {total} bytes: {trace:?}");
+            counts.push(shown.len());
         }
-        assert_eq!(count, 2, "{kind:?}");
+        assert!(
+            counts.starts_with(&[0]) && counts.contains(&1) && counts.contains(&2),
+            "{kind:?}: {counts:?}"
+        );
     }
 }
 
