@@ -516,6 +516,30 @@ mod tests {
     }
 
     #[test]
+    fn replies_of_any_size_come_in_any_portions() {
+        for portion in [1, 7, 5000, limits::READ_SIZE] {
+            let (mut wire, mut sent, mut count) = (Wire::new(), Vec::new(), 0);
+            // A large one before small ones; the end of a portion is somewhere in them.
+            for (index, size) in
+                [3, 40_000, 1, 20_000, 0, 7, 100_000, 2].into_iter().cycle().take(24).enumerate()
+            {
+                let byte = u8::try_from(index).expect("small");
+                resp::encode_bulk(&mut sent, &vec![byte; size]);
+                wire.request(b"x", &[byte]).expect("room");
+            }
+            for piece in sent.chunks(portion) {
+                receive(&mut wire, piece);
+                while let Some((tag, reply)) = wire.next_reply().expect("RESP") {
+                    let Reply::Bulk(body) = reply else { panic!("{reply:?}") };
+                    assert!(tag == count && body.iter().all(|byte| *byte == tag), "{portion}: {tag}");
+                    count += 1;
+                }
+            }
+            assert_eq!((count, wire.owed_count(), wire.has_received()), (24, 0, false), "{portion}");
+        }
+    }
+
+    #[test]
     fn items_leave_in_order_in_any_portions() {
         let (mut queue, mut seen) = (Queue::<u8, 1000>::new(), Vec::new());
         for round in 0..1000_usize {

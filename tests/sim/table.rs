@@ -1,6 +1,6 @@
-//! What each script without a likeness in Rust replies, publishes and leaves, in many states of its keys: held to
-//! `tests/golden/scripts/`, one line for a state. `breaks.rs` breaks the scripts, and looks for a line that
-//! differs.
+//! What each script without a likeness in Rust replies, publishes and leaves, in many states of its keys.
+//! `tests/golden/scripts/` has one line for a state. `breaks.rs` breaks the scripts, and looks for a line
+//! that differs.
 //!
 //! States and calls are written as short words. A waiter is its mode, `p`, `f` or `r`, and what is special:
 //!

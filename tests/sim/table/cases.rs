@@ -104,8 +104,9 @@ fn base(script: &str) -> Vec<Case> {
     }
 }
 
-pub fn cases(script: &str) -> Vec<Case> {
-    let states = match script {
+/// States for the scripts of a waiter.
+fn of_waiter(script: &str) -> Vec<Case> {
+    match script {
         "park" => [
             cross(&LOCKS, &[""], &[""], &["p", "pd", "pdy", "pb", "r", "rd", "rdy", "f"]),
             cross(&LOCKS, &["p"], &[""], &["pd", "rdy"]),
@@ -142,6 +143,13 @@ pub fn cases(script: &str) -> Vec<Case> {
             ),
         ]
         .concat(),
+        other => of_holder(other),
+    }
+}
+
+/// States for the scripts of a holder.
+fn of_holder(script: &str) -> Vec<Case> {
+    match script {
         "release_serve" => [
             cross(&LOCKS, &["", "p"], &[""], &["own"]),
             cross(&["own"], &QUEUES, &[""], &["own"]),
@@ -188,7 +196,11 @@ pub fn cases(script: &str) -> Vec<Case> {
         ]
         .concat(),
         other => panic!("no states for the script {other}"),
-    };
+    }
+}
+
+pub fn cases(script: &str) -> Vec<Case> {
+    let states = of_waiter(script);
     let full = base(script).into_iter().map(|case| Case { is_full: true, ..case });
     states.into_iter().chain(full).collect()
 }
