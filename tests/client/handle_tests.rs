@@ -27,6 +27,18 @@ fn passed(request: LockRequest<'_>) -> LockHandle {
     sent(&guard.into_handle(TTL).expect("held"))
 }
 
+/// Waits until each of three masters has granted the lock. A request that is still on its way when the lock
+/// is passed on may arrive behind those of the next holder, and leaves its value there for the TTL.
+fn on_all_masters(guard: Guard) -> Guard {
+    eventually(PATIENCE, "each master has granted it", || guard.margin() == 1);
+    guard
+}
+
+fn passed_on_all_masters(request: LockRequest<'_>) -> LockHandle {
+    let guard = on_all_masters(request.acquire().expect("free"));
+    sent(&guard.into_handle(TTL).expect("held"))
+}
+
 fn is_held(client: &Client, name: &str) -> bool {
     matches!(client.lock(name).try_acquire(), Err(AcquireError::Contended(_)))
 }
@@ -55,7 +67,7 @@ fn a_lock_passes_to_another_client() {
             Mode::Shared => first.lock("a").shared(),
             _ => first.lock("a"),
         };
-        let handle = passed(request().ttl(Duration::from_secs(30)));
+        let handle = passed_on_all_masters(request().ttl(Duration::from_secs(30)));
         assert_eq!((handle.resource(), handle.mode()), (b"a".as_slice(), mode));
         assert_eq!(first.stats().left, 1);
         // Its first client need not live.
@@ -77,7 +89,7 @@ fn a_lock_passes_to_another_client() {
 fn a_used_handle_adopts_nothing() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
-    let handle = passed(first.lock("a").ttl(TTL));
+    let handle = passed_on_all_masters(first.lock("a").ttl(TTL));
     let guard = second.adopt(&handle).expect("it is passed on");
     for client in [&first, &second] {
         let error = client.adopt(&handle).expect_err("it was used");
@@ -96,8 +108,8 @@ fn a_used_handle_adopts_nothing() {
 fn of_two_processes_at_most_one_adopts() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
-    for _ in 0..50 {
-        let handle = passed(first.lock("a").ttl(TTL));
+    for round in 0..50 {
+        let handle = passed_on_all_masters(first.lock(format!("a{round}")).ttl(TTL));
         let adopt = |client: &Client| client.adopt(&handle);
         let results: [Result<Guard, AdoptError>; 2] = thread::scope(|scope| {
             let running = [&first, &second].map(|client| scope.spawn(move || adopt(client)));
@@ -264,7 +276,7 @@ fn a_failed_pass_returns_the_guard() {
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
     let error = guard.into_handle(2 * TTL).expect_err("above max_ttl");
     assert!(matches!(error.reason(), ExtendError::Input(_)), "{error}");
-    let guard = error.into_guard();
+    let guard = on_all_masters(error.into_guard());
     assert!(guard.is_valid() && is_held(&client, "a"));
     let handle = guard.into_handle(TTL).expect("held");
     client.release_handle(&handle).expect("all answer");
@@ -278,9 +290,9 @@ fn tasks_pass_locks_on() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
     block_on(async {
-        let guard = first.lock("a").ttl(TTL).acquire_async().await.expect("free");
+        let guard = on_all_masters(first.lock("a").ttl(TTL).acquire_async().await.expect("free"));
         let handle = guard.into_handle_async(TTL).await.expect("held");
-        let guard = second.adopt_async(&handle).await.expect("passed on");
+        let guard = on_all_masters(second.adopt_async(&handle).await.expect("passed on"));
         let handle = guard.into_handle_async(TTL).await.expect("held");
         first.release_handle_async(&handle).await.expect("all answer");
         // One that is dropped on the way releases the lock.
@@ -295,7 +307,7 @@ fn a_slot_passes_as_any_lock_does() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
     let slot = first.slots("pool", 1).try_acquire().expect("free");
-    let handle = sent(&slot.into_guard().into_handle(TTL).expect("held"));
+    let handle = sent(&on_all_masters(slot.into_guard()).into_handle(TTL).expect("held"));
     let guard = second.adopt(&handle).expect("it was passed");
     let handle = sent(&guard.to_handle().expect("held"));
     assert!(first.slots("pool", 1).try_acquire().is_err(), "it is held");
