@@ -132,19 +132,10 @@ impl Drop for Registration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::client::Count;
 
     /// A future that moved to another task is polled with another waker.
     #[test]
@@ -158,7 +149,7 @@ mod tests {
         assert!(!ended.register(&wakers[0]));
         drop(ended);
         cancel.cancel();
-        assert_eq!(counts.each_ref().map(|count| count.0.load(Ordering::Relaxed)), [0, 1, 1]);
+        assert_eq!(counts.each_ref().map(|count| count.get()), [0, 1, 1]);
         assert!(moved.register(&wakers[0]), "it is cancelled already");
     }
 
@@ -191,7 +182,7 @@ mod tests {
     #[test]
     fn wakers_are_called_and_dropped_without_the_lock() {
         let (cancel, found_free) = (Cancel::new(), Arc::<Count>::default());
-        let count = || found_free.0.load(Ordering::Relaxed);
+        let count = || found_free.get();
         let mut registrations = [(); 3].map(|()| Registration::new(&cancel));
         for registration in &mut registrations {
             assert!(!registration.register(&Probe::waker(&cancel, &found_free)));

@@ -34,4 +34,6 @@ pub use request::{Acquire, LockRequest, RwLock};
 pub use set::{GuardSet, LockSetRequest};
 #[cfg(unix)]
 pub use shared::background::{Drive, DriveEnded};
+#[cfg(test)]
+pub(crate) use sleeper::Count;
 pub use slots::{SlotGuard, SlotsRequest};

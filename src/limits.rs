@@ -273,7 +273,7 @@ pub const READ_SIZE: usize = 16 * 1024;
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Upper bound of the random pause before the first reconnect: 50 ms. It doubles with each failure up to
-/// [`BACKOFF_MAX`], 2 s. A connection that stood for more than four times the bound, or for 2 s, begins anew.
+/// [`BACKOFF_MAX`], 2 s. It is 50 ms again after a connection that lasted four times the last bound, or 2 s.
 pub(crate) const BACKOFF_MIN: Duration = Duration::from_millis(50);
 
 /// Upper bound of the random pause between two attempts to connect: 2 s.

@@ -105,20 +105,10 @@ impl Relay {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
 
     use super::*;
+    use crate::client::Count;
     use crate::clock;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     /// A relay with a task for each number, last polled by the thread of that number, and their wake-ups.
     fn relay(threads: &[usize]) -> (Relay, Vec<Arc<Count>>) {
@@ -134,7 +124,7 @@ mod tests {
     }
 
     fn woken(counts: &[Arc<Count>]) -> Vec<usize> {
-        counts.iter().map(|count| count.0.load(Ordering::Relaxed)).collect()
+        counts.iter().map(|count| count.get()).collect()
     }
 
     fn lead(relay: &mut Relay, now: Instant) {

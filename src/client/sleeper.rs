@@ -108,6 +108,25 @@ impl Drop for InsideGuard<'_> {
     }
 }
 
+/// Counts the wake-ups of a task of a unit test.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicUsize);
+
+#[cfg(test)]
+impl Count {
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -165,8 +165,8 @@ impl Engine {
         Some(op.denial(now, denied, &op.tries.holders, self.core.locks.held_by(now, lock.0)))
     }
 
-    /// Returns what would be noticed too late, as no timer fires for it: always none. For tests, which ask
-    /// after each call.
+    /// Returns an operation, release, master or login whose deadline no timer keeps. There is never one;
+    /// tests look for one after each call.
     #[doc(hidden)]
     #[must_use]
     pub fn unarmed(&self) -> Option<String> {
@@ -175,7 +175,7 @@ impl Engine {
         let is_late =
             |timer, due: Option<Instant>| due.is_some_and(|due| armed_at(timer).is_none_or(|at| at > due));
         let op = locks.ops.ids().find(|id| is_late(op_timer(*id), locks.ops.get(*id).deadline()));
-        // The time for which it waits is not kept.
+        // A release computes its deadline when its timer fires: that it has a timer is all that can be seen.
         let is_released = |id: &Id| locks.claims.get(*id).release.is_some();
         let claim = locks.claims.ids().find(|id| is_released(id) && armed_at(claim_timer(*id)).is_none());
         let link = masters.fleet.links().find(|link| is_late(master_timer(link.master), link.deadline()));

@@ -1,11 +1,10 @@
 //! Each way to end or extend a lock, held to `tests/golden/guards`: of a guard that holds it, and of one
 //! whose lock was released under it, as by a drain.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::task::Wake;
 
 use super::*;
+use crate::client::Count;
 use crate::engine::HeldLocks;
 use crate::testing::Double;
 use crate::words::golden::assert_golden;
@@ -14,15 +13,6 @@ use crate::words::golden::assert_golden;
 const PATIENCE: Duration = Duration::from_secs(40);
 /// A TTL that no step waits for to end.
 const LONG: Duration = PATIENCE.saturating_mul(10);
-
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// A call on a guard, and what it shows; the guard may go with it.
 type Row = (&'static str, fn(Guard) -> (String, Option<Guard>));
@@ -113,13 +103,13 @@ fn each_end_of_a_guard_is_as_it_was() {
                 client.shared().with(submit).expect("it goes on").expect("it is always taken");
             }
             let (shown, guard) = call(guard);
-            let woken = count.0.load(Ordering::SeqCst);
+            let woken = count.get();
             let end = Pin::new(&mut lost).poll(&mut context);
             let has_name = client.shared().peek(|inner| inner.take_name(b"").capacity() > 0);
             page +=
                 &format!("{name}, held {is_held}: {shown}; woken {woken}, {end:?}, memory {has_name:?}; ");
             drop(guard);
-            let woken = count.0.load(Ordering::SeqCst);
+            let woken = count.get();
             drop(lost);
             // It turns the event loop, behind all that was sent before.
             client.inspect("b").expect("the master answers");

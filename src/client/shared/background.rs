@@ -21,11 +21,11 @@ use crate::limits;
 
 /// The next act of the background thread.
 #[derive(Debug)]
-pub(super) enum Keeping {
+pub(super) enum BackgroundAct {
     /// Sleeps until it is woken, or until that time.
     Sleep(Option<Instant>),
-    /// Looks what there is to do now.
-    GoOn,
+    /// Looks again at once.
+    LookAgain,
     /// Ends: the client is closed.
     End,
 }
@@ -75,27 +75,31 @@ impl Shared {
     fn keep(&self) -> Result<(), Stopped> {
         let (mut was_woken, mut seen_drop_count) = (true, 0);
         loop {
-            match self.keep_once(was_woken, &mut seen_drop_count)? {
-                Keeping::Sleep(until) => was_woken = self.background.sleep(until),
-                Keeping::GoOn => {}
-                Keeping::End => return Ok(()),
+            match self.next_act(was_woken, &mut seen_drop_count)? {
+                BackgroundAct::Sleep(until) => was_woken = self.background.sleep(until),
+                BackgroundAct::LookAgain => {}
+                BackgroundAct::End => return Ok(()),
             }
         }
     }
 
-    /// Leads if nobody else would, and says what the background thread does next.
-    pub(super) fn keep_once(&self, was_woken: bool, seen_drop_count: &mut u64) -> Result<Keeping, Stopped> {
+    /// Leads if nobody else would. Returns what the background thread does next.
+    pub(super) fn next_act(
+        &self,
+        was_woken: bool,
+        seen_drop_count: &mut u64,
+    ) -> Result<BackgroundAct, Stopped> {
         if !was_woken && self.is_locked() {
             // Somebody is at work, and what is due is done by the way.
-            return Ok(Keeping::Sleep(Some(clock::now() + limits::DROP_LINGER)));
+            return Ok(BackgroundAct::Sleep(Some(clock::now() + limits::DROP_LINGER)));
         }
         let mut inner = self.lock_unless_stopped()?;
         if inner.is_closing {
             self.finish(inner)?;
-            return Ok(Keeping::End);
+            return Ok(BackgroundAct::End);
         }
         if inner.background.drive.is_some() {
-            return Ok(Keeping::Sleep(None));
+            return Ok(BackgroundAct::Sleep(None));
         }
         inner.background.sleeps_until = None;
         let now = clock::now();
@@ -109,7 +113,7 @@ impl Shared {
                 inner.is_closing || inner.background.drive.is_some() || !inner.wants_background()
             };
             self.leave(self.lead(inner, poller, None, is_done)?);
-            return Ok(Keeping::GoOn);
+            return Ok(BackgroundAct::LookAgain);
         }
         let is_led = inner.poller.is_none();
         let look_at = inner.look_at(if is_led { now } else { inner.last_turn });
@@ -129,7 +133,7 @@ impl Shared {
                 inner = self.lead(inner, poller, Some(limit), is_done)?;
             }
             self.leave(inner);
-            return Ok(Keeping::GoOn);
+            return Ok(BackgroundAct::LookAgain);
         }
         // While guards are being dropped it looks each time they may linger, so that a drop need not wake
         // it.
@@ -140,7 +144,7 @@ impl Shared {
         let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
         let until = earlier(earlier(due, look_again), Some(look_at));
         inner.background.sleeps_until = Some(until);
-        Ok(Keeping::Sleep(until))
+        Ok(BackgroundAct::Sleep(until))
     }
 
     /// Takes the background thread's work from it.

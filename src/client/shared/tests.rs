@@ -10,7 +10,6 @@ mod steps;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Wake};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use std::time::Duration;
 use super::*;
 use crate::client::guard::HeldName;
 use crate::client::pending::{Ask, Pending, submit_all};
-use crate::client::{Acquire, Client};
+use crate::client::{Acquire, Client, Count};
 use crate::config::Config;
 use crate::engine::{OpId, Outcome, Request, Resource};
 use crate::error::{AcquireError, LockReentrantError};
@@ -44,15 +43,6 @@ fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'stati
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(run()));
     receiver.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))
-}
-
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 fn poll(acquiring: &mut Acquire<'_>, count: &Arc<Count>) -> Poll<Result<(), AcquireError>> {
@@ -88,7 +78,7 @@ fn all_others_get_an_error(has_thread: bool, strike: impl FnOnce(&Client)) {
         assert!(has_stopped(&result), "{result:?}");
     }
     let start = clock::now();
-    while count.0.load(Ordering::SeqCst) == 0 {
+    while count.get() == 0 {
         assert!(clock::now() - start < PATIENCE, "a task is not woken");
         thread::yield_now();
     }
@@ -111,7 +101,7 @@ fn strike_the_leader(client: &Client) {
         let is_new = poll(&mut short, &count).is_pending();
         let _ = client.shared().with(|inner| inner.completions.break_tokens());
         // On a slow machine its answer may have come before.
-        while is_new && count.0.load(Ordering::SeqCst) == 0 && !has_stopped() {
+        while is_new && count.get() == 0 && !has_stopped() {
             assert!(clock::now() - start < PATIENCE, "nobody meets the broken answer");
             thread::yield_now();
         }
@@ -211,7 +201,7 @@ fn a_panic_in_a_reentrant_attempt_answers_all() {
     drop(leader.join());
     within("a blocked caller", move || blocked.join()).expect("no panic of its own").expect_err("an error");
     let start = clock::now();
-    while count.0.load(Ordering::SeqCst) == 0 {
+    while count.get() == 0 {
         assert!(clock::now() - start < PATIENCE, "a task is not woken");
         thread::yield_now();
     }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Wake};
 use std::time::Duration;
 
-use super::super::super::background::Keeping;
+use super::super::super::background::BackgroundAct;
 use super::super::super::*;
 use crate::client::{Client, Drive, Guard};
 use crate::error::AcquireError;
@@ -323,14 +323,14 @@ impl Stage {
     /// Does what the background thread would do.
     pub(super) fn look(&mut self, was_woken: bool) {
         let shared = self.shared().clone();
-        let step = match shared.keep_once(was_woken, &mut self.seen_drop_count) {
-            Ok(Keeping::Sleep(until)) => {
+        let step = match shared.next_act(was_woken, &mut self.seen_drop_count) {
+            Ok(BackgroundAct::Sleep(until)) => {
                 let inner = shared.lock();
                 let look = inner.background.drive.is_none().then(|| inner.look_at(inner.last_turn));
                 format!("background: {}", sleep(until, earlier(inner.due(), look)))
             }
-            Ok(Keeping::GoOn) => "background: goes on".to_owned(),
-            Ok(Keeping::End) => "background: ends".to_owned(),
+            Ok(BackgroundAct::LookAgain) => "background: goes on".to_owned(),
+            Ok(BackgroundAct::End) => "background: ends".to_owned(),
             Err(why) => format!("background: {why}"),
         };
         self.show(&step);
