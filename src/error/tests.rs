@@ -73,6 +73,7 @@ fn bad_url(url: &str) -> ConfigError {
 struct Sample {
     texts: [String; 2],
     words: &'static str,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "the page is compared with TLS alone"))]
     judgement: String,
 }
 
