@@ -83,7 +83,7 @@ pub struct Stats {
     /// locks.
     pub acquire_time: Histogram,
     /// Time from a request to its end, of each acquisition that made more than one attempt or waited in a
-    /// queue of its client, unless it was given up.
+    /// queue, of its client or of the masters, unless it was given up.
     pub wait_time: Histogram,
     /// Time from the start of the attempt that got a lock to its release or loss, of the same locks.
     pub hold_time: Histogram,

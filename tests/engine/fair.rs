@@ -22,6 +22,12 @@ fn waiters(rig: &Rig) -> Vec<usize> {
     rig.masters.iter().map(|master| master.parked(rig.now, b"a").len()).collect()
 }
 
+/// Number and sum of the waits that are over.
+fn wait_times(rig: &Rig) -> (u64, Duration) {
+    let times = rig.engine.stats(rig.now).wait_time;
+    (times.count(), times.sum())
+}
+
 #[test]
 fn a_free_fair_lock_takes_one_round_trip() {
     let mut rig = Rig::new(3, defaults);
@@ -48,6 +54,7 @@ fn a_caller_without_wait_sends_one_command() {
     assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 1));
     assert_eq!(logs(&mut rig)[0], ["EVALSHA"]);
     assert_eq!((waiters(&rig), rig.engine.claim_count()), (vec![0; 3], 1), "the holder's alone");
+    assert_eq!(wait_times(&rig), (0, Duration::ZERO));
 }
 
 /// A master that answers again would have another round begin, with a limit of its own.
@@ -72,6 +79,7 @@ fn a_standing_park_is_one_attempt() {
     rig.run_for(ms(200));
     assert!(matches!(denied(&mut rig), AcquireError::Contended(denial) if denial.attempts == 1));
     assert_eq!((waiters(&rig), rig.engine.claim_count()), (vec![0; 3], 0));
+    assert_eq!(wait_times(&rig), (1, ms(10_000)));
 }
 
 /// Bytes that a master sends in place of the answer to a park.
@@ -113,6 +121,7 @@ fn a_release_grants_the_first_waiter_by_a_message() {
     assert_eq!(granted(&mut rig).attempts, 1);
     assert_eq!(logs(&mut rig), vec![vec!["EVALSHA"]; 3], "the release, and nothing of the waiter");
     assert_eq!((waiters(&rig), rig.engine.woken_count()), (vec![0; 3], 2));
+    assert_eq!(wait_times(&rig), (1, ms(100)));
     rig.release(waiting, true);
     rig.run_for(ms(1));
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));

@@ -91,7 +91,7 @@ impl Asked {
 pub(crate) struct Tries {
     /// Attempts started.
     pub(crate) count: u32,
-    /// Whether it ever waited in a queue behind another.
+    /// Whether it ever waited in a queue behind another, in this engine or on a master.
     pub(crate) has_queued: bool,
     /// Until then it polls, as too few masters could park it.
     pub(crate) polls_until: Option<Instant>,
@@ -347,7 +347,7 @@ impl Op {
         }
     }
 
-    /// Whether it had to wait: its first attempt failed, or others of this engine came first.
+    /// Whether it had to wait: its first attempt failed, or others came first.
     #[inline]
     pub(crate) const fn has_waited(&self) -> bool {
         self.tries.count > 1 || self.tries.has_queued

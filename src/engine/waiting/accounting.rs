@@ -58,6 +58,8 @@ pub(crate) fn note_waiting(now: Instant, locks: &mut Locks, id: Id, quorum: usiz
     let since = if op.is_fair { op.asked.submitted } else { now };
     let is_answered = claim.asked.without(claim.tally.heard().union(waiting)).is_empty();
     let label = (waiting.has(quorum) || is_answered).then(|| parking.holder_label.clone());
+    let op = locks.ops.get_mut(id);
+    op.tries.has_queued |= op.asked.wait_until.is_some();
     locks.accounts.of(id).0.join(since);
     if let Some(label) = label {
         see(now, locks, id, label);
