@@ -258,10 +258,11 @@ pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 #[cfg(feature = "doctor")]
 pub(crate) const PROBE_LIST_SIZE_MAX: usize = 4 * 1024 * 1024;
 
-/// The same for a key's name: one byte more than a lock's name with its prefix, so that a longer key is
-/// known to be no lock.
+/// The same for a key's name: one byte more than the longest key of a lock, which is the queue of a slot, so
+/// that a longer key is known to be none.
 #[cfg(feature = "doctor")]
-pub(crate) const PROBE_NAME_SIZE_MAX: usize = PREFIX_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
+pub(crate) const PROBE_NAME_SIZE_MAX: usize =
+    PREFIX_SIZE_MAX + "redlatch:wait:".len() + SLOT_PART_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
 
 /// Smallest number of bytes that a connection lends to one read: 16 KiB. The inbox grows from here up to
 /// one reply.

@@ -155,21 +155,26 @@ fn a_list_fits_into_forty_columns() {
 #[test]
 fn long_foreign_keys_are_no_locks_and_no_trouble() {
     let mut fleet = Fleet::start(3);
+    let prefix = "p".repeat(256);
     for master in fleet.masters() {
         for index in 0..400 {
-            let key = format!("{index:0>9000}");
+            let key = format!("{prefix}{index:0>9000}");
             master.command(&[b"SET", key.as_bytes(), b"x", b"PX", b"600000"]);
         }
-        // The longest name of a lock, and a key that is longer by one byte.
-        for size in [1024, 1025] {
-            master.command(&[b"SET", &vec![b'n'; size], b"one", b"PX", b"600000"]);
+        // The longest names of a lock and of a slot, and keys that are longer by one byte.
+        for (kind, size) in
+            [("", 1024), ("", 1025), ("redlatch:slot:1023:", 1024), ("redlatch:slot:1023:", 1025)]
+        {
+            let key = format!("{prefix}{kind}{}", "n".repeat(size));
+            master.command(&[b"SET", key.as_bytes(), b"one", b"PX", b"600000"]);
         }
     }
-    let finished = finish(trusting(&fleet, "ls").arg("--json"));
+    let finished = finish(trusting(&fleet, "ls").args(["--json", "--prefix", &prefix]));
     assert_eq!((finished.code, &*finished.stderr), (Some(0), ""));
     let all: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON");
     let names: Vec<_> = all["locks"].as_array().expect("a list").iter().map(|lock| &lock["name"]).collect();
-    assert_eq!(names, ["n".repeat(1024).as_str()]);
+    let pool = "n".repeat(1024);
+    assert_eq!(names, [pool.as_str(), &format!("redlatch:slot:1023:{pool}")]);
 }
 
 #[test]
