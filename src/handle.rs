@@ -159,7 +159,7 @@ impl LockHandle {
         Ok(())
     }
 
-    /// Returns the handle as bytes: at most 1,418.
+    /// Returns the handle as bytes: at most 1,437.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let kind = match self.kind {
@@ -340,11 +340,12 @@ mod tests {
                 assert!(handle.to_string().bytes().all(|byte| byte.is_ascii_graphic()));
             }
         }
-        let (name, prefix) = (vec![0; limits::RESOURCE_SIZE_MAX], vec![0; limits::PREFIX_SIZE_MAX]);
+        let name = vec![0; limits::SLOT_PART_SIZE_MAX + limits::RESOURCE_SIZE_MAX];
+        let prefix = vec![0; limits::PREFIX_SIZE_MAX];
         let label = Some("a".repeat(limits::HOLDER_LABEL_SIZE_MAX).into());
         let longest =
             LockHandle { name: name.into(), prefix: prefix.into(), label, ..handle(HandleKind::Plain) };
-        assert_eq!(longest.to_bytes().len(), 1418);
+        assert_eq!(longest.to_bytes().len(), 1437);
         assert_eq!(LockHandle::from_bytes(&longest.to_bytes()), Ok(longest));
     }
 

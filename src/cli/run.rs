@@ -123,9 +123,9 @@ pub(crate) struct Args {
     /// FILE` frees the lock of a redlatch that was killed, before its TTL ends.
     ///
     /// It is written before the command starts, and removed behind the release. A handle of the same lock
-    /// that is there is replaced once the lock is held; any other file stays, and is an error. A release by
-    /// the file while redlatch runs breaks the lock: its next extension fails, and the command is ended. Not
-    /// together with --also or --slots.
+    /// that is there is replaced once the lock is held, but not with --shared; any other file stays, and is
+    /// an error. A release by the file while redlatch runs breaks the lock: its next extension fails, and the
+    /// command is ended. Not together with --also or --slots.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["also", "slots"])]
     handle: Option<PathBuf>,
 

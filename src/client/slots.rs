@@ -56,8 +56,8 @@ impl Client {
     /// stay until they release.
     ///
     /// A slot takes one round trip where the first one tried is free, mostly two otherwise, and five at
-    /// most before the caller waits or pauses. Callers that wait get slots in the order in which they began
-    /// to wait. `docs/slots.md` of the repository has the costs.
+    /// most (eight for a fenced one) before the caller first waits or pauses. Callers that wait get slots in
+    /// the order in which they began to wait. `docs/slots.md` of the repository has the costs.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;

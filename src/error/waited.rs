@@ -10,8 +10,8 @@ use crate::words::{Labelled, Rounded};
 const SHOWN_COUNT_MAX: usize = 3;
 
 /// Wait of one acquisition, until the lock or the refusal: [`Guard::waited`](crate::Guard::waited) and
-/// [`Denial::waited`](crate::error::Denial::waited). All is zero and empty for a lock that the first attempt
-/// got: it took about one round trip.
+/// [`Denial::waited`](crate::error::Denial::waited). For a lock that the first attempt got, in about one
+/// round trip, all is zero and empty but for that one attempt.
 ///
 /// The times of the holders are estimates, from what masters report. They report the holder with each answer
 /// to a waiter: at the beginning of a wait, and then once in each heartbeat, which is at most 1 s. A holder's

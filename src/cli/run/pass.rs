@@ -28,7 +28,7 @@ use crate::output::say;
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     /// The file for the handle, which is written with mode 0600. A handle of the same lock that is there is
-    /// replaced once the lock is held; any other file stays, and is an error.
+    /// replaced once the lock is held, but not with --shared; any other file stays, and is an error.
     #[arg(long, value_name = "FILE")]
     handle: PathBuf,
 
