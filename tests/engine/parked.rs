@@ -76,6 +76,20 @@ fn say_at(rig: &mut Rig, index: usize, payload: &[u8]) {
     rig.receive(index, &[head.as_bytes(), payload, b"\r\n"].concat());
 }
 
+/// Says the votes that a stranger would guess.
+fn say_guesses(rig: &mut Rig) {
+    for (index, generation) in (0..4_u32).flat_map(|index| (0..4_u32).map(move |it| (index, it))) {
+        for [first, second] in [[index, generation], [generation, index]] {
+            for vote in
+                [[first.to_le_bytes(), second.to_le_bytes()], [first.to_be_bytes(), second.to_be_bytes()]]
+            {
+                say(rig, &vote.concat());
+                say(rig, &[&vote.concat()[..], b"r"].concat());
+            }
+        }
+    }
+}
+
 #[track_caller]
 fn check_nothing_left(rig: &mut Rig) {
     rig.run_for(ms(20));
@@ -177,18 +191,23 @@ fn messages_for_a_lock_that_never_waited_change_nothing() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
-    for (index, generation) in (0..4_u32).flat_map(|index| (0..4_u32).map(move |it| (index, it))) {
-        for [first, second] in [[index, generation], [generation, index]] {
-            for vote in
-                [[first.to_le_bytes(), second.to_le_bytes()], [first.to_be_bytes(), second.to_be_bytes()]]
-            {
-                say(&mut rig, &vote.concat());
-                say(&mut rig, &[&vote.concat()[..], b"r"].concat());
-            }
-        }
-    }
+    say_guesses(&mut rig);
     assert_eq!((rig.outcome(), rig.engine.margin(lock)), (None, 1));
     rig.release(lock, false);
+    check_nothing_left(&mut rig);
+}
+
+/// Its place has the memory of one that waited.
+#[test]
+fn messages_for_a_lock_that_was_left_change_nothing() {
+    let mut rig = rig_with_other(3);
+    let lock = rig.acquire_with("a", waiting());
+    rig.run_for(ms(100));
+    free_all(&mut rig);
+    granted(&mut rig);
+    rig.engine.leave(rig.now, lock).expect("it is held");
+    say_guesses(&mut rig);
+    assert_eq!((rig.outcome(), rig.holder_count("a")), (None, 3));
     check_nothing_left(&mut rig);
 }
 

@@ -361,11 +361,11 @@ impl Link {
         match wire.next_reply_or_push(is_push) {
             Ok(Some((None, push))) => {
                 let answer = match park::message(&push) {
-                    Some(Message::Ring(vote)) => Answer::Ring(Id::from_bytes(vote)),
-                    Some(Message::Vote(vote)) => Answer::Granted(Id::from_bytes(vote)),
-                    _ => Answer::Ignored,
+                    Some(Message::Ring(vote)) => Id::from_bytes(vote).map(Answer::Ring),
+                    Some(Message::Vote(vote)) => Id::from_bytes(vote).map(Answer::Granted),
+                    _ => None,
                 };
-                Ok(Some((answer, None)))
+                Ok(Some((answer.unwrap_or(Answer::Ignored), None)))
             }
             Ok(Some((Some(owed), reply))) => {
                 if let Owed::Scripts(tag) = owed {
