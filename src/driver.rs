@@ -2,7 +2,7 @@
 //! of them.
 //!
 //! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or
-//! is due, reads it (one read for each readable master, and none that finds nothing) and lets the engine act
+//! is due, reads it (one read for each readable master, a few of one that sends much, and none that finds nothing) and lets the engine act
 //! on it. The sleep is the [`Poller`]'s, apart from the rest, so that others may queue and write while one
 //! thread sleeps.
 
@@ -15,6 +15,7 @@ mod socket;
 mod tls;
 
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -29,7 +30,7 @@ use crate::config::{Address, Config, Credentials};
 use crate::engine::{Engine, LinkRequest, OpId, Request, SubmitError};
 use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
-use crate::lock::MasterId;
+use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 use crate::options::{Mode, Options};
 #[cfg(test)]
@@ -54,6 +55,9 @@ pub(crate) struct Driver {
     channels: Channels,
     /// Whether a socket did not take all that was queued for it.
     has_unsent: bool,
+    /// Masters whose sockets may have more than the last turn read, and since when. No event tells of it.
+    unread: MasterSet,
+    unread_since: Option<Instant>,
     resolver: Resolver,
     /// Calls of the credentials provider.
     asked: Calls<(MasterId, Result<Credentials, CredentialsError>)>,
@@ -112,6 +116,9 @@ pub enum ConnectError {
 /// The event of the waker; those of the sockets are their places in the list.
 const WAKER_TOKEN: Token = Token(usize::MAX);
 
+/// Reads of one master in a turn, each of 16 KiB or more: nearly all turns need one.
+const READ_COUNT_MAX: usize = 4;
+
 /// Events taken from the kernel at once: one for each socket and the waker's.
 const EVENT_COUNT_MAX: usize = limits::MASTER_COUNT_MAX + 1;
 
@@ -146,6 +153,8 @@ impl Driver {
             sockets,
             channels,
             has_unsent: false,
+            unread: MasterSet::EMPTY,
+            unread_since: None,
             resolver,
             asked,
             addresses,
@@ -201,7 +210,13 @@ impl Driver {
     pub(crate) fn begin_turn(&mut self) -> Option<Instant> {
         self.follow_links();
         self.flush();
-        self.engine.next_timeout().map(|(at, _)| at)
+        self.due()
+    }
+
+    /// When something is to be done though no event comes.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        // A deadline that is earlier is over by then, too.
+        self.unread_since.or_else(|| self.engine.next_timeout().map(|(at, _)| at))
     }
 
     /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it.
@@ -280,6 +295,10 @@ impl Driver {
     }
 
     fn handle_events(&mut self, events: &Events) {
+        self.unread_since = None;
+        for master in mem::take(&mut self.unread).iter() {
+            self.receive(master, true);
+        }
         for event in events {
             if event.token() == WAKER_TOKEN {
                 while let Some((master, found)) = self.resolver.poll_found() {
@@ -308,9 +327,11 @@ impl Driver {
         }
     }
 
-    /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it.
+    /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it, or if that is
+    /// unknown. What takes more than [`READ_COUNT_MAX`] reads is for the next turn: one master that sends
+    /// without end delays no other one, and no deadline.
     fn receive(&mut self, master: MasterId, to_the_end: bool) {
-        loop {
+        for _ in 0..READ_COUNT_MAX {
             let Some(socket) = &mut self.sockets[master.index()] else { return };
             let space = self.engine.recv_space(master);
             match socket.recv(space) {
@@ -329,6 +350,8 @@ impl Driver {
                 return;
             }
         }
+        self.unread.insert(master);
+        self.unread_since.get_or_insert_with(clock::now);
     }
 
     /// Whether the engine gave this connection up while its bytes were being handled.
@@ -399,7 +422,10 @@ impl Driver {
     fn connect(&mut self, master: MasterId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
         let socket = open(&self.registry, Token(master.index()));
         match socket.and_then(|socket| self.channels.open(master, socket)) {
-            Ok(channel) => self.sockets[master.index()] = Some(channel),
+            Ok(channel) => {
+                self.unread.remove(master);
+                self.sockets[master.index()] = Some(channel);
+            }
             Err(error) => self.try_next(master, Reach::Nowhere, &error),
         }
     }

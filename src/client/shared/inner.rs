@@ -57,7 +57,7 @@ impl Inner {
 
     /// When something is to be done whatever else happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        earlier(self.driver.engine.next_timeout().map(|(at, _)| at), self.linger_until)
+        earlier(self.driver.due(), self.linger_until)
     }
 
     /// When the background thread looks after a turn that ended then, although nothing is due. Nobody may
