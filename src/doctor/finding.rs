@@ -328,7 +328,7 @@ texts! {
         "set noeviction, raise maxmemory; CONFIG RESETSTAT clears the count";
     Problem::MemoryNearLimit { percent } => "memory-near-limit",
         format!("{percent} % of maxmemory are in use"),
-        "a full master extends and releases locks, and grants no new one",
+        "a full master extends, releases and hands over locks, and grants no other new one",
         "raise maxmemory, or move other data elsewhere";
     Problem::NoMemoryLimit => "no-memory-limit",
         "maxmemory is not set",
