@@ -101,7 +101,6 @@ impl Registration {
         let known = state.wakers.iter_mut().find(|(id, _)| Some(*id) == self.id);
         if let Some((_, known)) = known {
             mem::swap(known, &mut waker);
-            drop(state);
         } else {
             let id = state.count;
             state.count += 1;
@@ -124,9 +123,8 @@ impl Drop for Registration {
         let Some(id) = self.id else { return };
         let mut state = self.cancel.state();
         let place = state.wakers.iter().position(|(other, _)| *other == id);
-        let waker = place.map(|place| state.wakers.swap_remove(place));
+        let _waker = place.map(|place| state.wakers.swap_remove(place));
         drop(state);
-        drop(waker);
     }
 }
 

@@ -285,10 +285,9 @@ impl Completions {
         }
     }
 
-    /// A thread is about to sleep: it is woken when the outcome has come, or by
+    /// A thread is about to sleep, and no task waits: it is woken when the outcome has come, or by
     /// [`Completions::sleeping_thread`].
     pub(super) fn wait_as_thread(&mut self, completion: CompletionToken, waker: Waker) {
-        self.stop_waiting(completion);
         if let Completion::Waiting(_, waiter) = &mut self.slots[completion.slot] {
             *waiter = AwaitedBy::Thread(waker, self.threads.len());
             self.threads.push(completion.slot);

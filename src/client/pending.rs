@@ -116,17 +116,7 @@ impl<A: Ask> Pending<A> {
             return self.wait_cancellable();
         }
         let shared = self.ask.shared().clone();
-        let is_new = matches!(self.state, PendingState::Idle);
-        // A task may have waited for it before; its waker is dropped after the lock is given back.
-        let mut replaced = None;
-        let outcome = shared.wait(A::OUTCOME, |inner| {
-            let completion = self.completion(inner)?;
-            if !is_new {
-                replaced = inner.completions.stop_waiting(completion);
-            }
-            Some(completion)
-        });
-        drop(replaced);
+        let outcome = shared.wait(A::OUTCOME, |inner| self.completion(inner));
         self.finish(outcome)
     }
 

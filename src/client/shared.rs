@@ -327,6 +327,8 @@ impl Shared {
             self.leave(inner);
             return Ok(None);
         };
+        // A task may have waited for it before; its waker is dropped after the lock is given back.
+        let _replaced = inner.completions.stop_waiting(completion);
         let mut inner = self.wait_for_any(inner, &[completion])?;
         let outcome = inner.completions.take(completion);
         self.leave(inner);
@@ -339,6 +341,9 @@ impl Shared {
         let _guard = self.guard();
         let mut inner = self.enter_to_wait(OutcomeKind::Acquire)?;
         inner.background.is_favoured = false;
+        // As above.
+        let waiting = completions.iter();
+        let _replaced: Vec<_> = waiting.filter_map(|it| inner.completions.stop_waiting(*it)).collect();
         let inner = self.wait_for_any(inner, completions)?;
         let first = completions.iter().position(|it| inner.completions.is_done(*it));
         self.leave(inner);
@@ -486,13 +491,9 @@ impl Shared {
 
     /// After an idle time servers may have closed connections; see [`crate::Redlock`], which does the same.
     fn revive<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        let has_quorum = inner.driver.engine.has_quorum();
-        if has_quorum && inner.poller.is_none() {
-            return Ok(inner);
-        }
         let now = inner.now();
         let is_idle = now.saturating_duration_since(inner.last_turn) >= limits::IDLE_MAX;
-        if has_quorum && !is_idle {
+        if inner.driver.engine.has_quorum() && !is_idle {
             return Ok(inner);
         }
         if let Some(poller) = inner.poller.take() {

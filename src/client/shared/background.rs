@@ -63,10 +63,9 @@ impl Shared {
     }
 
     pub(super) fn run_background(&self) {
-        let guard = self.guard();
+        let _guard = self.guard();
         // All waiters have got the error, and all later callers will.
         let _ = self.keep();
-        drop(guard);
         self.ended_waker.wake_by_ref();
         self.observing.iter().for_each(|observing| observing.end());
     }
@@ -214,7 +213,6 @@ impl Drive {
         let drive = inner.background.drive.as_mut().ok_or(DriveEnded)?;
         // Dropped after the lock is given back, as all wakers are.
         let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
-        inner.background.sleeps_until = None;
         inner.background.has_unsent = false;
         if let Some(poller) = inner.poller.take() {
             let now = inner.now();
@@ -250,13 +248,11 @@ impl AsRawFd for Drive {
 impl Drop for Drive {
     /// Gives the work back to the background thread.
     fn drop(&mut self) {
-        let driving = self.shared.with(|inner| {
-            inner.background.sleeps_until = None;
+        let _driving = self.shared.with(|inner| {
             let waker = inner.background.waker.clone();
             inner.completions.wake_too(waker);
             inner.background.drive.take()
         });
-        drop(driving);
     }
 }
 

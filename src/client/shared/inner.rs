@@ -151,7 +151,6 @@ impl Inner {
 
     /// Several requests were submitted at once since then: they are worth a write of their own.
     pub(in crate::client) fn write_batch(&mut self, start: Instant) {
-        self.deliver();
         self.flush();
         self.enter_at(clock::now());
         if self.now() - start >= limits::ANSWER_LIMIT_MIN {

@@ -146,6 +146,12 @@ fn a_panic_under_the_lock_stops_all_at_once() {
         });
         all_others_get_an_error(has_thread, |client| {
             let its = client.clone();
+            // The next caller that takes the lock finds out.
+            let user = thread::spawn(move || its.shared().peek(|_| resume_unwind(Box::new("struck"))));
+            drop(user.join());
+        });
+        all_others_get_an_error(has_thread, |client| {
+            let its = client.clone();
             let task = thread::spawn(move || {
                 its.shared().poll(Waker::noop(), true, |_| resume_unwind(Box::new("struck")))
             });
@@ -458,10 +464,10 @@ fn observed() -> ((Driver, Poller), mpsc::Receiver<Event>) {
 }
 
 /// An acquisition that is denied at once.
-fn denied(driver: &mut Driver) {
+fn denied(driver: &mut Driver) -> OpId {
     let resource = Resource::new("a").expect("a valid name");
     let request = Request::Acquire { resource, options: Options::new().wait(Duration::ZERO), label: None };
-    driver.engine.submit(clock::now(), request).expect("room");
+    driver.engine.submit(clock::now(), request).expect("room")
 }
 
 /// Nobody leads, so only the call itself can wake the observer's thread.
@@ -474,7 +480,7 @@ fn a_call_wakes_the_observer() {
     let shared = started.expect("it starts");
     // Whenever its thread is asleep.
     for _ in 0..100 {
-        shared.with(|inner| denied(&mut inner.driver)).expect("it goes on");
+        let _ = shared.with(|inner| denied(&mut inner.driver)).expect("it goes on");
         let event = reported.recv_timeout(PATIENCE);
         assert!(matches!(event, Ok(Event::Denied { .. })), "{event:?}");
     }
@@ -490,9 +496,82 @@ fn events_before_the_end_are_reported() {
         Ok(thread::spawn(if name == "redlatch-events" { Box::new(|| ()) } else { run }))
     });
     let shared = started.expect("it starts");
-    let observing = shared.observing.as_ref().expect("it has an observer");
-    observing.end();
-    shared.run_observer(observing);
-    assert!(matches!(reported.try_recv(), Ok(Event::Denied { .. })));
+    assert!(matches!(reported.try_recv(), Err(mpsc::TryRecvError::Empty)));
     shared.close();
+    let its = shared.clone();
+    within("the end of events", move || its.run_observer(its.observing.as_ref().expect("it has one")));
+    assert!(matches!(reported.try_recv(), Ok(Event::Denied { .. })));
+}
+
+/// A client without a connection where nothing happens by itself.
+fn alone() -> Arc<Shared> {
+    let ((driver, poller), _) = observed();
+    Shared::start_by(driver, poller, |_, _| Ok(thread::spawn(|| ()))).expect("it starts")
+}
+
+/// Takes the lead from all, as a leader that sleeps for ever does.
+fn sleep_for_ever(inner: &mut Inner) -> Option<Poller> {
+    inner.sleep = Some(Sleep { until: None, is_woken: false });
+    inner.poller.take()
+}
+
+#[test]
+fn nobody_sleeps_over_an_answer_that_is_there() {
+    for is_led in [false, true] {
+        let shared = alone();
+        let turn = shared.lock().last_turn;
+        let poller = is_led.then(|| sleep_for_ever(&mut shared.lock()));
+        let its = shared.clone();
+        let answer = within("an answer that is there", move || {
+            // A call of this kind does not turn first without a quorum.
+            its.wait(OutcomeKind::Extend, |inner| {
+                let op = denied(&mut inner.driver);
+                Some(inner.completions.expect(op, OutcomeKind::Acquire))
+            })
+        });
+        assert!(matches!(answer, Ok(Some(Outcome::Acquire(Err(_))))), "{answer:?}");
+        assert_eq!(shared.lock().last_turn, turn, "no turn is needed");
+        drop(poller);
+    }
+}
+
+/// Notes whether the client is locked when it is dropped.
+struct Dropped(Arc<Shared>, mpsc::Sender<bool>);
+
+impl Wake for Dropped {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0.is_locked());
+    }
+}
+
+#[test]
+fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
+    let shared = alone();
+    let poller = sleep_for_ever(&mut shared.lock());
+    let (sender, dropped) = mpsc::channel();
+    let waiter = Waker::from(Arc::new(Dropped(shared.clone(), sender)));
+    let mut inner = shared.lock();
+    let resource = Resource::new("a").expect("a valid name");
+    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+    let op = inner.submit(request).expect("room");
+    let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+    assert!(inner.completions.wait_as_task(completion, &waiter).is_none());
+    drop(inner);
+    drop(waiter);
+    let its = shared.clone();
+    let waiting = thread::spawn(move || its.wait_for_first(&[completion]).is_err());
+    let start = clock::now();
+    while shared.lock().completions.thread_count() == 0 {
+        assert!(clock::now() - start < PATIENCE, "it does not wait");
+        thread::yield_now();
+    }
+    assert_eq!(shared.lock().completions.task_count(), 0);
+    shared.stop("it was stopped");
+    assert!(within("the thread", move || waiting.join()).expect("no panic"));
+    assert_eq!(dropped.try_recv(), Ok(false));
+    drop(poller);
 }

@@ -7,12 +7,14 @@
 
 mod stage;
 
+use std::panic::resume_unwind;
+use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use super::super::{OutcomeKind, Sleep};
+use super::super::{Inner, OutcomeKind, Shared, Sleep};
 use crate::clock;
-use crate::engine::HeldLocks;
+use crate::engine::{HeldLocks, Request, Resource};
 use crate::limits;
 use crate::words::golden::assert_golden;
 use stage::{LONG, Stage};
@@ -25,7 +27,6 @@ fn alone() -> String {
     stage.acquire("a");
     stage.poll("a");
     stage.poll_as("a", "another waker");
-    stage.poll("a");
     stage.answers();
     stage.poll("a");
     stage.hang(true);
@@ -63,6 +64,10 @@ fn alone() -> String {
     stage.drop_guard("here");
     stage.look(false);
     stage.look(true);
+    stage.shared().lock().linger_until = Some(clock::now());
+    let start = clock::now();
+    stage.look(true);
+    assert!(clock::now() - start >= limits::BACKGROUND_STAY, "it stays for the answer");
     stage.page
 }
 
@@ -99,6 +104,8 @@ fn driven() -> String {
     stage.poll("d");
     stage.page += "# Driven: the drive is dropped\n";
     stage.acquire_here("e");
+    stage.drive_begins();
+    stage.drive_turns();
     stage.drive = None;
     stage.show("drop of the drive");
     stage.look(true);
@@ -108,7 +115,9 @@ fn driven() -> String {
 /// A leader sleeps: what others have it do.
 fn beside() -> String {
     let mut stage = Stage::new("Beside a leader that sleeps: writes and wake-ups", true);
-    stage.acquire_here("held");
+    for name in ["held", "batch"] {
+        stage.acquire_here(name);
+    }
     stage.hang(true);
     let poller = stage.shared().lock().poller.take();
     let sleep = |stage: &mut Stage, until| {
@@ -127,9 +136,13 @@ fn beside() -> String {
             stage.forget(name);
         }
     }
+    sleep(&mut stage, clock::now() + LONG * 4);
+    let releases = stage.client.release_all(stage.guards.remove("batch"));
+    stage.show("a release as a batch");
     let mut inner = stage.client.shared().lock();
     (inner.poller, inner.sleep) = (poller, None);
     stage.client.shared().leave(inner);
+    drop(releases);
     stage.show("the leader gives the lead back");
     stage.answers();
     stage.page
@@ -200,6 +213,18 @@ fn losses_and_batches() -> String {
     stage.show("drop of the first release");
     stage.answers();
     stage.poll_other(&mut releases[0], "the second release");
+    stage.page += "# Alone: a task waits for releases before a thread does\n";
+    for is_inside in [true, false] {
+        stage.acquire_here("b");
+        stage.hang(true);
+        let mut releasing = stage.guards.remove("b").expect("it is held").release_async();
+        stage.poll_other(&mut releasing, "a task");
+        stage.hang(false);
+        let shared = stage.shared().clone();
+        let answer = if is_inside { shared.waking.run(|| releasing.block()) } else { releasing.block() };
+        stage.show(&format!("a thread waits{}: {answer:?}", if is_inside { " in a waker" } else { "" }));
+        stage.answers();
+    }
     stage.page += "# Alone: a call behind an idle time turns first\n";
     stage.acquire_here("d");
     stage.hang(true);
@@ -208,7 +233,8 @@ fn losses_and_batches() -> String {
         [(OutcomeKind::Acquire, false), (OutcomeKind::Release, true), (OutcomeKind::Acquire, true)]
     {
         let now = clock::now();
-        stage.shared().lock().last_turn = if is_idle { now - limits::IDLE_MAX } else { now + LONG };
+        stage.shown_turn = if is_idle { now - limits::IDLE_MAX } else { now + LONG };
+        stage.shared().lock().last_turn = stage.shown_turn;
         stage.shared().begin_wait(kind).expect("it goes on");
         stage.show(&format!("{kind:?}, {}", if is_idle { "idle before" } else { "busy before" }));
     }
@@ -221,16 +247,24 @@ fn ends() -> String {
     stage.acquire_here("a");
     stage.hang(true);
     stage.drop_guard("a");
+    let poller = stage.shared().lock().poller.take();
+    let sleep = |stage: &mut Stage, until| {
+        stage.shared().lock().sleep = Some(Sleep { until: Some(until), is_woken: false });
+        stage.show("a leader sleeps");
+    };
+    sleep(&mut stage, clock::now() + LONG * 4);
     let shared = stage.shared().clone();
     thread::spawn(move || shared.flush_at_end()).join().expect("no panic");
     stage.show("the end of a thread");
-    let poller = stage.shared().lock().poller.take();
-    stage.shared().lock().sleep = Some(Sleep { until: Some(clock::now()), is_woken: false });
-    stage.show("a leader sleeps");
+    sleep(&mut stage, clock::now());
+    let start = clock::now();
     stage.shared().close();
+    assert!(clock::now() - start >= limits::CLOSE_WAIT, "it waits for its thread");
     stage.show("the client is closed");
     (stage.shared().lock().poller, stage.shared().lock().sleep) = (poller, None);
     stage.look(true);
+    stage.shared().run_background();
+    assert!(stage.shared().ended.sleep(Some(clock::now())), "the end of its thread is awaited");
     let mut stages = vec![stage.page];
 
     let mut stage = Stage::new("Driven: the client is closed", true);
@@ -251,8 +285,70 @@ fn ends() -> String {
     stages.join("\n")
 }
 
+/// Each call of a thread wakes what it finds to be woken, and a background thread that sleeps too long.
+fn calls() -> String {
+    let mut stage = Stage::new("Alone: calls that find a background thread asleep for ever", true);
+    let ask = |inner: &mut Inner| {
+        let name = Resource::new("a").expect("a valid name");
+        let op = inner.submit(Request::Inspect { resource: name }).expect("room");
+        Some(inner.completions.expect(op, OutcomeKind::Inspect))
+    };
+    let first = |shared: &Shared| {
+        let token = ask(&mut shared.lock()).expect("it is asked");
+        shared.wait_for_first(&[token]).expect("it goes on");
+        assert!(shared.poll(Waker::noop(), false, |_| Some(token)).is_ready());
+    };
+    type Call<'a> = &'a dyn Fn(&Shared);
+    let calls: [(&str, Call<'_>); 6] = [
+        ("with", &|shared| shared.with(|_| ()).expect("it goes on")),
+        ("begin_wait", &|shared| shared.begin_wait(OutcomeKind::Release).expect("it goes on")),
+        ("a wait for nothing", &|shared| drop(shared.wait(OutcomeKind::Release, |_| None))),
+        ("a poll for nothing", &|shared| drop(shared.poll(Waker::noop(), true, |_| None))),
+        ("a wait for an answer", &|shared| drop(shared.wait(OutcomeKind::Inspect, ask))),
+        ("a wait for the first answer, and its poll", &first),
+    ];
+    for (step, call) in calls {
+        let waker = stage.waker("left over");
+        let mut inner = stage.shared().lock();
+        inner.background.sleeps_until = Some(None);
+        inner.background.is_favoured = true;
+        inner.completions.wake_too(waker);
+        drop(inner);
+        call(stage.shared());
+        stage.show(step);
+    }
+    stage.page
+}
+
+/// All that wait are woken, and find out why.
+fn stopped() -> String {
+    let mut stage = Stage::new("Driven: the client is stopped", true);
+    stage.drive_begins();
+    stage.acquire_here("a");
+    let mut lost = stage.guards["a"].lost();
+    stage.poll_other(&mut lost, "the end of a");
+    stage.acquire("answered");
+    stage.answers();
+    stage.hang(true);
+    stage.acquire("waiting");
+    stage.drive_turns();
+    let shared = stage.shared().clone();
+    let struck = thread::spawn(move || shared.with(|_| resume_unwind(Box::new("struck"))));
+    drop(struck.join());
+    // Before anybody takes the lock that the panic has poisoned.
+    assert!(stage.is_woken("waiting"), "the thread that panics stops the client");
+    stage.show("a thread panics with the lock held");
+    for name in ["answered", "waiting"] {
+        stage.poll(name);
+    }
+    stage.poll_other(&mut lost, "the end of a");
+    stage.look(true);
+    drop(lost);
+    stage.page
+}
+
 #[test]
 fn leads_sleeps_writes_and_wake_ups() {
-    let pages = [alone(), driven(), beside(), together(), losses_and_batches(), ends()];
+    let pages = [alone(), driven(), beside(), together(), losses_and_batches(), ends(), calls(), stopped()];
     assert_golden("leading", &pages.join("\n"));
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::pin::Pin;
+use std::sync::Weak;
 use std::task::{Context, Wake};
 use std::time::Duration;
 
@@ -21,12 +22,31 @@ pub(super) const LONG: Duration = Duration::from_secs(600);
 type Acquiring = Pin<Box<dyn Future<Output = Result<Guard, AcquireError>>>>;
 type Names = Arc<Mutex<Vec<&'static str>>>;
 
-/// Notes its name when it is woken.
-struct Named(&'static str, Names);
+/// Notes its name when it is woken, and whether that or its drop comes with the lock of a client held.
+struct Named(&'static str, Names, Weak<Shared>);
+
+impl Named {
+    fn note(&self, name: &'static str) {
+        self.1.lock().expect("no panic").push(name);
+    }
+
+    fn look(&self) {
+        if self.2.upgrade().is_some_and(|shared| shared.is_locked()) {
+            self.note("A WAKER UNDER THE LOCK");
+        }
+    }
+}
 
 impl Wake for Named {
     fn wake(self: Arc<Self>) {
-        self.1.lock().expect("no panic").push(self.0);
+        self.look();
+        self.note(self.0);
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.look();
     }
 }
 
@@ -38,6 +58,8 @@ pub(super) struct Stage {
     /// All that were woken, of which so many are shown.
     woken: Names,
     shown_woken_count: usize,
+    /// When the last turn ended that was shown.
+    pub(super) shown_turn: Instant,
     acquiring: BTreeMap<&'static str, Acquiring>,
     pub(super) guards: BTreeMap<&'static str, Guard>,
     threads: BTreeMap<&'static str, JoinHandle<Guard>>,
@@ -115,6 +137,7 @@ impl Stage {
             Ok(thread::spawn(if is_alone { Box::new(|| ()) } else { run }))
         });
         let client = Client::from_shared(shared.expect("it starts"), Arc::new(config));
+        let shown_turn = client.shared().lock().last_turn;
         let mut stage = Self {
             double,
             client,
@@ -122,6 +145,7 @@ impl Stage {
             seen_drop_count: 0,
             woken: Names::default(),
             shown_woken_count: 0,
+            shown_turn,
             acquiring: BTreeMap::new(),
             guards: BTreeMap::new(),
             threads: BTreeMap::new(),
@@ -167,13 +191,21 @@ impl Stage {
                 || is_led && inner.completions.relay_until().is_none()
                 || is_left
         };
-        let state = state(&mut self.await_that("the end of all moves", is_quiet));
+        let mut inner = self.await_that("the end of all moves", is_quiet);
+        let (state, turn) = (state(&mut inner), inner.last_turn);
+        drop(inner);
+        let turn = std::mem::replace(&mut self.shown_turn, turn) != turn;
+        // Where that thread does not exist, nobody else uses up its wake-up.
+        if is_alone && self.shared().background.sleep(Some(clock::now())) {
+            self.woken.lock().expect("no panic").push("the background");
+        }
         let changed = state.into_iter().filter_map(|(of, now)| {
             let is_same = self.shown.get(of) == Some(&now);
             self.shown.insert(of, now.clone());
             (!is_same).then(|| format!("{of}: {now}"))
         });
-        let changed: Vec<_> = changed.collect();
+        let turned = (is_alone && turn).then(|| "turned".to_owned());
+        let changed: Vec<_> = turned.into_iter().chain(changed).collect();
         let mut woken = self.woken.lock().expect("no panic")[self.shown_woken_count..].to_vec();
         self.shown_woken_count += woken.len();
         woken.sort_unstable();
@@ -193,9 +225,15 @@ impl Stage {
         self.poll_as(name, name);
     }
 
+    pub(super) fn waker(&self, name: &'static str) -> Waker {
+        // Elsewhere other threads have the lock at any time.
+        let client = if self.is_alone { Arc::downgrade(self.shared()) } else { Weak::new() };
+        Waker::from(Arc::new(Named(name, self.woken.clone(), client)))
+    }
+
     pub(super) fn poll_as(&mut self, name: &'static str, waker: &'static str) {
         let mut acquiring = self.acquiring.remove(name).expect("it is under way");
-        let waker = Waker::from(Arc::new(Named(waker, self.woken.clone())));
+        let waker = self.waker(waker);
         let step = match acquiring.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {
                 self.acquiring.insert(name, acquiring);
@@ -215,8 +253,7 @@ impl Stage {
         future: &mut (impl Future<Output = T> + Unpin),
         waker: &'static str,
     ) {
-        let named = Waker::from(Arc::new(Named(waker, self.woken.clone())));
-        let answer = Pin::new(future).poll(&mut Context::from_waker(&named));
+        let answer = Pin::new(future).poll(&mut Context::from_waker(&self.waker(waker)));
         self.show(&format!("poll as {waker}: {answer:?}"));
     }
 
@@ -291,11 +328,16 @@ impl Stage {
         self.show("the threads have their locks");
     }
 
-    fn is_woken(&self, name: &'static str) -> bool {
+    pub(super) fn is_woken(&self, name: &'static str) -> bool {
         self.woken.lock().expect("no panic").contains(&name)
     }
 
-    fn turn_once(&self) {
+    fn turn_once(&mut self) {
+        let waker = self.waker("drive");
+        if let Some(drive) = &mut self.drive {
+            drive.turn(&waker).expect("it goes on");
+            return;
+        }
         let mut inner = self.shared().enter().expect("it goes on");
         let poller = inner.poller.take().expect("nobody leads");
         let now = inner.now();
@@ -342,7 +384,7 @@ impl Stage {
     }
 
     pub(super) fn drive_turns(&mut self) {
-        let waker = Waker::from(Arc::new(Named("drive", self.woken.clone())));
+        let waker = self.waker("drive");
         let drive = self.drive.as_mut().expect("it drives");
         let step = match drive.turn(&waker) {
             Ok(next) => {
