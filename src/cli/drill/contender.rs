@@ -165,3 +165,46 @@ impl<'a> Contender<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_visit_counts_in_each_second_that_it_lasts() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut record = Record::default();
+        for (from, until, margin) in [
+            (100, 200, Some(2)),
+            (900, 3100, Some(1)),
+            (3000, 3999, None),
+            (3200, 3300, Some(3)),
+            (5000, 5000, None),
+        ] {
+            record.note_visit(begun, at(from), at(until), margin);
+        }
+        assert_eq!(record.locked, 5);
+        let shown = |record: &Record| {
+            let seconds = record.seconds.iter();
+            seconds.map(|it| (it.locked, it.is_held, it.margin)).collect::<Vec<_>>()
+        };
+        let empty = (0, false, None);
+        let alone = [
+            (2, true, Some(2)),
+            (0, true, None),
+            (0, true, None),
+            (2, true, Some(1)),
+            empty,
+            (1, true, None),
+        ];
+        assert_eq!(shown(&record), alone);
+        // The sum of two has the seconds of the longer one.
+        let mut sum = Record::default();
+        sum.note_visit(begun, at(4500), at(4600), Some(7));
+        sum.add(&record);
+        let mut both = alone;
+        both[4] = (1, true, Some(7));
+        assert_eq!(shown(&sum), both);
+    }
+}

@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ impl<'a> Foreign<'a> {
             .spawn()
     }
 
-    fn read(&mut self, output: ChildStdout) {
+    fn read(&mut self, output: impl Read) {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         while matches!(output.by_ref().take(LINE_SIZE_MAX).read_until(b'\n', &mut line), Ok(1..)) {
@@ -177,3 +177,6 @@ impl Clock {
         moved.unwrap_or(self.now)
     }
 }
+
+#[cfg(test)]
+mod tests;
