@@ -150,8 +150,7 @@ impl<'a> Foreign<'a> {
         let Some((from, valid_until)) = self.held.take() else { return };
         let course = self.course;
         course.witness.note(self.number % course.args.resources, from, at, valid_until, false);
-        self.record.note_visit(course.begun, from, at, None);
-        self.record.lost += u64::from(at > valid_until);
+        self.record.note_visit(course.begun, from, at, valid_until, None);
     }
 }
 
