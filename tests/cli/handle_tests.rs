@@ -172,6 +172,7 @@ fn bad_files_are_named() {
         let failed = finish(&mut place.on(&fleet, subcommand[0], &subcommand[1..]));
         expect(&failed, 70, &["No such file or directory"]);
         assert_eq!(failed.stdout, "");
+        assert!(holder_count(&mut fleet, "report") < 2, "a quorum has confirmed the release");
         eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
     }
 }

@@ -156,6 +156,10 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     // The end of a short wait may come before the masters have said how long the holder has.
     expect(&other, 9, &said[..3]);
     assert_eq!(other.stdout, "");
+    let begun = std::time::Instant::now();
+    let waited = finish(trusting(&fleet, "run").args(["-v", "--wait", "1s", "r", "--", "true"]));
+    let said = waited.stderr.matches("waiting up to").count();
+    assert!(said as u64 <= 1 + begun.elapsed().as_secs() / 10, "each 10 s: {}", waited.stderr);
     expect(&finish(trusting(&fleet, "run").args(["s", "--", "true"])), 0, &[]);
     holder.send("\n");
     expect(&holder.finish(), 0, &[]);
