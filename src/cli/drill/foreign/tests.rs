@@ -5,8 +5,8 @@ use super::*;
 
 /// Reads these lines, whose times are in ms of a drill with a TTL of 1 s that begins now.
 ///
-/// Returns how often a lock was held, refused, outlasted, had two holders and had two at work; and by how many
-/// ms the latest call was late.
+/// Returns how often a lock was held, refused, outlasted, had two holders and had two at work, and by how
+/// many ms the latest call was late.
 fn counts(lines: &str) -> [u64; 6] {
     course_of(&["--ttl", "1s"], |course| counts_in(course, lines))
 }

@@ -74,7 +74,7 @@ fn the_end_of_a_stopped_command_is_its_own() {
     entry(process.pid, Descendant::is_stopped);
     process.end();
     assert_eq!(code_of(&mut process), 7);
-    // What is left of it is searched.
+    // Its descendants are searched.
     assert!(process.is_first_search && eventually(|| process.found()).is_some());
     assert!(process.pursue(Some(Vec::new()), false) && !process.is_first_search);
     assert_eq!(process.take_end().and_then(Result::ok), Some(7));
