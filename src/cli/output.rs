@@ -235,23 +235,25 @@ pub(crate) fn clear() {
 
 /// Passes on what another program prints, until it closes its end. It never waits for this program's stderr.
 pub(crate) fn relay(from: impl Read + Send + 'static) -> io::Result<()> {
+    let mut from = BufReader::new(from);
     let relay = move || {
-        let mut from = BufReader::new(from);
-        loop {
-            let mut piece = Vec::new();
-            match from.by_ref().take(PIECE_SIZE_MAX).read_until(b'\n', &mut piece) {
-                Ok(1..) => {}
-                _ => return,
-            }
-            // One text for all whole lines that came together: many short ones would fill the queue.
-            let more = from.buffer();
-            let size = more.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-            piece.extend_from_slice(&more[..size]);
-            from.consume(size);
-            change(|queue| queue.push(String::from_utf8_lossy(&piece).into_owned()));
+        while let Some(piece) = next_piece(&mut from) {
+            change(|queue| queue.push(piece));
         }
     };
     thread::Builder::new().name("relay".to_owned()).spawn(relay).map(drop)
+}
+
+/// The next line, and in one text with it all whole lines that came together: many short texts would fill the
+/// queue.
+fn next_piece(from: &mut BufReader<impl Read>) -> Option<String> {
+    let mut piece = Vec::new();
+    let size = from.by_ref().take(PIECE_SIZE_MAX).read_until(b'\n', &mut piece).ok()?;
+    let more = from.buffer();
+    let more_size = more.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    piece.extend_from_slice(&more[..more_size]);
+    from.consume(more_size);
+    (size > 0).then(|| String::from_utf8_lossy(&piece).into_owned())
 }
 
 /// Waits until all is written, for a bounded time: for the end of the program.
@@ -472,6 +474,18 @@ mod tests {
         assert!(rest.iter().zip(3..).all(|(text, number)| *text == number.to_string()), "{rest:?}");
         queue.push("later".to_owned());
         assert_eq!(all(&mut queue), ["later"]);
+    }
+
+    #[test]
+    fn lines_that_come_together_are_one_text() {
+        let long = "x".repeat(5000);
+        let text = format!("one\ntwo\nthr{long}\nfour");
+        let mut from = BufReader::with_capacity(11, text.as_bytes());
+        let pieces: Vec<_> = std::iter::from_fn(|| next_piece(&mut from)).collect();
+        assert_eq!(pieces.concat(), text);
+        assert_eq!(pieces[0], "one\ntwo\n");
+        assert_eq!(pieces[1].len(), 4096);
+        assert_eq!(pieces.last().map(String::as_str), Some("four"));
     }
 
     #[test]

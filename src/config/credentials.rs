@@ -133,6 +133,8 @@ mod tests {
         }
         let provider = CredentialsProvider::new(|label| Ok(Credentials::new(label)));
         assert_eq!(ask(provider), Ok(Credentials::new("redis://h:6379")));
+        let longest = Credentials::new(vec![b'x'; limits::LOGIN_SIZE_MAX]);
+        assert_eq!(longest.clone().checked(), Ok(longest));
     }
 
     #[test]

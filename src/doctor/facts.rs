@@ -378,5 +378,13 @@ mod tests {
         let read = read_settings(&[pair, Answer::List(Vec::new())]);
         let expected = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: None };
         assert_eq!(read, expected);
+        let pair = |value: &str| Answer::List(vec![text("a setting"), text(value)]);
+        for (answers, expected) in [(["everysec", "yes"], true), (["everysec", "no"], false)] {
+            let read = read_settings(&answers.map(pair));
+            assert_eq!(
+                (read.appendfsync.as_deref(), read.skips_fsync_on_rewrite),
+                (Some("everysec"), Some(expected))
+            );
+        }
     }
 }

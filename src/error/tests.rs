@@ -501,6 +501,11 @@ fn masters_that_say_the_same_share_a_line() {
          redis://10.0.0.2:6379: the connection broke before the answer"
     );
     assert_eq!(report(&[down]), "redis://10.0.0.1:6379: the connection broke before the answer");
+    let quarantined = |s| Vote::Failed(Failure::Quarantined { left: Duration::from_secs(s), is_new: false });
+    assert_eq!(
+        report(&[quarantined(7), quarantined(9), quarantined(8)]),
+        "all 3 masters: not counted for another 9s: it may have restarted and forgotten a lock"
+    );
 }
 
 #[test]

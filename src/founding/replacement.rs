@@ -209,3 +209,22 @@ impl Replacement {
         Ok(records)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_master_without_a_login_gets_that_of_the_old_one() {
+        let config = |urls: &[&str]| Config::builder().masters(urls).build().expect("valid");
+        let fleet = config(&["redis://u:old@m1", "redis://m2", "redis://m3"]);
+        let login = |new: &str| {
+            let old = config(&["redis://m1"]);
+            let replacement = Replacement::new(fleet.clone(), &old, &config(&[new]), false).expect("it can");
+            let url = &replacement.after.masters[replacement.place];
+            url.login.as_ref().map(|login| String::from_utf8_lossy(&login.password).into_owned())
+        };
+        assert_eq!(login("redis://m4").as_deref(), Some("old"));
+        assert_eq!(login("redis://u:new@m4").as_deref(), Some("new"));
+    }
+}

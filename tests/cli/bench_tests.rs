@@ -84,3 +84,41 @@ fn bench_without_a_quorum_gives_69() {
     fleet.master(1).kill();
     expect(&finish(&mut trusting(&fleet, "bench")), 69, &["1 of 3 masters count, 2 needed", "not connected"]);
 }
+
+#[test]
+fn a_bench_pauses_after_each_refusal() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("CONFIG SET min-replicas-to-write 1");
+    let bench = finish(trusting(&fleet, "bench").args(["--json", "--time", "300ms"]));
+    let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
+    // 10 ms each: a slow machine has fewer.
+    let (count, took) = (json["errors"][0]["count"].as_f64(), json["elapsed_s"].as_f64());
+    assert!(count.expect("a number") <= took.expect("a number") / 0.01 + 1.0, "{json}");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_masters_in_quarantine() {
+    let mut fleet = Fleet::start(3);
+    for subcommand in ["bench", "drill"] {
+        let mut command = redlatch(&fleet.urls());
+        let mut run = Running::start(command.args([subcommand, "--max-ttl", "1h"]));
+        run.wait_for_stderr("waiting");
+        run.signal("INT");
+        let finished = run.finish();
+        expect(&finished, 130, &[]);
+        assert_eq!(finished.stdout, "", "nothing was measured");
+        assert!(fleet.masters().all(|master| master.key_count() == "0"));
+    }
+}
+
+#[test]
+fn releases_that_a_hanging_master_owes_are_counted() {
+    let mut fleet = Fleet::start(3);
+    let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
+    run.wait_for_stderr("pairs");
+    fleet.master(0).stop();
+    run.signal("INT");
+    let finished = run.finish();
+    fleet.master(0).cont();
+    expect(&finished, 130, &["not confirmed by all masters"]);
+}

@@ -63,6 +63,21 @@ fn a_candidate_leads_when_the_leader_resigns() {
 }
 
 #[test]
+fn releases_that_a_hanging_master_owes_are_counted() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "elect");
+    // The TTL outlasts the wait for the release.
+    add_script(command.args(["-v", "--ttl", "20s"]), &format!("exec sh -c '{FOREVER}'"));
+    let mut elect = Running::start(&mut command);
+    term(&mut elect);
+    eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "leader") == 3);
+    fleet.master(0).stop();
+    let ended = terminate(elect);
+    fleet.master(0).cont();
+    expect(&ended, 128 + 15, &["1 release not confirmed by all masters"]);
+}
+
+#[test]
 fn a_signal_ends_the_command_and_releases_the_lock() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo bye; exit 5' TERM; echo ready; {FOREVER}");

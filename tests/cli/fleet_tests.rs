@@ -153,8 +153,11 @@ fn hundreds_of_connections_are_counted() {
 
 #[test]
 fn the_doctor_finds_other_settings_and_near_prefixes() {
-    let fleet = Fleet::start(3);
+    let mut fleet = Fleet::start(3);
     let urls = fleet.urls();
+    // Many keys of others, so that each search takes several pages.
+    let many = "for it = 1, 9000 do redis.call('SET', 'other:' .. it, it) end";
+    fleet.masters().for_each(|master| drop(master.command(&[b"EVAL", many.as_bytes(), b"0"])));
     expect(&init(&urls), 0, &[]);
     let codes = |prefix: &str, max_ttl: &str| {
         let mut doctor = redlatch(&urls);
@@ -163,9 +166,11 @@ fn the_doctor_finds_other_settings_and_near_prefixes() {
             finish(doctor.args(["--answer-timeout", "20s", "--prefix", prefix, "--max-ttl", max_ttl]));
         let found: serde_json::Value = serde_json::from_str(&found.stdout).expect("JSON");
         let codes = found["findings"].as_array().expect("a list").iter();
-        codes.map(|it| it["code"].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+        let about = |it: &serde_json::Value| it["masters"].as_array().map_or(0, Vec::len);
+        codes.map(|it| (it["code"].as_str().expect("a text").to_owned(), about(it))).collect::<Vec<_>>()
     };
-    let has = |codes: &[String], code: &str| codes.iter().any(|it| it == code);
+    // Each is about all masters.
+    let has = |codes: &[(String, usize)], code: &str| codes.contains(&(code.to_owned(), 3));
     let same = codes("p:", "30s");
     assert!(!has(&same, "fleet-differs") && !has(&same, "near-prefix"), "{same:?}");
     let shorter = codes("p:", "29s");

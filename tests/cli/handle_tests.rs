@@ -9,7 +9,7 @@ use std::time::Duration;
 use redlatch::{Client, LockHandle, Quarantine};
 
 use crate::fleet::{Fleet, Master, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, trusting};
 
 /// A place for a file, in a folder that is removed with its test.
 struct Place(PathBuf);
@@ -65,6 +65,21 @@ fn a_lock_is_kept_for_a_later_step() {
     assert_eq!(place.all(), 0);
     eventually(PATIENCE, "it is free", || holder_count(&mut fleet, "deploy") == 0);
     expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["so there is nothing to release"]);
+}
+
+#[test]
+fn a_lock_whose_token_nobody_gets_is_not_kept() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("full");
+    let mut shell = crate::harness::command("sh");
+    shell.args(["-c", "exec \"$REDLATCH\" \"$@\" >/dev/full", "sh", "acquire"]).args(PATIENT);
+    shell.arg("--handle").arg(place.file()).args(["--fenced", "deploy"]);
+    shell.env("REDLATCH", env!("CARGO_BIN_EXE_redlatch")).env("REDLATCH_MASTERS", fleet.urls().join(","));
+    let full = finish(&mut shell);
+    expect(&full, 70, &["No space left"]);
+    assert!(!full.stderr.contains("is held for"), "{}", full.stderr);
+    assert_eq!(place.all(), 0, "no handle is left");
+    assert!(holder_count(&mut fleet, "deploy") < 2, "a quorum has confirmed the release");
 }
 
 #[test]
@@ -172,6 +187,7 @@ fn bad_files_are_named() {
         let failed = finish(&mut place.on(&fleet, subcommand[0], &subcommand[1..]));
         expect(&failed, 70, &["No such file or directory"]);
         assert_eq!(failed.stdout, "");
+        assert!(holder_count(&mut fleet, "report") < 2, "a quorum has confirmed the release");
         eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
     }
 }

@@ -7,7 +7,8 @@ use redlatch::limits;
 
 use crate::fleet::{Fleet, Raw, eventually};
 use crate::harness::{
-    FOREVER, PATIENCE, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, trusting,
+    FOREVER, PATIENCE, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, signal,
+    trusting,
 };
 
 // ---- the command and its lock ----
@@ -132,6 +133,28 @@ fn renewals_are_said_only_if_asked_for() {
     assert!(!finished.stderr.contains("extended; valid for"), "{}", finished.stderr);
 }
 
+/// STOP is meant for the command, which keeps its lock.
+#[test]
+fn a_stopped_command_stays_stopped() {
+    let fleet = Fleet::start(1);
+    let script = format!("trap 'exit 3' TERM; echo $$; {FOREVER}");
+    let mut run = Running::start(trusting(&fleet, "run").args(["r", "--", "sh", "-c", &script]));
+    let pid: u32 = run.line().parse().expect("a number");
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    };
+    signal(pid, "STOP");
+    eventually(PATIENCE, "it is stopped", is_stopped);
+    let stopped = Instant::now();
+    while stopped.elapsed() < Duration::from_secs(1) {
+        assert!(is_stopped());
+    }
+    signal(pid, "CONT");
+    run.signal("TERM");
+    expect(&run.finish(), 3, &[]);
+}
+
 // ---- others ----
 
 #[test]
@@ -156,6 +179,10 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     // The end of a short wait may come before the masters have said how long the holder has.
     expect(&other, 9, &said[..3]);
     assert_eq!(other.stdout, "");
+    let begun = Instant::now();
+    let waited = finish(trusting(&fleet, "run").args(["-v", "--wait", "1s", "r", "--", "true"]));
+    let said = waited.stderr.matches("waiting up to").count();
+    assert!(said as u64 <= 1 + begun.elapsed().as_secs() / 10, "each 10 s: {}", waited.stderr);
     expect(&finish(trusting(&fleet, "run").args(["s", "--", "true"])), 0, &[]);
     holder.send("\n");
     expect(&holder.finish(), 0, &[]);

@@ -77,6 +77,12 @@ fn slots_are_listed_inspected_and_unlocked() {
         trusting(&fleet, "run").args(["--slots", "1", "-w", "1h", "jobs", "--", "echo", "next"]),
     );
     eventually(PATIENCE, "it is at the door", || holder_count(&mut fleet, "redlatch:door:jobs") == 3);
+    let mut ended = Running::start(
+        trusting(&fleet, "run").args(["-v", "--slots", "1", "-w", "1h", "jobs", "--", "true"]),
+    );
+    ended.wait_for_stderr("waiting up to ");
+    ended.signal("TERM");
+    expect(&ended.finish(), 143, &["pool \"jobs\" is not held"]);
     let list = finish(&mut trusting(&fleet, "ls")).stdout;
     assert!(list.contains(" jobs slot 0 by ") && list.contains(" jobs door by "), "{list}");
     let list = finish(trusting(&fleet, "ls").arg("--json")).stdout;

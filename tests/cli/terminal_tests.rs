@@ -91,6 +91,17 @@ fn a_command_whose_output_another_reads_leaves_it_the_foreground() {
 }
 
 #[test]
+fn a_command_gets_the_foreground_without_reading() {
+    let fleet = Fleet::start(1);
+    let look = "until ps -o stat= -p \\$\\$ | grep -q +; do sleep 0.02; done; echo in front";
+    let script = format!("{}; echo ended", run("10s", &format!("sh -c \"{look}\"")));
+    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("in front");
+    session.wait_for("ended");
+    session.finish();
+}
+
+#[test]
 fn the_terminal_returns_after_the_command() {
     let fleet = Fleet::start(1);
     let reads = run("10s", "sh -c 'echo ready; read line; echo got $line'");

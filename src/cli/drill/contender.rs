@@ -56,17 +56,19 @@ impl Record {
         }
     }
 
-    /// Notes a lock that was held, in each second that it lasted.
+    /// Notes a lock that was held, in each second that it lasted, and whether its holder outlasted it.
     pub(super) fn note_visit(
         &mut self,
         begun: Instant,
         from: Instant,
         until: Instant,
+        valid_until: Instant,
         margin: Option<usize>,
     ) {
         let second =
             |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
         self.locked += 1;
+        self.lost += u64::from(until > valid_until);
         self.second(second(until)).add(Second { margin, ..Second::default() });
         for index in second(from)..=second(until) {
             let locked = u64::from(index == second(from));
@@ -112,10 +114,10 @@ impl<'a> Contender<'a> {
     fn visit(&mut self) {
         let ttl = self.course.args.ttl;
         let number = self.rng.random_range(0..self.course.args.resources);
-        let begun = Instant::now();
-        let acquired = self.redlock.lock(resource(number)).ttl(ttl).wait(ttl).acquire();
         // An attempt that began in time may ask for the holder's time behind it.
-        self.note_call(begun, ttl + 2 * self.answer_limit);
+        let limit = ttl + 2 * self.answer_limit;
+        let acquired =
+            self.timed(limit, |redlock| redlock.lock(resource(number)).ttl(ttl).wait(ttl).acquire());
         let mut lease = match acquired {
             Ok(lease) => lease,
             Err(AcquireError::Contended(_)) => return self.record.contended += 1,
@@ -130,28 +132,26 @@ impl<'a> Contender<'a> {
         let from = Instant::now();
         self.hold(ttl / 10);
         if self.rng.random_bool(0.2) {
-            let begun = Instant::now();
-            let _ = self.redlock.extend(&mut lease, ttl);
-            self.note_call(begun, self.answer_limit);
+            let _ = self.timed(self.answer_limit, |redlock| redlock.extend(&mut lease, ttl));
             self.hold(ttl / 10);
         }
         // Answers of the slower masters come a moment after the grant.
         let margin = (from.elapsed() >= MARGIN_AFTER).then(|| self.redlock.margin(&lease));
-        let now = Instant::now();
-        self.record.lost += u64::from(!lease.is_valid());
-        self.course.witness.note(number, from, now, lease.valid_until(), false);
-        self.record.note_visit(self.course.begun, from, now, margin);
+        let (now, valid_until) = (Instant::now(), lease.valid_until());
+        self.course.witness.note(number, from, now, valid_until, false);
+        self.record.note_visit(self.course.begun, from, now, valid_until, margin);
         // Every other lock is dropped: the next call sends its release.
         if self.rng.random_bool(0.5) {
-            let begun = Instant::now();
-            let _ = self.redlock.release(lease);
-            self.note_call(begun, self.answer_limit);
+            let _ = self.timed(self.answer_limit, |redlock| redlock.release(lease));
         }
     }
 
-    /// A call that had to end by then has ended.
-    fn note_call(&mut self, begun: Instant, limit: Duration) {
+    /// Makes a call that must end within this time.
+    fn timed<T>(&mut self, limit: Duration, call: impl FnOnce(&mut Redlock) -> T) -> T {
+        let begun = Instant::now();
+        let result = call(&mut self.redlock);
         self.record.latest_call = self.record.latest_call.max(begun.elapsed().saturating_sub(limit));
+        result
     }
 
     /// Short holds mostly, and some that last. Late answers come in meanwhile.
@@ -163,5 +163,59 @@ impl<'a> Contender<'a> {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::super::course::course_of;
+    use super::*;
+
+    #[test]
+    fn a_visit_counts_in_each_second_that_it_lasts() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut record = Record::default();
+        for (from, until, margin) in [
+            (100, 200, Some(2)),
+            (900, 3100, Some(1)),
+            (3000, 3999, None),
+            (3200, 3300, Some(3)),
+            (5000, 5000, None),
+        ] {
+            record.note_visit(begun, at(from), at(until), at(3300), margin);
+        }
+        assert_eq!((record.locked, record.lost), (5, 2));
+        let shown = |record: &Record| {
+            let seconds = record.seconds.iter();
+            seconds.map(|it| (it.locked, it.is_held, it.margin)).collect::<Vec<_>>()
+        };
+        let (held, empty) = ((0, true, None), (0, false, None));
+        let alone = [(2, true, Some(2)), held, held, (2, true, Some(1)), empty, (1, true, None)];
+        assert_eq!(shown(&record), alone);
+        // The sum of two has the seconds of the longer one.
+        let mut sum = Record::default();
+        sum.note_visit(begun, at(4500), at(4600), at(4600), Some(7));
+        sum.add(&record);
+        let mut both = alone;
+        both[4] = (1, true, Some(7));
+        assert_eq!(shown(&sum), both);
+    }
+
+    #[test]
+    fn a_call_is_late_by_what_it_took_beyond_its_limit() {
+        course_of(&[], |course| {
+            let redlock = Redlock::open(course.config.clone()).expect("an event loop");
+            let mut contender = Contender::new(redlock, course);
+            let ms = Duration::from_millis;
+            contender.timed(Duration::MAX, |_| thread::sleep(ms(30)));
+            assert_eq!(contender.record.latest_call, Duration::ZERO);
+            for limit in [ms(10), ms(25)] {
+                contender.timed(limit, |_| thread::sleep(ms(30)));
+                assert!(contender.record.latest_call >= ms(20), "{:?}", contender.record.latest_call);
+            }
+        });
     }
 }

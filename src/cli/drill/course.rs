@@ -74,3 +74,19 @@ pub(super) fn rng() -> StdRng {
 pub(super) fn resource(number: usize) -> String {
     format!("{NAMES}{}", number + 1)
 }
+
+/// A drill with these options that begins now, for tests.
+#[cfg(test)]
+pub(super) fn course_of<T>(options: &[&str], test: impl FnOnce(&Course<'_>) -> T) -> T {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+    let words = ["redlatch", "-m", "unix:///nowhere"].iter().chain(options);
+    let args = <Line as clap::Parser>::parse_from(words).args;
+    let config = args.masters.config().expect("valid");
+    let begun = Instant::now();
+    let interrupt = Interrupt::catch(&[]).expect("nothing to catch");
+    test(&Course { args: &args, config: &config, witness: Witness::new(args.resources), begun, interrupt })
+}

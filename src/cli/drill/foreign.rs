@@ -5,7 +5,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ impl<'a> Foreign<'a> {
             .spawn()
     }
 
-    fn read(&mut self, output: ChildStdout) {
+    fn read(&mut self, output: impl Read) {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         while matches!(output.by_ref().take(LINE_SIZE_MAX).read_until(b'\n', &mut line), Ok(1..)) {
@@ -150,8 +150,7 @@ impl<'a> Foreign<'a> {
         let Some((from, valid_until)) = self.held.take() else { return };
         let course = self.course;
         course.witness.note(self.number % course.args.resources, from, at, valid_until, false);
-        self.record.note_visit(course.begun, from, at, None);
-        self.record.lost += u64::from(at > valid_until);
+        self.record.note_visit(course.begun, from, at, valid_until, None);
     }
 }
 
@@ -177,3 +176,6 @@ impl Clock {
         moved.unwrap_or(self.now)
     }
 }
+
+#[cfg(test)]
+mod tests;

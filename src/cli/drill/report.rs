@@ -296,4 +296,22 @@ mod tests {
         pages.push(report.text());
         crate::golden::assert_golden("drill", &pages.join("\n"));
     }
+
+    #[test]
+    fn a_report_says_what_was_allowed_and_who_contended() {
+        for (options, said) in [
+            (&[][..], &["none allowed (--pause, --hook)", "0 not released everywhere"][..]),
+            (&["--pause"], &["0 pauses, 0 hooks, 0 failed calls", "2 clients"]),
+            (&["--hook", "true"], &["0 pauses, 0 hooks, 0 failed calls"]),
+            (&["--contender", "true"], &["none allowed", "unknown: the contenders are other"]),
+        ] {
+            let words = [&["--contenders", "2"], options].concat();
+            let text = super::super::course::course_of(&words, |course| {
+                Report::new(course, Record::default(), Counts::default()).text()
+            });
+            for part in said {
+                assert!(text.contains(part), "{options:?}: {part} is not in {text}");
+            }
+        }
+    }
 }

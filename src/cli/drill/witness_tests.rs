@@ -32,6 +32,7 @@ fn an_overlap_names_its_lock_and_its_time() {
         witness.note(lock, at(from), at(10), at(10), false);
     }
     assert_eq!(witness.found().overlaps, ["resource 3: two holders for 5.0ms"]);
+    assert_eq!(witness.found().overlap_count, 1);
 }
 
 #[test]

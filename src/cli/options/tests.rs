@@ -49,3 +49,20 @@ fn doubts_name_each_master_that_does_not_count() {
     masters.iter_mut().for_each(|master| master.state = MasterState::Ready);
     assert_eq!(doubts(&masters), [""; 0]);
 }
+
+#[test]
+fn a_question_waits_a_second_unless_another_time_is_given() {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        masters: MasterOptions,
+    }
+    for (options, limit) in
+        [(&[][..], 1000), (&["--answer-timeout", "300ms"], 300), (&["--answer-timeout", ""], 1000)]
+    {
+        let line = <Line as clap::Parser>::parse_from(["redlatch", "-m", "redis://h"].iter().chain(options));
+        let config = line.masters.query_config().expect("valid");
+        let ttl = config.ttl(Duration::from_secs(10)).expect("valid");
+        assert_eq!(config.answer_limit(ttl), Duration::from_millis(limit), "{options:?}");
+    }
+}

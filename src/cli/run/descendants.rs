@@ -198,6 +198,29 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_began_too_early_is_done_again() {
+        let (begin, begun) = mpsc::channel();
+        let (sender, found) = mpsc::channel();
+        let mut search = Search { begin, found, is_under_way: false, is_outdated: false };
+        let begun = || begun.try_iter().count();
+        let end = |pid| sender.send(Some(vec![descendant(pid, 1)])).expect("the search takes it");
+        let pid_in = |found: Option<Found>| Some(found??.first()?.id.pid.as_raw_nonzero().get());
+        search.begin();
+        search.begin();
+        assert_eq!((begun(), pid_in(search.take())), (1, None), "one search at a time");
+        search.begin_anew();
+        end(2);
+        assert_eq!((pid_in(search.take()), begun()), (None, 1), "another one follows the outdated one");
+        end(3);
+        assert_eq!((pid_in(search.take()), begun()), (Some(3), 0));
+        search.begin_anew();
+        end(4);
+        assert_eq!((begun(), pid_in(search.take()), begun()), (1, Some(4), 0), "none was under way");
+        drop(sender);
+        assert!(search.take().is_none(), "the searches have ended");
+    }
+
+    #[test]
     #[cfg(target_os = "linux")]
     fn a_child_is_listed_until_reaped() {
         let mut child =

@@ -128,6 +128,8 @@ mod tests {
             let label = default_label(host, u32::MAX, OsStr::new(program));
             assert!(HolderLabel::new(&label).is_ok(), "{label:?}");
         }
+        let longest = default_label("web", 7, OsStr::new(&"x".repeat(HOLDER_LABEL_SIZE_MAX)));
+        assert_eq!(longest.len(), HOLDER_LABEL_SIZE_MAX);
     }
 
     #[test]

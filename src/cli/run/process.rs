@@ -129,9 +129,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts the command, and gives it the terminal's foreground if this program has it. For the main
-    /// thread: the command ends with the thread that starts it. Fails with the code of the system's refusal,
-    /// or of a command that cannot run.
+    /// Starts the command. For the main thread: the command ends with the thread that starts it. Fails with
+    /// the code of the system's refusal, or of a command that cannot run.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
@@ -159,7 +158,7 @@ impl Process {
             _ => cannot_start(&program, &error),
         })?;
         let pid = Pid::from_child(&child);
-        let process = Self {
+        Ok(Self {
             pid,
             program: program.into_owned(),
             terminal,
@@ -172,9 +171,7 @@ impl Process {
             asked: HashSet::new(),
             paused: HashSet::new(),
             unreachable: HashSet::new(),
-        };
-        process.hand_over_terminal();
-        Ok(process)
+        })
     }
 
     /// Passes a signal on that this program received.
@@ -398,3 +395,6 @@ fn cannot_start(program: &str, error: &io::Error) -> Exit {
     };
     Exit::new(code, Message::CannotRun { program: &program, error })
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

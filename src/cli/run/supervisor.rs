@@ -54,8 +54,6 @@ pub(super) struct Supervisor<'a> {
     timeline: Timeline,
     /// The time that the machine had slept when the times were right.
     suspended: Duration,
-    /// Whether the event loop failed.
-    has_stopped: bool,
     /// Whether a signal asked this program to end.
     is_signalled: bool,
     /// When to reap, if a child other than the command may have ended.
@@ -89,7 +87,6 @@ impl<'a> Supervisor<'a> {
             process,
             locks,
             suspended,
-            has_stopped: false,
             is_signalled: false,
             reap_at: None,
             search_at: Instant::now(),
@@ -162,23 +159,17 @@ impl<'a> Supervisor<'a> {
         let longest = if self.timeline.is_ending() { SEARCH_PAUSE } else { LOOK_EVERY };
         let limit = due.min(longest);
         self.wake_by = now + limit;
-        if self.has_stopped {
-            return self.session.signals.arrivals.recv_timeout(limit).ok();
-        }
         let arrived = self.session.signals.arrivals.try_recv().ok();
         // A signal that arrives now ends the turn.
-        self.turn(if arrived.is_some() { Duration::ZERO } else { limit });
-        arrived.or_else(|| self.session.signals.arrivals.try_recv().ok())
+        let rest = self.turn(if arrived.is_some() { Duration::ZERO } else { limit });
+        arrived.or_else(|| self.session.signals.arrivals.recv_timeout(rest).ok())
     }
 
-    fn turn(&mut self, limit: Duration) {
-        if self.has_stopped {
-            return;
-        }
-        if let Err(error) = self.session.redlock.turn(limit) {
-            self.has_stopped = true;
-            self.lose(&Message::LoopEnded { lock: &self.session.label, error: &error }.to_string());
-        }
+    /// Returns how long to wait elsewhere: an event loop that has ended waits for nothing.
+    fn turn(&mut self, limit: Duration) -> Duration {
+        let Err(error) = self.session.redlock.turn(limit) else { return Duration::ZERO };
+        self.lose(&Message::LoopEnded { lock: &self.session.label, error: &error }.to_string());
+        limit
     }
 
     /// Counts what the machine has slept. Comes before outcomes, whose times know.

@@ -199,6 +199,9 @@ mod tests {
             let end = now + validity;
             assert!(kill_at <= end - validity / 20, "{grace:?}");
             assert!(term_at >= now + validity * 2 / 3 - ms(1) && term_at <= kill_at, "{grace:?}");
+            if grace.is_none() {
+                assert_eq!(term_at, kill_at - (validity / 3 - validity / 20), "a third, less the allowance");
+            }
             if grace == Some(ms(2000)) {
                 assert_eq!(kill_at - term_at, ms(2000), "a grace that fits is granted in full");
             }
@@ -221,6 +224,8 @@ mod tests {
         let (mut timeline, now, validity) = granted(None);
         timeline.shift(ms(1000));
         assert_eq!(timeline.remaining(now), validity - ms(1000));
+        let end = now + validity - ms(1000);
+        assert!(timeline.is_valid(end - ms(1)) && !timeline.is_valid(end));
         timeline.asked(now);
         timeline.shift(validity);
         assert_eq!(timeline.due(now), Due::Kill);
@@ -236,6 +241,9 @@ mod tests {
         timeline.run_late(ms(300));
         timeline.run_late(ms(1));
         assert_eq!(allowance(&timeline), validity / 20 + ms(600));
+        timeline.renew(end);
+        assert_eq!(allowance(&timeline), validity / 20 + ms(300));
+        timeline.run_late(ms(300));
         let (term_at, kill_at) = signals(&mut timeline);
         assert!(term_at >= now + validity * 2 / 3 - ms(1) && kill_at == end - validity / 20 - ms(600));
         // It is bounded, and forgotten.

@@ -180,7 +180,47 @@ fn clocks_that_differ_are_found_beyond_their_error() {
     assert_eq!((offset(7000, 2), offset(-7000, 2)), (None, None));
     assert_eq!((offset(8000, 2), offset(-8000, 2)), (Some(Severity::Warning), Some(Severity::Warning)));
     assert_eq!(offset(15_100, 2), Some(Severity::Error));
+    // Another one is 3 ms ahead, with an error of 2 ms.
+    assert_eq!((offset(7506, 1), offset(7505, 1)), (Some(Severity::Warning), None));
+    assert_eq!((offset(15_006, 1), offset(15_005, 1)), (Some(Severity::Error), Some(Severity::Warning)));
     assert_eq!(offset(15_100, 9000), None, "a slow answer is no difference");
+}
+
+#[test]
+fn findings_begin_at_their_bounds() {
+    use Quarantine::{Strict, Uptime};
+    type Change = fn(&mut Facts);
+    let rows: [(Quarantine, Change, &[&str]); 6] = [
+        (Uptime, |it| it.server.version = Some("5.0.0".into()), &[]),
+        (Uptime, |it| it.server.used_memory = Some((256 << 20) / 5 * 4), &[]),
+        (
+            Uptime,
+            |it| (it.server.maxmemory, it.server.used_memory) = (Some(1000), Some(800)),
+            &["memory-near-limit"],
+        ),
+        (Uptime, |it| (it.server.maxmemory, it.server.used_memory) = (Some(1000), Some(799)), &[]),
+        (Strict, |it| it.observed = Duration::from_millis(30_302), &[]),
+        (Strict, |it| it.observed = Duration::from_millis(30_301), &["unobserved"]),
+    ];
+    for (index, (quarantine, change, expected)) in rows.into_iter().enumerate() {
+        assert_eq!(codes(&findings(quarantine, "", change)), expected, "row {index}");
+    }
+}
+
+#[test]
+fn a_master_declared_new_has_no_quarantine() {
+    let seen = [Seen { name: "m1", found: &Found::Absent, run_id: Some("run1") }];
+    let record =
+        Record::of_fleet(&config(1, Quarantine::Strict, ""), &seen, Origin::Declared).expect("known");
+    let record = record[0].clone().with_new("run1");
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        let found = findings(quarantine, "", |it| {
+            it.record = Found::Known(record.clone());
+            (it.server.uptime, it.observed) = (Some(Duration::ZERO), Duration::ZERO);
+        });
+        let codes = codes(&found);
+        assert!(!codes.contains(&"quarantined") && !codes.contains(&"unobserved"), "{codes:?}");
+    }
 }
 
 #[test]

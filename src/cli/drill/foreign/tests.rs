@@ -1,0 +1,60 @@
+//! The lines of a contender, and what the witness and the record make of them.
+
+use super::super::course::course_of;
+use super::*;
+
+/// Reads these lines, whose times are in ms of a drill with a TTL of 1 s that begins now.
+///
+/// Returns how often a lock was held, refused, outlasted, had two holders and had two at work, and by how
+/// many ms the latest call was late.
+fn counts(lines: &str) -> [u64; 6] {
+    course_of(&["--ttl", "1s"], |course| counts_in(course, lines))
+}
+
+fn counts_in(course: &Course<'_>, lines: &str) -> [u64; 6] {
+    // The clock was read in the middle: times before and after it are moved alike.
+    let clock = Clock { now: course.begun + Duration::from_millis(1000), ns: 1_000_000_000 };
+    let mut contender = Foreign::new(0, clock, course);
+    let in_ns = |word: &str| match word.parse::<u64>() {
+        Ok(ms) => format!("{ms}000000"),
+        Err(_) => word.to_owned(),
+    };
+    for line in lines.split(';') {
+        let words: Vec<String> = line.split(' ').map(in_ns).collect();
+        contender.read(format!("{}\n", words.join(" ")).as_bytes());
+    }
+    let (record, found) = (contender.record, course.witness.found());
+    let late = u64::try_from(record.latest_call.as_millis()).expect("short");
+    [record.locked, record.contended, record.lost, found.overlap_count, found.outlasted_count, late]
+}
+
+#[test]
+fn lines_of_a_contender_are_visits_and_calls() {
+    for (lines, expected) in [
+        ("asked 0;acquired 900 1900;released 1100;done 1150", [1, 0, 0, 0, 0, 0]),
+        ("asked 0;acquired 1500", [0, 0, 0, 0, 0, 500]),
+        ("asked 0;refused 1200", [0, 1, 0, 0, 0, 200]),
+        ("refused 1200;refused 1300", [0, 2, 0, 0, 0, 0]),
+        ("acquired 0 900;released 950;done 2000", [1, 0, 1, 0, 0, 50]),
+        ("acquired 0 900;released 900", [1, 0, 0, 0, 0, 0]),
+        // Without an end its validity is the TTL.
+        ("acquired 500;released 1500", [1, 0, 0, 0, 0, 0]),
+        ("acquired 500;released 1501", [1, 0, 1, 0, 0, 0]),
+        // A lock that follows another one ends it; a call that is not said to have ended has not.
+        ("acquired 0;acquired 100;released 200", [2, 0, 0, 0, 0, 0]),
+        ("acquired 0;released 100;acquired 5000;refused 6000", [1, 1, 0, 0, 0, 0]),
+        ("released 0;released 10;done 1020;done 9000", [0, 0, 0, 0, 0, 10]),
+        // One time stands for two: one wrote its lines late.
+        ("acquired 0 900;released 800;acquired 700 1500;released 1000", [2, 0, 0, 1, 0, 0]),
+        ("acquired 0 900;released 1000;acquired 950 1500;released 1200", [2, 0, 1, 0, 1, 0]),
+        ("a library speaks;;acquiredly 5;done", [0; 6]),
+    ] {
+        assert_eq!(counts(lines), expected, "{lines}");
+    }
+    // The time of reading stands for one that is missing.
+    let [.., late] = counts("asked;refused 1000000");
+    assert!((900_000..999_000).contains(&late), "{late}");
+    // The rest of a line that is too long is another line.
+    let long = "x".repeat(4096);
+    assert_eq!(counts(&format!("{long}refused;{long}x refused;{long}")), [0, 1, 0, 0, 0, 0]);
+}

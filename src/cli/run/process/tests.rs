@@ -1,0 +1,125 @@
+//! The signals of one process to others, each step alone. Commands of the shell stand for the command and its
+//! descendants.
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Stops itself, and ends with code 7 once it is continued behind a TERM.
+const STOPPED: &str = "trap 'exit 7' TERM; kill -STOP $$; while :; do sleep 0.01; done";
+const FOREVER: &str = "trap '' TERM; while :; do sleep 0.01; done";
+
+/// Starts a shell that leads a group.
+fn shell(script: &str) -> Child {
+    Command::new("sh").args(["-c", script]).process_group(0).spawn().expect("sh runs")
+}
+
+fn process(script: &str) -> Process {
+    let strangers = Arc::new(HashSet::new());
+    Process {
+        pid: Pid::from_child(&shell(script)),
+        program: "sh".to_owned(),
+        terminal: None,
+        code: None,
+        failure: None,
+        search: Search::start(strangers.clone()).expect("a thread"),
+        strangers,
+        known: Vec::new(),
+        is_first_search: false,
+        asked: HashSet::new(),
+        paused: HashSet::new(),
+        unreachable: HashSet::new(),
+    }
+}
+
+#[track_caller]
+fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let given_up = Instant::now() + Duration::from_secs(30);
+    loop {
+        match look() {
+            Some(seen) => return seen,
+            None => assert!(Instant::now() < given_up, "it does not come"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The entry of this process, once it is as wanted.
+#[track_caller]
+fn entry(pid: Pid, is_wanted: fn(&Descendant) -> bool) -> Descendant {
+    eventually(|| {
+        descendants::list(&HashSet::new())?.into_iter().find(|it| it.id.pid == pid && is_wanted(it))
+    })
+}
+
+#[track_caller]
+fn code_of(process: &mut Process) -> u8 {
+    eventually(|| {
+        process.look().expect("a child of this process");
+        process.code
+    })
+}
+
+#[track_caller]
+fn ended(mut child: Child) -> (Option<i32>, Option<i32>) {
+    use std::os::unix::process::ExitStatusExt;
+    let status = eventually(|| child.try_wait().expect("a child of this process"));
+    (status.code(), status.signal())
+}
+
+#[test]
+fn the_end_of_a_stopped_command_is_its_own() {
+    let mut process = process(STOPPED);
+    entry(process.pid, Descendant::is_stopped);
+    process.end();
+    assert_eq!(code_of(&mut process), 7);
+    // Its descendants are searched.
+    assert!(process.is_first_search && eventually(|| process.found()).is_some());
+    assert!(process.pursue(Some(Vec::new()), false) && !process.is_first_search);
+    assert_eq!(process.take_end().and_then(Result::ok), Some(7));
+}
+
+#[test]
+fn a_kill_reaches_the_group_and_all_that_are_known() {
+    let (mut process, outside) = (process(FOREVER), shell(FOREVER));
+    let it = entry(Pid::from_child(&outside), |_| true);
+    assert!(!process.pursue(Some(vec![it]), false), "it got TERM, which it ignores");
+    process.kill();
+    assert_eq!(code_of(&mut process), 137);
+    assert_eq!(ended(outside), (None, Some(9)));
+    assert!(eventually(|| process.found()).is_some(), "the others are searched");
+}
+
+#[test]
+fn what_escaped_term_gets_it_and_is_continued() {
+    let (mut process, outside) = (process(FOREVER), shell(STOPPED));
+    let it = entry(Pid::from_child(&outside), Descendant::is_stopped);
+    assert!(!process.pursue(Some(vec![it]), false));
+    assert_eq!(ended(outside), (Some(7), None));
+    // Members of the group got it from the group, and another one is asked once.
+    let member = entry(process.pid, |_| true);
+    let other = shell("trap 'kill -STOP $$' TERM; while :; do sleep 0.01; done");
+    let it = entry(Pid::from_child(&other), |_| true);
+    assert!(!process.pursue(Some(vec![it, member]), false));
+    assert!(process.asked.contains(&it.id) && !process.asked.contains(&member.id));
+    // KILL goes to all that were found.
+    assert!(!process.pursue(Some(vec![it, member]), true));
+    assert_eq!((ended(other), code_of(&mut process)), ((None, Some(9)), 137));
+}
+
+#[test]
+fn without_proc_a_group_shows_whether_others_are_left() {
+    let mut process = process("sleep 60 & exit 3");
+    assert_eq!(code_of(&mut process), 3);
+    assert!(!process.pursue(None, false), "one is in the group");
+    assert!(eventually(|| process.pursue(None, true).then_some(true)));
+}
+
+#[test]
+fn a_command_that_nobody_supervises_is_killed() {
+    let process = process(FOREVER);
+    let pid = process.pid;
+    drop(process);
+    entry(pid, Descendant::is_zombie);
+}
