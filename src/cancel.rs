@@ -89,6 +89,10 @@ impl Registration {
         Self { cancel: cancel.clone(), id: None }
     }
 
+    pub(crate) const fn handle(&self) -> &Cancel {
+        &self.cancel
+    }
+
     /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is
     /// cancelled already.
     pub(crate) fn register(&mut self, waker: &Waker) -> bool {

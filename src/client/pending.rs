@@ -7,7 +7,6 @@ use std::task::{Context, Poll, Waker};
 use super::completions::{CompletionToken, OutcomeKind};
 use super::shared::background::note_drop;
 use super::shared::{Inner, Shared, Stopped};
-use super::sleeper::Sleeper;
 use crate::cancel::Registration;
 use crate::clock;
 use crate::engine::{OpId, Outcome};
@@ -112,24 +111,21 @@ impl<A: Ask> Pending<A> {
     }
 
     pub(super) fn wait(&mut self) -> Result<A::Answer, A::Error> {
-        if self.ask.cancellation().is_some() {
-            return self.wait_cancellable();
-        }
         let shared = self.ask.shared().clone();
-        let outcome = shared.wait(A::OUTCOME, |inner| self.completion(inner));
-        self.finish(outcome)
-    }
-
-    /// Waits as a task does: the handle wakes this thread, too.
-    fn wait_cancellable(&mut self) -> Result<A::Answer, A::Error> {
-        self.ask.shared().begin_wait(A::OUTCOME).map_err(A::STOPPED)?;
-        let (sleeper, waker) = Sleeper::own();
-        loop {
-            if let Poll::Ready(result) = self.poll_with(&waker) {
-                return result;
+        let Some((registration, cancelled)) = self.ask.cancellation() else {
+            let outcome = shared.wait(A::OUTCOME, None, |inner| self.completion(inner));
+            return self.finish(outcome);
+        };
+        let is_cancelled = registration.register(&shared.thread_waker());
+        let cancel = registration.handle().clone();
+        if !is_cancelled {
+            let outcome = shared.wait(A::OUTCOME, Some(&cancel), |inner| self.completion(inner));
+            if !matches!((&outcome, &self.state), (Ok(None), PendingState::Waiting(..))) {
+                return self.finish(outcome);
             }
-            sleeper.sleep(None);
         }
+        self.give_up();
+        Err(cancelled)
     }
 
     fn poll_with(&mut self, waker: &Waker) -> Poll<Result<A::Answer, A::Error>> {

@@ -24,14 +24,15 @@ mod inner;
 
 use std::io;
 use std::iter;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::callbacks::Observing;
 use super::completions::{CompletionToken, Completions, OutcomeKind};
 use super::sleeper::{Inside, Sleeper};
+use crate::cancel::Cancel;
 use crate::caught::caught;
 use crate::clock;
 use crate::driver::{Driver, Poller};
@@ -306,18 +307,12 @@ impl Shared {
         }
     }
 
-    /// Prepares a thread that polls as a task does, and waits between its polls.
-    pub(super) fn begin_wait(&self, kind: OutcomeKind) -> Result<(), Stopped> {
-        let _guard = self.guard();
-        let inner = self.enter_to_wait(kind)?;
-        self.leave(inner);
-        Ok(())
-    }
-
-    /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none.
+    /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none, or if the call is
+    /// cancelled before. The handle is to call [`Shared::thread_waker`].
     pub(super) fn wait(
         &self,
         kind: OutcomeKind,
+        cancel: Option<&Cancel>,
         ask: impl FnOnce(&mut Inner) -> Option<CompletionToken>,
     ) -> Result<Option<Outcome>, Stopped> {
         let _guard = self.guard();
@@ -329,34 +324,42 @@ impl Shared {
         };
         // A task may have waited for it before; its waker is dropped after the lock is given back.
         let _replaced = inner.completions.stop_waiting(completion);
-        let mut inner = self.wait_for_any(inner, &[completion])?;
+        let mut inner = self.wait_for_any(inner, cancel, &[completion])?;
         let outcome = inner.completions.take(completion);
         self.leave(inner);
         Ok(outcome)
     }
 
     /// Waits on this thread until one of these outcomes is there to be fetched by its own call. Returns its
-    /// place.
-    pub(super) fn wait_for_first(&self, completions: &[CompletionToken]) -> Result<usize, Stopped> {
+    /// place; `None` if the calls are cancelled before.
+    pub(super) fn wait_for_first(
+        &self,
+        cancel: Option<&Cancel>,
+        completions: &[CompletionToken],
+    ) -> Result<Option<usize>, Stopped> {
         let _guard = self.guard();
         let mut inner = self.enter_to_wait(OutcomeKind::Acquire)?;
         inner.background.is_favoured = false;
         // As above.
         let waiting = completions.iter();
         let _replaced: Vec<_> = waiting.filter_map(|it| inner.completions.stop_waiting(*it)).collect();
-        let inner = self.wait_for_any(inner, completions)?;
+        let inner = self.wait_for_any(inner, cancel, completions)?;
         let first = completions.iter().position(|it| inner.completions.is_done(*it));
         self.leave(inner);
-        Ok(first.expect("one is done"))
+        Ok(first)
     }
 
-    /// Leads, or sleeps, until one of these is done.
+    /// Leads, or sleeps, until one of these is done or cancelled.
     fn wait_for_any<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
+        cancel: Option<&Cancel>,
         completions: &[CompletionToken],
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        let is_done = |inner: &Inner| completions.iter().any(|it| inner.completions.is_done(*it));
+        let is_done = |inner: &Inner| {
+            completions.iter().any(|it| inner.completions.is_done(*it))
+                || cancel.is_some_and(Cancel::is_cancelled)
+        };
         while !is_done(&inner) {
             if let Some(poller) = inner.poller.take() {
                 inner = self.lead(inner, poller, None, is_done)?;
@@ -382,6 +385,11 @@ impl Shared {
             }
         }
         Ok(inner)
+    }
+
+    /// Wakes this thread out of its wait for this client, whether it sleeps or leads.
+    pub(super) fn thread_waker(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::new(ThreadWaker { sleeper: Sleeper::own().0, shared: Arc::downgrade(self) }))
     }
 
     /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new`
@@ -533,6 +541,19 @@ impl Shared {
             let Ok(mut inner) = self.lock_unless_stopped() else { return };
             woken = inner.pop_woken();
         }
+    }
+}
+
+struct ThreadWaker {
+    sleeper: Arc<Sleeper>,
+    shared: Weak<Shared>,
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.sleeper.wake_by_ref();
+        // A client that cannot be used has woken all who wait.
+        let _ = self.shared.upgrade().map(|shared| shared.with(Inner::wake_leader));
     }
 }
 

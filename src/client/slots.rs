@@ -23,7 +23,6 @@ use super::pending::{Ask, How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::set::PauseCall;
 use super::shared::{Inner, Shared, Stopped};
-use super::sleeper::Sleeper;
 use super::slot_acquisition::{self, SlotAcquisition, SlotStep};
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
@@ -165,8 +164,8 @@ enum Asking {
 #[derive(Debug)]
 struct AskingSlots {
     client: Client,
-    /// Whether a handle may end it.
-    is_cancellable: bool,
+    /// The handle that may end it.
+    cancel: Option<Registration>,
     slots: Vec<(u32, Acquire<'static>)>,
     look: Option<Pending<LookCall>>,
 }
@@ -247,8 +246,8 @@ impl AcquireSlot {
             look.iter_mut().for_each(|look| look.submit(inner));
             inner.write_batch(start);
         });
-        let (client, is_cancellable) = (self.request.client.clone(), self.request.cancel.is_some());
-        Asking::Slots(AskingSlots { client, is_cancellable, slots, look })
+        let (client, cancel) = (self.request.client.clone(), self.request.cancel.clone());
+        Asking::Slots(AskingSlots { client, cancel, slots, look })
     }
 
     /// Has the door released at once, for the next waiter.
@@ -261,22 +260,25 @@ impl AcquireSlot {
 impl AskingSlots {
     /// Takes the answers until there is a next step.
     fn resolve(&mut self, acquisition: &mut SlotAcquisition<Guard>, how: How<'_>) -> Poll<SlotStep<Guard>> {
-        let (sleeper, waker) = match how {
-            How::Task(waker) => return self.poll(acquisition, waker),
-            How::Thread => Sleeper::own(),
-        };
+        if let How::Task(waker) = how {
+            return self.poll(acquisition, waker);
+        }
+        let shared = self.client.shared().clone();
         loop {
+            let is_cancelled =
+                self.cancel.as_mut().is_some_and(|cancel| cancel.register(&shared.thread_waker()));
+            let cancel = self.cancel.as_ref().map(Registration::handle);
             // Which answer comes first is not known.
-            let first = self.tokens().and_then(|tokens| self.client.shared().wait_for_first(&tokens).ok());
+            let first = self
+                .tokens()
+                .filter(|_| !is_cancelled)
+                .and_then(|tokens| shared.wait_for_first(cancel, &tokens).ok().flatten());
             let step = match first {
                 Some(place) => self.take(acquisition, place),
-                // As a task does: its handle wakes this thread, too.
-                None => match self.poll(acquisition, &waker) {
+                // One was refused, or the client has stopped, or all are cancelled: the call says so.
+                None => match self.poll(acquisition, Waker::noop()) {
                     Poll::Ready(step) => Some(step),
-                    Poll::Pending => {
-                        sleeper.sleep(None);
-                        None
-                    }
+                    Poll::Pending => None,
                 },
             };
             if let Some(step) = step {
@@ -285,11 +287,10 @@ impl AskingSlots {
         }
     }
 
-    /// Tokens of the slots, then of the look; `None` if more than an answer may end the wait.
+    /// Tokens of the slots, then of the look; `None` if one has its answer.
     fn tokens(&self) -> Option<Vec<CompletionToken>> {
         let slots = self.slots.iter().map(|(_, acquire)| acquire.pending.token());
-        let tokens = slots.chain(self.look.as_ref().map(Pending::token));
-        tokens.collect::<Option<Vec<_>>>().filter(|_| !self.is_cancellable)
+        slots.chain(self.look.as_ref().map(Pending::token)).collect()
     }
 
     /// Takes the answer at this place of the tokens, which is there.

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::Drive;
+use redlatch::{AcquireError, Cancel, Client, Drive};
 
-use crate::fleet::Fleet;
-use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once, within};
 
 /// Turns until the future is ready.
 fn drive_until_ready<F: Future + Unpin>(drive: &mut Drive, future: &mut F) -> F::Output {
@@ -46,4 +46,45 @@ fn a_drive_takes_over_and_gives_back() {
     }
     drop(drive);
     drop(block_on(client.lock("after").ttl(TTL).acquire_async()).expect("free"));
+}
+
+/// A thread that waits leads by itself, also where a handle may end its wait.
+#[test]
+fn a_blocking_call_needs_no_turn_of_the_drive() {
+    type Call = fn(&Client, &Cancel, Duration) -> Result<(), AcquireError>;
+    let calls: [Call; 3] = [
+        |client, cancel, wait| client.lock("a").ttl(TTL).wait(wait).cancel_with(cancel).acquire().map(drop),
+        |client, cancel, wait| {
+            client.slots("pool", 1).ttl(TTL).wait(wait).cancel_with(cancel).acquire().map(drop)
+        },
+        |client, cancel, wait| {
+            let set = client.lock_set(["a", "b"]).ttl(TTL).wait(wait).cancel_with(cancel).acquire();
+            set.map(drop).map_err(|error| error.source)
+        },
+    ];
+    let fleet = Fleet::start(3);
+    for call in calls {
+        let client = open(&fleet.urls(), LONG);
+        let mut drive = client.drive().expect("a descriptor");
+        drive.turn(std::task::Waker::noop()).expect("the client lives");
+        let cancel = Cancel::new();
+        let calling = |wait| {
+            let (client, cancel) = (client.clone(), cancel.clone());
+            thread::spawn(move || call(&client, &cancel, wait))
+        };
+        let end =
+            |calling: thread::JoinHandle<_>| within("a call", move || calling.join()).expect("no panic");
+        assert_eq!(end(calling(PATIENCE)), Ok(()));
+        let holder = open(&fleet.urls(), LONG);
+        let _held = holder.lock("a").ttl(TTL).acquire().expect("free");
+        let _slot = holder.slots("pool", 1).ttl(TTL).acquire().expect("free");
+        assert!(matches!(end(calling(Duration::ZERO)), Err(AcquireError::Contended(_))));
+        // One leads, and one sleeps beside it.
+        let waiting = [calling(PATIENCE * 10), calling(PATIENCE * 10)];
+        eventually(PATIENCE, "both wait", || client.stats().operations >= 2);
+        cancel.cancel();
+        for calling in waiting {
+            assert_eq!(end(calling), Err(AcquireError::Cancelled));
+        }
+    }
 }

@@ -160,7 +160,7 @@ fn a_panic_under_the_lock_stops_all_at_once() {
         all_others_get_an_error(has_thread, |client| {
             let its = client.clone();
             let caller = thread::spawn(move || {
-                its.shared().wait(OutcomeKind::Acquire, |_| resume_unwind(Box::new("struck")))
+                its.shared().wait(OutcomeKind::Acquire, None, |_| resume_unwind(Box::new("struck")))
             });
             drop(caller.join());
         });
@@ -524,7 +524,7 @@ fn nobody_sleeps_over_an_answer_that_is_there() {
         let its = shared.clone();
         let answer = within("an answer that is there", move || {
             // A call of this kind does not turn first without a quorum.
-            its.wait(OutcomeKind::Extend, |inner| {
+            its.wait(OutcomeKind::Extend, None, |inner| {
                 let op = denied(&mut inner.driver);
                 Some(inner.completions.expect(op, OutcomeKind::Acquire))
             })
@@ -563,7 +563,7 @@ fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
     drop(inner);
     drop(waiter);
     let its = shared.clone();
-    let waiting = thread::spawn(move || its.wait_for_first(&[completion]).is_err());
+    let waiting = thread::spawn(move || its.wait_for_first(None, &[completion]).is_err());
     let start = clock::now();
     while shared.lock().completions.thread_count() == 0 {
         assert!(clock::now() - start < PATIENCE, "it does not wait");

@@ -235,7 +235,7 @@ fn losses_and_batches() -> String {
         let now = clock::now();
         stage.shown_turn = if is_idle { now - limits::IDLE_MAX } else { now + LONG };
         stage.shared().lock().last_turn = stage.shown_turn;
-        stage.shared().begin_wait(kind).expect("it goes on");
+        stage.shared().wait(kind, None, |_| None).expect("it goes on");
         stage.show(&format!("{kind:?}, {}", if is_idle { "idle before" } else { "busy before" }));
     }
     stage.page
@@ -295,16 +295,15 @@ fn calls() -> String {
     };
     let first = |shared: &Shared| {
         let token = ask(&mut shared.lock()).expect("it is asked");
-        shared.wait_for_first(&[token]).expect("it goes on");
+        shared.wait_for_first(None, &[token]).expect("it goes on");
         assert!(shared.poll(Waker::noop(), false, |_| Some(token)).is_ready());
     };
     type Call<'a> = &'a dyn Fn(&Shared);
-    let calls: [(&str, Call<'_>); 6] = [
+    let calls: [(&str, Call<'_>); 5] = [
         ("with", &|shared| shared.with(|_| ()).expect("it goes on")),
-        ("begin_wait", &|shared| shared.begin_wait(OutcomeKind::Release).expect("it goes on")),
-        ("a wait for nothing", &|shared| drop(shared.wait(OutcomeKind::Release, |_| None))),
+        ("a wait for nothing", &|shared| drop(shared.wait(OutcomeKind::Release, None, |_| None))),
         ("a poll for nothing", &|shared| drop(shared.poll(Waker::noop(), true, |_| None))),
-        ("a wait for an answer", &|shared| drop(shared.wait(OutcomeKind::Inspect, ask))),
+        ("a wait for an answer", &|shared| drop(shared.wait(OutcomeKind::Inspect, None, ask))),
         ("a wait for the first answer, and its poll", &first),
     ];
     for (step, call) in calls {
