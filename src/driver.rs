@@ -328,8 +328,8 @@ impl Driver {
     }
 
     /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it, or if that is
-    /// unknown. What takes more than [`READ_COUNT_MAX`] reads is for the next turn: one master that sends
-    /// without end delays no other one, and no deadline.
+    /// unknown. The next turn goes on behind [`READ_COUNT_MAX`] reads: one master that sends without end
+    /// delays no other one, and no deadline.
     fn receive(&mut self, master: MasterId, to_the_end: bool) {
         for _ in 0..READ_COUNT_MAX {
             let Some(socket) = &mut self.sockets[master.index()] else { return };

@@ -1,7 +1,7 @@
 //! The file of a handle, and `redlatch release --handle`: a lock that ends by its file.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -113,12 +113,9 @@ impl HandleFile {
         let mut name = OsString::from(&self.path);
         name.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(name);
-        let written = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside).and_then(
-            |mut file: File| {
-                file.write_all(format!("{handle}\n").as_bytes())?;
-                file.sync_all()
-            },
-        );
+        // If it is there it is somebody else's, and stays.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside)?;
+        let written = file.write_all(format!("{handle}\n").as_bytes()).and_then(|()| file.sync_all());
         // A link replaces nothing. The file of the lock's last holder may have come since the check.
         let is_replaceable = || {
             let found = read(&self.path).ok().flatten();

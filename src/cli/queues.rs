@@ -251,10 +251,10 @@ fn queue_of(answers: &[Answer], now_us: i64) -> Option<Queue> {
         (Some(b""), _) => Holder::None,
         (Some(value), _) => Holder::Value(value.to_vec()),
         // One member of the set is a marker.
-        (None, Some(count)) => Holder::Readers(usize::try_from(count - 1).unwrap_or(0)),
+        (None, Some(count)) => Holder::Readers(usize::try_from(count.saturating_sub(1)).unwrap_or(0)),
         (None, None) => Holder::None,
     };
-    let oldest = Duration::from_micros(u64::try_from(now_us - oldest?).unwrap_or(0));
+    let oldest = Duration::from_micros(u64::try_from(now_us.saturating_sub(oldest?)).unwrap_or(0));
     Some(Queue { holder, waiters, oldest })
 }
 
@@ -420,6 +420,15 @@ mod tests {
         let far = || vec![entry(now_ms + STAY_MS + 1), score("1699999991000000")];
         let live = || vec![entry(now_ms + 2000), score("1.699999995e15")];
         assert!(queue(dead(), 1).is_none());
+        // Numbers that no queue has.
+        let odd = queue([live(), vec![entry(now_ms), score("-1e300")]].concat(), i64::MIN);
+        assert!(odd.is_none());
+        let odd = queue(vec![entry(now_ms), score("-1e300")], 1).expect("one lives");
+        assert_eq!(odd.oldest, Duration::from_micros(i64::MAX as u64));
+        let list = Answer::List(live());
+        let readers = [list, Answer::Integer(1), Answer::Null, Answer::Integer(i64::MIN)];
+        let found = queue_of(&readers, 1_700_000_000_000_000).expect("one lives");
+        assert_eq!(found.holder, Holder::Readers(0));
         assert!(queue(vec![Answer::Text(b"somebody".to_vec()), score("1")], 1).is_none());
         let found = queue([dead(), far(), live()].concat(), 5).expect("one lives");
         assert_eq!((found.waiters, found.oldest, found.holder), (3, Duration::from_secs(5), Holder::None));

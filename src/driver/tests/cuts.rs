@@ -151,7 +151,7 @@ fn replies_of_more_than_one_read_are_read() {
     }
 }
 
-/// What is left is read by the next turn, which does not wait for an event.
+/// The next turn reads the rest, and does not wait for an event.
 #[test]
 fn a_turn_reads_no_more_of_a_master_than_is_its_share() {
     let mut rig = Rig::new(&Host::new(Kind::Unix), WHOLE);

@@ -19,8 +19,8 @@ impl Id {
         [a, b, c, d, e, f, g, h]
     }
 
-    /// The id with these bytes, which may be anybody's. An even generation is nobody's: in a free slot it would
-    /// find what the last occupant left there.
+    /// The id with these bytes, which may be anybody's. An even generation is nobody's: in a free slot it
+    /// would find what the last occupant left there.
     pub(crate) fn from_bytes([a, b, c, d, e, f, g, h]: [u8; 8]) -> Option<Self> {
         let (index, generation) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
         (generation % 2 == 1).then_some(Self { index, generation })
