@@ -2,9 +2,9 @@
 //! of them.
 //!
 //! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or
-//! is due, reads it (one read for each readable master, a few of one that sends much, and none that finds nothing) and lets the engine act
-//! on it. The sleep is the [`Poller`]'s, apart from the rest, so that others may queue and write while one
-//! thread sleeps.
+//! is due, reads it (one read for each readable master, a few of one that sends much, and none that finds
+//! nothing) and lets the engine act on it. The sleep is the [`Poller`]'s, apart from the rest, so that others
+//! may queue and write while one thread sleeps.
 
 mod channel;
 #[cfg(feature = "doctor")]
@@ -55,7 +55,8 @@ pub(crate) struct Driver {
     channels: Channels,
     /// Whether a socket did not take all that was queued for it.
     has_unsent: bool,
-    /// Masters whose sockets may have more than the last turn read, and since when. No event tells of it.
+    /// Masters whose sockets may have more than the last turn read, and since when. No event comes for
+    /// it.
     unread: MasterSet,
     unread_since: Option<Instant>,
     resolver: Resolver,
