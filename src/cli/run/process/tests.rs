@@ -1,18 +1,23 @@
 //! The signals of one process to others, each step alone. Commands of the shell stand for the command and its
 //! descendants.
 
-use std::process::{Child, Command};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
 
 /// Stops itself, and ends with code 7 once it is continued behind a TERM.
-const STOPPED: &str = "trap 'exit 7' TERM; kill -STOP $$; while :; do sleep 0.01; done";
-const FOREVER: &str = "trap '' TERM; while :; do sleep 0.01; done";
+const STOPPED: &str = "trap 'exit 7' TERM; echo; kill -STOP $$; while :; do sleep 0.01; done";
+const FOREVER: &str = "trap '' TERM; echo; while :; do sleep 0.01; done";
 
-/// Starts a shell that leads a group.
+/// Starts a shell that leads a group. Returns when it has printed: before, TERM would end it.
 fn shell(script: &str) -> Child {
-    Command::new("sh").args(["-c", script]).process_group(0).spawn().expect("sh runs")
+    let mut command = Command::new("sh");
+    let mut child =
+        command.args(["-c", script]).process_group(0).stdout(Stdio::piped()).spawn().expect("sh runs");
+    child.stdout.take().expect("a pipe").read_exact(&mut [0]).expect("it prints");
+    child
 }
 
 fn process(script: &str) -> Process {
@@ -99,7 +104,7 @@ fn what_escaped_term_gets_it_and_is_continued() {
     assert_eq!(ended(outside), (Some(7), None));
     // Members of the group got it from the group, and another one is asked once.
     let member = entry(process.pid, |_| true);
-    let other = shell("trap 'kill -STOP $$' TERM; while :; do sleep 0.01; done");
+    let other = shell("trap 'kill -STOP $$' TERM; echo; while :; do sleep 0.01; done");
     let it = entry(Pid::from_child(&other), |_| true);
     assert!(!process.pursue(Some(vec![it, member]), false));
     assert!(process.asked.contains(&it.id) && !process.asked.contains(&member.id));
@@ -110,7 +115,7 @@ fn what_escaped_term_gets_it_and_is_continued() {
 
 #[test]
 fn without_proc_a_group_shows_whether_others_are_left() {
-    let mut process = process("sleep 60 & exit 3");
+    let mut process = process("echo; sleep 60 & exit 3");
     assert_eq!(code_of(&mut process), 3);
     assert!(!process.pursue(None, false), "one is in the group");
     assert!(eventually(|| process.pursue(None, true).then_some(true)));
