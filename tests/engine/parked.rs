@@ -225,6 +225,26 @@ fn a_long_ttl_is_rung_and_asks_again() {
 }
 
 #[test]
+fn a_quorum_of_rings_begins_the_next_round_at_once() {
+    let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(200))));
+    // Its masters are 30 ms away.
+    (0..3).for_each(|index| rig.stall_replies(index));
+    let other = rig.acquire("b", 10_000, 0);
+    rig.run_for(ms(30));
+    rig.end_stalls();
+    granted(&mut rig);
+    rig.release(other, false);
+    rig.acquire_with("a", Options::new().ttl(ms(20_000)).wait(ms(60_000)));
+    rig.run_for(ms(100));
+    free(&mut rig, 0);
+    rig.run_for(ms(2));
+    assert_eq!(rig.outcome(), None, "one ring waits for a second one");
+    free(&mut rig, 1);
+    rig.run_for(ms(2));
+    assert_eq!(granted(&mut rig).attempts, 2);
+}
+
+#[test]
 fn a_master_that_rings_late_has_the_key() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", Options::new().ttl(ms(20_000)).wait(ms(60_000)));
