@@ -299,6 +299,7 @@ mod tests {
             "redis://me:@h",
             "redis://me:%4@h",
             "redis://me:%zz@h",
+            "redis://me:%1g@h",
             "redis://h h",
             "redis://h,i",
             "redis://h,redis://i",
