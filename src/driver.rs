@@ -216,7 +216,7 @@ impl Driver {
 
     /// When something is to be done though no event comes.
     pub(crate) fn due(&self) -> Option<Instant> {
-        // A deadline that is earlier is over by then, too.
+        // It is in the past: a deadline before it is over, too.
         self.unread_since.or_else(|| self.engine.next_timeout().map(|(at, _)| at))
     }
 

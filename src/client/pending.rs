@@ -112,28 +112,32 @@ impl<A: Ask> Pending<A> {
 
     pub(super) fn wait(&mut self) -> Result<A::Answer, A::Error> {
         let shared = self.ask.shared().clone();
-        let Some((registration, cancelled)) = self.ask.cancellation() else {
-            let outcome = shared.wait(A::OUTCOME, None, |inner| self.completion(inner));
-            return self.finish(outcome);
-        };
-        let is_cancelled = registration.register(&shared.thread_waker());
-        let cancel = registration.handle().clone();
-        if !is_cancelled {
-            let outcome = shared.wait(A::OUTCOME, Some(&cancel), |inner| self.completion(inner));
-            if !matches!((&outcome, &self.state), (Ok(None), PendingState::Waiting(..))) {
-                return self.finish(outcome);
-            }
+        if let Some(cancelled) = self.cancelled(|| shared.thread_waker()) {
+            return Err(cancelled);
+        }
+        let cancel = self.ask.cancellation().map(|(registration, _)| registration.handle().clone());
+        let outcome = shared.wait(A::OUTCOME, cancel.as_ref(), |inner| self.completion(inner));
+        if let (Ok(None), Some(_)) = (&outcome, self.token())
+            && let Some(cancelled) = self.cancelled(|| Waker::noop().clone())
+        {
+            return Err(cancelled);
+        }
+        self.finish(outcome)
+    }
+
+    /// Has this waker called when the call is cancelled. If it is, gives it up and returns its error.
+    fn cancelled(&mut self, waker: impl FnOnce() -> Waker) -> Option<A::Error> {
+        let (registration, cancelled) = self.ask.cancellation()?;
+        if !registration.register(&waker()) {
+            return None;
         }
         self.give_up();
-        Err(cancelled)
+        Some(cancelled)
     }
 
     fn poll_with(&mut self, waker: &Waker) -> Poll<Result<A::Answer, A::Error>> {
         assert!(!matches!(self.state, PendingState::Over), "polled after it was ready");
-        if let Some((registration, cancelled)) = self.ask.cancellation()
-            && registration.register(waker)
-        {
-            self.give_up();
+        if let Some(cancelled) = self.cancelled(|| waker.clone()) {
             return Poll::Ready(Err(cancelled));
         }
         let outcome = match self.state {

@@ -308,7 +308,7 @@ impl Shared {
     }
 
     /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none, or if the call is
-    /// cancelled before. The handle is to call [`Shared::thread_waker`].
+    /// cancelled before. A handle must call [`Shared::thread_waker`]: this thread may lead.
     pub(super) fn wait(
         &self,
         kind: OutcomeKind,

@@ -172,8 +172,10 @@ fn a_turn_begins_with_what_is_asked_for() {
     let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
     let master = MasterId::new(0).expect("small");
     driver.engine.handle_timeout(clock::now());
+    driver.unread.insert(master);
     driver.begin_turn();
     assert!(driver.sockets[0].is_some(), "it connects");
+    assert!(driver.unread.is_empty(), "what an earlier connection left unread went with it");
     while !driver.sockets[0].as_ref().expect("as before").is_connected() {
         assert!(poller.wait(Some(PATIENCE)).expect("a poll"));
         driver.handle_events(&poller.events);
