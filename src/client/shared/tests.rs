@@ -535,6 +535,16 @@ fn nobody_sleeps_over_an_answer_that_is_there() {
     }
 }
 
+#[test]
+fn a_thread_that_is_to_wake_up_may_lead() {
+    let shared = alone();
+    let poller = sleep_for_ever(&mut shared.lock());
+    shared.thread_waker().wake();
+    assert!(shared.lock().sleep.as_ref().is_some_and(|sleep| sleep.is_woken));
+    assert!(Sleeper::own().0.sleep(Some(clock::now())), "it may sleep beside a leader");
+    drop(poller);
+}
+
 /// Notes whether the client is locked when it is dropped.
 struct Dropped(Arc<Shared>, mpsc::Sender<bool>);
 
