@@ -22,11 +22,6 @@ fn sent(handle: &LockHandle) -> LockHandle {
     handle.to_string().parse().expect("a handle")
 }
 
-fn passed(request: LockRequest<'_>) -> LockHandle {
-    let guard = request.acquire().expect("free");
-    sent(&guard.into_handle(TTL).expect("held"))
-}
-
 /// Waits until each of three masters has granted the lock. A request that is still on its way when the lock
 /// is passed on may arrive behind those of the next holder, and leaves its value there for the TTL.
 fn on_all_masters(guard: Guard) -> Guard {
@@ -34,7 +29,7 @@ fn on_all_masters(guard: Guard) -> Guard {
     guard
 }
 
-fn passed_on_all_masters(request: LockRequest<'_>) -> LockHandle {
+fn passed(request: LockRequest<'_>) -> LockHandle {
     let guard = on_all_masters(request.acquire().expect("free"));
     sent(&guard.into_handle(TTL).expect("held"))
 }
@@ -67,7 +62,7 @@ fn a_lock_passes_to_another_client() {
             Mode::Shared => first.lock("a").shared(),
             _ => first.lock("a"),
         };
-        let handle = passed_on_all_masters(request().ttl(Duration::from_secs(30)));
+        let handle = passed(request().ttl(Duration::from_secs(30)));
         assert_eq!((handle.resource(), handle.mode()), (b"a".as_slice(), mode));
         assert_eq!(first.stats().left, 1);
         // Its first client need not live.
@@ -89,7 +84,7 @@ fn a_lock_passes_to_another_client() {
 fn a_used_handle_adopts_nothing() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
-    let handle = passed_on_all_masters(first.lock("a").ttl(TTL));
+    let handle = passed(first.lock("a").ttl(TTL));
     let guard = second.adopt(&handle).expect("it is passed on");
     for client in [&first, &second] {
         let error = client.adopt(&handle).expect_err("it was used");
@@ -109,7 +104,7 @@ fn of_two_processes_at_most_one_adopts() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
     for round in 0..50 {
-        let handle = passed_on_all_masters(first.lock(format!("a{round}")).ttl(TTL));
+        let handle = passed(first.lock(format!("a{round}")).ttl(TTL));
         let adopt = |client: &Client| client.adopt(&handle);
         let results: [Result<Guard, AdoptError>; 2] = thread::scope(|scope| {
             let running = [&first, &second].map(|client| scope.spawn(move || adopt(client)));
@@ -124,7 +119,7 @@ fn of_two_processes_at_most_one_adopts() {
 fn an_old_handle_sends_nothing() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
-    let guard = first.lock("a").ttl(TTL).acquire().expect("free");
+    let guard = on_all_masters(first.lock("a").ttl(TTL).acquire().expect("free"));
     let handle = guard.into_handle(Duration::from_millis(300)).expect("held");
     eventually(PATIENCE, "its end passes", || wall() > handle.end());
     let before = counted(&mut fleet, "commandstats", "cmdstat_eval:calls");
@@ -174,7 +169,9 @@ fn a_minority_of_masters_may_be_down() {
     fleet.master(0).kill();
     let guard = second.adopt(&handle).expect("two of three have it");
     guard.release().expect("two of three answer");
-    let handle = passed(first.lock("b").ttl(TTL));
+    // Both that are left have granted it.
+    let guard = first.lock("b").ttl(TTL).acquire().expect("free");
+    let handle = sent(&guard.into_handle(TTL).expect("held"));
     fleet.master(1).kill();
     let short = open(&fleet.urls(), SHORT);
     let error = short.adopt(&handle).expect_err("one of three has it");
@@ -206,7 +203,8 @@ fn a_fenced_lock_keeps_its_token() {
     let token = guard.fencing_token().expect("fenced");
     assert_eq!(Some(token), handle.fencing_token());
     guard.release().expect("all answer");
-    let next = first.lock("a").fenced().acquire().expect("free");
+    assert_eq!(settle(&second, PATIENCE), 0, "the last master has answered, too");
+    let next = on_all_masters(first.lock("a").fenced().acquire().expect("free"));
     assert!(next.fencing_token().expect("fenced") > token);
     let handle = next.to_handle().expect("held");
     second.release_handle(&handle).expect("all answer");
@@ -247,13 +245,12 @@ fn a_release_by_a_handle_takes_one_round_trip() {
     let [first, second] = two(&fleet);
     for mode in [Mode::Plain, Mode::Fenced, Mode::Shared] {
         let options = Options::new().ttl(TTL);
-        let mut guard = match mode {
+        let request = match mode {
             Mode::Fenced => first.lock("a").options(options).fenced(),
             Mode::Shared => first.lock("a").options(options).shared(),
             _ => first.lock("a").options(options),
-        }
-        .acquire()
-        .expect("free");
+        };
+        let mut guard = on_all_masters(request.acquire().expect("free"));
         let handle = guard.to_handle().expect("held");
         fleet.masters().for_each(|master| drop(master.ask("CONFIG RESETSTAT")));
         let released = second.release_handle(&handle).expect("all answer");
