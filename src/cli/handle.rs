@@ -1,13 +1,14 @@
 //! The file of a handle, and `redlatch release --handle`: a lock that ends by its file.
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use redlatch::error::ReleaseHandleError;
-use redlatch::{Client, LockHandle, Mode, Released};
+use redlatch::{Client, Config, LockHandle, Mode, Released};
 
 use super::exit::{Exit, code};
 use super::message::{Message, label};
@@ -69,7 +70,7 @@ pub(crate) fn release(args: &Args) -> Result<u8, Exit> {
 /// The handle in a file; `None` without the file.
 fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
     let file = &path.display();
-    let failed = |error: &std::io::Error| Exit::internal(Message::HandleFile { file, error });
+    let failed = |error: &io::Error| Exit::internal(Message::HandleFile { file, error });
     let mode = match fs::metadata(path) {
         // A pipe may never have an end.
         Ok(found) if !found.is_file() => {
@@ -91,35 +92,33 @@ fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
 /// The file of a handle, to be written once the lock is held.
 pub(crate) struct HandleFile {
     path: PathBuf,
+    config: Config,
 }
 
 impl HandleFile {
     /// Checks the place before the lock is asked for.
-    pub(crate) fn check(path: &Path, name: &[u8], mode: Mode) -> Result<Self, Exit> {
-        let found = read(path)?;
-        if found.is_some_and(|found| !is_replaceable(&found, name, mode)) {
-            return Err(Exit::usage(Message::HandleThere { file: &path.display() }));
+    pub(crate) fn check(path: &Path, name: &[u8], mode: Mode, config: &Config) -> Result<Self, Exit> {
+        let file = Self { path: path.to_owned(), config: config.clone() };
+        if let Some(found) = read(path)? {
+            file.check_replaceable(&found, name, mode)?;
         }
-        Ok(Self { path: path.to_owned() })
+        let tried = file.create_beside().and_then(|(_, beside)| fs::remove_file(beside));
+        tried.map_err(|error| file.failed(&error))?;
+        Ok(file)
     }
 
     /// Writes the handle, whole or not at all.
     pub(crate) fn write(&self, handle: &LockHandle) -> Result<(), Exit> {
-        let file = &self.path.display();
-        self.put(handle).map_err(|error| Exit::internal(Message::HandleFile { file, error: &error }))
+        self.put(handle).map_err(|error| self.failed(&error))
     }
 
-    fn put(&self, handle: &LockHandle) -> std::io::Result<()> {
-        let mut name = OsString::from(&self.path);
-        name.push(format!(".{}", std::process::id()));
-        let beside = PathBuf::from(name);
-        // If it is there it is somebody else's, and stays.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside)?;
+    fn put(&self, handle: &LockHandle) -> io::Result<()> {
+        let (mut file, beside) = self.create_beside()?;
         let written = file.write_all(format!("{handle}\n").as_bytes()).and_then(|()| file.sync_all());
         // A link replaces nothing. The file of the lock's last holder may have come since the check.
         let is_replaceable = || {
             let found = read(&self.path).ok().flatten();
-            found.is_some_and(|found| is_replaceable(&found, handle.resource(), handle.mode()))
+            found.is_some_and(|it| self.check_replaceable(&it, handle.resource(), handle.mode()).is_ok())
         };
         let placed = written.and_then(|()| match fs::hard_link(&beside, &self.path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && is_replaceable() => {
@@ -132,21 +131,84 @@ impl HandleFile {
         placed
     }
 
+    fn create_beside(&self) -> io::Result<(File, PathBuf)> {
+        let beside = beside(&self.path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&beside)?;
+        Ok((file, beside))
+    }
+
+    fn failed(&self, error: &io::Error) -> Exit {
+        Exit::internal(Message::HandleFile { file: &self.path.display(), error })
+    }
+
     /// Removes the file of a lock that is released, unless another handle is there by now.
     pub(crate) fn remove(&self, handle: &LockHandle) {
         remove(&self.path, handle);
     }
+
+    /// Whether a handle gives way to one of this lock: it is over when the lock is acquired anew. Readers
+    /// hold theirs together, so none replaces another one's.
+    fn check_replaceable(&self, found: &LockHandle, name: &[u8], mode: Mode) -> Result<(), Exit> {
+        let file = &self.path.display();
+        if found.resource() != name || mode == Mode::Shared {
+            return Err(Exit::usage(Message::HandleThere { file }));
+        }
+        let checked = found.check_fleet(&self.config);
+        checked.map_err(|error| Exit::usage(Message::HandleForeign { file, error: &error }))
+    }
 }
 
-/// Whether a handle gives way to one of this lock: it is over when the lock is acquired anew. Readers hold
-/// theirs together, so none replaces another one's.
-fn is_replaceable(found: &LockHandle, name: &[u8], mode: Mode) -> bool {
-    found.resource() == name && mode != Mode::Shared
+/// A new name in the same folder.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".{:016x}", RandomState::new().hash_one(0)));
+    name.into()
 }
 
+/// Removes the file of this handle. The next holder may replace it at any time, so what is taken away is
+/// looked at once more, and put back if it is another one's.
 fn remove(path: &Path, handle: &LockHandle) {
-    let is_same = fs::read_to_string(path).is_ok_and(|text| text.trim() == handle.to_string());
-    if is_same && let Err(error) = fs::remove_file(path) {
+    let text = handle.to_string();
+    if !has(path, &text) {
+        return;
+    }
+    // Two may release it at once.
+    if let Err(error) = take_away(path, &text)
+        && error.kind() != ErrorKind::NotFound
+    {
         say(Message::HandleFile { file: &path.display(), error: &error });
+    }
+}
+
+fn take_away(path: &Path, text: &str) -> io::Result<()> {
+    let taken = beside(path);
+    fs::rename(path, &taken)?;
+    if !has(&taken, text) {
+        // Where a third one has come by now, this one is over.
+        let _ = fs::hard_link(&taken, path);
+    }
+    fs::remove_file(&taken)
+}
+
+fn has(path: &Path, text: &str) -> bool {
+    fs::read_to_string(path).is_ok_and(|found| found.trim() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_came_at_the_last_moment_is_put_back() {
+        let folder = std::env::temp_dir().join(format!("redlatch-taken-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a folder");
+        let path = folder.join("lock");
+        fs::write(&path, "next\n").expect("a file");
+        take_away(&path, "own").expect("a folder of its own");
+        assert_eq!(fs::read_to_string(&path).expect("it is back"), "next\n");
+        assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is left beside");
+        take_away(&path, "next").expect("a folder of its own");
+        // It is empty.
+        fs::remove_dir(&folder).expect("a folder of its own");
     }
 }

@@ -124,6 +124,7 @@ messages! {
     HandleReadable { file: Text<'a> } => ("others can read {file}, and release its lock; give it mode 0600");
     HandleThere { file: Text<'a> } => (
         "{file} has the handle of another lock or reader. Release it, or give another --handle");
+    HandleForeign { file: Text<'a>, error: Text<'a> } => ("{file}: {error}, or delete the file");
     // ---- drill and list ----
     DrillRuns => (
         "another drill runs on these masters with this prefix; wait for its end, or give another --prefix");
@@ -280,6 +281,7 @@ mod tests {
         HandleFile { .. } => HandleFile { file: &"/run/a", error: &"No such file or directory" }, "/run/a: No such file";
         HandleReadable { .. } => HandleReadable { file: &"/run/a" }, "give it mode 0600";
         HandleThere { .. } => HandleThere { file: &"/run/a" }, "/run/a has the handle of another lock or reader. Release it, or";
+        HandleForeign { .. } => HandleForeign { file: &"/run/a", error: &"use one prefix" }, "/run/a: use one prefix, or delete";
         DrillRuns => DrillRuns, "another drill runs";
         DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
         DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";

@@ -215,9 +215,11 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     if let Some(at_least) = args.at_least.filter(|at_least| *at_least > max_hold) {
         return Err(Exit::new(code::USAGE, Message::LeastTimeTooLong { at_least, max_hold }));
     }
-    let file = args.handle.as_deref().map(|path| HandleFile::check(path, names[0].as_bytes(), options.mode));
-    let file = file.transpose()?;
+    let mode = options.mode;
     let mut session = args.job.open(&args.masters, &names, options)?;
+    let config = session.redlock.config();
+    let file = args.handle.as_deref().map(|path| HandleFile::check(path, names[0].as_bytes(), mode, config));
+    let file = file.transpose()?;
     if let Wanted::Slot(pool, _) = wanted {
         session.label = pool_label(pool.as_bytes());
     }

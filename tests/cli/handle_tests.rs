@@ -145,13 +145,16 @@ fn a_stale_handle_of_the_same_lock_is_replaced() {
     expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
     assert_ne!(place.text(), stale);
     let (before, all) = (place.text(), place.all());
-    for (subcommand, words) in [
-        ("acquire", &["other"][..]),
-        ("run", &["other", "--", "true"]),
-        ("run", &["--shared", "report", "--", "true"]),
+    let (other, foreign) = ("has the handle of another lock or reader", "use one prefix, or delete the file");
+    for (subcommand, words, why) in [
+        ("acquire", &["other"][..], other),
+        ("run", &["other", "--", "true"], other),
+        ("run", &["--shared", "report", "--", "true"], other),
+        ("acquire", &["--prefix", "p:", "report"], foreign),
+        ("run", &["--prefix", "p:", "report", "--", "true"], foreign),
     ] {
         let refused = finish(&mut place.on(&fleet, subcommand, words));
-        expect(&refused, 64, &["has the handle of another lock or reader"]);
+        expect(&refused, 64, &[why]);
         assert_eq!((place.text(), place.all()), (before.clone(), all), "it stays");
     }
 }
@@ -190,6 +193,18 @@ fn bad_files_are_named() {
         assert!(holder_count(&mut fleet, "report") < 2, "a quorum has confirmed the release");
         eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
     }
+}
+
+#[test]
+fn a_file_stays_until_its_lock_is_released() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("stays");
+    expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
+    let text = place.text();
+    fleet.master(0).kill();
+    fleet.master(1).kill();
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 69, &["report", "Connection refused"]);
+    assert_eq!((place.text(), place.all()), (text, 1), "for another attempt");
 }
 
 #[test]

@@ -89,7 +89,6 @@ Example:
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = [Resource::new(args.resource.as_bytes())?];
     let options = in_mode(Options::new(), args.fenced, args.fair, args.shared);
-    let file = HandleFile::check(&args.handle, names[0].as_bytes(), options.mode)?;
     let mut builder = args.masters.builder()?;
     if let Some(label) = holder_label(args.label.as_deref(), &["redlatch".into()]) {
         builder = builder.holder_label(label);
@@ -97,6 +96,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = builder.build()?;
     let ttl = config.ttl(args.ttl.unwrap_or_else(|| config.max_ttl()))?;
     let options = options.ttl(ttl.as_duration());
+    let file = HandleFile::check(&args.handle, names[0].as_bytes(), options.mode, &config)?;
     let mut session = Session::open(config, ttl, &names, options, Voice::new(args.quiet, args.verbose))?;
     let result = leave(&mut session, &names, args, &file);
     session.close();
