@@ -101,6 +101,28 @@ fn an_error_ends_the_program_though_nobody_reads_it() {
 }
 
 #[test]
+fn a_lock_that_ended_while_nobody_took_its_token_is_no_success() {
+    let mut fleet = Fleet::start(3);
+    let file = std::env::temp_dir().join(format!("redlatch-slow-{}", std::process::id()));
+    let (mut reader, mut stdout) = pipe().expect("a pipe");
+    fill(&mut stdout);
+    let mut command = trusting(&fleet, "acquire");
+    command.args(["--fenced", "--ttl", "1s", "r", "--handle"]).arg(&file);
+    let leftovers = Leftovers::of(&mut command);
+    let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().expect("redlatch was built");
+    eventually(PATIENCE, "the handle is written", || file.exists());
+    eventually(PATIENCE, "the lock has ended", || holder_count(&mut fleet, "r") == 0);
+    drop(command);
+    let taken = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+    let ended = child.wait_with_output().expect("a child can be waited for");
+    assert!(taken.join().is_ok_and(|taken| taken.is_ok_and(|size| size > 4096)), "a full pipe was read");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    drop(leftovers);
+    assert_eq!(ended.status.code(), Some(76), "{stderr}");
+    assert!(stderr.contains("lock \"r\" was gone already") && !file.exists(), "{stderr}");
+}
+
+#[test]
 fn a_signal_ends_a_drill_that_nobody_reads() {
     let fleet = Fleet::start(3);
     let log = std::env::temp_dir().join(format!("redlatch-unread-{}", std::process::id()));

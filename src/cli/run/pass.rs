@@ -128,8 +128,14 @@ fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &Hand
         file.remove(&handle);
         return Err(exit.into());
     }
+    // The disk and the reader of the token may have been slow.
+    let left = grant.valid_until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        session.release_by(&handle);
+        file.remove(&handle);
+        return Err(Exit::new(code::LOST, Message::HandleGone { lock: &session.label }));
+    }
     if session.voice != Voice::Quiet {
-        let left = grant.valid_until.saturating_duration_since(Instant::now());
         say(Message::Passed { lock: &session.label, left, file: &args.handle.display() });
     }
     Ok(())
