@@ -4,7 +4,9 @@
 use std::process::Command;
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, command, exists, expect, holder_count, trusting};
+use crate::harness::{
+    FOREVER, PATIENCE, PATIENT, Running, command, exists, expect, holder_count, signal, trusting,
+};
 
 /// A command whose descendant, with a session of its own, shows its process id.
 fn start(fleet: &Fleet, options: &[&str], script: &str) -> Running {
@@ -119,4 +121,52 @@ fn the_command_has_the_files_that_redlatch_has() {
     let direct = output_of(command(script[0]).args(&script[1..]));
     assert_eq!(output_of(trusting(&fleet, "run").args(["r", "--"]).args(script)), direct);
     assert!(direct.starts_with("line\n0\n1\n"), "{direct}");
+}
+
+/// Root's, started by a program with the set-user-ID bit.
+#[test]
+fn a_process_that_may_not_be_ended_is_named_and_not_waited_for() {
+    let mut fleet = Fleet::start(3);
+    let folder = std::env::temp_dir().join(format!("redlatch-rights-{}", std::process::id()));
+    let path = |name: &str| folder.join(name).display().to_string();
+    let prepare = format!(
+        "mkdir -m 0755 {0} && cp {1} {0}/redlatch && cp $(command -v setpriv) {0}/setpriv && chown 0:0 {0}/* && \
+         chmod 0755 {0}/redlatch && chmod 4755 {0}/setpriv && {0}/setpriv --reuid 65534 --clear-groups {0}/setpriv --reuid 0 true",
+        folder.display(),
+        env!("CARGO_BIN_EXE_redlatch"),
+    );
+    let prepared = Command::new("sh").args(["-c", &prepare]).output().expect("sh runs");
+    if !prepared.status.success() {
+        let why = String::from_utf8_lossy(&prepared.stderr).into_owned();
+        std::fs::remove_dir_all(&folder).ok();
+        return println!("skipped: this user cannot start a program of another one: {why}");
+    }
+    let roots = format!("{} --reuid 0 sh -c 'echo $$; trap \"\" TERM; {FOREVER}'", path("setpriv"));
+    // One beside the command, in its group; and the command itself.
+    for script in [format!("{roots} & wait"), format!("exec {roots}")] {
+        let mut run = command(&path("setpriv"));
+        run.args([
+            "--reuid",
+            "65534",
+            "--clear-groups",
+            &path("redlatch"),
+            "run",
+            "--ttl",
+            "2s",
+            "--grace",
+            "200ms",
+        ]);
+        run.args(PATIENT)
+            .args(["r", "--", "sh", "-c", &script])
+            .env("REDLATCH_MASTERS", fleet.urls().join(","));
+        let mut run = Running::start(&mut run);
+        let pid = run.line();
+        lose_lock(&mut fleet);
+        run.wait_for_stderr(&format!("no permission to end process {pid} of the command"));
+        run.wait_for_exit();
+        assert!(exists(&pid), "{script}");
+        signal(pid.parse().expect("a number"), "KILL");
+        expect(&run.finish(), 76, &[]);
+    }
+    std::fs::remove_dir_all(&folder).expect("a folder of its own");
 }

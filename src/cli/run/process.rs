@@ -331,15 +331,22 @@ impl Process {
         let is_first_search = std::mem::take(&mut self.is_first_search);
         let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
         self.known = outside.iter().map(|it| it.id).collect();
-        for it in outside {
-            if is_killed {
-                self.send(it.id, Signal::KILL);
-            } else if (is_first_search || it.is_child()) && self.asked.insert(it.id) {
-                // Later only those that escaped it: started while it was sent, by a parent that has ended.
-                // Processes that others start then are part of their own end.
-                self.send(it.id, Signal::TERM);
-                self.send(it.id, Signal::CONT);
+        if is_killed {
+            // The group's, too: nobody said which of them it may not reach.
+            found.iter().for_each(|it| self.send(it.id, Signal::KILL));
+        } else {
+            for it in outside {
+                if (is_first_search || it.is_child()) && self.asked.insert(it.id) {
+                    // Later only those that escaped it: started while it was sent, by a parent that has
+                    // ended. Processes that others start then are part of their own end.
+                    self.send(it.id, Signal::TERM);
+                    self.send(it.id, Signal::CONT);
+                }
             }
+        }
+        if found.iter().any(|it| it.id.pid == self.pid && self.unreachable.contains(&it.id)) {
+            // The command itself goes on, and nobody waits for its code.
+            self.code.get_or_insert(code::LOST);
         }
         self.code.is_some() && found.iter().all(|it| self.unreachable.contains(&it.id))
     }
