@@ -139,6 +139,22 @@ fn a_pipelined_command_gets_the_terminal_on_demand() {
 }
 
 #[test]
+fn the_last_of_a_pipeline_survives_its_command() {
+    let mut fleet = Fleet::start(3);
+    let command =
+        run("2s", &format!("sh -c 'trap \"\" TERM; read line </dev/tty; echo got $line; {FOREVER}'"));
+    // The group of the pipeline has nobody else by then, and is gone once this program leaves it.
+    let script = format!("set -m; true | {{ sleep 0.3; exec {command}; }}; echo ended $?");
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.type_in("line\n");
+    assert_eq!(session.wait_for("got "), "line");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    assert_eq!(session.wait_for("ended "), "76");
+    session.wait_for("redlatch: KILL to the command");
+    session.finish();
+}
+
+#[test]
 fn an_interrupt_ends_command_and_surrounding_script() {
     let mut fleet = Fleet::start(1);
     let script = format!("{}; echo after $?", run("10s", &format!("sh -c 'echo ready; {FOREVER}'")));

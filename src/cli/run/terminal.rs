@@ -67,7 +67,11 @@ impl Terminal {
         // Refused to the leader of a session, behind which nobody waits for the terminal.
         if setpgid(None, Some(group)).is_ok() {
             let _ = tcsetpgrp(&self.tty, self.own);
-            let _ = setpgid(None, Some(self.own));
+            // It is gone where this program was the last of a pipeline. It must not stay in the command's,
+            // which may get KILL.
+            if setpgid(None, Some(self.own)).is_err() {
+                let _ = setpgid(None, None);
+            }
         }
         true
     }
