@@ -96,19 +96,21 @@ struct Wait {
 /// Shows each look, until nobody reads any more.
 pub(super) fn watch(mut fleet: Fleet, is_json: bool) -> Result<u8, Exit> {
     let mut watch = Watch::new(is_json);
-    let (mut is_first, mut was_empty) = (true, false);
+    let mut is_first = true;
+    // The troubles of the last look, if nobody waited.
+    let mut shown = None;
     loop {
         let look = fleet.look()?;
         if is_first && look.answered < quorum(look.masters) {
             return Err(Exit::no_quorum(look.answered, look.masters, look.failures));
         }
         let terminal = watch.terminal();
-        let is_empty = look.waits.is_empty() && look.failures.is_empty();
-        // Elsewhere than on a terminal, a fleet where nobody waits is shown once.
-        if terminal.is_some() || !is_empty || !was_empty {
+        // Elsewhere than on a terminal, looks that find nobody are shown once.
+        let idle = look.waits.is_empty().then_some(&look.failures);
+        if terminal.is_some() || idle.is_none() || idle != shown.as_ref() {
             watch.show(&if is_json { json_line(&look.json()) } else { look.text(terminal) })?;
         }
-        (is_first, was_empty) = (false, is_empty);
+        (is_first, shown) = (false, idle.cloned());
         if !watch.wait(WATCH_PAUSE)? {
             return Ok(0);
         }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
 use crate::terminal::Session;
 
@@ -102,6 +102,23 @@ fn waits_are_watched_the_longest_first() {
         watch.finish();
     }
     expect(&finish(&mut watch(&fleet)), 69, &["0 of 3 masters count, 2 needed", "Connection refused"]);
+}
+
+#[test]
+fn a_fleet_where_nobody_waits_is_shown_once_also_without_a_master() {
+    let mut fleet = Fleet::start(3);
+    fleet.master(2).kill();
+    let mut watch = Running::start(&mut watch(&fleet));
+    assert_eq!(watch.line(), "nobody waits");
+    let looks = |master: &mut Master| {
+        let stats = master.ask("INFO commandstats").text();
+        let calls = stats.split("cmdstat_scan:calls=").nth(1).and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse::<u32>().expect("a number"))
+    };
+    eventually(PATIENCE, "it looks again and again", || looks(fleet.master(0)) >= 3);
+    watch.signal("TERM");
+    let rest = watch.finish().stdout;
+    assert!(rest.contains("Connection refused") && !rest.contains("nobody waits"), "{rest}");
 }
 
 #[test]
