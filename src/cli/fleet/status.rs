@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redlatch::Config;
 use redlatch::engine::quorum;
 use redlatch::internals::fleet::{Asked, Candidate, Found, Record, Seen, ask_candidates, seen};
-use redlatch::internals::words::{Counted, Rounded, grouped};
+use redlatch::internals::words::{Counted, Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, code};
@@ -110,7 +110,7 @@ impl<'a> Status<'a> {
                 width,
                 "",
                 2,
-                &format!("client {name}: {}", Counted(*count, "connection")),
+                &format!("client {}: {}", Shown(name), Counted(*count, "connection")),
             );
         }
         if !self.knows_clients {
