@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use redlatch::Config;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use super::args::Args;
 use super::witness::Witness;
@@ -51,14 +51,17 @@ pub(super) fn await_end(
     is_done: impl Fn() -> bool,
     mut is_late: impl FnMut() -> bool,
 ) -> io::Result<Option<ExitStatus>> {
+    let pid = Pid::from_child(&program);
+    // Until it is reaped, its number is no other group's.
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        if let (Some(status), true) = (program.try_wait()?, is_done()) {
-            return Ok(Some(status));
+        if is_done() && waitid(WaitId::Pid(pid), look)?.is_some() {
+            return program.wait().map(Some);
         }
         if is_late() {
             // With all that it has started: a contender's may hold its output open, and a hook's late `begin`
             // must not harm a master that was healed.
-            kill_process_group(Pid::from_child(&program), Signal::KILL)?;
+            kill_process_group(pid, Signal::KILL)?;
             program.wait()?;
             return Ok(None);
         }

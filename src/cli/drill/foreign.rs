@@ -4,21 +4,24 @@
 //! processes of a machine share. So no line that is read late looks like two holders.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memchr::memchr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contender::Record;
-use super::course::{CLOSE_LIMIT, Course, await_end, resource};
+use super::course::{CLOSE_LIMIT, Course, LOOK_PAUSE, await_end, resource};
 use crate::message::Message;
 use crate::output::say;
 
 /// The rest of a longer line is taken for another one.
-const LINE_SIZE_MAX: u64 = 4096;
+const LINE_SIZE_MAX: usize = 4096;
 
 /// One call of the program's library.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +59,7 @@ impl<'a> Foreign<'a> {
             };
             thread::scope(|scope| {
                 let ending = scope.spawn(|| await_end(program, || is_read.load(Ordering::Relaxed), is_late));
-                self.read(output);
+                self.read(output, || ending.is_finished());
                 is_read.store(true, Ordering::Relaxed);
                 ending.join().expect("the wait for a contender has panicked")
             })
@@ -77,9 +80,14 @@ impl<'a> Foreign<'a> {
         self.record
     }
 
+    /// The index of the lock that it contends for.
+    const fn resource(&self) -> usize {
+        self.number % self.course.args.resources
+    }
+
     fn start(&self, command: &str) -> io::Result<Child> {
         let args = self.course.args;
-        let name = resource(self.number % args.resources);
+        let name = resource(self.resource());
         let mut key = args.masters.prefix().to_vec();
         key.extend_from_slice(name.as_bytes());
         let left = args.time.saturating_sub(self.course.begun.elapsed());
@@ -95,13 +103,28 @@ impl<'a> Foreign<'a> {
             .spawn()
     }
 
-    fn read(&mut self, output: impl Read) {
+    /// Takes what the program writes, until nobody writes any more, or `is_over`: what has left its group may
+    /// hold the output open.
+    fn read(&mut self, output: impl Read + AsFd, is_over: impl Fn() -> bool) {
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
-        while matches!(output.by_ref().take(LINE_SIZE_MAX).read_until(b'\n', &mut line), Ok(1..)) {
-            self.handle(&String::from_utf8_lossy(&line), Instant::now());
-            line.clear();
+        let pause = Timespec::try_from(LOOK_PAUSE).expect("a short time");
+        while !is_over() {
+            let mut pipe = [PollFd::new(output.get_ref(), PollFlags::IN)];
+            if output.buffer().is_empty() && !matches!(poll(&mut pipe, Some(&pause)), Ok(1..)) {
+                continue;
+            }
+            let Ok(bytes @ [_, ..]) = output.fill_buf() else { break };
+            let bytes = &bytes[..bytes.len().min(LINE_SIZE_MAX - line.len())];
+            let size = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
+            line.extend_from_slice(&bytes[..size]);
+            output.consume(size);
+            if line.ends_with(b"\n") || line.len() == LINE_SIZE_MAX {
+                self.handle(&String::from_utf8_lossy(&line), Instant::now());
+                line.clear();
+            }
         }
+        self.handle(&String::from_utf8_lossy(&line), Instant::now());
     }
 
     /// Takes one line. A time that it does not give is that of its reading.
@@ -116,6 +139,7 @@ impl<'a> Foreign<'a> {
                 self.end_acquire(at);
                 self.end_hold(at);
                 self.held = Some((at, until.unwrap_or(at + self.course.args.ttl)));
+                self.course.witness.begin(self.resource(), at);
             }
             Some("refused") => {
                 self.end_acquire(at);
@@ -149,7 +173,7 @@ impl<'a> Foreign<'a> {
     fn end_hold(&mut self, at: Instant) {
         let Some((from, valid_until)) = self.held.take() else { return };
         let course = self.course;
-        course.witness.note(self.number % course.args.resources, from, at, valid_until, false);
+        course.witness.note(self.resource(), from, at, valid_until, false);
         self.record.note_visit(course.begun, from, at, valid_until, None);
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// No visit is longer.
+/// No visit is longer that did not [begin](Witness::begin) with a word.
 const VISIT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,8 @@ impl Visit {
 #[derive(Default)]
 struct Visits {
     latest: Vec<Visit>,
+    /// Beginnings of visits that go on, of holders that may be stopped meanwhile.
+    open: Vec<Instant>,
     /// When the last holder's lock ended.
     held_until: Option<Instant>,
 }
@@ -70,6 +72,11 @@ impl Witness {
         Self { resources: (0..resource_count).map(|_| Mutex::default()).collect(), found: Mutex::default() }
     }
 
+    /// A visit has begun whose holder may be stopped for long. It meets all visits from then on.
+    pub(crate) fn begin(&self, resource: usize, from: Instant) {
+        locked(&self.resources[resource]).open.push(from);
+    }
+
     /// Takes a visit that is over.
     pub(crate) fn note(
         &self,
@@ -81,7 +88,11 @@ impl Witness {
     ) {
         let visit = Visit { from, until: released.min(valid_until), worked_until: released, is_reader };
         let mut visits = locked(&self.resources[resource]);
-        visits.latest.retain(|it| it.worked_until + VISIT_MAX > from);
+        let earliest = visits.open.iter().fold(from, |earliest, open| earliest.min(*open));
+        visits.latest.retain(|it| it.worked_until + VISIT_MAX > earliest);
+        if let Some(at) = visits.open.iter().position(|open| *open == from) {
+            visits.open.swap_remove(at);
+        }
         let rivals: Vec<Visit> = visits.latest.iter().filter(|it| it.excludes(&visit)).copied().collect();
         visits.latest.push(visit);
         let is_held = from < visit.until;

@@ -68,3 +68,21 @@ fn the_longest_gap_lies_between_two_holders_of_one_lock() {
     }
     assert_eq!(witness.found().longest_gap, Duration::from_millis(7));
 }
+
+#[test]
+fn a_holder_that_was_stopped_for_long_meets_all_that_came_meanwhile() {
+    let now = Instant::now();
+    let at = |s| now + Duration::from_secs(s);
+    let witness = Witness::new(1);
+    witness.begin(0, at(0));
+    for from in [10, 45, 90] {
+        witness.note(0, at(from), at(from + 1), at(from + 20), false);
+    }
+    witness.note(0, at(0), at(120), at(20), false);
+    let found = witness.found();
+    assert_eq!((found.visit_count, found.overlap_count, found.outlasted_count), (4, 1, 2));
+    // Visits that are over are forgotten.
+    witness.note(0, at(200), at(201), at(220), false);
+    witness.note(0, at(10), at(11), at(20), false);
+    assert_eq!(witness.found().overlap_count, 1);
+}
