@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::fleet::{Fleet, Master, eventually};
+use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
 use crate::terminal::Session;
 
@@ -110,12 +110,7 @@ fn a_fleet_where_nobody_waits_is_shown_once_also_without_a_master() {
     fleet.master(2).kill();
     let mut watch = Running::start(&mut watch(&fleet));
     assert_eq!(watch.line(), "nobody waits");
-    let looks = |master: &mut Master| {
-        let stats = master.ask("INFO commandstats").text();
-        let calls = stats.split("cmdstat_scan:calls=").nth(1).and_then(|rest| rest.split(',').next());
-        calls.map_or(0, |calls| calls.parse::<u32>().expect("a number"))
-    };
-    eventually(PATIENCE, "it looks again and again", || looks(fleet.master(0)) >= 3);
+    eventually(PATIENCE, "it looks again and again", || fleet.master(0).calls("scan") >= 3);
     watch.signal("TERM");
     let rest = watch.finish().stdout;
     assert!(rest.contains("Connection refused") && !rest.contains("nobody waits"), "{rest}");

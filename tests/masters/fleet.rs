@@ -217,7 +217,14 @@ impl Master {
         (count - i64::try_from(records.len()).expect("small")).to_string()
     }
 
-    /// The same, for a server that may not answer.
+    /// How often it has carried out this command since its start, or its last `CONFIG RESETSTAT`.
+    pub(crate) fn calls(&mut self, command: &str) -> u32 {
+        let stats = self.ask("INFO commandstats").text();
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// The same as [`Self::command`], for a server that may not answer.
     pub(crate) fn try_command(&mut self, args: &[&[u8]]) -> io::Result<Raw> {
         self.master.command(args)
     }

@@ -37,11 +37,7 @@ fn next_holder(redlock: &mut Redlock) -> OpId {
 
 /// How often a master has carried out each of these commands since its last `CONFIG RESETSTAT`.
 fn calls<const N: usize>(fleet: &mut Fleet, index: usize, commands: [&str; N]) -> [u32; N] {
-    let stats = fleet.master(index).ask("INFO commandstats").text();
-    commands.map(|command| {
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
-    })
+    commands.map(|command| fleet.master(index).calls(command))
 }
 
 /// Four callers have the lock one after the other. Returns how long they took.
