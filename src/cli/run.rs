@@ -184,7 +184,7 @@ In a terminal:
   The command has the terminal's foreground, as under a shell, so keys reach the command only. In a pipeline it gets
   the foreground when it reads from the terminal. If Ctrl-C ends the command, redlatch passes it on to its own job.
   Ctrl-Z stops the command's group, on Linux its other descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
-  command goes on if enough validity is left; else it gets KILL and does nothing more.
+  command goes on if a third of the validity is left. With less it gets TERM, with next to none KILL at once.
   STOP to the command alone leaves it its lock.
   Under `stty tostop` redlatch says what happened when the command has ended, and as a background job nothing.
 
