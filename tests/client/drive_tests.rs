@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redlatch::{AcquireError, Cancel, Client, Drive};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once, within};
+use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, within};
 
 /// Turns until the future is ready.
 fn drive_until_ready<F: Future + Unpin>(drive: &mut Drive, future: &mut F) -> F::Output {
@@ -87,4 +87,21 @@ fn a_blocking_call_needs_no_turn_of_the_drive() {
             assert_eq!(end(calling), Err(AcquireError::Cancelled));
         }
     }
+}
+
+/// What a failed set gives back is written when its call ends, though nobody turns the drive behind it.
+#[test]
+fn a_failed_set_gives_back_without_a_turn_of_the_drive() {
+    let mut fleet = Fleet::start(3);
+    let holder = open(&fleet.urls(), LONG);
+    let _held = holder.lock("b").ttl(TTL).acquire().expect("free");
+    await_held(&mut fleet, "b");
+    let client = open(&fleet.urls(), LONG);
+    let mut drive = client.drive().expect("a descriptor");
+    drive.turn(std::task::Waker::noop()).expect("the client lives");
+    let refused = client.lock_set(["a", "b"]).ttl(TTL).try_acquire().expect_err("held");
+    assert!(matches!(refused.source, AcquireError::Contended(_)), "{refused}");
+    eventually(PATIENCE, "the other lock is given back", || {
+        fleet.masters().all(|master| master.ask("EXISTS a").text() == "0")
+    });
 }
