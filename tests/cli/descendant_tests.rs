@@ -143,14 +143,18 @@ fn a_process_that_may_not_be_ended_is_named_and_not_waited_for() {
     }
     let roots = format!("{} --reuid 0 sh -c 'echo $$; trap \"\" TERM; {FOREVER}'", path("setpriv"));
     // One beside the command, in its group; and the command itself.
-    for script in [format!("{roots} & wait"), format!("exec {roots}")] {
+    for (subcommand, script) in [
+        ("run", format!("{roots} & wait")),
+        ("run", format!("exec {roots}")),
+        ("elect", format!("exec {roots}")),
+    ] {
         let mut run = command(&path("setpriv"));
         run.args([
             "--reuid",
             "65534",
             "--clear-groups",
             &path("redlatch"),
-            "run",
+            subcommand,
             "--ttl",
             "2s",
             "--grace",

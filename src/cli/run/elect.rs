@@ -49,7 +49,7 @@ Exit codes:
   command's own; 128+N if signal N ended the command, or came while no command ran. Others:
    64  bad usage: the message says what is wrong
    70  the operating system refused something
-   76  the lock was lost while the command ended by the signal
+   76  the lock was lost while the command ended by the signal, or with it something that redlatch may not end
   126  the command cannot be executed
   127  the command was not found
   Lost locks, other holders and unreachable masters do not end it. For one run see `redlatch run`.
@@ -94,7 +94,8 @@ fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<En
             hold(session, job, None, &[name], &acquired)
         });
         let why = match led {
-            Ok(end) if end.is_signalled => return Ok(end),
+            // Another command beside one that goes on would be a second leader.
+            Ok(end) if end.is_signalled || end.is_left => return Ok(end),
             Ok(End { is_lost: true, .. }) => Message::LockLost.to_string(),
             Ok(End { code, .. }) => Message::CommandEnded { code: code? }.to_string(),
             Err(Exit { code: code::CONTENDED | code::NO_QUORUM | code::LOST, why }) => why,

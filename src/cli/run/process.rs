@@ -351,6 +351,11 @@ impl Process {
         self.code.is_some() && found.iter().all(|it| self.unreachable.contains(&it.id))
     }
 
+    /// Whether something goes on that this program may not end.
+    pub(super) fn is_left(&self) -> bool {
+        !self.unreachable.is_empty()
+    }
+
     fn send(&mut self, id: Identity, signal: Signal) {
         if descendants::exists(id)
             && kill_process(id.pid, signal) == Err(Errno::PERM)

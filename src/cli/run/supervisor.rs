@@ -37,6 +37,8 @@ pub(super) struct End {
     pub(super) is_lost: bool,
     /// Whether a signal asked this program to end.
     pub(super) is_signalled: bool,
+    /// Whether the lock was lost, and something of the command goes on that this program may not end.
+    pub(super) is_left: bool,
 }
 
 impl End {
@@ -105,7 +107,10 @@ impl<'a> Supervisor<'a> {
             }
             let is_stopped = match self.process.look() {
                 Ok(is_stopped) => is_stopped && !self.timeline.is_ending(),
-                Err(error) => return Ok(End { code: Err(error.into()), is_lost: false, is_signalled: true }),
+                Err(error) => {
+                    let code = Err(error.into());
+                    return Ok(End { code, is_lost: false, is_signalled: true, is_left: false });
+                }
             };
             if is_stopped {
                 self.process.stop_with_own_group();
@@ -147,7 +152,8 @@ impl<'a> Supervisor<'a> {
         if is_lost && !self.process.pursue(found?, self.timeline.is_killed()) {
             return None;
         }
-        let end = |code| End { code: Ok(code), is_lost, is_signalled: self.is_signalled };
+        let (is_signalled, is_left) = (self.is_signalled, is_lost && self.process.is_left());
+        let end = |code| End { code: Ok(code), is_lost, is_signalled, is_left };
         Some(self.process.take_end()?.map(end))
     }
 
