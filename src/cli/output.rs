@@ -320,8 +320,8 @@ pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()>
 }
 
 /// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
-/// it hides too much rather than too little, except for the form of a URL as the library's errors show it,
-/// and for the place in a script that servers name at the end of an error: ` on @user_script:1.`
+/// it hides too much rather than too little, except where there can be no login: behind the name of a master
+/// as messages begin with it, and in the form of a URL as the library's errors show it.
 fn without_logins(text: &str) -> Cow<'_, str> {
     if !text.contains("://") || !text.contains('@') {
         return Cow::Borrowed(text);
@@ -331,12 +331,11 @@ fn without_logins(text: &str) -> Cow<'_, str> {
         let mut parts = line.split("://");
         shown.push_str(parts.next().unwrap_or_default());
         for part in parts {
+            let is_named = begins_with_address(part) || shown.ends_with("unix") && part.starts_with('/');
             shown.push_str("://");
-            let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
-            let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
-            match end.map(|at| part.split_at(at)) {
-                Some((login, place)) if login != "[[user]:password" => {
-                    shown.push('…');
+            match part.rsplit_once('@') {
+                Some((login, place)) if !is_named && login != "[[user]:password" => {
+                    shown.push_str("…@");
                     shown.push_str(place);
                 }
                 _ => shown.push_str(part),
@@ -344,6 +343,12 @@ fn without_logins(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(shown)
+}
+
+/// Whether the text is that of a master: `10.0.0.1:6379: ` and what it said.
+fn begins_with_address(text: &str) -> bool {
+    let name = text.split_once(": ").and_then(|(name, _)| name.rsplit_once(':'));
+    name.is_some_and(|(host, port)| !host.contains(['@', ' ']) && port.parse::<u16>().is_ok())
 }
 
 /// Width of lines where stdout is no terminal.
@@ -560,12 +565,13 @@ mod tests {
             ("redis://me:a@b@h,redis://:s3@h2\nredis://h3", "redis://…@h,redis://…@h2\nredis://h3"),
             ("redis://h\nmail a@b", "redis://h\nmail a@b"),
             ("want redis://[[user]:password@]host", "want redis://[[user]:password@]host"),
-            (
-                "redis://h replied: WRONGTYPE, on @user_script:1.",
-                "redis://h replied: WRONGTYPE, on @user_script:1.",
-            ),
-            ("redis://me:s3 on @user_script:1@h", "redis://…@h"),
-            ("redis://me:s3@h replied: x, on @user_script:1.", "redis://…@h replied: x, on @user_script:1."),
+            ("redis://me:s3@h:1: b@c", "redis://…@c"),
+            ("redis://[::1]:1: on @user_script:1.", "redis://[::1]:1: on @user_script:1."),
+            ("redis://h:1: User a@b may not\nx", "redis://h:1: User a@b may not\nx"),
+            ("redis://h:1, redis://h:2: a@b", "redis://h:1, redis://h:2: a@b"),
+            ("unix:///run/r@1.sock: a@b", "unix:///run/r@1.sock: a@b"),
+            ("redis:///me:s3@h", "redis://…@h"),
+            ("redis://me:s3: s3@h", "redis://…@h"),
             ("redis://me:s3@user_script:1", "redis://…@user_script:1"),
         ] {
             assert_eq!(without_logins(text), shown);
