@@ -258,27 +258,27 @@ fn an_elected_leader_waits_for_no_waker() {
 }
 
 #[test]
-fn an_early_write_of_a_task_wakes_a_late_leader() {
-    let client = client();
-    let shared = client.shared();
-    let start = clock::now();
-    let (mut inner, poller) = loop {
-        let mut inner = shared.enter().expect("it goes on");
-        if let Some(poller) = inner.poller.take() {
-            break (inner, poller);
-        }
-        drop(inner);
-        assert!(clock::now() - start < PATIENCE, "the background thread leads for ever");
-        thread::yield_now();
-    };
-    // A leader that knows of no deadline; the next attempt to connect is one.
+fn many_requests_of_tasks_do_not_wait_for_the_leader() {
+    let shared = alone();
+    let poller = sleep_for_ever(&mut shared.lock());
+    let mut inner = shared.lock();
+    // With these, a write is the leader's.
+    for name in ["a", "b"] {
+        let resource = Resource::new(name).expect("a valid name");
+        let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+        let op = inner.submit(request).expect("room");
+        let _ = inner.completions.expect(op, OutcomeKind::Acquire);
+    }
+    inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 2;
+    inner.write_for_task();
+    assert_ne!(inner.unsent_count, 0, "the leader is to write");
+    // One that knows of no deadline; the ends of the waits are some.
     inner.sleep = Some(Sleep { until: None, is_woken: false });
-    inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 1;
     inner.write_for_task();
     assert_eq!(inner.unsent_count, 0, "it is written");
     assert!(inner.sleep.take().is_some_and(|sleep| sleep.is_woken));
-    inner.poller = Some(poller);
-    shared.leave(inner);
+    drop(inner);
+    drop(poller);
 }
 
 /// Takes a hold when it is woken.

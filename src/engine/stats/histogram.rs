@@ -260,6 +260,10 @@ mod tests {
         let longest = Duration::from_nanos(u64::MAX);
         assert_eq!((histogram.count(), histogram.sum(), histogram.max()), (4, longest, longest));
         assert_eq!(histogram.quantile(1.0), Some(longest));
+        // From 1.024 µs to 4,398 s a time has a bucket for its size.
+        let mut buckets = histogram.buckets();
+        assert_eq!(buckets.next().expect("the first").below, Duration::from_nanos(1_024));
+        assert_eq!(buckets.last().expect("the last").from, Duration::from_nanos(4_398_046_511_104));
         for (q, time) in
             [(f64::NAN, 1023), (f64::NEG_INFINITY, 1023), (-0.0, 1023), (f64::INFINITY, u64::MAX)]
         {
