@@ -52,7 +52,7 @@ pub struct LockHandle {
     pub(crate) fleet: u64,
     pub(crate) token: Token,
     pub(crate) label: Option<Box<str>>,
-    pub(crate) kind: HandleKind,
+    pub(crate) kind: Kind,
     pub(crate) ttl_ms: u32,
     pub(crate) end_ms: u64,
     /// When its renewal ends, of a lock that is extended automatically.
@@ -60,12 +60,22 @@ pub struct LockHandle {
     pub(crate) is_passed: bool,
 }
 
-/// Mode of the lock of a handle, with what belongs to it.
+/// Mode of a lock on the masters, with what belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HandleKind {
+pub(crate) enum Kind {
     Plain,
     Fenced(FencingToken),
     Shared,
+}
+
+impl Kind {
+    #[inline]
+    pub(crate) const fn fencing_token(self) -> Option<FencingToken> {
+        match self {
+            Self::Fenced(token) => Some(token),
+            Self::Plain | Self::Shared => None,
+        }
+    }
 }
 
 impl LockHandle {
@@ -84,19 +94,16 @@ impl LockHandle {
     /// Returns the fencing token of a fenced lock. It stays the same when the lock is adopted.
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
-        match self.kind {
-            HandleKind::Fenced(token) => Some(token),
-            HandleKind::Plain | HandleKind::Shared => None,
-        }
+        self.kind.fencing_token()
     }
 
     /// Returns the mode of the lock.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         match self.kind {
-            HandleKind::Plain => Mode::Plain,
-            HandleKind::Fenced(_) => Mode::Fenced,
-            HandleKind::Shared => Mode::Shared,
+            Kind::Plain => Mode::Plain,
+            Kind::Fenced(_) => Mode::Fenced,
+            Kind::Shared => Mode::Shared,
         }
     }
 
@@ -163,9 +170,9 @@ impl LockHandle {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let kind = match self.kind {
-            HandleKind::Plain => 0,
-            HandleKind::Fenced(_) => 1,
-            HandleKind::Shared => 2,
+            Kind::Plain => 0,
+            Kind::Fenced(_) => 1,
+            Kind::Shared => 2,
         };
         let label = self.label.as_deref().unwrap_or_default().as_bytes();
         let mut out = [MAGIC.as_slice(), &[VERSION, kind | if self.is_passed { PASSED } else { 0 }]].concat();
@@ -215,9 +222,9 @@ fn parse(bytes: &[u8]) -> Option<LockHandle> {
     let name = Bytes::copy_from_slice(parts.sized()?);
     let is_whole = parts.0.is_empty() && prefix.len() <= limits::PREFIX_SIZE_MAX;
     let kind_of_lock = match (kind & KIND_MASK, fencing) {
-        (0, 0) => HandleKind::Plain,
-        (1, 1..) => HandleKind::Fenced(FencingToken::near(fencing)),
-        (2, 0) => HandleKind::Shared,
+        (0, 0) => Kind::Plain,
+        (1, 1..) => Kind::Fenced(FencingToken::near(fencing)),
+        (2, 0) => Kind::Shared,
         _ => return None,
     };
     (is_whole && kind & !(KIND_MASK | PASSED) == 0).then_some(())?;
@@ -313,7 +320,7 @@ impl fmt::Debug for LockHandle {
 mod tests {
     use super::*;
 
-    fn handle(kind: HandleKind) -> LockHandle {
+    fn handle(kind: Kind) -> LockHandle {
         LockHandle {
             name: "orders:42".into(),
             prefix: b"p:".as_slice().into(),
@@ -330,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_handle_is_the_same_behind_bytes_and_text() {
-        let kinds = [HandleKind::Plain, HandleKind::Fenced(FencingToken::near(9)), HandleKind::Shared];
+        let kinds = [Kind::Plain, Kind::Fenced(FencingToken::near(9)), Kind::Shared];
         for kind in kinds {
             for (hold_until_ms, is_passed, label) in [(Some(5), true, None), (None, false, Some("a".into()))]
             {
@@ -343,15 +350,14 @@ mod tests {
         let name = vec![0; limits::SLOT_PART_SIZE_MAX + limits::RESOURCE_SIZE_MAX];
         let prefix = vec![0; limits::PREFIX_SIZE_MAX];
         let label = Some("a".repeat(limits::HOLDER_LABEL_SIZE_MAX).into());
-        let longest =
-            LockHandle { name: name.into(), prefix: prefix.into(), label, ..handle(HandleKind::Plain) };
+        let longest = LockHandle { name: name.into(), prefix: prefix.into(), label, ..handle(Kind::Plain) };
         assert_eq!(longest.to_bytes().len(), 1437);
         assert_eq!(LockHandle::from_bytes(&longest.to_bytes()), Ok(longest));
     }
 
     #[test]
     fn a_damaged_handle_is_recognised() {
-        let bytes = handle(HandleKind::Fenced(FencingToken::near(9))).to_bytes();
+        let bytes = handle(Kind::Fenced(FencingToken::near(9))).to_bytes();
         for place in 0..bytes.len() {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
@@ -360,7 +366,7 @@ mod tests {
             }
             assert_eq!(LockHandle::from_bytes(&bytes[..place]), Err(ParseHandleError::Malformed));
         }
-        let text = handle(HandleKind::Plain).to_string();
+        let text = handle(Kind::Plain).to_string();
         let damaged =
             ["", "redlatch:", "redlatch:7", &text[1..], &text[..text.len() - 1], &text.replace('7', "x")];
         // A digit of no hexadecimal number.
@@ -372,14 +378,14 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_named() {
-        let mut bytes = handle(HandleKind::Plain).to_bytes();
+        let mut bytes = handle(Kind::Plain).to_bytes();
         bytes[3] = 2;
         assert_eq!(LockHandle::from_bytes(&bytes), Err(ParseHandleError::NewerVersion { version: 2 }));
     }
 
     #[test]
     fn debug_output_shows_no_token() {
-        let handle = handle(HandleKind::Plain);
+        let handle = handle(Kind::Plain);
         let shown = format!("{handle:?} {handle:#?}");
         assert!(shown.contains("orders:42") && !shown.contains("0123"), "{shown}");
         assert!(!shown.contains(&handle.token.to_string()), "{shown}");
@@ -398,7 +404,7 @@ mod tests {
 
     #[test]
     fn ends_are_compared_with_the_wall_clock() {
-        let past = LockHandle { end_ms: 1000, hold_until_ms: Some(1500), ..handle(HandleKind::Plain) };
+        let past = LockHandle { end_ms: 1000, hold_until_ms: Some(1500), ..handle(Kind::Plain) };
         assert_eq!(past.ended_ago(Duration::from_millis(1000)), None);
         assert_eq!(past.ended_ago(Duration::from_millis(1200)), Some(Duration::from_millis(200)));
         assert_eq!(past.hold_left(Duration::from_millis(1200)), Some(Duration::from_millis(300)));

@@ -3,12 +3,12 @@
 use super::core::Core;
 use super::ground::Ground;
 use super::locks::Locks;
-use super::locks::kind::Kind;
 use super::locks::mode::ModeState;
 use super::locks::op::{Op, OpState};
 use super::locks::slab::Id;
 use super::masters::owed::{Owed, Question};
 use super::request::Outcome;
+use crate::handle::Kind;
 use crate::lock::command::park::encode_force_unlock_serve;
 use crate::lock::{MasterId, MasterSet};
 

@@ -30,7 +30,7 @@
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Votes};
-use super::kind::{Kind, Tag};
+use super::kind::Tag;
 use super::mode::{self, ModeState};
 use super::op::{Asked, Held, Op, OpState};
 use super::release;
@@ -43,7 +43,7 @@ use crate::engine::queries::DRAINED;
 use crate::engine::request::{HandleAct, SubmitError};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::engine::waiting::parking::Parked;
-use crate::handle::{HandleKind, LockHandle, fleet_of};
+use crate::handle::{LockHandle, fleet_of};
 use crate::lock::command::adopt::encode_adopt;
 use crate::lock::command::entry::{Entry, name_in};
 use crate::lock::command::scripts::Script;
@@ -102,7 +102,7 @@ fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
     }
     let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
     claim.begin(now, id, token, ttl, fleet.answer_limit(ttl));
-    claim.kind = kind_of(handle);
+    claim.kind = handle.kind;
     claim.entry.set(&ground.config.prefix, &handle.name, &token);
     let op = locks.ops.get_mut(id);
     op.label.extend_from_slice(ground.config.holder_label.as_deref().unwrap_or_default().as_bytes());
@@ -129,7 +129,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     let now = ground.now;
     let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
     claim.begin(now, id, handle.token, ttl, fleet.answer_limit(ttl));
-    claim.kind = kind_of(handle);
+    claim.kind = handle.kind;
     claim.entry = entry_of(handle, &ground.config.prefix);
     claim.votes = Votes::Void;
     claim.asked = fleet.all;
@@ -172,23 +172,11 @@ pub(crate) fn handle(
         fleet: fleet_of(config),
         token: claim.token,
         label: label.map(|label| label.as_str().into()),
-        kind: match claim.kind {
-            Kind::Plain => HandleKind::Plain,
-            Kind::Fenced(token) => HandleKind::Fenced(token),
-            Kind::Shared => HandleKind::Shared,
-        },
+        kind: claim.kind,
         ttl_ms: u32::try_from(held.ttl.as_millis()).unwrap_or(u32::MAX),
         end_ms: wall_ms(held.valid_until),
         hold_until_ms: held.renewal.map(|renewal| wall_ms(renewal.hold_until)),
         is_passed: false,
-    }
-}
-
-const fn kind_of(handle: &LockHandle) -> Kind {
-    match handle.kind {
-        HandleKind::Plain => Kind::Plain,
-        HandleKind::Fenced(token) => Kind::Fenced(token),
-        HandleKind::Shared => Kind::Shared,
     }
 }
 

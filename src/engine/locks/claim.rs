@@ -8,11 +8,11 @@
 use std::time::{Duration, Instant};
 
 use super::doubts::Doubts;
-use super::kind::Kind;
 use super::leaving::Leaving;
 use super::slab::{Id, Kept};
 use crate::config::Config;
 use crate::engine::waiting::parking::Parked;
+use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::entry::Entry;
 use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};

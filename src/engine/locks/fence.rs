@@ -35,9 +35,9 @@
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Votes};
-use super::kind::Kind;
 use crate::config::Config;
 use crate::engine::masters::wall_clock::WallClock;
+use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
 use crate::lock::command::park::ParkMode;

@@ -1,18 +1,11 @@
 //! The kinds of lock as the masters know them: what each one's commands and replies are.
 
+use crate::handle::Kind;
 use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
 use crate::lock::command::fenced::FencedAnswer;
-use crate::lock::{FencingToken, NamedScript, Vote};
+use crate::lock::{NamedScript, Vote};
 use crate::resp::Reply;
-
-/// Kind of the lock of a claim on the masters.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
-    Plain,
-    Fenced(FencingToken),
-    Shared,
-}
 
 impl Kind {
     /// By whose commands it is extended and released.
@@ -22,14 +15,6 @@ impl Kind {
             Self::Plain => Tag::Plain,
             Self::Fenced(_) => Tag::Fenced,
             Self::Shared => Tag::Shared,
-        }
-    }
-
-    #[inline]
-    pub(crate) const fn fencing_token(self) -> Option<FencingToken> {
-        match self {
-            Self::Fenced(token) => Some(token),
-            Self::Plain | Self::Shared => None,
         }
     }
 }

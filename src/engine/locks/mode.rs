@@ -13,12 +13,13 @@ use std::time::Instant;
 
 use super::claim::Claim;
 use super::fence::{self, Fencing};
-use super::kind::{AttemptAnswer, Kind, Tag};
+use super::kind::{AttemptAnswer, Tag};
 use super::sharing;
 use super::slab::Id;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::masters::wall_clock::WallClock;
+use crate::handle::Kind;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::fenced::{FenceState, encode_fenced_acquire};
 use crate::lock::command::park::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::kind::{Kind, Tag};
+use super::kind::Tag;
 use super::mode::{self, HoldersKnown, Learner, ModeState};
 use super::renewal::{Renewal, loss_lead};
 use super::slab::{Id, Kept};
@@ -15,6 +15,7 @@ use crate::engine::queries::query::Query;
 use crate::engine::request::Validity;
 use crate::engine::waiting::parking::Parking;
 use crate::error::{AcquireError, Denial, HeldBy, Report, Waited};
+use crate::handle::Kind;
 use crate::lock::command;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::scripts::Script;
