@@ -231,7 +231,7 @@ impl Owed {
             Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),
             Self::Record(Access::Write) => written(record::WRITING, reply),
             Self::Look(id) => {
-                let has_more = command::park::served_forced_answer(reply)?.1.has_more;
+                let has_more = command::park::served_forced_answer(reply)?.1;
                 Ok(if has_more && !mutant!(MoreFollowedOnce) { Answer::More(id) } else { Answer::Ignored })
             }
             Self::Subscription => match reply {
@@ -260,8 +260,8 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
         (Verb::Extend, _) => Answer::Extend(id, number, command::answer::compare_vote(reply)?),
         (Verb::Swap, _) => Answer::Swap(id, number, command::answer::compare_vote(reply)?),
         (Verb::Release, _) => {
-            let (answer, served) = command::park::served_release_answer(reply)?;
-            Answer::Release(id, answer, served.has_more)
+            let (answer, has_more) = command::park::served_release_answer(reply)?;
+            Answer::Release(id, answer, has_more)
         }
         (Verb::Rest, _) => Answer::Rest(id, command::answer::compare_vote(reply)?),
     })

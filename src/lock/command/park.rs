@@ -384,34 +384,26 @@ impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
     }
 }
 
-/// Outcome of a script for the waiters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Served {
-    /// Whether a waiter was granted the lock, or rung.
-    pub(crate) has_notified: bool,
-    /// Whether an [`encode_serve`] is to follow at once.
-    pub(crate) has_more: bool,
-}
-
-/// The answer in a reply to a release that serves: [`encode_release_serve`] or [`encode_unpark`].
-pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, Served), WrongShape> {
+/// The answer in a reply to a release that serves: [`encode_release_serve`] or [`encode_unpark`]; and whether
+/// an [`encode_serve`] is to follow at once.
+pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, bool), WrongShape> {
     match reply {
-        Reply::Error(text) if is_wrong_type(text) => Ok((ReleaseAnswer::Absent, Served::default())),
+        Reply::Error(text) if is_wrong_type(text) => Ok((ReleaseAnswer::Absent, false)),
         other => served_forced_answer(other),
     }
 }
 
-/// The answer in a reply to [`encode_force_unlock_serve`]. A key of another type is no absence, unlike in a
-/// release.
-pub(crate) fn served_forced_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, Served), WrongShape> {
+/// As [`served_release_answer`], in a reply to [`encode_force_unlock_serve`]. A key of another type is no
+/// absence, unlike in a release.
+pub(crate) fn served_forced_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, bool), WrongShape> {
     let (number, has_more) = match *reply {
         Reply::Integer(number @ 0..=2) => (number, false),
         Reply::Integer(number @ 4..=6) => (number - 4, true),
-        Reply::Error(text) => return Ok((ReleaseAnswer::Failed(failure(text)), Served::default())),
+        Reply::Error(text) => return Ok((ReleaseAnswer::Failed(failure(text)), false)),
         _ => return Err(WrongShape),
     };
     let answer = if number == 0 { ReleaseAnswer::Absent } else { ReleaseAnswer::Deleted };
-    Ok((answer, Served { has_notified: number == 2, has_more }))
+    Ok((answer, has_more))
 }
 
 /// Push over a connection that has subscribed to its channel.

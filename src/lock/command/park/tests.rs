@@ -251,24 +251,23 @@ fn answers_of_another_shape_are_refused() {
 
 #[test]
 fn a_release_answers_if_it_served() {
-    let served = |has_notified, has_more| Served { has_notified, has_more };
     let rows = [
-        (0, ReleaseAnswer::Absent, served(false, false)),
-        (1, ReleaseAnswer::Deleted, served(false, false)),
-        (2, ReleaseAnswer::Deleted, served(true, false)),
-        (4, ReleaseAnswer::Absent, served(false, true)),
-        (5, ReleaseAnswer::Deleted, served(false, true)),
-        (6, ReleaseAnswer::Deleted, served(true, true)),
+        (0, ReleaseAnswer::Absent, false),
+        (1, ReleaseAnswer::Deleted, false),
+        (2, ReleaseAnswer::Deleted, false),
+        (4, ReleaseAnswer::Absent, true),
+        (5, ReleaseAnswer::Deleted, true),
+        (6, ReleaseAnswer::Deleted, true),
     ];
-    for (number, answer, served) in rows {
+    for (number, answer, has_more) in rows {
         let reply = Reply::Integer(number);
-        assert_eq!(served_release_answer(&reply), Ok((answer.clone(), served)));
-        assert_eq!(served_forced_answer(&reply), Ok((answer, served)));
+        assert_eq!(served_release_answer(&reply), Ok((answer.clone(), has_more)));
+        assert_eq!(served_forced_answer(&reply), Ok((answer, has_more)));
     }
     let failed = || Failure::Replied("WRONGTYPE x".into());
     let wrong_type = Reply::Error(b"WRONGTYPE x");
-    assert_eq!(served_release_answer(&wrong_type), Ok((ReleaseAnswer::Absent, Served::default())));
-    let forced = Ok((ReleaseAnswer::Failed(failed()), Served::default()));
+    assert_eq!(served_release_answer(&wrong_type), Ok((ReleaseAnswer::Absent, false)));
+    let forced = Ok((ReleaseAnswer::Failed(failed()), false));
     assert_eq!(served_forced_answer(&wrong_type), forced);
     let noscript = served_release_answer(&Reply::Error(b"NOSCRIPT x"));
     assert!(matches!(noscript, Ok((ReleaseAnswer::Failed(_), _))), "{noscript:?}");
