@@ -76,20 +76,13 @@ pub struct SlotAcquisition<L> {
 #[derive(Debug)]
 enum SlotState {
     /// A slot is tried, and free ones are looked for.
-    Trying {
-        slot: u32,
-        since: Instant,
-        failed: Option<AcquireError>,
-        looked: Option<SlotLook>,
-    },
-    /// The door is waited for.
-    Entering,
+    Trying { slot: u32, since: Instant, failed: Option<AcquireError>, looked: Option<SlotLook> },
     /// So many slots are waited for.
     Standing(usize),
     /// Free slots are looked for, since this time.
     Looking(Instant),
-    Pausing,
-    Over,
+    /// Nothing is asked of a slot: the door is waited for, it pauses, or it is over.
+    Idle,
 }
 
 /// The next step. It ends what the step before has left under way: that is given up.
@@ -167,7 +160,7 @@ impl<L> SlotAcquisition<L> {
             holders: Vec::new(),
             door: None,
             entered: now,
-            state: SlotState::Over,
+            state: SlotState::Idle,
         };
         let slot = acquisition.draw();
         let step = acquisition.try_slot(now, slot);
@@ -182,7 +175,7 @@ impl<L> SlotAcquisition<L> {
             Err(error) => error,
         };
         self.note_holder(now, slot, &error);
-        match std::mem::replace(&mut self.state, SlotState::Over) {
+        match std::mem::replace(&mut self.state, SlotState::Idle) {
             SlotState::Trying { since, looked: Some(look), .. } => {
                 Some(self.follow_refusal(now, since, error, &look))
             }
@@ -209,7 +202,7 @@ impl<L> SlotAcquisition<L> {
             Err(error) if error.is_final() => return Some(self.fail(error)),
             Err(_) => SlotLook::Unknown,
         };
-        match std::mem::replace(&mut self.state, SlotState::Over) {
+        match std::mem::replace(&mut self.state, SlotState::Idle) {
             SlotState::Trying { since, failed: Some(error), .. } => {
                 Some(self.follow_refusal(now, since, error, &look))
             }
@@ -327,10 +320,7 @@ impl<L> SlotAcquisition<L> {
             true => self.pause(now, took),
             false if self.is_brief => self.look_again(now, took),
             false if left.is_zero() => self.fail_as_before(now),
-            false => {
-                self.state = SlotState::Entering;
-                SlotStep::Enter(left)
-            }
+            false => SlotStep::Enter(left),
         }
     }
 
@@ -363,7 +353,6 @@ impl<L> SlotAcquisition<L> {
         if !mutant!(LookPauseUncapped) {
             pause = pause.min(limits::SLOT_LOOK_PAUSE_MAX);
         }
-        self.state = SlotState::Pausing;
         SlotStep::Pause(pause.min(left))
     }
 
@@ -376,7 +365,6 @@ impl<L> SlotAcquisition<L> {
         self.looks_again += 1;
         let least = took.clamp(limits::SLOT_LOOK_PAUSE_MIN, limits::SLOT_LOOK_PAUSE_MAX);
         let most = (least * (1 << self.looks_again)).min(limits::SLOT_LOOK_PAUSE_MAX);
-        self.state = SlotState::Pausing;
         let pause = self.rng.random_range(least..=most);
         SlotStep::Pause(pause.min(self.look_until.saturating_duration_since(now)))
     }
@@ -422,12 +410,12 @@ impl<L> SlotAcquisition<L> {
         if mutant!(SlotOfAnother) {
             slot = 0;
         }
-        self.state = SlotState::Over;
+        self.state = SlotState::Idle;
         SlotStep::Held(slot, lock)
     }
 
     fn fail(&mut self, error: AcquireError) -> SlotStep<L> {
-        self.state = SlotState::Over;
+        self.state = SlotState::Idle;
         SlotStep::Failed(error)
     }
 
