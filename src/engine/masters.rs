@@ -73,10 +73,6 @@ impl Masters {
         !self.fleet.link(master).connection.is_down()
     }
 
-    fn has_open_connection(&self, master: MasterId) -> bool {
-        self.fleet.link(master).connection.is_ready()
-    }
-
     /// Counts a failure, reports a new reason, and has the provider asked again for a connection.
     pub(super) fn note_no_credentials(
         &mut self,
@@ -132,7 +128,7 @@ impl Masters {
 
     /// Why open connections of a master have no newer login.
     pub(super) fn login_error(&self, master: MasterId) -> Option<&CredentialsError> {
-        self.logins.error(master).filter(|_| self.has_open_connection(master))
+        self.logins.error(master).filter(|_| self.fleet.link(master).connection.is_ready())
     }
 
     /// The reply to `AUTH` on a connection that stands.
@@ -142,16 +138,11 @@ impl Masters {
         master: MasterId,
         refusal: Option<Box<str>>,
     ) {
-        self.follow_login_answer(ground, master, refusal);
+        if let Some(refusal) = refusal {
+            self.note_no_credentials(ground, master, CredentialsError::Refused { refusal });
+        }
         // Another one may have come meanwhile.
         self.bring_login(ground, master);
-    }
-
-    fn follow_login_answer(&mut self, ground: &mut Ground, master: MasterId, refusal: Option<Box<str>>) {
-        match refusal {
-            Some(refusal) => self.note_no_credentials(ground, master, CredentialsError::Refused { refusal }),
-            None => self.check_login(master),
-        }
     }
 
     pub(super) fn handle_login_timeout(&mut self, ground: &mut Ground, master: MasterId) {
