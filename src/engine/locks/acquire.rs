@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::Locks;
 use super::claim::{Claim, Course, Votes};
 use super::kind::{AttemptAnswer, Tag};
-use super::mode::{self, HoldersKnown, ModeState};
+use super::mode::{self, HoldersKnown, Learner, ModeState};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
 use super::{counting, hold, release, reports};
@@ -18,6 +18,7 @@ use crate::engine::masters::owed::{Owed, Question, Verb};
 use crate::engine::queries::DRAINED;
 use crate::engine::request::{Grant, Outcome, SubmitError};
 use crate::engine::timers::op_timer;
+use crate::engine::waiting::parking::Parking;
 use crate::engine::waiting::{accounting, pauses, rounds, turns};
 use crate::error::Round;
 use crate::limits;
@@ -217,7 +218,10 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: A
     let locks = &mut core.locks;
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
     let op = match claim.course {
-        Course::Attempt(attempter) => locks.ops.find_mut(attempter).map(Op::learner),
+        Course::Attempt(attempter) => {
+            let op = locks.ops.find_mut(attempter);
+            op.map(|op| Learner { mode: &mut op.mode, holders: &mut op.tries.holders })
+        }
         Course::HandedOver(_) | Course::Left(_) => None,
     };
     match mode::vote(answer, master, claim, op) {
@@ -253,7 +257,7 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
         valid_until = now + op.asked.ttl.validity();
     }
     if now + op.asked.min_validity >= valid_until && !mutant!(DeadlineUnchecked) {
-        if op.parking.is_some() && rounds::may_repeat(core, id) {
+        if op.parking.as_mut().is_some_and(Parking::note_late) {
             return Step::Park(id);
         }
         return Step::Fail(id, Cause::Expired);
@@ -363,7 +367,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     if is_parked {
         op.tries.polls_until = Some(now + limits::PARK_PAUSE);
     } else {
-        known = op.gather_holders();
+        known = op.mode.gather_holders(&mut op.tries.holders);
     }
     op.is_noted |= retry_at.is_some();
     if retry_at.is_none() {

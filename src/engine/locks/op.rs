@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::kind::Tag;
-use super::mode::{self, HoldersKnown, Learner, ModeState};
+use super::mode::{self, ModeState};
 use super::renewal::{Renewal, loss_lead};
 use super::slab::{Id, Kept};
 use crate::engine::masters::fleet::Fleet;
@@ -276,16 +276,6 @@ impl Op {
         if !self.label.is_empty() {
             claim.entry.add_label(&claim.token, &self.label);
         }
-    }
-
-    /// The state that answers to its attempts update.
-    pub(crate) const fn learner(&mut self) -> Learner<'_> {
-        Learner { mode: &mut self.mode, holders: &mut self.tries.holders }
-    }
-
-    /// An attempt failed: gathers what masters reported of the key in the way.
-    pub(crate) fn gather_holders(&mut self) -> HoldersKnown {
-        self.mode.gather_holders(&mut self.tries.holders)
     }
 
     /// Placeholder in a slot before its first operation.

@@ -123,7 +123,8 @@ impl<T: Copy> Connection<T> {
         handshake::encode_auth(&mut bytes, login);
         let is_sent = self.wire.request(&bytes, &[owed]).is_ok();
         if is_sent {
-            self.login = LoginState::sent(version, login);
+            let answer = LoginAnswer::Pending(Some(Box::new(login.clone())));
+            self.login = LoginState { version, answer };
         }
         is_sent
     }
@@ -162,10 +163,6 @@ impl<T: Copy> Connection<T> {
 
 impl LoginState {
     const NONE: Self = Self { version: 0, answer: LoginAnswer::Accepted };
-
-    pub(crate) fn sent(version: u32, login: &Login) -> Self {
-        Self { version, answer: LoginAnswer::Pending(Some(Box::new(login.clone()))) }
-    }
 
     /// Whether this login is to be sent. One that is sent is answered before the next one is.
     pub(crate) const fn wants(&self, version: u32) -> bool {

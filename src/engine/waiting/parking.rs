@@ -272,7 +272,8 @@ impl Parking {
         !self.holders.is_empty()
     }
 
-    /// The running round got the lock too late. Returns whether the one before did not.
+    /// A quorum granted the running round so late that too little validity is left. Returns whether another
+    /// round may follow: two in a row are a failed attempt.
     pub(crate) const fn note_late(&mut self) -> bool {
         self.late_count += 1;
         self.late_count == 1

@@ -542,12 +542,6 @@ pub(crate) fn rejoin(core: &mut Core, master: MasterId) {
     }
 }
 
-/// A quorum granted the running round so late that too little validity is left. Whether another round may
-/// follow: two in a row are a failed attempt.
-pub(crate) fn may_repeat(core: &mut Core, id: Id) -> bool {
-    core.locks.ops.get_mut(id).parking_mut().note_late()
-}
-
 /// The running round has become a lock.
 #[cold]
 #[inline(never)]
