@@ -191,10 +191,6 @@ impl Config {
         self.quarantine
     }
 
-    pub(crate) const fn is_strict(&self) -> bool {
-        matches!(self.quarantine, Quarantine::Strict)
-    }
-
     /// Returns the longest quarantine of a master, from this client's first connection to its process:
     /// `max_ttl` plus the drift; 30.302 s by default.
     #[must_use]

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use redlatch::AcquireError;
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
-use redlatch::error::InputError;
 use redlatch::internals::pool::{door_name, slot_name};
 use redlatch::internals::slot_acquisition::{SlotAcquisition, SlotStep, door_options};
 
@@ -85,7 +84,7 @@ impl SlotWait<'_, '_> {
         let mut asked = Vec::with_capacity(slots.len() + 1);
         for slot in slots {
             let name = slot_name(pool.as_bytes(), *slot);
-            let (resource, options) = (own(&name)?, self.session().options.wait(wait));
+            let (resource, options) = (Resource::of_any_lock(&name)?, self.session().options.wait(wait));
             let request = Request::Acquire { resource, options, label: None };
             match self.session().redlock.submit(request) {
                 Ok(lock) => asked.push((Call::Slot(*slot), lock)),
@@ -110,7 +109,7 @@ impl SlotWait<'_, '_> {
     fn enter(&mut self, left: Duration) -> Result<Vec<(Call, OpId)>, SubmitError> {
         let name = door_name(self.pool.as_bytes());
         let options = door_options(self.session().redlock.config(), left);
-        let request = Request::Acquire { resource: own(&name)?, options, label: None };
+        let request = Request::Acquire { resource: Resource::of_any_lock(&name)?, options, label: None };
         self.session().redlock.submit(request).map(|door| vec![(Call::Door, door)])
     }
 
@@ -148,9 +147,4 @@ impl SlotWait<'_, '_> {
             _ => unreachable!("each is answered by its own outcome"),
         }
     }
-}
-
-/// The name of one of the pool's locks.
-fn own(name: &[u8]) -> Result<Resource<'_>, InputError> {
-    Resource::of_any_lock(name)
 }

@@ -25,6 +25,7 @@ use crate::lock::command::entry::Entry;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
 use crate::mutants::mutant;
+use crate::resp;
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
 /// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
@@ -317,7 +318,7 @@ impl Fleet {
                 let channel = link.learnt.channel.clone();
                 self.parkers.insert(master);
                 self.queue(MasterSet::only(master), Owed::Subscription, |out| {
-                    command::park::encode_subscribe(out, &channel);
+                    resp::encode_command(out, &[b"SUBSCRIBE", &channel]);
                 });
             }
             let link = &mut self.links[master.index()];

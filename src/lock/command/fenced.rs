@@ -44,19 +44,13 @@ pub(crate) fn encode_fenced_acquire(
 ) {
     let past_us = if is_held { ANY_AGE_US } else { fence.window.half_us };
     FENCED_ACQUIRE.encode_head(out, script);
-    let value = encode_keys(out, entry, fence);
+    let (key, value) = entry.parts();
+    out.extend_from_slice(key);
+    encode_beside(out, key, fence.prefix_size, FENCE_NAME);
     out.extend_from_slice(value);
     for number in [ttl_ms, fence.token.as_u64(), past_us, fence.window.half_us, fence.window.life_ms] {
         encode_decimal_bulk(out, number);
     }
-}
-
-/// Both keys; returns the encoded value of the entry.
-fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, fence: &Fence) -> &'a [u8] {
-    let (key, value) = entry.parts();
-    out.extend_from_slice(key);
-    encode_beside(out, key, fence.prefix_size, FENCE_NAME);
-    value
 }
 
 /// Answer of a master to [`encode_fenced_acquire`].

@@ -222,11 +222,6 @@ pub(crate) fn encode_channel(out: &mut Vec<u8>, prefix: &[u8], random: &[u8; 16]
     }
 }
 
-/// `SUBSCRIBE channel`, with a name from [`encode_channel`].
-pub(crate) fn encode_subscribe(out: &mut Vec<u8>, channel: &[u8]) {
-    resp::encode_command(out, &[b"SUBSCRIBE", channel]);
-}
-
 /// All three keys; returns the encoded value of the entry.
 fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &'a [u8] {
     let (key, value) = entry.parts();
@@ -413,7 +408,7 @@ pub(crate) enum Message {
     Vote([u8; 8]),
     /// The master asks the waiter whose attempt has this vote for another one.
     Ring([u8; 8]),
-    /// The answer to [`encode_subscribe`].
+    /// The answer to `SUBSCRIBE`.
     Subscribed,
     /// Anything else.
     Other,

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Fleet;
+use crate::config::Quarantine;
 use crate::engine::ground::Ground;
 use crate::engine::masters::link::{Comparison, Link};
 use crate::engine::masters::owed::{Access, Owed};
@@ -47,7 +48,8 @@ impl Fleet {
     pub(in crate::engine) fn refuse_declared(&self, master: MasterId) -> Option<String> {
         let link = self.link(master);
         let is_declared = link.learnt.record.record().is_some_and(|it| it.origin() == Origin::Declared);
-        let is_refused = self.config.is_strict() && is_declared && !mutant!(DeclaredIgnored);
+        let is_refused =
+            self.config.quarantine == Quarantine::Strict && is_declared && !mutant!(DeclaredIgnored);
         let difference = link.comparison.difference.as_ref().filter(|_| is_refused)?;
         Some(Trouble::StrictDeclared { difference }.to_string())
     }

@@ -130,14 +130,11 @@ fn a_swap_names_the_entry_that_goes() {
 
 #[test]
 fn a_channel_has_32_random_digits() {
-    let (mut channel, mut out, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    let mut channel = Vec::new();
     let random = [0, 1, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0xff, 16, 0, 0, 0, 0, 0xa0];
     encode_channel(&mut channel, b"p:", &random);
     let name = b"p:redlatch:c:000123456789abcdefff1000000000a0";
     assert_eq!(channel.escape_ascii().to_string(), name.escape_ascii().to_string());
-    encode_subscribe(&mut out, &channel);
-    resp::encode_command(&mut expected, &[b"SUBSCRIBE", name]);
-    assert_eq!(out, expected);
 }
 
 #[test]
