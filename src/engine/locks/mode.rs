@@ -96,7 +96,6 @@ impl ModeState {
         fleet: &Fleet,
         now: Instant,
         wall_clock: &WallClock,
-        is_retry: bool,
         holders: &mut Vec<(MasterId, HolderTtl)>,
         excluded: &mut MasterSet,
     ) -> Kind {
@@ -105,9 +104,6 @@ impl ModeState {
             Self::Fenced(fencing) => {
                 *excluded = fleet.quarantined_at(now);
                 if mutant!(FenceOfQuarantine) {
-                    *excluded = MasterSet::EMPTY;
-                }
-                if mutant!(RetryForgetsQuarantine) && is_retry {
                     *excluded = MasterSet::EMPTY;
                 }
                 Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now)))

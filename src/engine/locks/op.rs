@@ -253,22 +253,19 @@ impl Op {
                 command::encode_acquire(out, &claim.entry, tail);
             });
         }
-        let is_retry = self.tries.count > 0;
-        claim.kind = self.begin_mode(fleet, now, wall_clock, is_retry);
+        claim.kind = self.begin_mode(fleet, now, wall_clock);
         let owed = self.owed(claim.kind.tag(), claim_id);
         mode::send_attempt(fleet, fleet.usable, owed, claim, self.asked.ttl.as_millis(), Script::Sha)
     }
 
     /// An attempt in this mode begins: returns the kind of its claim.
-    pub(crate) fn begin_mode(
-        &mut self,
-        fleet: &Fleet,
-        now: Instant,
-        wall_clock: &WallClock,
-        is_retry: bool,
-    ) -> Kind {
-        let Tries { holders, excluded, .. } = &mut self.tries;
-        self.mode.begin_attempt(fleet, now, wall_clock, is_retry, holders, excluded)
+    pub(crate) fn begin_mode(&mut self, fleet: &Fleet, now: Instant, wall_clock: &WallClock) -> Kind {
+        let Tries { count, holders, excluded, .. } = &mut self.tries;
+        let kind = self.mode.begin_attempt(fleet, now, wall_clock, holders, excluded);
+        if mutant!(RetryForgetsQuarantine) && *count > 0 {
+            *excluded = MasterSet::EMPTY;
+        }
+        kind
     }
 
     /// Puts the label into the value of a new claim.

@@ -96,8 +96,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     claim.begin(now, id, Token::random(&mut ground.rng), op.asked.ttl, limit);
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
-    let is_retry = op.tries.count > 0;
-    claim.kind = op.begin_mode(fleet, now, &ground.wall_clock, is_retry);
+    claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
     claim.course = Course::Attempt(id);
     claim.parked.put(|over| Parked::new(now, id, fleet.count(), over));
     let before = op.claim;
