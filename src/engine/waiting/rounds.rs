@@ -485,8 +485,10 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
         Event::Look => {
             let parking = op.parking_mut();
             parking.plan_look(now, fleet.round_trip(), ttl);
-            let to = parking.first.intersection(fleet.usable);
-            serve(fleet, locks, to, id);
+            let to = parking.first.intersection(fleet.usable).intersection(fleet.parkers);
+            fleet.queue(to, Owed::Look(op.claim), |out| {
+                park::encode_serve(out, Script::Sha, &op.key, ground.config.prefix.len());
+            });
             Step::Done
         }
     }
@@ -499,15 +501,6 @@ pub(crate) fn note_lost(locks: &mut Locks, master: MasterId) {
             parking.note_lost(master);
         }
     }
-}
-
-/// Has masters look whether the first waiter can have the lock.
-fn serve(fleet: &mut Fleet, locks: &Locks, to: MasterSet, id: Id) {
-    let Some(op) = locks.ops.find(id) else { return };
-    let (to, prefix_size) = (to.intersection(fleet.parkers), fleet.config.prefix.len());
-    fleet.queue(to, Owed::Look(op.claim), |out| {
-        park::encode_serve(out, Script::Sha, &op.key, prefix_size);
-    });
 }
 
 /// A master can be asked again, over a new connection or after a silence: a round that was sent to it before
