@@ -17,7 +17,7 @@ use super::request::{OpId, Validity};
 use super::stats::Stats;
 use super::timers::{claim_timer, login_timer, master_timer, op_timer};
 use crate::config::Config;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, Waited};
 use crate::handle::LockHandle;
 use crate::lock::command::ReleaseBy;
 use crate::lock::{MasterId, MasterSet};
@@ -163,6 +163,17 @@ impl Engine {
         let op = Some(op).filter(|op| op.is_denied())?;
         let denied = op.tries.denied.as_deref().filter(|denied| denied.asked.is_empty())?.clone();
         Some(op.denial(now, denied, &op.tries.holders, self.core.locks.held_by(now, lock.0)))
+    }
+
+    /// Returns how long the acquisition of a held lock took, and for whom it waited. `None` if the lock is
+    /// not held.
+    #[must_use]
+    pub fn waited(&self, lock: OpId) -> Option<Waited> {
+        let locks = &self.core.locks;
+        let op = locks.ops.find(lock.0)?;
+        op.held()?;
+        let at_once = || Waited { attempts: op.tries.count, ..Waited::default() };
+        Some(locks.accounts.find(lock.0).map_or_else(at_once, |account| account.waited.clone()))
     }
 
     /// Returns an operation, release, master or login whose deadline no timer keeps. There is never one;

@@ -9,8 +9,7 @@
 //! | that is fair | as one that others refused, from its first attempt on; in no queue of this engine |
 //! | that is a reader | as any other, in no queue of this engine |
 //!
-//! `accounting` notes for whom each of them waited, in its `account`, by `sightings` of holders; `view` is
-//! what callers see of it.
+//! `accounting` notes for whom each of them waited, in its `account`, by `sightings` of holders.
 
 pub(super) mod account;
 pub(super) mod accounting;
@@ -20,5 +19,4 @@ pub(super) mod pauses;
 pub(super) mod rounds;
 pub(super) mod sightings;
 pub(super) mod turns;
-mod view;
 pub(super) mod wait_queues;
