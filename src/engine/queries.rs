@@ -28,7 +28,7 @@ use crate::limits;
 use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::slots::SlotMark;
-use crate::lock::{Failure, HolderTtl, InputError, MasterId, MasterSet, Resource, split_value};
+use crate::lock::{Failure, HolderTtl, InputError, MasterId, Resource, split_value};
 use crate::mutants::mutant;
 
 /// Why a drained engine acquires nothing.
@@ -75,23 +75,14 @@ pub(super) fn submit_free_slots(
 
 pub(super) fn submit_force_unlock(core: &mut Core, resource: Resource<'_>) -> Result<OpId, SubmitError> {
     let (id, limit) = begin_query(core, Some(resource))?;
-    let asked = send_forced_deletion(core, core.masters.fleet.usable, id);
-    start_query(
-        core,
-        id,
-        Query::force_unlock(core.ground.now, limit, asked, core.masters.fleet.absences(asked)),
-    );
-    Ok(OpId(id))
-}
-
-fn send_forced_deletion(core: &mut Core, to: MasterSet, id: Id) -> MasterSet {
-    let Core { masters, locks, .. } = core;
-    let owed = Owed::Query { question: Question::ForcedDelete, id };
-    let key = &locks.ops.get(id).key;
-    let prefix_size = masters.fleet.config.prefix.len();
-    masters.fleet.queue(to, owed, |out| {
+    let (now, fleet) = (core.ground.now, &mut core.masters.fleet);
+    let (key, prefix_size) = (&core.locks.ops.get(id).key, core.ground.config.prefix.len());
+    let asked = fleet.queue(fleet.usable, Owed::Query { question: Question::ForcedDelete, id }, |out| {
         command::park::encode_force_unlock_serve(out, key, prefix_size);
-    })
+    });
+    let query = Query::force_unlock(now, limit, asked, fleet.absences(asked));
+    start_query(core, id, query);
+    Ok(OpId(id))
 }
 
 pub(super) fn submit_pause(
