@@ -19,8 +19,6 @@ pub(crate) mod status;
 pub(crate) mod trouble;
 pub(super) mod wall_clock;
 
-use std::sync::Arc;
-
 use self::fleet::Fleet;
 use self::logins::Logins;
 use super::ground::Ground;
@@ -40,8 +38,7 @@ pub(super) struct Masters {
 impl Masters {
     /// Masters that are all to be connected.
     pub(super) fn new(ground: &mut Ground) -> Self {
-        let config = &ground.config;
-        Self { logins: Logins::new(Arc::clone(config)), fleet: Fleet::new(ground) }
+        Self { logins: Logins::new(&ground.config), fleet: Fleet::new(ground) }
     }
 
     /// Takes the credentials of a master. Open connections get them by `AUTH` in place. Returns the reason if

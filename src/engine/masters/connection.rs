@@ -210,17 +210,17 @@ pub(crate) struct Wishes {
     close: MasterSet,
     /// Masters to connect once the provider has returned their credentials.
     pub(crate) awaiting_login: MasterSet,
-    has_provider: bool,
 }
 
 impl Wishes {
-    pub(crate) const fn new(has_provider: bool) -> Self {
+    pub(crate) const fn new() -> Self {
         let none = MasterSet::EMPTY;
-        Self { connect: none, close: none, awaiting_login: none, has_provider }
+        Self { connect: none, close: none, awaiting_login: none }
     }
 
-    pub(crate) const fn connect(&mut self, master: MasterId) {
-        if self.has_provider {
+    /// Asks for a connection to a master, behind its credentials if a provider has them.
+    pub(crate) const fn connect(&mut self, master: MasterId, has_provider: bool) {
+        if has_provider {
             self.awaiting_login.insert(master);
         } else {
             self.connect.insert(master);

@@ -94,7 +94,7 @@ impl Fleet {
         );
         links.iter().for_each(|link| ground.timers.arm(master_timer(link.master), ground.now));
         Self {
-            wishes: Wishes::new(config.has_provider()),
+            wishes: Wishes::new(),
             clocks_due_at: ground.now + limits::CLOCK_RATE_PAUSE,
             config,
             all: MasterSet::first(links.len()),
@@ -378,7 +378,7 @@ impl Fleet {
             State::Down { .. } if mutant!(NoReconnect) && link.connection.has_failed() => None,
             State::Down { .. } => {
                 link.connection.start_connecting(ground.now + limit);
-                self.wishes.connect(master);
+                self.wishes.connect(master, self.config.has_provider());
                 self.arm(ground, master);
                 None
             }

@@ -4,7 +4,6 @@
 //! There is at most one question for a master at a time, whatever it is for: a connect, or open connections
 //! whose credentials end. One that is never answered is not asked again.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
@@ -19,7 +18,6 @@ use crate::lock::{MasterId, MasterSet};
 
 #[derive(Debug)]
 pub(crate) struct Logins {
-    config: Arc<Config>,
     masters: Vec<MasterLogin>,
     /// Masters whose credentials the event loop is to ask for.
     wishes: MasterSet,
@@ -64,7 +62,7 @@ enum Serves {
 }
 
 impl Logins {
-    pub(crate) fn new(config: Arc<Config>) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let masters = config.masters.iter().map(|url| MasterLogin {
             login: url.login.clone(),
             version: 0,
@@ -76,7 +74,7 @@ impl Logins {
             failure_count: 0,
             error: None,
         });
-        Self { masters: masters.collect(), config, wishes: MasterSet::EMPTY }
+        Self { masters: masters.collect(), wishes: MasterSet::EMPTY }
     }
 
     pub(crate) fn current(&self, master: MasterId) -> CurrentLogin<'_> {
@@ -196,13 +194,13 @@ impl Logins {
         master: MasterId,
         has_connection: bool,
     ) -> Option<CredentialsError> {
-        let limit = self.config.connect_timeout;
+        let limit = ground.config.connect_timeout;
         let own = &mut self.masters[master.index()];
         let is_late = own.late_at.take_if(|at| *at <= ground.now).is_some();
         if own.renew_at.take_if(|at| *at <= ground.now).is_some() {
             // The next connect asks by itself.
             own.serves = Serves::Past;
-            if has_connection && self.config.has_provider() {
+            if has_connection && ground.config.has_provider() {
                 own.late_at = Some(ground.now + limit);
                 self.ask(master);
             }
