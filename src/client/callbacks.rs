@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Wake, Waker};
+use std::task::Wake;
 use std::thread;
 
 use super::sleeper::Sleeper;
@@ -105,7 +105,6 @@ const TAKEN_COUNT_MAX: usize = 64;
 pub(super) struct Observing {
     observer: Observer,
     sleeper: Arc<Sleeper>,
-    waker: Waker,
     /// Whether its thread will look for events. Changed with the lock held.
     is_awake: AtomicBool,
     has_ended: AtomicBool,
@@ -114,14 +113,14 @@ pub(super) struct Observing {
 impl Observing {
     /// Its thread is about to start.
     pub(super) fn new(observer: Observer) -> Self {
-        let (sleeper, waker) = Sleeper::pair();
-        Self { observer, sleeper, waker, is_awake: AtomicBool::new(true), has_ended: AtomicBool::new(false) }
+        let (is_awake, has_ended) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { observer, sleeper: Arc::default(), is_awake, has_ended }
     }
 
     /// Has the events of the engine reported; to be called with the lock held.
     pub(super) fn notify(&self, engine: &Engine) {
         if engine.has_event() && !self.is_awake.swap(true, Ordering::AcqRel) {
-            self.waker.wake_by_ref();
+            self.sleeper.wake_by_ref();
         }
     }
 
@@ -149,7 +148,7 @@ impl Observing {
     /// No further events come; the thread ends when it has reported those that wait.
     pub(super) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
-        self.waker.wake_by_ref();
+        self.sleeper.wake_by_ref();
     }
 }
 
@@ -157,6 +156,7 @@ impl Observing {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::task::Waker;
     use std::time::Duration;
 
     /// A slow machine only takes longer.

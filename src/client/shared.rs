@@ -65,7 +65,6 @@ pub(super) struct Shared {
     background: Arc<Sleeper>,
     /// Woken when the background thread has ended.
     ended: Arc<Sleeper>,
-    ended_waker: Waker,
 }
 
 /// State that is used with the lock held.
@@ -166,7 +165,6 @@ impl Shared {
         spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
     ) -> io::Result<Arc<Self>> {
         let (background, waker) = Sleeper::pair();
-        let (ended, ended_waker) = Sleeper::pair();
         let observing = driver.engine.config().observer.clone().map(|it| Arc::new(Observing::new(it)));
         let inner = Inner {
             driver,
@@ -196,8 +194,7 @@ impl Shared {
             observing,
             waking: Inside::default(),
             background,
-            ended,
-            ended_waker,
+            ended: Arc::default(),
         });
         if let Some(observing) = shared.observing.clone() {
             let its = shared.clone();

@@ -7,7 +7,7 @@ use std::io;
 #[cfg(unix)]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, MutexGuard, Weak};
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Instant;
 
@@ -66,7 +66,7 @@ impl Shared {
         let _guard = self.guard();
         // All waiters have got the error, and all later callers will.
         let _ = self.keep();
-        self.ended_waker.wake_by_ref();
+        self.ended.wake_by_ref();
         self.observing.iter().for_each(|observing| observing.end());
     }
 
