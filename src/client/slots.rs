@@ -163,7 +163,6 @@ enum Asking {
 /// Slots that are asked for, and a look for free ones.
 #[derive(Debug)]
 struct AskingSlots {
-    client: Client,
     /// The handle that may end it.
     cancel: Option<Registration>,
     slots: Vec<(u32, Acquire<'static>)>,
@@ -180,7 +179,7 @@ impl AcquireSlot {
                     Err(error) => return Poll::Ready(Err(error)),
                 },
                 (Some(acquisition), Asking::Slots(asking)) => {
-                    std::task::ready!(asking.resolve(acquisition, how))
+                    std::task::ready!(asking.resolve(acquisition, self.request.client.shared(), how))
                 }
                 (Some(acquisition), Asking::Door(door)) => {
                     let door = std::task::ready!(door.resolve(how));
@@ -246,8 +245,7 @@ impl AcquireSlot {
             look.iter_mut().for_each(|look| look.submit(inner));
             inner.write_batch(start);
         });
-        let (client, cancel) = (self.request.client.clone(), self.request.cancel.clone());
-        Asking::Slots(AskingSlots { client, cancel, slots, look })
+        Asking::Slots(AskingSlots { cancel: self.request.cancel.clone(), slots, look })
     }
 
     /// Has the door released at once, for the next waiter.
@@ -259,11 +257,15 @@ impl AcquireSlot {
 
 impl AskingSlots {
     /// Takes the answers until there is a next step.
-    fn resolve(&mut self, acquisition: &mut SlotAcquisition<Guard>, how: How<'_>) -> Poll<SlotStep<Guard>> {
+    fn resolve(
+        &mut self,
+        acquisition: &mut SlotAcquisition<Guard>,
+        shared: &Arc<Shared>,
+        how: How<'_>,
+    ) -> Poll<SlotStep<Guard>> {
         if let How::Task(waker) = how {
             return self.poll(acquisition, waker);
         }
-        let shared = self.client.shared().clone();
         loop {
             let is_cancelled =
                 self.cancel.as_mut().is_some_and(|cancel| cancel.register(&shared.thread_waker()));
