@@ -19,7 +19,6 @@ use crate::engine::{
     Health, HeldLocks, Left, MasterStatus, OpId, Outcome, Released, Request, Stats, SubmitError,
 };
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, Waited};
-use crate::event::Observer;
 use crate::limits;
 use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
 use crate::mutants::mutant;
@@ -60,7 +59,6 @@ pub struct Redlock {
     set_aside: VecDeque<(OpId, Outcome)>,
     /// When the loop was last driven.
     last_turn: Instant,
-    observer: Option<Observer>,
 }
 
 /// Where a lease comes from.
@@ -132,7 +130,6 @@ impl Redlock {
     /// # Errors
     /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
     pub fn open(config: Config) -> Result<Self, ConnectError> {
-        let observer = config.observer.clone();
         let (mut driver, mut poller) = Driver::new(Arc::new(config))?;
         driver.settle(&mut poller)?;
         let origin = Arc::new(Origin {
@@ -141,7 +138,7 @@ impl Redlock {
             is_released: AtomicBool::default(),
         });
         let (set_aside, last_turn) = (VecDeque::new(), clock::now());
-        let mut redlock = Self { driver, poller, origin, set_aside, last_turn, observer };
+        let mut redlock = Self { driver, poller, origin, set_aside, last_turn };
         redlock.report_events();
         Ok(redlock)
     }
@@ -371,9 +368,10 @@ impl Redlock {
 
     /// Calls the observer with the events that have come.
     fn report_events(&mut self) {
-        let Some(observer) = &self.observer else { return };
         while let Some(event) = self.driver.engine.poll_event() {
-            observer.call(&event);
+            if let Some(observer) = &self.config().observer {
+                observer.call(&event);
+            }
         }
     }
 
