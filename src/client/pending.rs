@@ -18,6 +18,14 @@ pub(super) enum How<'a> {
     Task(&'a Waker),
 }
 
+/// The result of a call that a thread has waited for.
+pub(super) fn ended<T>(polled: Poll<T>) -> T {
+    match polled {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("a thread waits until it is over"),
+    }
+}
+
 /// A request that a client answers once.
 pub(super) trait Ask {
     const OUTCOME: OutcomeKind;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::completions::OutcomeKind;
 use super::guard::{Guard, HeldName};
 use super::handle::Client;
-use super::pending::{Ask, How, Pending, submit_all};
+use super::pending::{Ask, How, Pending, ended, submit_all};
 use super::shared::{Inner, Shared, Stopped};
 use super::trace::AcquireSpan;
 use crate::cancel::{Cancel, Registration};
@@ -163,10 +163,7 @@ impl Acquire<'_> {
     /// # Errors
     /// As [`LockRequest::acquire`].
     pub fn block(mut self) -> Result<Guard, AcquireError> {
-        match self.resolve(How::Thread) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!("a thread waits until it is over"),
-        }
+        ended(self.resolve(How::Thread))
     }
 
     /// Waits for it on this thread, or polls it for a task.

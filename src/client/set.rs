@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::completions::OutcomeKind;
 use super::guard::{self, Extend, Guard, LockEnd, Lost, Release};
 use super::handle::Client;
-use super::pending::{Ask, How, Pending};
+use super::pending::{Ask, How, Pending, ended};
 use super::request::{Acquire, LockRequest};
 use super::set_acquisition::{self, Failed, SetAcquisition, SetStep};
 use super::shared::{Inner, Shared, Stopped};
@@ -163,10 +163,7 @@ impl LockSetRequest {
 
 impl AcquireSet {
     fn wait(mut self) -> Result<GuardSet, SetError<AcquireError>> {
-        match self.advance(How::Thread) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!("a thread waits until it is over"),
-        }
+        ended(self.advance(How::Thread))
     }
 
     /// Goes on until the next answer that is not there.

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::completions::{CompletionToken, OutcomeKind};
 use super::guard::{Guard, Release};
 use super::handle::Client;
-use super::pending::{Ask, How, Pending};
+use super::pending::{Ask, How, Pending, ended};
 use super::request::{Acquire, LockRequest};
 use super::set::PauseCall;
 use super::shared::{Inner, Shared, Stopped};
@@ -101,10 +101,7 @@ impl SlotsRequest {
     /// As [`SlotsRequest::try_acquire`].
     pub fn acquire(self) -> Result<SlotGuard, AcquireError> {
         self.client.shared().waking.check_outside().map_err(AcquireError::Stopped)?;
-        match self.start().advance(How::Thread) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!("a thread waits until it is over"),
-        }
+        ended(self.start().advance(How::Thread))
     }
 
     /// Returns the future of [`SlotsRequest::acquire`], for tasks. It sends nothing before it is polled.
@@ -299,8 +296,7 @@ impl AskingSlots {
     fn take(&mut self, acquisition: &mut SlotAcquisition<Guard>, place: usize) -> Option<SlotStep<Guard>> {
         if place < self.slots.len() {
             let (slot, mut acquire) = self.slots.remove(place);
-            let Poll::Ready(answer) = acquire.resolve(How::Thread) else { unreachable!("a thread waits") };
-            return acquisition.tried(clock::now(), slot, answer);
+            return acquisition.tried(clock::now(), slot, ended(acquire.resolve(How::Thread)));
         }
         let looked = self.look.take()?.wait();
         acquisition.looked(clock::now(), looked)
