@@ -22,8 +22,6 @@ use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
-const OF_A_ROUND: &str = "only requests of a round name their script";
-
 /// The master needs the script: sends it with the command, which also makes it known again. Returns
 /// [`Answer::Ignored`] if the request is on its way or void, else the answer that takes its place.
 pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
@@ -32,7 +30,7 @@ pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
         load_scripts(&mut core.masters.fleet, master, Tag::Parked);
         return Answer::Ignored;
     };
-    let Some(sent) = send_again(core, master, owed) else {
+    let Some(sent) = send_again(core, master, verb, tag, number, id) else {
         return if verb == Verb::Rest { Answer::RestOver(id) } else { Answer::Ignored };
     };
     if verb == Verb::Acquire {
@@ -57,19 +55,23 @@ pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
 
 /// Sends a request once more, with its script; returns the master if it had room for it, and `None` if the
 /// request is void by now.
-fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet> {
+fn send_again(
+    core: &mut Core,
+    master: MasterId,
+    verb: Verb,
+    tag: Tag,
+    number: u32,
+    id: Id,
+) -> Option<MasterSet> {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let Owed::Round { verb, tag, number, id, .. } = owed else { unreachable!("{OF_A_ROUND}") };
-    let only = MasterSet::only(master);
+    let (only, owed) = (MasterSet::only(master), Owed::round(verb, tag, number, id).whole());
     Some(match verb {
-        Verb::Acquire => send_whole_attempt(ground, fleet, locks, master, owed, id),
-        Verb::Swap => send_whole_swap(ground, fleet, locks, only, id, (tag, number)),
+        Verb::Acquire => send_whole_attempt(ground, fleet, locks, master, tag, id),
+        Verb::Swap => send_whole_swap(ground, fleet, locks, only, tag, number, id),
         Verb::Release if tag == Tag::Parked => {
-            mode::send_unpark(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
+            mode::send_unpark(fleet, only, owed, locks.claims.find(id)?, Script::Text)
         }
-        Verb::Release => {
-            mode::send_scripted_release(fleet, only, owed.whole(), locks.claims.find(id)?, Script::Text)
-        }
+        Verb::Release => mode::send_scripted_release(fleet, only, owed, locks.claims.find(id)?, Script::Text),
         Verb::Rest => {
             let claim = locks.claims.find_mut(id)?;
             let ttl = claim.rest_to_repeat(ground.now)?;
@@ -85,7 +87,7 @@ fn send_again(core: &mut Core, master: MasterId, owed: Owed) -> Option<MasterSet
                 return None;
             }
             claim.note_sent(ground.now);
-            mode::send_extend(fleet, only, owed.whole(), claim, op.asked.ttl, Script::Text)
+            mode::send_extend(fleet, only, owed, claim, op.asked.ttl, Script::Text)
         }
         Verb::Repair => unreachable!("never by a digest"),
     })
@@ -113,7 +115,7 @@ fn send_whole_attempt(
     fleet: &mut Fleet,
     locks: &mut Locks,
     master: MasterId,
-    owed: Owed,
+    tag: Tag,
     id: Id,
 ) -> MasterSet {
     let claim =
@@ -121,7 +123,7 @@ fn send_whole_attempt(
     let Some((claim, owner)) = claim.and_then(|claim| Some((claim, claim.owner?))) else {
         return MasterSet::EMPTY;
     };
-    let Owed::Round { tag, .. } = owed else { unreachable!("{OF_A_ROUND}") };
+    let owed = Owed::round(Verb::Acquire, tag, 0, id);
     let is_coming = fleet.link(master).scripts_loading[tag as usize];
     let (owed, script) = if is_coming { (owed, Script::Sha) } else { (owed.whole(), Script::Text) };
     if tag == Tag::Parked {
@@ -144,8 +146,9 @@ fn send_whole_swap(
     fleet: &mut Fleet,
     locks: &mut Locks,
     to: MasterSet,
+    tag: Tag,
+    from: u32,
     id: Id,
-    (tag, from): (Tag, u32),
 ) -> MasterSet {
     let old = locks.claims.occupant(from).and_then(|from| locks.claims.find(from));
     let (Some(old), Some(new)) = (old.filter(|old| old.has_successor(id)), locks.claims.find(id)) else {
@@ -156,11 +159,11 @@ fn send_whole_swap(
     }
     let Some(owner) = new.owner else { return MasterSet::EMPTY };
     let ttl = locks.ops.get(owner).asked.ttl;
+    let owed = Owed::round(Verb::Swap, tag, from, id).whole();
     let sent = if tag == Tag::Parked {
-        let owed = Owed::round(Verb::Swap, tag, from, id).whole();
         mode::send_parked_swap(fleet, to, owed, old, new, ttl, Script::Text)
     } else {
-        fleet.queue(to, Owed::round(Verb::Swap, tag, from, id).whole(), |out| {
+        fleet.queue(to, owed, |out| {
             command::encode_swap(out, ExtendBy::Eval, &old.entry, &new.entry, ttl);
         })
     };
