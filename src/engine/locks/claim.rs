@@ -84,8 +84,6 @@ pub(crate) enum Course {
     Left(Box<Leaving>),
 }
 
-const LEFT_ONLY: &str = "the lock is left for a time";
-
 /// How far the release of a claim is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Release {
@@ -216,9 +214,7 @@ impl Claim {
     /// from before now. Another one may carry out what was sent to it just before its key would have ended:
     /// the rest, or an earlier extension that is still on its way.
     pub(crate) fn latest_end(&self, now: Instant, drift: Drift) -> Instant {
-        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
-            unreachable!("{LEFT_ONLY}")
-        };
+        let (leaving, release) = self.left();
         let lifetime = |ttl: Duration| ttl + drift.of(ttl);
         let rest = leaving.rest.map_or(Duration::ZERO, |ttl| lifetime(ttl.as_duration()));
         let mut answered_end = now + rest;
@@ -249,6 +245,14 @@ impl Claim {
             Course::Left(leaving) => Some(leaving),
             Course::Attempt(_) | Course::HandedOver(_) => None,
         }
+    }
+
+    /// How the lock is left for a time, and how far that is.
+    pub(crate) fn left(&self) -> (&Leaving, &Release) {
+        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
+            unreachable!("the lock is left for a time")
+        };
+        (leaving, release)
     }
 
     /// Whether the lock was handed over to the claim `id`: this one's key is gone where the swap was carried
@@ -290,9 +294,7 @@ impl Claim {
 
     /// Masters that have the rest, and on which no earlier extension can end the key before it.
     pub(crate) fn confirmed_rest(&self) -> MasterSet {
-        let (Some(leaving), Some(release)) = (self.leaving(), &self.release) else {
-            unreachable!("{LEFT_ONLY}")
-        };
+        let (leaving, release) = self.left();
         release.deleted.without(self.may_cut_short(leaving.rest.map_or(0, |ttl| ttl.as_millis())))
     }
 

@@ -424,9 +424,7 @@ fn settle_left(core: &mut Core, claim_id: Id, id: Id) {
     let result = left(core, claim_id);
     let Core { ground, locks, .. } = core;
     let claim = locks.claims.get(claim_id);
-    let (Some(leaving), Some(release)) = (claim.leaving(), &claim.release) else {
-        unreachable!("the lock is left for a time")
-    };
+    let (leaving, release) = claim.left();
     // With a rest of zero it was released.
     if leaving.rest.is_some() {
         let held = release.started.saturating_duration_since(leaving.since);
@@ -439,9 +437,7 @@ fn settle_left(core: &mut Core, claim_id: Id, id: Id) {
 fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let claim = locks.claims.get(claim_id);
-    let (Some(leaving), Some(release)) = (claim.leaving(), claim.release) else {
-        unreachable!("the lock is left for a time")
-    };
+    let (leaving, release) = claim.left();
     let latest_end = claim.latest_end(ground.now, ground.config.drift);
     // A quorum that was seen to have the key while the lock was valid has had it all the time. A master in
     // quarantine may have got it lately, and have voted for another before it restarted.
@@ -453,7 +449,7 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
         let held_until = leaving.held_until(release.started);
         return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
     }
-    let report = reports::release_report(fleet, ground.now, claim, &release);
+    let report = reports::release_report(fleet, ground.now, claim, release);
     Err(if release.deleted.union(release.owed).has(fleet.quorum) {
         LeaveError::Unconfirmed { report: report.into(), latest_end }
     } else {
