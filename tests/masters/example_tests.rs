@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::internals::settle;
+use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 
 use crate::fleet::{Fleet, eventually};
@@ -37,8 +38,14 @@ fn config(fleet: &Fleet) -> ConfigBuilder {
     Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
 }
 
+/// A client that is connected to each master. Two that are not may each ask two of three: if they share only
+/// one, the second is refused by too few to say that the lock is held.
 fn open(fleet: &Fleet) -> Client {
-    Client::open(config(fleet).build().expect("valid settings")).expect("an event loop")
+    let client = Client::open(config(fleet).build().expect("valid settings")).expect("an event loop");
+    eventually(PATIENCE, "all are connected", || {
+        client.masters().iter().all(|master| master.state == MasterState::Ready)
+    });
+    client
 }
 
 #[test]
