@@ -77,11 +77,10 @@ pub(crate) struct Parked {
 
 impl Parked {
     /// In the memory of another one that is over, if there is one.
-    pub(crate) fn new(now: Instant, op: Id, master_count: usize, over: Option<&mut Self>) -> Self {
+    pub(crate) fn new(now: Instant, op: Id, over: Option<&mut Self>) -> Self {
         let (mut at_us, mut replaced) =
             over.map(|over| (take(&mut over.at_us), take(&mut over.replaced))).unwrap_or_default();
         at_us.clear();
-        at_us.reserve(master_count);
         replaced.clear();
         Self {
             op,

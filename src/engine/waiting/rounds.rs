@@ -98,7 +98,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     op.add_label(claim);
     claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
     claim.course = Course::Attempt(id);
-    claim.parked.put(|over| Parked::new(now, id, fleet.count(), over));
+    claim.parked.put(|over| Parked::new(now, id, over));
     let before = op.claim;
     let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
     let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
