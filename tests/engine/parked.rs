@@ -310,6 +310,28 @@ fn a_stale_token_is_followed_by_a_larger_one() {
     assert!((1..=3).contains(&parks), "{parks} rounds");
 }
 
+/// Such a master gets each round as an attempt that waits for nothing.
+#[test]
+fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
+    let mut rig = Rig::unconnected(5, defaults);
+    rig.masters[0].errors.insert("HELLO".to_owned(), "NOPROTO unsupported protocol version".to_owned());
+    rig.pump();
+    let mut rig = with_other(rig);
+    rig.stop_master(4);
+    rig.acquire_with("a", waiting().fenced());
+    rig.run_for(ms(200));
+    let queues: Vec<_> = rig.masters.iter().map(|master| master.parked(rig.now, KEY).len()).collect();
+    assert_eq!(queues, [0, 1, 1, 1, 0]);
+    let fence = rig.masters[0].wall_us(rig.now) + 5_000_000;
+    let until = rig.now + ms(60_000);
+    rig.masters[0].put(&fence_key(KEY), fence.to_string().as_bytes(), Some(until));
+    // It stays on the fourth, and so the first is needed.
+    (0..3).for_each(|index| free(&mut rig, index));
+    rig.run_for(ms(3_000));
+    let token = granted(&mut rig).fencing_token.expect("it is fenced");
+    assert!(token.as_u64() > fence, "{token} is behind {fence}");
+}
+
 #[test]
 fn waiting_readers_are_granted_together() {
     let mut rig = rig_with_other(3);
