@@ -184,7 +184,7 @@ In a terminal:
   The command has the terminal's foreground, as under a shell, so keys reach the command only. In a pipeline it gets
   the foreground when it reads from the terminal. If Ctrl-C ends the command, redlatch passes it on to its own job.
   Ctrl-Z stops the command's group, on Linux its other descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
-  command goes on if a third of the validity is left. With less it gets TERM, with next to none KILL at once.
+  command goes on if TERM is not due by then. Else it gets TERM, or with next to no validity KILL at once.
   STOP to the command alone leaves it its lock.
   Under `stty tostop` redlatch says what happened when the command has ended, and as a background job nothing.
 
@@ -302,7 +302,9 @@ fn hold(
     let end = run_command(session, job, names, acquired).inspect_err(|_| {
         session.release(&locks);
     })?;
-    if let Ok(code) = end.code {
+    if let Ok(code) = end.code
+        && !end.is_left
+    {
         session.report(Message::CommandEnded { code });
     }
     let since =
@@ -312,6 +314,8 @@ fn hold(
         Some(until) if !end.is_lost => {
             Leaving { session, locks: &locks, is_signalled: end.is_signalled }.leave_until(until)
         }
+        // Something goes on working, so the lock is left to its TTL.
+        _ if end.is_left => false,
         _ => session.release(&locks),
     };
     Ok(End { is_lost: end.is_lost || !was_held, ..end })

@@ -107,7 +107,7 @@ fn a_lock_that_ended_while_nobody_took_its_token_is_no_success() {
     let (mut reader, mut stdout) = pipe().expect("a pipe");
     fill(&mut stdout);
     let mut command = trusting(&fleet, "acquire");
-    command.args(["--fenced", "--ttl", "1s", "r", "--handle"]).arg(&file);
+    command.args(["--fenced", "--ttl", "3s", "r", "--handle"]).arg(&file);
     let leftovers = Leftovers::of(&mut command);
     let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().expect("redlatch was built");
     eventually(PATIENCE, "the handle is written", || file.exists());

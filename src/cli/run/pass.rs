@@ -76,8 +76,8 @@ pub(crate) struct Args {
 const AFTER_HELP: &str = "\
 Exit codes:
   0 if the lock is held, 64 bad usage or another file at the place, 69 too few masters could grant the lock, 70 the operating
-  system refused something (the lock is released), 75 another client holds the lock, 76 the lock ended before its file was written
-  and its token read, 128+N if signal N ended the wait
+  system refused something (the lock is released), 75 another client holds the lock, 76 the lock ended before its file and
+  its token were written, 128+N if signal N ended the wait
 
 The file is a secret: a user that can read it can release the lock.
 
@@ -128,7 +128,7 @@ fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &Hand
         file.remove(&handle);
         return Err(exit.into());
     }
-    // The disk and the reader of the token may have been slow.
+    // The disk may have been slow, or whoever reads the token.
     let left = grant.valid_until.saturating_duration_since(Instant::now());
     if left.is_zero() {
         session.release_by(&handle);

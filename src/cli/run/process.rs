@@ -126,6 +126,8 @@ pub(super) struct Process {
     paused: HashSet<Identity>,
     /// Those that this program may not send signals to.
     unreachable: HashSet<Identity>,
+    /// Whether nothing is left but some of those.
+    pub(super) is_left: bool,
 }
 
 impl Process {
@@ -171,6 +173,7 @@ impl Process {
             asked: HashSet::new(),
             paused: HashSet::new(),
             unreachable: HashSet::new(),
+            is_left: false,
         })
     }
 
@@ -348,12 +351,8 @@ impl Process {
             // The command itself goes on, and nobody waits for its code.
             self.code.get_or_insert(code::LOST);
         }
-        self.code.is_some() && found.iter().all(|it| self.unreachable.contains(&it.id))
-    }
-
-    /// Whether something goes on that this program may not end.
-    pub(super) fn is_left(&self) -> bool {
-        !self.unreachable.is_empty()
+        self.is_left = !found.is_empty() && found.iter().all(|it| self.unreachable.contains(&it.id));
+        self.code.is_some() && (found.is_empty() || self.is_left)
     }
 
     fn send(&mut self, id: Identity, signal: Signal) {

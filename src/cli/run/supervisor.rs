@@ -96,8 +96,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Returns when the command has ended; if the lock was lost, when all of its descendants have, too. Fails
-    /// if the command never ran.
+    /// Returns when the command has ended; if the lock was lost, when all of its descendants have, too, that
+    /// this program may end. Fails if the command never ran.
     pub(super) fn supervise(mut self) -> Result<End, Exit> {
         loop {
             if let Some(signal) = self.next_signal() {
@@ -152,7 +152,7 @@ impl<'a> Supervisor<'a> {
         if is_lost && !self.process.pursue(found?, self.timeline.is_killed()) {
             return None;
         }
-        let (is_signalled, is_left) = (self.is_signalled, is_lost && self.process.is_left());
+        let (is_signalled, is_left) = (self.is_signalled, self.process.is_left);
         let end = |code| End { code: Ok(code), is_lost, is_signalled, is_left };
         Some(self.process.take_end()?.map(end))
     }

@@ -35,6 +35,7 @@ fn process(script: &str) -> Process {
         asked: HashSet::new(),
         paused: HashSet::new(),
         unreachable: HashSet::new(),
+        is_left: false,
     }
 }
 
