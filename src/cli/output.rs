@@ -320,8 +320,9 @@ pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()>
 }
 
 /// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
-/// it hides too much rather than too little, except where there can be no login: behind the name of a master
-/// as messages begin with it, and in the form of a URL as the library's errors show it.
+/// it hides too much rather than too little, except behind the name of a master that has none, as messages
+/// begin with it; for the form of a URL as the library's errors show it; and for the place in a script that
+/// servers name at the end of an error: ` on @user_script:1.`
 fn without_logins(text: &str) -> Cow<'_, str> {
     if !text.contains("://") || !text.contains('@') {
         return Cow::Borrowed(text);
@@ -331,11 +332,13 @@ fn without_logins(text: &str) -> Cow<'_, str> {
         let mut parts = line.split("://");
         shown.push_str(parts.next().unwrap_or_default());
         for part in parts {
-            let is_named = begins_with_address(part) || shown.ends_with("unix") && part.starts_with('/');
+            let is_named = names_master(part, shown.ends_with("unix"));
+            let is_script = |at: usize| part[..at].ends_with(' ') && part[at..].starts_with("@user_script:");
+            let end = part.rmatch_indices('@').map(|(at, _)| at).find(|at| !is_script(*at));
             shown.push_str("://");
-            match part.rsplit_once('@') {
+            match end.map(|at| part.split_at(at)) {
                 Some((login, place)) if !is_named && login != "[[user]:password" => {
-                    shown.push_str("…@");
+                    shown.push('…');
                     shown.push_str(place);
                 }
                 _ => shown.push_str(part),
@@ -345,10 +348,16 @@ fn without_logins(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether the text is that of a master: `10.0.0.1:6379: ` and what it said.
-fn begins_with_address(text: &str) -> bool {
-    let name = text.split_once(": ").and_then(|(name, _)| name.rsplit_once(':'));
-    name.is_some_and(|(host, port)| !host.contains(['@', ' ']) && port.parse::<u16>().is_ok())
+/// Whether a text is that of a master whose name has no login: `10.0.0.1:6379/1: ` or `/run/redis@1.sock: `,
+/// and what it said.
+fn names_master(text: &str, is_unix: bool) -> bool {
+    let Some((name, _)) = text.split_once(": ") else { return false };
+    if is_unix {
+        return name.starts_with('/') && !name.contains(':');
+    }
+    let (address, _) = name.split_once('/').unwrap_or((name, ""));
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    !host.is_empty() && !name.contains(['@', ' ']) && port.parse::<u16>().is_ok()
 }
 
 /// Width of lines where stdout is no terminal.
@@ -569,7 +578,14 @@ mod tests {
             ("redis://[::1]:1: on @user_script:1.", "redis://[::1]:1: on @user_script:1."),
             ("redis://h:1: User a@b may not\nx", "redis://h:1: User a@b may not\nx"),
             ("redis://h:1, redis://h:2: a@b", "redis://h:1, redis://h:2: a@b"),
+            ("redis://h:1/2: a@b", "redis://h:1/2: a@b"),
+            ("redis://:1: s3@h", "redis://…@h"),
+            (
+                "redis://h, as far as known: on @user_script:1.",
+                "redis://h, as far as known: on @user_script:1.",
+            ),
             ("unix:///run/r@1.sock: a@b", "unix:///run/r@1.sock: a@b"),
+            ("unix:///me:s3@/run/r.sock: no such file", "unix://…@/run/r.sock: no such file"),
             ("redis:///me:s3@h", "redis://…@h"),
             ("redis://me:s3: s3@h", "redis://…@h"),
             ("redis://me:s3@user_script:1", "redis://…@user_script:1"),
