@@ -23,6 +23,9 @@ use crate::output::say;
 /// The rest of a longer line is taken for another one.
 const LINE_SIZE_MAX: usize = 4096;
 
+/// More than a pipe holds of a program that has ended.
+const REST_SIZE_MAX: usize = 1 << 17;
+
 /// One call of the program's library.
 #[derive(Debug, Clone, Copy)]
 enum Call {
@@ -103,15 +106,21 @@ impl<'a> Foreign<'a> {
             .spawn()
     }
 
-    /// Takes what the program writes, until nobody writes any more, or `is_over`: what has left its group may
-    /// hold the output open.
+    /// Takes what the program writes, until nobody writes any more. Once `is_over`, takes what is there: a
+    /// process that has left the program's group may hold the output open.
     fn read(&mut self, output: impl Read + AsFd, is_over: impl Fn() -> bool) {
         let mut output = BufReader::new(output);
-        let mut line = Vec::new();
-        let pause = Timespec::try_from(LOOK_PAUSE).expect("a short time");
-        while !is_over() {
+        let (mut line, mut rest) = (Vec::new(), REST_SIZE_MAX);
+        while rest > 0 {
+            let is_over = is_over();
+            let pause = Timespec::try_from(if is_over { Duration::ZERO } else { LOOK_PAUSE });
             let mut pipe = [PollFd::new(output.get_ref(), PollFlags::IN)];
-            if output.buffer().is_empty() && !matches!(poll(&mut pipe, Some(&pause)), Ok(1..)) {
+            let has_more = !output.buffer().is_empty()
+                || matches!(poll(&mut pipe, Some(&pause.expect("a short time"))), Ok(1..));
+            if !has_more && is_over {
+                return;
+            }
+            if !has_more {
                 continue;
             }
             let Ok(bytes @ [_, ..]) = output.fill_buf() else { break };
@@ -119,6 +128,7 @@ impl<'a> Foreign<'a> {
             let size = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
             line.extend_from_slice(&bytes[..size]);
             output.consume(size);
+            rest -= if is_over { size.min(rest) } else { 0 };
             if line.ends_with(b"\n") || line.len() == LINE_SIZE_MAX {
                 self.handle(&String::from_utf8_lossy(&line), Instant::now());
                 line.clear();

@@ -93,7 +93,8 @@ impl Witness {
         if let Some(at) = visits.open.iter().position(|open| *open == from) {
             visits.open.swap_remove(at);
         }
-        let rivals: Vec<Visit> = visits.latest.iter().filter(|it| it.excludes(&visit)).copied().collect();
+        let meets = |it: &&Visit| it.excludes(&visit) && it.worked_beside(&visit);
+        let rivals: Vec<Visit> = visits.latest.iter().filter(meets).copied().collect();
         visits.latest.push(visit);
         let is_held = from < visit.until;
         let gap = visits.held_until.filter(|_| is_held).map(|until| from.saturating_duration_since(until));
@@ -105,8 +106,7 @@ impl Witness {
         found.visit_count += u64::from(is_held);
         found.longest_gap = found.longest_gap.max(gap.unwrap_or_default());
         let overlaps: Vec<Duration> = rivals.iter().filter_map(|it| it.shared(&visit)).collect();
-        let beside = rivals.iter().filter(|it| it.worked_beside(&visit)).count();
-        found.outlasted_count += u64::try_from(beside - overlaps.len()).unwrap_or(0);
+        found.outlasted_count += u64::try_from(rivals.len() - overlaps.len()).unwrap_or(0);
         for both in overlaps {
             found.overlap_count += 1;
             if found.overlaps.len() < OVERLAP_COUNT_MAX {
