@@ -184,8 +184,11 @@ fn take_away(path: &Path, text: &str) -> io::Result<()> {
     let taken = beside(path);
     fs::rename(path, &taken)?;
     if !has(&taken, text) {
-        // Where a third one has come by now, this one is over.
-        let _ = fs::hard_link(&taken, path);
+        // Where a third one has come by now, that one stays.
+        match fs::hard_link(&taken, path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return fs::rename(&taken, path),
+            _ => {}
+        }
     }
     fs::remove_file(&taken)
 }

@@ -101,6 +101,8 @@ fn a_failed_set_gives_back_without_a_turn_of_the_drive() {
     drive.turn(std::task::Waker::noop()).expect("the client lives");
     let refused = client.lock_set(["a", "b"]).ttl(TTL).try_acquire().expect_err("held");
     assert!(matches!(refused.source, AcquireError::Contended(_)), "{refused}");
+    // One to the holder, and two to the set.
+    eventually(PATIENCE, "each was asked", || fleet.masters().all(|master| master.calls("set") >= 3));
     eventually(PATIENCE, "the other lock is given back", || {
         fleet.masters().all(|master| master.ask("EXISTS a").text() == "0")
     });
