@@ -2,7 +2,7 @@
 //! The command itself ends with redlatch.
 
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -178,4 +178,35 @@ fn a_process_that_may_not_be_ended_is_named_and_not_waited_for() {
         assert!(!finished.stderr.contains("release"), "the lock is left to its TTL: {}", finished.stderr);
     }
     std::fs::remove_dir_all(&folder).expect("a folder of its own");
+}
+
+/// In a mount namespace that shows no process.
+#[test]
+fn without_proc_a_command_runs_and_ends_with_its_lock() {
+    let mut fleet = Fleet::start(3);
+    let hidden = |words: &[&str]| {
+        let mut run = command("unshare");
+        run.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]).args(words);
+        run.env("REDLATCH_MASTERS", fleet.urls().join(","));
+        run
+    };
+    if !hidden(&["true"]).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        writeln!(std::io::stderr(), "skipped: this user cannot hide /proc").ok();
+        return;
+    }
+    let redlatch = |script: &str| {
+        let program = env!("CARGO_BIN_EXE_redlatch");
+        let words = [&[program, "run", "--ttl", "2s", "--grace", "200ms"][..], &PATIENT].concat();
+        hidden(&[&words[..], &["r", "--", "sh", "-c", script]].concat())
+    };
+    let mut run = Running::start_with_stdin(&mut redlatch("read line; echo got $line; exit 3"));
+    run.send("it\n");
+    let finished = run.finish();
+    expect(&finished, 3, &[]);
+    assert_eq!(finished.stdout, "got it\n");
+    let mut run = Running::start(&mut redlatch(&format!("trap '' TERM; echo $$; {FOREVER}")));
+    let pid = run.line();
+    lose_lock(&mut fleet);
+    expect(&run.finish(), 76, &["KILL to the command"]);
+    assert!(!exists(&pid));
 }

@@ -18,7 +18,7 @@ use redlatch::Redlock;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_current_process_group, kill_process,
-    kill_process_group, test_kill_process_group, waitid, waitpid,
+    kill_process_group, test_kill_process_group, waitid, waitpgid, waitpid,
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
@@ -377,8 +377,10 @@ impl Process {
         Some(failure.map_or(Ok(code), |error| Err(cannot_start(&self.program, &error))))
     }
 
-    /// Reaps the command, which has ended. Its number may be another's from now on.
+    /// Reaps the command, which has ended, and of its group what this program adopted. Its number may be
+    /// another's from now on.
     fn reap(&self) {
+        while let Ok(Some(_)) = waitpgid(self.pid, WaitOptions::NOHANG) {}
         let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
     }
 }
