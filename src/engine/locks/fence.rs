@@ -178,6 +178,19 @@ mod tests {
 
     const HALF_US: u64 = 1_000;
 
+    #[test]
+    fn an_objection_to_a_token_has_the_distance_of_the_clocks() {
+        let by = Duration::from_micros(7);
+        for (refusal, objection) in [
+            (Refusal::Busy, None),
+            (Refusal::Stale, Some(TokenRefusal::Stale)),
+            (Refusal::Past, Some(TokenRefusal::Past { by })),
+            (Refusal::Future, Some(TokenRefusal::Future { by })),
+        ] {
+            assert_eq!(token_refusal(state(refusal, 0, 1_007), FencingToken::near(1_000)), objection);
+        }
+    }
+
     fn fencing(wall_us: u64) -> Fencing {
         let mut fencing = Fencing::new();
         fencing.begin_attempt(wall_us);
