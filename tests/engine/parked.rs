@@ -365,6 +365,24 @@ fn a_reader_stands_behind_a_waiting_writer() {
     assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(last));
 }
 
+/// The park of the lock that is left has not been answered, so its answer ends no earlier token any more.
+#[test]
+fn a_lock_that_is_left_leaves_no_earlier_token() {
+    let mut rig = rig_with_other(3);
+    let lock = rig.acquire_with("a", waiting());
+    rig.run_for(ms(100));
+    rig.stall_replies(0);
+    // Another round, which the first master does not answer.
+    rig.run_for(ms(1_500));
+    free_all(&mut rig);
+    rig.run_for(ms(5));
+    granted(&mut rig);
+    rig.engine.leave(rig.now, lock).expect("it is held");
+    rig.end_stall(0);
+    rig.run_for(ms(500));
+    assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
+}
+
 #[test]
 fn the_end_of_the_wait_ends_a_round() {
     let mut rig = rig_with_other(3);
