@@ -1,5 +1,6 @@
 //! Requests, futures and guards that are stored, sent to other threads and spawned.
 
+use std::task::Poll;
 use std::thread;
 
 use redlatch::error::InputError;
@@ -7,7 +8,7 @@ use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, LockRequest, LockSetRequest, Options};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
+use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once, within};
 
 /// What a service may keep.
 struct Job {
@@ -193,6 +194,22 @@ fn another_thread_cancels_an_acquisition() {
         eventually(PATIENCE, "nothing is left of them", || settle(client, PATIENCE) == 0);
     }
     assert_nothing_left(&clients[0], &mut fleet);
+}
+
+/// The future may be dropped much later.
+#[test]
+fn a_cancel_gives_up_though_the_future_is_kept() {
+    let fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let held = other.lock("a").ttl(TTL).acquire().expect("free");
+    let cancel = Cancel::new();
+    let mut waiting = client.lock("a").ttl(TTL).wait(PATIENCE).cancel_with(&cancel).acquire_async();
+    assert!(poll_once(&mut waiting).is_pending());
+    cancel.cancel();
+    assert!(matches!(poll_once(&mut waiting), Poll::Ready(Err(AcquireError::Cancelled))));
+    eventually(PATIENCE, "it waits no longer", || client.stats().operations == 0);
+    held.release().expect("confirmed");
+    drop(waiting);
 }
 
 #[test]
