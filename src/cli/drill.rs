@@ -43,7 +43,7 @@ const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_se
 /// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     args.check()?;
-    // Its own lock keeps other drills away to its end.
+    // The lock that keeps other drills away is extended for as long as the drill lasts.
     let config = args.masters.builder()?.max_hold(Duration::MAX).build()?;
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;

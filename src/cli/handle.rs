@@ -172,7 +172,7 @@ fn remove(path: &Path, handle: &LockHandle) {
     if !has(path, &text) {
         return;
     }
-    // Two may release it at once.
+    // Another process may have removed it by now.
     if let Err(error) = take_away(path, &text)
         && error.kind() != ErrorKind::NotFound
     {

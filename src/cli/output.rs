@@ -320,9 +320,9 @@ pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()>
 }
 
 /// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
-/// it hides too much rather than too little, except behind the name of a master that has none, as messages
-/// begin with it; for the form of a URL as the library's errors show it; and for the place in a script that
-/// servers name at the end of an error: ` on @user_script:1.`
+/// it hides too much rather than too little. Three texts have no login, and are shown: the answer of a master
+/// behind its name, the form of a URL in the library's errors, and ` on @user_script:1.`, with which servers
+/// end an error.
 fn without_logins(text: &str) -> Cow<'_, str> {
     if !text.contains("://") || !text.contains('@') {
         return Cow::Borrowed(text);
@@ -348,8 +348,8 @@ fn without_logins(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a text is that of a master whose name has no login: `10.0.0.1:6379/1: ` or `/run/redis@1.sock: `,
-/// and what it said.
+/// Whether a text begins with the name of a master, without a login: `10.0.0.1:6379/1: ` or
+/// `/run/redis@1.sock: `.
 fn names_master(text: &str, is_unix: bool) -> bool {
     let Some((name, _)) = text.split_once(": ") else { return false };
     if is_unix {

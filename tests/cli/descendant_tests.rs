@@ -124,7 +124,7 @@ fn the_command_has_the_files_that_redlatch_has() {
     assert!(direct.starts_with("line\n0\n1\n"), "{direct}");
 }
 
-/// Root's, started by a program with the set-user-ID bit.
+/// A program with the set-user-ID bit starts the process as root.
 #[test]
 fn a_process_that_may_not_be_ended_is_named_and_not_waited_for() {
     let mut fleet = Fleet::start(3);
@@ -180,7 +180,7 @@ fn a_process_that_may_not_be_ended_is_named_and_not_waited_for() {
     std::fs::remove_dir_all(&folder).expect("a folder of its own");
 }
 
-/// In a mount namespace that shows no process.
+/// The test hides `/proc` in a mount namespace.
 #[test]
 fn without_proc_a_command_runs_and_ends_with_its_lock() {
     let mut fleet = Fleet::start(3);

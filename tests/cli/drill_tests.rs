@@ -211,7 +211,7 @@ fn a_contender_gets_what_it_needs_and_is_killed_when_it_hangs() {
     command.env("EXPECTED", fleet.urls().join(",")).env("FIRST", &first).args(["--prefix", "mine:"]);
     let finished = finish(&mut command);
     std::fs::remove_dir(&first).ok();
-    // One hangs itself, and of the other one two processes that hold its stdout, one of them out of reach.
+    // One hangs itself. Two processes of the other one hold its stdout, and one of them is out of reach.
     let said =
         [1, 2].map(|number| format!("contender {number} failed (it outlasted the drill, and was killed)"));
     expect(&finished, 69, &[&said[0], &said[1]]);

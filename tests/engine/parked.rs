@@ -325,7 +325,7 @@ fn a_token_follows_the_fence_of_a_master_that_cannot_park() {
     let fence = rig.masters[0].wall_us(rig.now) + 5_000_000;
     let until = rig.now + ms(60_000);
     rig.masters[0].put(&fence_key(KEY), fence.to_string().as_bytes(), Some(until));
-    // It stays on the fourth, and so the first is needed.
+    // The fourth keeps the other client's key, so the first is needed.
     (0..3).for_each(|index| free(&mut rig, index));
     rig.run_for(ms(3_000));
     let token = granted(&mut rig).fencing_token.expect("it is fenced");
@@ -365,7 +365,8 @@ fn a_reader_stands_behind_a_waiting_writer() {
     assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(last));
 }
 
-/// The park of the lock that is left has not been answered, so its answer ends no earlier token any more.
+/// A park replaces the token before it. If the lock is left before its park is answered, that token is
+/// released by itself.
 #[test]
 fn a_lock_that_is_left_leaves_no_earlier_token() {
     let mut rig = rig_with_other(3);

@@ -38,8 +38,8 @@ fn config(fleet: &Fleet) -> ConfigBuilder {
     Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
 }
 
-/// A client that is connected to each master. Two that are not may each ask two of three: if they share only
-/// one, the second is refused by too few to say that the lock is held.
+/// A client that is connected to each master. Two clients with two of three masters each may share only one:
+/// then the second is refused by too few masters to know that the lock is held.
 fn open(fleet: &Fleet) -> Client {
     let client = Client::open(config(fleet).build().expect("valid settings")).expect("an event loop");
     eventually(PATIENCE, "all are connected", || {

@@ -112,15 +112,12 @@ impl<'a> Foreign<'a> {
         let mut output = BufReader::new(output);
         let (mut line, mut rest) = (Vec::new(), REST_SIZE_MAX);
         while rest > 0 {
-            let is_over = is_over();
-            let pause = Timespec::try_from(if is_over { Duration::ZERO } else { LOOK_PAUSE });
-            let mut pipe = [PollFd::new(output.get_ref(), PollFlags::IN)];
-            let has_more = !output.buffer().is_empty()
-                || matches!(poll(&mut pipe, Some(&pause.expect("a short time"))), Ok(1..));
-            if !has_more && is_over {
-                return;
-            }
-            if !has_more {
+            let is_last = is_over();
+            let limit = if is_last { Duration::ZERO } else { LOOK_PAUSE };
+            if output.buffer().is_empty() && !is_readable(output.get_ref(), limit) {
+                if is_last {
+                    return;
+                }
                 continue;
             }
             let Ok(bytes @ [_, ..]) = output.fill_buf() else { break };
@@ -128,7 +125,9 @@ impl<'a> Foreign<'a> {
             let size = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
             line.extend_from_slice(&bytes[..size]);
             output.consume(size);
-            rest -= if is_over { size.min(rest) } else { 0 };
+            if is_last {
+                rest = rest.saturating_sub(size);
+            }
             if line.ends_with(b"\n") || line.len() == LINE_SIZE_MAX {
                 self.handle(&String::from_utf8_lossy(&line), Instant::now());
                 line.clear();
@@ -186,6 +185,12 @@ impl<'a> Foreign<'a> {
         course.witness.note(self.resource(), from, at, valid_until, false);
         self.record.note_visit(course.begun, from, at, valid_until, None);
     }
+}
+
+/// Whether a read returns at once, within this time.
+fn is_readable(pipe: impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).expect("a short time");
+    matches!(poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&limit)), Ok(1..))
 }
 
 /// One moment, by the clock of this process and by that of the lines. All contenders of a drill share it: the

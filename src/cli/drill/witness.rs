@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// No visit is longer that did not [begin](Witness::begin) with a word.
+/// Longest visit of a holder that did not announce its [beginning](Witness::begin).
 const VISIT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ impl Visit {
 #[derive(Default)]
 struct Visits {
     latest: Vec<Visit>,
-    /// Beginnings of visits that go on, of holders that may be stopped meanwhile.
+    /// Beginnings of announced visits that go on.
     open: Vec<Instant>,
     /// When the last holder's lock ended.
     held_until: Option<Instant>,
@@ -72,7 +72,8 @@ impl Witness {
         Self { resources: (0..resource_count).map(|_| Mutex::default()).collect(), found: Mutex::default() }
     }
 
-    /// A visit has begun whose holder may be stopped for long. It meets all visits from then on.
+    /// A visit begins whose holder may be stopped for long. Until it is noted, all visits from its beginning
+    /// on are kept.
     pub(crate) fn begin(&self, resource: usize, from: Instant) {
         locked(&self.resources[resource]).open.push(from);
     }

@@ -49,8 +49,7 @@ Exit codes:
   command's own; 128+N if signal N ended the command, or came while no command ran. Others:
    64  bad usage: the message says what is wrong
    70  the operating system refused something
-   76  the lock was lost while the command ended by the signal, or it was lost, and something goes on that redlatch
-      may not end
+   76  the lock was lost while the command ended by the signal, or redlatch may not end a process of the command
   126  the command cannot be executed
   127  the command was not found
   Lost locks, other holders and unreachable masters do not end it. For one run see `redlatch run`.

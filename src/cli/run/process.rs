@@ -126,7 +126,7 @@ pub(super) struct Process {
     paused: HashSet<Identity>,
     /// Those that this program may not send signals to.
     unreachable: HashSet<Identity>,
-    /// Whether nothing is left but some of those.
+    /// Whether only such processes go on.
     pub(super) is_left: bool,
 }
 
@@ -335,7 +335,7 @@ impl Process {
         let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
         self.known = outside.iter().map(|it| it.id).collect();
         if is_killed {
-            // The group's, too: nobody said which of them it may not reach.
+            // Also those of the group: a signal to all of it does not say whom it missed.
             found.iter().for_each(|it| self.send(it.id, Signal::KILL));
         } else {
             for it in outside {
@@ -351,8 +351,9 @@ impl Process {
             // The command itself goes on, and nobody waits for its code.
             self.code.get_or_insert(code::LOST);
         }
-        self.is_left = !found.is_empty() && found.iter().all(|it| self.unreachable.contains(&it.id));
-        self.code.is_some() && (found.is_empty() || self.is_left)
+        let is_over = found.iter().all(|it| self.unreachable.contains(&it.id));
+        self.is_left = is_over && !found.is_empty();
+        self.code.is_some() && is_over
     }
 
     fn send(&mut self, id: Identity, signal: Signal) {

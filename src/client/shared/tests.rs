@@ -262,7 +262,7 @@ fn many_requests_of_tasks_do_not_wait_for_the_leader() {
     let shared = alone();
     let poller = sleep_for_ever(&mut shared.lock());
     let mut inner = shared.lock();
-    // With these, a write is the leader's.
+    // With two that wait, a write is left to the leader.
     for name in ["a", "b"] {
         let resource = Resource::new(name).expect("a valid name");
         let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
@@ -272,7 +272,7 @@ fn many_requests_of_tasks_do_not_wait_for_the_leader() {
     inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 2;
     inner.write_for_task();
     assert_ne!(inner.unsent_count, 0, "the leader is to write");
-    // One that knows of no deadline; the ends of the waits are some.
+    // This leader knows of no deadline, and the waits have ends.
     inner.sleep = Some(Sleep { until: None, is_woken: false });
     inner.write_for_task();
     assert_eq!(inner.unsent_count, 0, "it is written");
