@@ -21,7 +21,6 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
@@ -44,7 +43,7 @@ pub(super) struct TlsSocket {
     session: ClientConnection,
     /// Room for one read of the socket, all of it in use from the start: bytes that were never written could
     /// be read into with unsafe code only.
-    ciphertext: BytesMut,
+    ciphertext: Vec<u8>,
     /// The part of `ciphertext` that the session has not taken yet.
     untaken: Range<usize>,
     /// Whether the last read of the socket filled its room, so that more may wait.
@@ -81,7 +80,7 @@ impl TlsMaster {
         Ok(TlsSocket {
             socket,
             session: session.map_err(io::Error::other)?,
-            ciphertext: BytesMut::zeroed(limits::READ_SIZE),
+            ciphertext: vec![0; limits::READ_SIZE],
             untaken: 0..0,
             is_read_full: false,
             plaintext_size: 0,

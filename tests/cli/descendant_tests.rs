@@ -1,8 +1,15 @@
 //! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too.
 //! The command itself ends with redlatch.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -209,4 +216,32 @@ fn without_proc_a_command_runs_and_ends_with_its_lock() {
     lose_lock(&mut fleet);
     expect(&run.finish(), 76, &["KILL to the command"]);
     assert!(!exists(&pid));
+}
+
+/// The stage before the command starts nothing once its parent is another process.
+#[test]
+fn a_stage_without_its_parent_starts_nothing() {
+    for (parent, code, said, number) in
+        [(std::process::id(), 0, "ran\n", None), (1, 126, "", Some(Errno::SRCH.raw_os_error()))]
+    {
+        let (mut own, other) = UnixStream::pair().expect("a pair");
+        let stdin = File::open("/dev/null").expect("a file");
+        let files = [stdin.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        sendmsg(&own, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).expect("room");
+        let mut stage = command(env!("CARGO_BIN_EXE_redlatch"));
+        stage.args(["__stage", &parent.to_string(), "echo", "ran"]).stdin(OwnedFd::from(other));
+        let ended = stage.output().expect("redlatch was built");
+        assert_eq!(
+            (ended.status.code(), String::from_utf8_lossy(&ended.stdout).as_ref()),
+            (Some(code), said)
+        );
+        // Its report, and the end.
+        drop(stage);
+        let mut report = Vec::new();
+        own.read_to_end(&mut report).expect("the stage has ended");
+        assert_eq!(report, number.map_or(Vec::new(), |it| it.to_ne_bytes().to_vec()));
+    }
 }

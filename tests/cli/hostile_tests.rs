@@ -9,7 +9,7 @@ use redlatch::{Config, Pem, Tls};
 
 use crate::certificates::Certificates;
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{Finished, PATIENCE, PATIENT, expect, finish, redlatch};
+use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, redlatch};
 use crate::hostile::{ANY, Conduct, Hostile};
 use Conduct::{Close, Drip, Endless, Say};
 
@@ -192,6 +192,38 @@ fn a_list_of_locks_survives_any_peer() {
     expect(&list, 69, &[&format!("{}: ", peer.url(""))]);
     assert!(shown(&list).contains("unknown 0/1"), "{}", list.stdout);
     expect_left(&peer);
+}
+
+#[test]
+fn the_status_of_a_fleet_survives_any_peer() {
+    let fleet = start();
+    for command in [b"INFO".as_slice(), b"LIST"] {
+        for (conduct, said) in FAULTS {
+            let (peer, urls) = replace(&fleet, command, conduct);
+            let mut status = redlatch(&urls);
+            let status = finish(status.args(["fleet", "status", "--connect-timeout", "20s"]));
+            expect(&status, 0, &[]);
+            let text = shown(&status).split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(&format!("{}: no answer: ", peer.url(""))), "{conduct:?}: {text}");
+            assert!(text.contains(said), "{conduct:?}: {text}");
+            expect_left(&peer);
+        }
+    }
+}
+
+#[test]
+fn a_watch_of_waits_survives_any_peer() {
+    let fleet = start();
+    for (conduct, said) in FAULTS {
+        let (peer, urls) = replace(&fleet, b"SCAN", conduct);
+        let mut watch = Running::start(patient(&urls, "ls").arg("--watch"));
+        assert_eq!(watch.line(), "nobody waits");
+        let line = watch.line();
+        assert!(line.contains(&peer.url("")) && line.contains(said), "{conduct:?}: {line}");
+        watch.signal("TERM");
+        shown(&watch.finish());
+        expect_taken(&peer, PAGE_TAKEN_SIZE_MAX);
+    }
 }
 
 #[test]

@@ -123,6 +123,17 @@ fn one_attempt_is_one_attempt_for_each_caller() {
         assert!(matches!(error.source, AcquireError::Contended(_)), "{error}");
         assert_eq!(attempts(&client) - before, 2, "one for each lock of the set");
     }
+    let taken = other.slots("pool", 1).ttl(TTL).acquire().expect("free");
+    for is_task in [false, true] {
+        let before = attempts(&client);
+        let request = client.slots("pool", 1).ttl(TTL).wait(FOREVER).max_attempts(1);
+        let error = within("a slot", move || {
+            if is_task { block_on(request.acquire_async()) } else { request.acquire() }.expect_err("taken")
+        });
+        assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+        assert_eq!(attempts(&client) - before, 1, "attempts for a slot");
+    }
+    drop(taken);
     let mut redlock =
         Redlock::open(config(&fleet.urls(), LONG).build().expect("valid")).expect("an event loop");
     let error = within("a lease", move || {
@@ -172,6 +183,16 @@ fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
         assert!(matches!(error.source, AcquireError::NoQuorum(_)), "{error}");
         let made = attempts(&client) - before;
         assert!(made <= 4, "{made} attempts of one set");
+    }
+    for is_task in [false, true] {
+        let before = attempts(&client);
+        let request = client.slots("pool", 2).ttl(TTL).wait(FOREVER);
+        let error = within("a slot", move || {
+            if is_task { block_on(request.acquire_async()) } else { request.acquire() }.expect_err("held")
+        });
+        assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+        let made = attempts(&client) - before;
+        assert!(made <= 4, "{made} attempts for one slot");
     }
     let mut redlock = Redlock::open(quarantined(&fleet)).expect("an event loop");
     let error = within("a lease", move || {
@@ -267,6 +288,8 @@ fn other_tasks_go_on_while_one_waits_out_an_outage() {
         let set = its.lock_set(["a", "b"]).ttl(TTL).wait(FOREVER);
         let set = async { set.acquire_async().await.map(drop).map_err(|error| error.source) };
         goes_on_in_an_outage("a set", &its, Box::pin(set));
+        let slot = its.slots("pool", 2).ttl(TTL).wait(FOREVER);
+        goes_on_in_an_outage("a slot", &its, Box::pin(async { slot.acquire_async().await.map(drop) }));
         let candidate = its.lead("a").ttl(TTL);
         let campaign = candidate.campaign_async();
         goes_on_in_an_outage("a candidate", &its, Box::pin(async { campaign.await.map(drop) }));
