@@ -193,13 +193,18 @@ fn second_back(mut one: Rig, mut other: Rig) -> Rig {
 #[test]
 fn no_record_is_written_before_all_masters_count() {
     let mut rig = Rig::unconnected(3, prefixed);
+    // Two restarted, one of them later.
     let now = rig.now;
-    rig.masters[1].restart("new", now);
+    rig.masters[1].restart("one", now);
+    rig.masters[2].restart("two", now + ms(2_000));
+    rig.now += ms(2_000);
     rig.pump();
-    let MasterState::Quarantined(left) = rig.engine.master_status(rig.now, id(1)).state else {
-        panic!("it has just started")
-    };
-    rig.run_for(left - ms(1));
+    let left = [1, 2].map(|index| match rig.engine.master_status(rig.now, id(index)).state {
+        MasterState::Quarantined(left) => left,
+        state => panic!("it has just started: {state:?}"),
+    });
+    assert!(left[0] < left[1], "{left:?}");
+    rig.run_for(left[1] - ms(1));
     assert_eq!(records(&rig), [None, None, None]);
     rig.run_for(ms(1));
     assert!(records(&rig).iter().all(Option::is_some));
