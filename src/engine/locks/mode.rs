@@ -395,3 +395,33 @@ pub(crate) fn send_rest(
     let owed = if script == Script::Text { owed.whole() } else { owed };
     send_extend(fleet, to, owed, claim, rest, script)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+    use crate::lock::command::fenced::Refusal;
+
+    #[test]
+    fn a_parked_attempt_renumbers_anew_when_no_master_refuses_its_token() {
+        let (now, master) = (Instant::now(), MasterId::new(0).expect("small"));
+        let mut clock = WallClock::unset(now);
+        let mut mode = ModeState::Fenced(Fencing::new());
+        let mut is_hastened = |refusal: Refusal| {
+            let ModeState::Fenced(fencing) = &mut mode else { unreachable!("it is fenced") };
+            fencing.begin_attempt(1);
+            mode.note_refusal(
+                master,
+                FenceState { refusal, fence: 1, holder: HolderTtl::Unknown, time_us: 1 },
+            );
+            let granted =
+                Tally { granted: MasterSet::only(MasterId::new(1).expect("small")), ..Tally::default() };
+            mode.wants_new_token(now, &mut clock, &granted, 2, 0)
+        };
+        for _ in 0..2 {
+            let count = (0..10).filter(|_| is_hastened(Refusal::Stale)).count();
+            assert_eq!(count, limits::RENUMBERING_COUNT_MAX as usize);
+            assert!(!is_hastened(Refusal::Busy), "a holder is in its way");
+        }
+    }
+}
