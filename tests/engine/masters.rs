@@ -305,3 +305,17 @@ fn a_process_without_a_name_gets_lost_keys_back() {
     rig.run_for(ms(2500));
     assert_eq!(rig.holder_count("a"), 3);
 }
+
+#[test]
+fn a_slow_handshake_gives_the_first_attempt_more_time() {
+    let mut rig = Rig::unconnected(3, defaults);
+    (0..3).for_each(|index| rig.stall_replies(index));
+    rig.run_for(ms(80));
+    rig.end_stalls();
+    (0..3).for_each(|index| rig.stall_replies(index));
+    rig.acquire("a", 10_000, 0);
+    rig.run_for(ms(200));
+    assert!(rig.outcome().is_none(), "these masters are slow");
+    rig.end_stalls();
+    granted(&mut rig);
+}
