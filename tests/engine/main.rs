@@ -13,6 +13,7 @@ mod leave;
 mod login;
 mod loss;
 mod masters;
+mod pairs;
 mod parked;
 mod query;
 mod record;

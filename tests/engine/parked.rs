@@ -11,9 +11,9 @@ use crate::model::{digest, fence_key, queue_key};
 use crate::rig::Rig;
 use crate::{defaults, denied, granted, ms};
 
-const KEY: &[u8] = b"a";
+pub(crate) const KEY: &[u8] = b"a";
 /// A value of another client, with a label.
-const OTHER: &[u8] = b"another-clients-tok!\tworker";
+pub(crate) const OTHER: &[u8] = b"another-clients-tok!\tworker";
 /// The place of another client at a model master.
 const OTHER_CONN: usize = 1000;
 
@@ -22,7 +22,7 @@ fn rig_with_other(count: usize) -> Rig {
     with_other(Rig::new(count, defaults))
 }
 
-fn with_other(mut rig: Rig) -> Rig {
+pub(crate) fn with_other(mut rig: Rig) -> Rig {
     let until = rig.now + ms(60_000);
     rig.masters.iter_mut().for_each(|master| master.put(KEY, OTHER, Some(until)));
     rig
@@ -33,7 +33,7 @@ fn waiting() -> Options {
 }
 
 /// The other client releases the lock on a master, which serves. What it says is not yet heard.
-fn free(rig: &mut Rig, index: usize) {
+pub(crate) fn free(rig: &mut Rig, index: usize) {
     let (now, master) = (rig.now, &mut rig.masters[index]);
     master.carry_out_over(OTHER_CONN, now, &[b"DEL", KEY], &mut Vec::new());
     let serve = SCRIPTS.iter().find(|script| script.name == "serve").expect("there is one");

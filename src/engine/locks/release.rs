@@ -182,9 +182,7 @@ pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
 #[inline(always)]
 fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     let claim = core.locks.claims.get_mut(id);
-    if claim.release.is_some() {
-        return true;
-    }
+    debug_assert!(claim.release.is_none(), "a claim is released once");
     let owed = claim.holders();
     if mutant!(LabelForgotten) {
         let key = claim.entry.key().to_vec();

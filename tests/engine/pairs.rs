@@ -1,0 +1,224 @@
+//! Each kind of lock that waits, with each trouble of one master and each way to end: whoever waits gets the
+//! lock in time, and nothing of it stays on any master.
+
+use std::fmt;
+
+use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::{HeldLocks, Options, limits};
+
+use crate::model::queue_key;
+use crate::parked::{KEY, OTHER, free, with_other};
+use crate::rig::{Rig, id};
+use crate::{defaults, denied, granted, ms};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Plain,
+    /// With a TTL for which no master grants by itself.
+    Long,
+    Fenced,
+    Shared,
+    Fair,
+}
+
+/// What happens to the first master while the lock is waited for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Trouble {
+    None,
+    /// It speaks RESP2 only, from the beginning.
+    CannotPark,
+    Restarts,
+    Breaks,
+    ForgetsScripts,
+    /// It answers again when the lock is over.
+    Stops,
+    /// Its answers arrive when the lock is over.
+    Stalls,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Ending {
+    Released,
+    Dropped,
+    Extended,
+    Left,
+    /// The wait ends before the lock is free.
+    Late,
+    /// The caller goes before the lock is free.
+    Gone,
+    Drained,
+}
+
+const KINDS: [Kind; 5] = [Kind::Plain, Kind::Long, Kind::Fenced, Kind::Shared, Kind::Fair];
+const TROUBLES: [Trouble; 7] = [
+    Trouble::None,
+    Trouble::CannotPark,
+    Trouble::Restarts,
+    Trouble::Breaks,
+    Trouble::ForgetsScripts,
+    Trouble::Stops,
+    Trouble::Stalls,
+];
+const ENDINGS: [Ending; 7] = [
+    Ending::Released,
+    Ending::Dropped,
+    Ending::Extended,
+    Ending::Left,
+    Ending::Late,
+    Ending::Gone,
+    Ending::Drained,
+];
+
+struct Case {
+    kind: Kind,
+    trouble: Trouble,
+    ending: Ending,
+    rig: Rig,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, {:?}, {:?}", self.kind, self.trouble, self.ending)
+    }
+}
+
+impl Case {
+    fn new(kind: Kind, trouble: Trouble, ending: Ending) -> Self {
+        let mut rig = Rig::unconnected(5, defaults);
+        if trouble == Trouble::CannotPark {
+            let error = "NOPROTO unsupported protocol version".to_owned();
+            rig.masters[0].errors.insert("HELLO".to_owned(), error);
+        }
+        rig.pump();
+        Self { kind, trouble, ending, rig: with_other(rig) }
+    }
+
+    fn options(&self) -> Options {
+        let ttl = if self.kind == Kind::Long { ms(12_000) } else { ms(9_000) };
+        let wait = if self.ending == Ending::Late { ms(3_000) } else { ms(60_000) };
+        let options = Options::new().ttl(ttl).wait(wait);
+        match self.kind {
+            Kind::Plain | Kind::Long => options,
+            Kind::Fenced => options.fenced(),
+            Kind::Shared => options.shared(),
+            Kind::Fair => options.fair(),
+        }
+    }
+
+    fn run(&mut self) {
+        let lock = self.rig.acquire_with("a", self.options());
+        // Behind the first look at what masters say, so that a second round runs.
+        self.rig.run_for(ms(1_200));
+        self.trouble();
+        self.rig.run_for(ms(1_500));
+        assert_eq!(self.rig.outcome(), None, "{self}: another client has it");
+        match self.ending {
+            Ending::Late => {
+                self.rig.run_for(ms(400));
+                let denial = denied(&mut self.rig);
+                assert!(denial.is_contended(), "{self}: {denial}");
+            }
+            Ending::Gone => self.rig.release(lock, false),
+            Ending::Drained => {
+                let request = Request::Drain { held: HeldLocks::Release, limit: ms(1_000) };
+                self.rig.engine.submit(self.rig.now, request).expect("room");
+                self.rig.run_for(ms(1_100));
+                denied(&mut self.rig);
+                let outcome = self.rig.outcome();
+                assert!(matches!(outcome, Some(Outcome::Drained(_))), "{self}: {outcome:?}");
+            }
+            _ => self.hold(lock),
+        }
+        self.check_nothing_left();
+    }
+
+    fn trouble(&mut self) {
+        let now = self.rig.now;
+        match self.trouble {
+            Trouble::None | Trouble::CannotPark => {}
+            Trouble::Restarts => {
+                self.rig.masters[0].restart("another", now);
+                self.rig.reset_conn(0);
+            }
+            Trouble::Breaks => self.rig.reset_conn(0),
+            Trouble::ForgetsScripts => self.rig.masters[0].flush_scripts(),
+            Trouble::Stops => self.rig.stop_master(0),
+            Trouble::Stalls => self.rig.stall_replies(0),
+        }
+    }
+
+    /// The other client releases the lock, which the waiter gets, and ends as it shall.
+    fn hold(&mut self, lock: OpId) {
+        (0..5).for_each(|index| free(&mut self.rig, index));
+        self.rig.run_for(ms(1_000));
+        let grant = granted(&mut self.rig);
+        assert_eq!(grant.fencing_token.is_some(), self.kind == Kind::Fenced, "{self}");
+        let taken = self.taken();
+        assert!(taken.len() >= 3, "{self}: it has {taken:?}");
+        match self.ending {
+            Ending::Left => drop(self.rig.engine.leave(self.rig.now, lock).expect("it is held")),
+            Ending::Dropped => self.rig.release(lock, false),
+            _ => {
+                if self.ending == Ending::Extended {
+                    self.rig.extend(lock, 9_000);
+                    self.rig.run_for(ms(1_000));
+                    let outcome = self.rig.outcome();
+                    assert!(matches!(outcome, Some(Outcome::Extend(Ok(_)))), "{self}: {outcome:?}");
+                }
+                self.rig.release(lock, true);
+                self.rig.run_for(ms(1_000));
+                let outcome = self.rig.outcome();
+                assert!(matches!(outcome, Some(Outcome::Release(Ok(_)))), "{self}: {outcome:?}");
+            }
+        }
+    }
+
+    /// Masters that have the key.
+    fn taken(&self) -> Vec<usize> {
+        (0..5).filter(|index| self.rig.masters[*index].is_taken(self.rig.now, KEY)).collect()
+    }
+
+    fn check_nothing_left(&mut self) {
+        self.rig.run_for(ms(100));
+        let parked =
+            |rig: &Rig| -> Vec<_> { rig.masters.iter().map(|it| it.parked(rig.now, KEY).len()).collect() };
+        assert_eq!(parked(&self.rig)[1..], [0; 4], "{self}: entries stay in queues");
+        if self.ending == Ending::Left {
+            self.rig.run_for(self.options().ttl.expect("set"));
+        }
+        // Whoever still stood in a queue would get the lock now.
+        for index in 0..5 {
+            let has_other = self.rig.masters[index].value(self.rig.now, KEY) == Some(OTHER);
+            if has_other {
+                free(&mut self.rig, index);
+            }
+        }
+        self.rig.run_for(ms(10));
+        let taken = self.taken();
+        assert!(taken.iter().all(|index| *index == 0), "{self}: masters {taken:?} keep it");
+        self.rig.resume_master(0);
+        self.rig.end_stall(0);
+        self.rig.run_for(limits::STAY + ms(15_000));
+        assert_eq!((self.taken(), parked(&self.rig)), (vec![], vec![0; 5]), "{self}");
+        let counts = (self.rig.engine.operation_count(), self.rig.engine.claim_count());
+        assert_eq!((counts, self.rig.engine.owed_count(id(0))), ((0, 0), 0), "{self}");
+        assert_eq!(self.rig.outcome(), None, "{self}");
+    }
+}
+
+#[test]
+fn whoever_waits_gets_the_lock_and_leaves_nothing() {
+    let queue = queue_key(KEY);
+    for kind in KINDS {
+        for trouble in TROUBLES {
+            for ending in ENDINGS {
+                let mut case = Case::new(kind, trouble, ending);
+                case.run();
+                let sent = case.rig.masters[1].log.iter();
+                let count =
+                    sent.filter(|words| words.iter().any(|word| *word == KEY || *word == queue)).count();
+                assert!(count < 20, "{case}: {count} commands for one lock");
+            }
+        }
+    }
+}
