@@ -95,7 +95,7 @@ impl Case {
 
     fn options(&self) -> Options {
         let ttl = if self.kind == Kind::Long { ms(12_000) } else { ms(9_000) };
-        let wait = if self.ending == Ending::Late { ms(3_000) } else { ms(60_000) };
+        let wait = if self.ending == Ending::Late { ms(7_000) } else { ms(60_000) };
         let options = Options::new().ttl(ttl).wait(wait);
         match self.kind {
             Kind::Plain | Kind::Long => options,
@@ -111,6 +111,10 @@ impl Case {
         self.rig.run_for(ms(1_200));
         self.trouble();
         self.rig.run_for(ms(1_500));
+        // Two masters are no quorum, but the waiter has a part of the lock before it ends.
+        free(&mut self.rig, 0);
+        free(&mut self.rig, 1);
+        self.rig.run_for(ms(4_000));
         assert_eq!(self.rig.outcome(), None, "{self}: another client has it");
         match self.ending {
             Ending::Late => {
@@ -149,7 +153,7 @@ impl Case {
 
     /// The other client releases the lock, which the waiter gets, and ends as it shall.
     fn hold(&mut self, lock: OpId) {
-        (0..5).for_each(|index| free(&mut self.rig, index));
+        (2..5).for_each(|index| free(&mut self.rig, index));
         self.rig.run_for(ms(1_000));
         let grant = granted(&mut self.rig);
         assert_eq!(grant.fencing_token.is_some(), self.kind == Kind::Fenced, "{self}");
@@ -194,11 +198,16 @@ impl Case {
             }
         }
         self.rig.run_for(ms(10));
+        // A master that does not answer is released when it goes on.
+        let is_late = matches!(self.trouble, Trouble::Stops | Trouble::Stalls);
         let taken = self.taken();
-        assert!(taken.iter().all(|index| *index == 0), "{self}: masters {taken:?} keep it");
+        assert!(taken.iter().all(|index| is_late && *index == 0), "{self}: masters {taken:?} keep it");
         self.rig.resume_master(0);
         self.rig.end_stall(0);
-        self.rig.run_for(limits::STAY + ms(15_000));
+        self.rig.run_for(ms(2_000));
+        assert_eq!(self.taken(), [0; 0], "{self}: masters keep it");
+        // What broke with a connection may arrive until no attempt of the lock can last.
+        self.rig.run_for(limits::STAY + self.options().ttl.expect("set"));
         assert_eq!((self.taken(), parked(&self.rig)), (vec![], vec![0; 5]), "{self}");
         let counts = (self.rig.engine.operation_count(), self.rig.engine.claim_count());
         assert_eq!((counts, self.rig.engine.owed_count(id(0))), ((0, 0), 0), "{self}");
@@ -217,7 +226,7 @@ fn whoever_waits_gets_the_lock_and_leaves_nothing() {
                 let sent = case.rig.masters[1].log.iter();
                 let count =
                     sent.filter(|words| words.iter().any(|word| *word == KEY || *word == queue)).count();
-                assert!(count < 20, "{case}: {count} commands for one lock");
+                assert!(count < 40, "{case}: {count} commands for one lock");
             }
         }
     }
