@@ -216,6 +216,35 @@ fn a_wait_that_ends_in_the_queue_says_for_whom() {
 }
 
 #[test]
+fn asking_the_masters_is_no_wait_in_a_queue() {
+    let mut rig = Rig::new(3, |config| config.wake_waiters(false));
+    let first = rig.acquire("a", 10_000, 1_000);
+    granted(&mut rig);
+    rig.acquire("a", 10_000, 1_000);
+    rig.run_for(ms(300));
+    rig.engine.leave(rig.now, first).expect("it is held");
+    rig.run_for(ms(700));
+    let waited = contended(&mut rig).waited;
+    assert_near(waited.total, ms(1_000), ms(1), "the whole");
+    assert_near(waited.queued, ms(300), ms(5), "the queue");
+}
+
+/// No answer came in the little time that the queue had left.
+#[test]
+fn an_attempt_behind_the_queue_that_is_cut_short_is_no_outage() {
+    let mut rig = Rig::new(3, defaults);
+    let first = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.acquire("a", 10_000, 400);
+    rig.run_for(ms(390));
+    (0..3).for_each(|index| rig.stall_replies(index));
+    rig.engine.leave(rig.now, first).expect("it is held");
+    rig.run_for(ms(10));
+    let denial = contended(&mut rig);
+    assert_eq!((denial.attempts, denial.waited.total), (1, ms(400)), "{denial}");
+}
+
+#[test]
 fn a_holder_without_a_label_is_unknown() {
     for (kind, options) in kinds() {
         let mut rig = Rig::new(3, defaults);

@@ -107,3 +107,30 @@ impl MasterState {
         matches!(self, Self::Ready)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_names_each_master_that_does_not_count() {
+        let status = |name: &str, state| MasterStatus {
+            name: name.into(),
+            state,
+            version: None,
+            run_id: None,
+            release_command: "EVALSHA",
+            refused: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let states = [MasterState::Ready, MasterState::Silent, MasterState::Connecting];
+        let names = ["one", "two", "three"];
+        let health =
+            Health::new(names.into_iter().zip(states).map(|(name, state)| status(name, state)).collect(), 2);
+        assert_eq!(
+            format!("{health}\n{health:#}"),
+            "1 of 3 masters count: no quorum: two still owes an answer, three is being connected\n\
+             1 of 3 masters count: no quorum\n  one counts\n  two still owes an answer\n  three is being connected"
+        );
+    }
+}
