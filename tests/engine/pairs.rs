@@ -27,9 +27,13 @@ enum Trouble {
     None,
     /// It speaks RESP2 only, from the beginning.
     CannotPark,
+    /// It speaks RESP2 only, from its next connection on.
+    LosesPush,
     Restarts,
     Breaks,
     ForgetsScripts,
+    /// Its answers arrive after a while.
+    IsLate,
     /// It answers again when the lock is over.
     Stops,
     /// Its answers arrive when the lock is over.
@@ -50,12 +54,14 @@ enum Ending {
 }
 
 const KINDS: [Kind; 5] = [Kind::Plain, Kind::Long, Kind::Fenced, Kind::Shared, Kind::Fair];
-const TROUBLES: [Trouble; 7] = [
+const TROUBLES: [Trouble; 9] = [
     Trouble::None,
     Trouble::CannotPark,
+    Trouble::LosesPush,
     Trouble::Restarts,
     Trouble::Breaks,
     Trouble::ForgetsScripts,
+    Trouble::IsLate,
     Trouble::Stops,
     Trouble::Stalls,
 ];
@@ -82,12 +88,16 @@ impl fmt::Display for Case {
     }
 }
 
+fn refuse_push(rig: &mut Rig) {
+    let error = "NOPROTO unsupported protocol version".to_owned();
+    rig.masters[0].errors.insert("HELLO".to_owned(), error);
+}
+
 impl Case {
     fn new(kind: Kind, trouble: Trouble, ending: Ending) -> Self {
         let mut rig = Rig::unconnected(5, defaults);
         if trouble == Trouble::CannotPark {
-            let error = "NOPROTO unsupported protocol version".to_owned();
-            rig.masters[0].errors.insert("HELLO".to_owned(), error);
+            refuse_push(&mut rig);
         }
         rig.pump();
         Self { kind, trouble, ending, rig: with_other(rig) }
@@ -111,11 +121,24 @@ impl Case {
         self.rig.run_for(ms(1_200));
         self.trouble();
         self.rig.run_for(ms(1_500));
+        if self.trouble == Trouble::IsLate {
+            self.rig.end_stall(0);
+        }
+        self.rig.run_for(ms(100));
+        let waits = match self.trouble {
+            Trouble::None | Trouble::Breaks | Trouble::ForgetsScripts | Trouble::IsLate => Some(1),
+            // One that may have forgotten locks is in quarantine.
+            Trouble::CannotPark | Trouble::LosesPush | Trouble::Restarts => Some(0),
+            Trouble::Stops | Trouble::Stalls => None,
+        };
+        let parked = self.parked();
+        assert_eq!((waits.unwrap_or(parked[0]), &parked[1..]), (parked[0], &[1; 4][..]), "{self}");
         // Two masters are no quorum, but the waiter has a part of the lock before it ends.
         free(&mut self.rig, 0);
         free(&mut self.rig, 1);
         self.rig.run_for(ms(4_000));
         assert_eq!(self.rig.outcome(), None, "{self}: another client has it");
+        assert_eq!(self.parked(), [0, 0, 1, 1, 1], "{self}: a part is given back, and its masters set aside");
         match self.ending {
             Ending::Late => {
                 self.rig.run_for(ms(400));
@@ -145,9 +168,13 @@ impl Case {
                 self.rig.reset_conn(0);
             }
             Trouble::Breaks => self.rig.reset_conn(0),
+            Trouble::LosesPush => {
+                refuse_push(&mut self.rig);
+                self.rig.reset_conn(0);
+            }
             Trouble::ForgetsScripts => self.rig.masters[0].flush_scripts(),
             Trouble::Stops => self.rig.stop_master(0),
-            Trouble::Stalls => self.rig.stall_replies(0),
+            Trouble::Stalls | Trouble::IsLate => self.rig.stall_replies(0),
         }
     }
 
@@ -182,11 +209,14 @@ impl Case {
         (0..5).filter(|index| self.rig.masters[*index].is_taken(self.rig.now, KEY)).collect()
     }
 
+    /// Waiters in the queue of each master.
+    fn parked(&self) -> Vec<usize> {
+        self.rig.masters.iter().map(|master| master.parked(self.rig.now, KEY).len()).collect()
+    }
+
     fn check_nothing_left(&mut self) {
         self.rig.run_for(ms(100));
-        let parked =
-            |rig: &Rig| -> Vec<_> { rig.masters.iter().map(|it| it.parked(rig.now, KEY).len()).collect() };
-        assert_eq!(parked(&self.rig)[1..], [0; 4], "{self}: entries stay in queues");
+        assert_eq!(self.parked()[1..], [0; 4], "{self}: entries stay in queues");
         if self.ending == Ending::Left {
             self.rig.run_for(self.options().ttl.expect("set"));
         }
@@ -208,7 +238,7 @@ impl Case {
         assert_eq!(self.taken(), [0; 0], "{self}: masters keep it");
         // What broke with a connection may arrive until no attempt of the lock can last.
         self.rig.run_for(limits::STAY + self.options().ttl.expect("set"));
-        assert_eq!((self.taken(), parked(&self.rig)), (vec![], vec![0; 5]), "{self}");
+        assert_eq!((self.taken(), self.parked()), (vec![], vec![0; 5]), "{self}");
         let counts = (self.rig.engine.operation_count(), self.rig.engine.claim_count());
         assert_eq!((counts, self.rig.engine.owed_count(id(0))), ((0, 0), 0), "{self}");
         assert_eq!(self.rig.outcome(), None, "{self}");
