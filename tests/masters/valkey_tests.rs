@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
-use redlatch::{Client, HeldLocks, Quarantine};
+use redlatch::{Client, Config, HeldLocks, Quarantine, doctor};
 
 use crate::contest::{Contest, Rules};
 use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};
@@ -50,6 +50,25 @@ fn valkey_9_releases_and_extends_natively() {
             assert_eq!([sets, releases + scripts, whole], [1 + swaps, 2 - swaps, 0], "{stats}");
             assert_eq!(fleet.master(index).key_count(), "0");
         }
+    }
+}
+
+#[test]
+fn doctor_finds_a_login_without_the_native_release() {
+    let Some(valkey) = valkey_9() else { return };
+    let mut fleet = Fleet::start_at(vec![valkey; 3]);
+    let config = |login: &str| {
+        let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", login)).collect();
+        Config::builder().masters(urls).build().expect("valid settings")
+    };
+    let (all, few) = (config("redis://all:secret@"), config("redis://few:secret@"));
+    for master in fleet.masters() {
+        assert_eq!(master.ask("ACL SETUSER all on >secret ~* &* +@all").text(), "OK");
+        assert_eq!(master.ask("ACL SETUSER few on >secret ~* &* +@all -delifeq").text(), "OK");
+    }
+    for (config, is_found) in [(all, false), (few, true)] {
+        let found = doctor::examine(&config, PATIENCE).expect("masters answer");
+        assert_eq!(found.iter().any(|finding| finding.problem.code() == "native-denied"), is_found, "{found:?}");
     }
 }
 
