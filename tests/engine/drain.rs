@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
+use redlatch::engine::{HandleAct, HolderLabel, OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::{AcquireError, ExtendError, HeldLocks, Options};
 
 use crate::rig::Rig;
 use crate::{defaults, granted, ms};
 
 const TTL_MS: u64 = 3000;
+/// The wall clock, for handles.
+const WALL: Duration = Duration::from_secs(1_700_000_000);
 
 fn options() -> Options {
     Options::new().ttl(ms(TTL_MS)).wait(Duration::ZERO)
@@ -159,4 +161,32 @@ fn a_hand_over_carries_the_next_holders_label() {
     }
     assert_eq!(rig.engine.stats(rig.now).hand_overs, 3, "each was handed over");
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+}
+
+#[test]
+fn a_drained_engine_takes_no_handle() {
+    for act in [HandleAct::Adopt { auto_extend: None }, HandleAct::Release { awaited: true }] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, "a", options());
+        let handle = rig.engine.pass(rig.now, WALL, lock, ms(TTL_MS)).expect("it is held");
+        drain(&mut rig, HeldLocks::Leave);
+        rig.pump();
+        let submitted = rig.engine.submit(rig.now, Request::ByHandle { handle: &handle, act });
+        assert!(matches!(submitted, Err(SubmitError::Stopped(_))), "{submitted:?}");
+    }
+}
+
+#[test]
+fn a_release_by_a_handle_keeps_nothing_whether_it_is_awaited_or_not() {
+    for awaited in [true, false] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, "a", options());
+        let handle = rig.engine.pass(rig.now, WALL, lock, ms(TTL_MS)).expect("it is held");
+        let act = HandleAct::Release { awaited };
+        rig.engine.submit(rig.now, Request::ByHandle { handle: &handle, act }).expect("room");
+        rig.run_for(ms(100));
+        assert_eq!(rig.outcome().is_some(), awaited);
+        let counts = (rig.engine.operation_count(), rig.engine.claim_count());
+        assert_eq!((rig.holder_count("a"), counts), (0, (0, 0)), "awaited: {awaited}");
+    }
 }

@@ -68,7 +68,11 @@ fn doctor_finds_a_login_without_the_native_release() {
     }
     for (config, is_found) in [(all, false), (few, true)] {
         let found = doctor::examine(&config, PATIENCE).expect("masters answer");
-        assert_eq!(found.iter().any(|finding| finding.problem.code() == "native-denied"), is_found, "{found:?}");
+        assert_eq!(
+            found.iter().any(|finding| finding.problem.code() == "native-denied"),
+            is_found,
+            "{found:?}"
+        );
     }
 }
 
