@@ -36,8 +36,9 @@ fn in_a_terminal_a_lost_lock_ends_everything() {
 #[test]
 fn a_terminal_that_stops_writers_is_written_to_afterwards() {
     let mut fleet = Fleet::start(3);
-    let script =
-        format!("stty tostop; {}; echo ended $?", run("2s", &format!("sh -c 'echo ready; {FOREVER}'")));
+    // It has the foreground for a while after the message.
+    let command = format!("sh -c 'trap \"sleep 0.3; exit\" TERM; echo ready; {FOREVER}'");
+    let script = format!("stty tostop; {}; echo ended $?", run("2s", &command));
     let Some(session) = Session::start(&fleet.urls(), &script) else { return };
     session.wait_for("ready");
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
