@@ -80,6 +80,20 @@ fn a_lock_passes_to_another_client() {
     }
 }
 
+/// What releases the first holder's value has left when the adoption returns: nobody turns the loop after it.
+#[test]
+fn an_adoption_leaves_nothing_to_write() {
+    let mut fleet = Fleet::start(3);
+    let [first, second] = two(&fleet);
+    let handle = passed(first.lock("a").ttl(TTL));
+    eventually(PATIENCE, "all masters count", || second.health().may_fail == 1);
+    let drive = second.drive().expect("a descriptor");
+    let guard = second.adopt(&handle).expect("it is passed on");
+    let scripts = |fleet: &mut Fleet| counted(fleet, "commandstats", "cmdstat_eval:calls");
+    eventually(PATIENCE, "an adoption and a release on each master", || scripts(&mut fleet) == 6);
+    drop((guard, drive));
+}
+
 #[test]
 fn a_used_handle_adopts_nothing() {
     let mut fleet = Fleet::start(3);
