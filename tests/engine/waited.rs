@@ -220,12 +220,16 @@ fn asking_the_masters_is_no_wait_in_a_queue() {
     let mut rig = Rig::new(3, |config| config.wake_waiters(false));
     let first = rig.acquire("a", 10_000, 1_000);
     granted(&mut rig);
-    rig.acquire("a", 10_000, 1_000);
+    let second = rig.acquire("a", 10_000, 1_000);
     rig.run_for(ms(300));
+    free(&mut rig);
+    (0..3).for_each(|index| rig.stall_replies(index));
     rig.engine.leave(rig.now, first).expect("it is held");
-    rig.run_for(ms(700));
-    let waited = contended(&mut rig).waited;
-    assert_near(waited.total, ms(1_000), ms(1), "the whole");
+    rig.run_for(ms(40));
+    rig.end_stalls();
+    granted(&mut rig);
+    let waited = rig.engine.waited(second).expect("it is held");
+    assert_near(waited.total, ms(340), ms(1), "the whole");
     assert_near(waited.queued, ms(300), ms(5), "the queue");
 }
 
