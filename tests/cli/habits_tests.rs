@@ -95,7 +95,8 @@ fn lists_of_masters_may_have_blanks_and_trailing_commas() {
     for list in [urls.join(", ") + ",", urls.join(" "), format!("\n{}\n", urls.join(",\n"))] {
         let command = &mut redlatch(&[]);
         command.env("REDLATCH_MASTERS", &list).arg("run").args(PATIENT).args(["-v", "r", "--", "true"]);
-        expect(&finish(command), 0, &["connected to 3 of 3 masters"]);
+        // A lock needs two of them, and does not wait for the third.
+        expect(&finish(command), 0, &["of 3 masters"]);
         let command = &mut redlatch(&[]);
         command.env_remove("REDLATCH_MASTERS").args(["run", "-m", &list]).args(PATIENT);
         expect(&finish(command.args(["r", "--", "true"])), 0, &[]);

@@ -199,11 +199,11 @@ fn the_renewal_goes_on() {
     let fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
     let hold = Duration::from_secs(600);
-    let handle = passed(first.lock("a").ttl(Duration::from_secs(1)).auto_extend(hold));
+    let handle = passed(first.lock("a").ttl(Duration::from_secs(5)).auto_extend(hold));
     let hold_until = handle.hold_until().expect("it is renewed");
     assert!(hold_until <= wall() + hold && hold_until > wall() + hold - PATIENCE, "{hold_until:?}");
     let guard = second.adopt(&handle).expect("it is passed on");
-    eventually(PATIENCE, "it is renewed", || second.stats().extended >= 4);
+    eventually(PATIENCE, "it is renewed", || second.stats().extended >= 2);
     assert!(guard.is_valid());
     assert_eq!(second.stats().lost, 0);
 }
