@@ -165,9 +165,7 @@ impl<L> SetAcquisition<L> {
                     }
                 }
                 Err(error) => {
-                    let is_cut_short = self.left(now).is_zero() && matches!(error, AcquireError::NoQuorum(_));
-                    // An attempt that had to end with the wait says nothing of its masters: the round before
-                    // does.
+                    let is_cut_short = self.left(now).is_zero() && error.may_be_cut_short();
                     let before = self.failed_before.take().filter(|_| is_cut_short);
                     SetStep::Failed(before.unwrap_or(Failed { place, error }))
                 }
@@ -318,6 +316,26 @@ mod tests {
             }
             let Some(SetStep::Failed(Failed { place, error })) = step else { panic!("{order:?}: {step:?}") };
             assert_eq!((place, error), (1, AcquireError::Overloaded));
+        }
+    }
+
+    /// One that was asked for in vain for longer failed by itself.
+    #[test]
+    fn what_the_end_of_the_wait_cuts_short_is_no_outage() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let (config, wait) = (Arc::new(config), Duration::from_secs(1));
+        for (attempts, is_outage) in [(1, false), (2, true)] {
+            let (now, back) = (clock::now(), &mut Vec::new());
+            let (mut acquisition, _) =
+                SetAcquisition::<()>::begin(now, config.clone(), 1, &Options::new().wait(wait));
+            let step = acquisition.answer(now, 0, Err(contended(&config)), back, |()| wait);
+            assert!(matches!(step, Some(SetStep::Wait(0, _))), "{step:?}");
+            let AcquireError::Contended(mut denial) = contended(&config) else { unreachable!("it is") };
+            denial.attempts = attempts;
+            let outage = Err(AcquireError::NoQuorum(denial));
+            let step = acquisition.answer(now + wait, 0, outage, back, |()| wait);
+            let Some(SetStep::Failed(Failed { error, .. })) = step else { panic!("{step:?}") };
+            assert_eq!(error.is_outage(), is_outage, "{error}");
         }
     }
 

@@ -56,8 +56,6 @@ pub struct SlotAcquisition<L> {
     tries: u32,
     /// Tries since the last pause or wait.
     races: u32,
-    /// For how long an attempt waits for answers.
-    answer_limit: Duration,
     /// When the last further look of a caller without a wait may begin.
     look_until: Instant,
     /// Further looks of a caller without a wait.
@@ -145,7 +143,7 @@ impl<L> SlotAcquisition<L> {
         let wait = options.wait_or_default(config.max_ttl);
         // An impossible TTL is refused with the first try.
         let ttl = config.ttl(options.ttl.unwrap_or(config.max_ttl));
-        let answer_limit = ttl.map_or(Duration::ZERO, |ttl| config.answer_limit(ttl));
+        let look_limit = ttl.map_or(Duration::ZERO, |ttl| config.answer_limit(ttl));
         let mut acquisition = Self {
             count,
             is_fenced: options.mode == Mode::Fenced,
@@ -154,8 +152,7 @@ impl<L> SlotAcquisition<L> {
             max_tries: options.max_attempts.unwrap_or(u32::MAX),
             tries: 0,
             races: 0,
-            answer_limit,
-            look_until: now + answer_limit,
+            look_until: now + look_limit,
             looks_again: 0,
             rng: StdRng::seed_from_u64(seed),
             failed: None,
@@ -191,7 +188,7 @@ impl<L> SlotAcquisition<L> {
                 None
             }
             SlotState::Standing(_) => {
-                if !self.is_cut_short(now, &error) {
+                if !(self.left(now).is_zero() && error.may_be_cut_short()) {
                     self.failed = Some(error);
                 }
                 Some(self.fail_as_before(now))
@@ -372,12 +369,6 @@ impl<L> SlotAcquisition<L> {
         let most = (least * (1 << self.looks_again)).min(limits::SLOT_LOOK_PAUSE_MAX);
         let pause = self.rng.random_range(least..=most);
         SlotStep::Pause(pause.min(self.look_until.saturating_duration_since(now)))
-    }
-
-    /// Whether an attempt had to end with the wait before its masters had to answer: it says nothing of them.
-    fn is_cut_short(&self, now: Instant, error: &AcquireError) -> bool {
-        let AcquireError::NoQuorum(denial) = error else { return false };
-        self.left(now).is_zero() && denial.took < self.answer_limit
     }
 
     /// Whether others kept this caller from a slot that may be free. Masters that failed did not.

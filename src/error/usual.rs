@@ -47,6 +47,12 @@ impl AcquireError {
     pub(crate) const fn is_final(&self) -> bool {
         matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
     }
+
+    /// Whether it may be that of an attempt that had to end with its caller's wait. Such a one says nothing of
+    /// its masters: what failed before it does.
+    pub(crate) fn may_be_cut_short(&self) -> bool {
+        matches!(self, Self::NoQuorum(denial) if denial.attempts <= 1)
+    }
 }
 
 impl fmt::Display for AcquireError {

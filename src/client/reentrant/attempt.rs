@@ -78,10 +78,8 @@ impl Attempts {
     /// An attempt failed, which answers the callers whose waits end by then.
     pub(super) fn note_failed(&self, now: Instant, answered_until: Instant, error: AcquireError) {
         let mut answers = self.answers();
-        let is_cut_short =
-            answered_until <= now && matches!(&error, AcquireError::NoQuorum(denial) if denial.attempts <= 1);
+        let is_cut_short = answered_until <= now && error.may_be_cut_short();
         let error = match answers.failed.take() {
-            // An attempt that had to end with the wait says nothing of its masters: the one before it does.
             Some(before) if is_cut_short => before.error,
             _ => error,
         };
