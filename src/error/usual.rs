@@ -48,8 +48,8 @@ impl AcquireError {
         matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
     }
 
-    /// Whether it may be that of an attempt that had to end with its caller's wait. Such a one says nothing of
-    /// its masters: what failed before it does.
+    /// Whether it may be of an attempt that had to end with its caller's wait. Such an attempt says nothing
+    /// of its masters: what failed before it does.
     pub(crate) fn may_be_cut_short(&self) -> bool {
         matches!(self, Self::NoQuorum(denial) if denial.attempts <= 1)
     }

@@ -220,7 +220,7 @@ impl Case {
         if self.ending == Ending::Left {
             self.rig.run_for(self.options().ttl.expect("set"));
         }
-        // Whoever still stood in a queue would get the lock now.
+        // A waiter that still stood in a queue would get the lock now.
         for index in 0..5 {
             let has_other = self.rig.masters[index].value(self.rig.now, KEY) == Some(OTHER);
             if has_other {
