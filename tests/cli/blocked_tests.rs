@@ -66,13 +66,13 @@ fn fill(pipe: &mut PipeWriter) {
 fn a_lock_is_extended_though_nobody_reads_stderr() {
     let mut fleet = Fleet::start(3);
     let script = format!("echo $$; {FOREVER}");
-    let options = ["--verbose", "--ttl", "1s", "r", "--", "sh", "-c", &script];
+    let options = ["--verbose", "--ttl", "2s", "r", "--", "sh", "-c", &script];
     let mut first = Unheard::start(trusting(&fleet, "run").args(options));
     let pid = first.line();
     first.fill_stderr();
-    // Longer than the TTL, several times.
+    // More than twice as long as the TTL.
     let both = format!("kill -0 {pid} && echo both");
-    let second = finish(trusting(&fleet, "run").args(["--wait", "4s", "r", "--", "sh", "-c", &both]));
+    let second = finish(trusting(&fleet, "run").args(["--wait", "5s", "r", "--", "sh", "-c", &both]));
     assert_eq!(second.stdout, "");
     expect(&second, 75, &["is held by another client"]);
     signal(first.child.id(), "TERM");
