@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::LeaveError;
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Cancel, ExtendError, HeldLocks, Options, Redlock, ReleaseError, Waited};
+use redlatch::{
+    AcquireError, Cancel, ExtendError, HeldLocks, Options, Redlock, ReleaseError, Waited, limits,
+};
 
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
@@ -247,4 +249,34 @@ fn a_cancelled_wait_asks_for_nothing_any_more() {
     assert!(waiter.poll_outcome().is_none(), "nobody awaits its release");
     holder.release(held).expect("confirmed");
     assert_eq!(fleet.master(0).ask("EXISTS a").text(), "0");
+}
+
+/// The drain itself needs room, which it has when the waiters have their answers.
+#[test]
+fn a_redlock_full_of_waiters_drains() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()));
+    let mut leases = Vec::new();
+    let mut count = 0;
+    // Each waits behind a lease of the same client, so that nothing is sent for it.
+    let is_full = loop {
+        let name = format!("a{}", leases.len());
+        leases.push(redlock.lock(&name).ttl(TTL).wait(PATIENCE).acquire().expect("free"));
+        let wait = || Request::Acquire {
+            resource: Resource::new(&name).expect("a valid name"),
+            options: Options::new().ttl(TTL).wait(PATIENCE),
+            label: None,
+        };
+        let before = count;
+        while redlock.submit(wait()).is_ok() {
+            count += 1;
+        }
+        if count - before < limits::QUEUED_COUNT_MAX {
+            break count + leases.len() == limits::OPERATION_COUNT_MAX;
+        }
+    };
+    assert!(is_full, "{count} wait");
+    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Release), 0);
+    assert_eq!(fleet.master(0).key_count(), "0", "the leases' locks are released");
+    drop(leases);
 }
