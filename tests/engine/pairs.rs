@@ -125,14 +125,17 @@ impl Case {
             self.rig.end_stall(0);
         }
         self.rig.run_for(ms(100));
-        let waits = match self.trouble {
+        assert_eq!(self.parked()[1..], [1; 4], "{self}");
+        let stands_at_first = match self.trouble {
             Trouble::None | Trouble::Breaks | Trouble::ForgetsScripts | Trouble::IsLate => Some(1),
             // One that may have forgotten locks is in quarantine.
             Trouble::CannotPark | Trouble::LosesPush | Trouble::Restarts => Some(0),
+            // Its queue is out of reach.
             Trouble::Stops | Trouble::Stalls => None,
         };
-        let parked = self.parked();
-        assert_eq!((waits.unwrap_or(parked[0]), &parked[1..]), (parked[0], &[1; 4][..]), "{self}");
+        if let Some(count) = stands_at_first {
+            assert_eq!(self.parked()[0], count, "{self}");
+        }
         // Two masters are no quorum, but the waiter has a part of the lock before it ends.
         free(&mut self.rig, 0);
         free(&mut self.rig, 1);
@@ -178,7 +181,7 @@ impl Case {
         }
     }
 
-    /// The other client releases the lock, which the waiter gets, and ends as it shall.
+    /// The other client releases the rest. The waiter gets the lock, and ends it as the case says.
     fn hold(&mut self, lock: OpId) {
         (2..5).for_each(|index| free(&mut self.rig, index));
         self.rig.run_for(ms(1_000));
