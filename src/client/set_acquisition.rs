@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// One that was asked for in vain for longer failed by itself.
+    /// After two attempts the masters have had their time.
     #[test]
     fn what_the_end_of_the_wait_cuts_short_is_no_outage() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");

@@ -188,7 +188,8 @@ impl<L> SlotAcquisition<L> {
                 None
             }
             SlotState::Standing(_) => {
-                if !(self.left(now).is_zero() && error.may_be_cut_short()) {
+                let is_cut_short = self.left(now).is_zero() && error.may_be_cut_short();
+                if !is_cut_short {
                     self.failed = Some(error);
                 }
                 Some(self.fail_as_before(now))

@@ -48,8 +48,8 @@ impl AcquireError {
         matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
     }
 
-    /// Whether it may be of an attempt that had to end with its caller's wait. Such an attempt says nothing
-    /// of its masters: what failed before it does.
+    /// Whether the masters may have had too little time, if the caller's wait is over. Then this says nothing
+    /// of them, and what failed before it does. The engine itself knows what failed before a later attempt.
     pub(crate) fn may_be_cut_short(&self) -> bool {
         matches!(self, Self::NoQuorum(denial) if denial.attempts <= 1)
     }

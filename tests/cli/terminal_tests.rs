@@ -36,7 +36,7 @@ fn in_a_terminal_a_lost_lock_ends_everything() {
 #[test]
 fn a_terminal_that_stops_writers_is_written_to_afterwards() {
     let mut fleet = Fleet::start(3);
-    // It has the foreground for a while after the message.
+    // The command keeps the foreground for a while after the message.
     let command = format!("sh -c 'trap \"sleep 0.3; exit\" TERM; echo ready; {FOREVER}'");
     let script = format!("stty tostop; {}; echo ended $?", run("2s", &command));
     let Some(session) = Session::start(&fleet.urls(), &script) else { return };

@@ -254,14 +254,16 @@ fn a_cancelled_wait_asks_for_nothing_any_more() {
 /// The drain itself needs room, which the waiters that it ends make.
 #[test]
 fn a_redlock_full_of_waiters_drains() {
+    // So many requests take a while on a slow machine.
+    const LONG: Duration = Duration::from_secs(100);
     let mut fleet = Fleet::start(1);
-    let mut redlock = open(settings(&fleet.urls()));
+    let mut redlock = open(settings(&fleet.urls()).max_ttl(LONG));
     let mut leases = Vec::new();
     let mut count = 0;
     // Each waits behind a lease of the same client, so that nothing is sent for it.
     let is_full = loop {
         let name = format!("a{}", leases.len());
-        leases.push(redlock.lock(&name).ttl(TTL).wait(PATIENCE).acquire().expect("free"));
+        leases.push(redlock.lock(&name).ttl(LONG).wait(PATIENCE).acquire().expect("free"));
         let wait = || Request::Acquire {
             resource: Resource::new(&name).expect("a valid name"),
             options: Options::new().ttl(TTL).wait(PATIENCE),

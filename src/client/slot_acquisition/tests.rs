@@ -207,7 +207,7 @@ fn refused(letter: char) -> Result<&'static str, AcquireError> {
     }
 }
 
-/// The attempt before it found the slot taken.
+/// The attempt before found the slot taken, which is what counts.
 #[test]
 fn what_the_end_of_the_wait_cuts_short_is_no_outage() {
     let wait = Duration::from_secs(1);
