@@ -328,11 +328,10 @@ fn run_command(
     names: &[Resource<'_>],
     Acquired { held, slot }: &Acquired,
 ) -> Result<End, Exit> {
-    let valid_until = held.iter().map(|(_, grant)| grant.valid_until).min().expect("a run has a lock");
-    let left = valid_until.saturating_duration_since(Instant::now());
-    if left.is_zero() {
+    let valid_until = held.iter().map(|(_, grant)| grant.valid_until);
+    let Some(left) = time_left(valid_until, Instant::now()) else {
         return Err(Exit::new(code::LOST, Message::OverBeforeStart { lock: &session.label }));
-    }
+    };
     if let Some(exit) = session.interrupted() {
         return Err(exit);
     }
@@ -352,4 +351,25 @@ fn run_command(
     let _beside_command = output::BesideCommand::begin();
     let process = Process::spawn(&job.command, variables)?;
     Supervisor::new(session, process, held, job.grace).supervise()
+}
+
+/// For how long all of these locks are still valid. None if one is over: a command must not start under it.
+fn time_left(valid_until: impl Iterator<Item = Instant>, now: Instant) -> Option<Duration> {
+    valid_until.min()?.checked_duration_since(now).filter(|left| !left.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_needs_all_of_its_locks_at_its_start() {
+        let now = Instant::now();
+        let [second, hour] = [1, 3600].map(Duration::from_secs);
+        let left = |ends: &[Instant]| time_left(ends.iter().copied(), now + second);
+        assert_eq!(left(&[now + hour, now + 3 * second]), Some(2 * second));
+        assert_eq!(left(&[now + 3 * second, now + hour]), Some(2 * second));
+        assert_eq!(left(&[now + hour, now + second]), None);
+        assert_eq!(left(&[now, now + hour]), None);
+    }
 }
