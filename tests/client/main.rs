@@ -31,6 +31,7 @@ mod overload_tests;
 mod owned_tests;
 #[path = "../masters/proxy.rs"]
 mod proxy;
+mod recipe_tests;
 mod redlock_trace;
 mod reentrant_tests;
 mod run_tests;

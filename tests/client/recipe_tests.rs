@@ -1,0 +1,89 @@
+//! The Rust jobs of the cookbook, word for word, on real servers: two machines that start the same one.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlatch::Client;
+
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{LONG, PATIENCE, SHORT, TTL, await_held, await_no_keys, open};
+
+const COOKBOOK: &str = include_str!("../../docs/cookbook.md");
+
+mod hourly {
+    include!("recipes/hourly.rs");
+    pub(super) const TEXT: &str = include_str!("recipes/hourly.rs");
+    pub(super) fn run(client: &Client, job: impl FnOnce()) -> Result<(), Box<dyn Error>> {
+        hourly(client, job)
+    }
+}
+
+mod once {
+    include!("recipes/once.rs");
+    pub(super) const TEXT: &str = include_str!("recipes/once.rs");
+    pub(super) fn run(client: &Client, is_done: bool, work: impl FnOnce()) -> Result<bool, AcquireError> {
+        once(client, "42", || is_done, work)
+    }
+}
+
+#[test]
+fn the_cookbook_has_the_jobs_of_these_tests() {
+    for text in [hourly::TEXT, once::TEXT] {
+        assert!(COOKBOOK.contains(&format!("```rust,no_run\n{text}```")), "{text}");
+    }
+}
+
+#[test]
+fn an_hourly_job_runs_on_one_of_two_machines() {
+    let mut fleet = Fleet::start(3);
+    let machines: [Client; 2] = [0, 1].map(|_| open(&fleet.urls(), LONG));
+    let runs = Cell::new(0);
+    let began = Instant::now();
+    for machine in &machines {
+        hourly::run(machine, || runs.set(runs.get() + 1)).expect("it ran, or the other machine ran it");
+    }
+    // The second start finds the lock of the first one, unless this test was that late.
+    assert!(runs.get() == 1 || began.elapsed() >= Duration::from_secs(20), "it ran {} times", runs.get());
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it is left for more than its TTL of 10 s, and at most for 20 s", || {
+            let left_ms: i64 = master.ask("PTTL report").text().parse().expect("a number");
+            assert!(left_ms <= 20_000, "{left_ms}: longer than the job wants");
+            left_ms > 10_000 || began.elapsed() >= Duration::from_secs(10)
+        });
+    }
+}
+
+#[test]
+fn an_hourly_job_that_panics_or_cannot_be_locked_holds_nothing() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let running = thread::spawn(move || drop(hourly::run(&client, || panic!("a job that fails"))));
+    running.join().expect_err("the panic of the job");
+    await_no_keys(&mut fleet);
+    let client = open(&fleet.urls(), SHORT);
+    for index in [0, 1] {
+        fleet.master(index).stop();
+    }
+    let error = hourly::run(&client, || panic!("a job without a lock")).expect_err("no quorum");
+    assert!(error.to_string().contains("report"), "{error}");
+}
+
+#[test]
+fn work_that_is_done_is_not_done_again() {
+    let mut fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let works = Cell::new(0);
+    let work = || works.set(works.get() + 1);
+    assert!(!once::run(&client, true, work).expect("a free lock"), "another worker has done it");
+    await_no_keys(&mut fleet);
+    let guard = other.lock("job:42").ttl(TTL).acquire().expect("a free lock");
+    await_held(&mut fleet, "job:42");
+    assert!(!once::run(&client, false, work).expect("a lock that is held"), "another worker does it");
+    guard.release().expect("held");
+    await_no_keys(&mut fleet);
+    assert_eq!(works.get(), 0);
+    assert!(once::run(&client, false, work).expect("a free lock"), "nobody has done it");
+    assert_eq!(works.get(), 1);
+    await_no_keys(&mut fleet);
+}
