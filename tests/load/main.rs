@@ -11,6 +11,7 @@
 
 #[path = "../tls/certificates.rs"]
 mod certificates;
+mod crowd;
 mod faults;
 #[path = "../masters/fleet.rs"]
 mod fleet;
@@ -32,7 +33,7 @@ use certificates::Certificates;
 use faults::Faults;
 use fleet::{Fleet, eventually};
 use lateness::Lateness;
-use tasks::Tasks;
+use tasks::{LatestCall, Tasks};
 use witness::Witness;
 
 /// Also the longest one, so a restarted master grants nothing for so long.
@@ -57,16 +58,25 @@ struct Scale {
     time: Duration,
     task_count: usize,
     resource_count: usize,
+    waiter_count: u32,
 }
 
 impl Scale {
     fn from_env() -> Self {
         let seconds = std::env::var("REDLATCH_LOAD_SECONDS").ok().map(|it| it.parse().expect("seconds"));
         match seconds {
-            Some(seconds) => {
-                Self { time: Duration::from_secs(seconds), task_count: 1000, resource_count: 10_000 }
-            }
-            None => Self { time: Duration::from_secs(5), task_count: 100, resource_count: 500 },
+            Some(seconds) => Self {
+                time: Duration::from_secs(seconds),
+                task_count: 1000,
+                resource_count: 10_000,
+                waiter_count: 10_000,
+            },
+            None => Self {
+                time: Duration::from_secs(5),
+                task_count: 100,
+                resource_count: 500,
+                waiter_count: 1000,
+            },
         }
     }
 
@@ -121,9 +131,12 @@ fn main() {
     eventually(PATIENCE, "all masters count", || clients.iter().all(is_counted));
     let witness = Arc::new(Witness::new(scale.resource_count));
     let is_over = Arc::new(AtomicBool::new(false));
+    let (lateness, measuring) = Lateness::begin(is_over.clone());
+    let crowd = crowd::wait_for_held_locks(&clients[0], scale.waiter_count, &lateness);
+    println!("latest of {} waiters: {crowd}", scale.waiter_count);
+    assert_in_time(&crowd, &clients[0]);
     let begun = Instant::now();
     let mut faults = Faults::begin(fleet, is_over.clone());
-    let (lateness, measuring) = Lateness::begin(is_over.clone());
     let tasks = Tasks::begin(scale, &clients, &witness, &lateness, &is_over);
     let (mut usages, mut claims_max) = (Vec::new(), 0);
     while begun.elapsed() < scale.time {
@@ -197,17 +210,21 @@ fn report_and_judge(
     );
     let scarce = report.scarce_kinds(scale.task_count, scale.time);
     assert!(scarce.is_empty(), "hardly a lock was acquired: {scarce:?}");
-    let unexplained = report.latest.unexplained();
-    assert!(
-        unexplained < late_max(&clients[0]),
-        "a call ended {unexplained:?} past its wait, beyond what the machine was late"
-    );
+    assert_in_time(&report.latest, &clients[0]);
     let errors: Vec<_> = report.unexplained_errors().collect();
     assert!(errors.is_empty(), "errors that nothing explains: {errors:?}");
     assert!(last.memory_kb < 2 * first.memory_kb + GROWTH_MAX_KB, "memory grows: {first:?}, then {last:?}");
     // Connections come and go with the faults, and so do those of waiters.
     let many = CLIENT_COUNT * 5 * 2;
     assert!(last.descriptor_count < first.descriptor_count + many, "{first:?}, then {last:?}");
+}
+
+fn assert_in_time(latest: &LatestCall, client: &Client) {
+    let unexplained = latest.unexplained();
+    assert!(
+        unexplained < late_max(client),
+        "a call ended {unexplained:?} past its wait, beyond what the machine was late"
+    );
 }
 
 fn assert_none_inside_twice(witness: &Witness) {

@@ -31,7 +31,7 @@ const CALLS_PER_EXPIRY: u64 = 1000;
 const TIME_PER_LOCK: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum Kind {
     Plain,
     Fenced,
     Fair,
@@ -75,6 +75,20 @@ pub(crate) struct LatestCall {
 }
 
 impl LatestCall {
+    /// A call that ends now.
+    pub(crate) fn of(kind: Option<Kind>, begun: Instant, wait: Duration, lateness: &Lateness) -> Self {
+        let wait_until = begun + wait;
+        let late = Instant::now().saturating_duration_since(wait_until);
+        Self { late, machine: lateness.since(wait_until), kind, wait }
+    }
+
+    /// Another call has ended.
+    pub(crate) fn note(&mut self, call: Self) {
+        if call.unexplained() > self.unexplained() || self.wait.is_zero() {
+            *self = call;
+        }
+    }
+
     /// What the machine does not explain: an answer passes through few threads, and each may be late once.
     pub(crate) fn unexplained(&self) -> Duration {
         self.late.saturating_sub((self.machine * THREADS_PASSED).min(EXCUSE_MAX))
@@ -118,13 +132,7 @@ impl Report {
         for (error, count) in &other.other_errors {
             *self.other_errors.entry(error).or_default() += count;
         }
-        self.note_call(other.latest);
-    }
-
-    fn note_call(&mut self, call: LatestCall) {
-        if call.unexplained() > self.latest.unexplained() || self.latest.kind.is_none() {
-            self.latest = call;
-        }
+        self.latest.note(other.latest);
     }
 
     /// An acquisition has ended; `is_late` says whether a late machine explains that a lock was over.
@@ -170,13 +178,25 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f, "errors other than contention and too few masters: {:?}", self.other_errors)?;
-        let LatestCall { late, machine, kind, wait } = self.latest;
-        let kind = kind.map(|kind| format!("{kind:?}")).unwrap_or_default();
+        write!(f, "latest call: {}", self.latest)
+    }
+}
+
+impl fmt::Display for LatestCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { late, machine, kind, wait } = self;
+        let kind = kind.map(|kind| format!(" ({kind:?})")).unwrap_or_default();
         write!(
             f,
-            "latest call: {late:.3?} past its wait of {wait:.3?} ({kind}), while the machine was late by {machine:.3?} since"
+            "{late:.3?} past its wait of {wait:.3?}{kind}, while the machine was late by {machine:.3?} since"
         )
     }
+}
+
+/// As many threads as this load is made for.
+pub(crate) fn runtime() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime")
 }
 
 /// All callers.
@@ -194,8 +214,7 @@ impl Tasks {
         is_over: &Arc<AtomicBool>,
     ) -> Self {
         let answer_limit = crate::answer_limit(&clients[0]);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = runtime();
         let mut running = JoinSet::new();
         for number in 0..scale.task_count {
             let caller = Caller {
@@ -255,16 +274,13 @@ impl Caller {
 
     /// An acquisition with this wait has ended.
     fn count<T>(&mut self, kind: Kind, begun: Instant, wait: Duration, result: &Result<T, AcquireError>) {
-        let (now, wait_until) = (Instant::now(), begun + wait);
+        let now = Instant::now();
         // A lock that was over had been sent a validity before, and its answers came within the answer limit.
         let validity_from = now.checked_sub(TTL).unwrap_or(begun).max(begun);
         let needed = TTL.saturating_sub(self.answer_limit * 2);
         let is_late = self.lateness.since(validity_from) * THREADS_PASSED / 2 >= needed;
         self.report.count(kind, result, is_late);
-        if now > wait_until {
-            let (late, machine) = (now - wait_until, self.lateness.since(wait_until));
-            self.report.note_call(LatestCall { late, machine, kind: Some(kind), wait });
-        }
+        self.report.latest.note(LatestCall::of(Some(kind), begun, wait, &self.lateness));
     }
 
     fn resource(&mut self) -> usize {
