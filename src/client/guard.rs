@@ -218,7 +218,6 @@ impl Guard {
         let left = client.shared().with(|inner| {
             inner.driver.engine.leave(inner.now(), self.lock)?;
             self.disarm(inner, "left");
-            inner.deliver();
             Ok(())
         });
         left.map_err(LeaveError::Stopped)?

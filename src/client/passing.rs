@@ -84,7 +84,6 @@ impl Guard {
                 let (now, wall) = (clock::now(), clock::wall());
                 let handle = inner.driver.engine.pass(now, wall, self.lock(), ttl)?;
                 self.disarm(inner, "passed");
-                inner.deliver();
                 Ok(handle)
             });
             passed.map_err(ExtendError::Stopped)?.map_err(|error| match error {

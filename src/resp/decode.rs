@@ -241,7 +241,7 @@ impl<'a> Cursor<'a> {
             }
             return Err(Stop::Short { missing: 1 });
         };
-        let (line, rest) = self.rest.split_at_checked(size).ok_or(Stop::Short { missing: 1 })?;
+        let (line, rest) = self.rest.split_at(size);
         self.rest = rest;
         self.expect(b"\r\n", ProtocolError::LineBreak)?;
         Ok(line)

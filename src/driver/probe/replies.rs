@@ -321,6 +321,8 @@ mod tests {
             Answer::Null,
             text(""),
         ];
+        let words: Vec<String> = expected.iter().map(Answer::text).collect();
+        assert_eq!(words, ["OK", "ERR no", "-7", "a\r\nb", "nil", "[[1], []]", "nil", ""]);
         assert_eq!(read(8, Bounds::SMALL, bytes), Ok(Some(expected)));
         assert_eq!(read(9, Bounds::SMALL, bytes), Ok(None));
         assert_eq!(read(7, Bounds::SMALL, bytes), Err(WireError::Unsolicited.to_string()));
