@@ -286,3 +286,17 @@ impl Options {
     fair_method!();
     auto_extend_method!();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_its_ttl_unless_it_says_otherwise() {
+        let seconds = Duration::from_secs;
+        let waits = |options: Options| [2, 60].map(|max_ttl| options.wait_or_default(seconds(max_ttl)));
+        assert_eq!(waits(Options::new()), [seconds(2), seconds(10)]);
+        assert_eq!(waits(Options::new().ttl(seconds(5))), [seconds(5); 2]);
+        assert_eq!(waits(Options::new().ttl(seconds(5)).wait(seconds(7))), [seconds(7); 2]);
+    }
+}

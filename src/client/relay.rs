@@ -178,6 +178,17 @@ mod tests {
     }
 
     #[test]
+    fn later_answers_do_not_put_off_the_end() {
+        let now = clock::now();
+        let (mut relay, counts) = relay(&[1, 1]);
+        lead(&mut relay, now);
+        let next = [push(&mut relay, 2)];
+        lead(&mut relay, now + RELAY_MAX / 2);
+        assert_eq!((woken(&counts), woken(&next)), (vec![1, 0], vec![1]));
+        assert_eq!(relay.until(), Some(now + RELAY_MAX));
+    }
+
+    #[test]
     fn tasks_are_woken_in_the_order_of_their_answers() {
         let (mut relay, counts) = relay(&[1, 2, 1, 3, 2, 1]);
         let wake = |waker: Waker| {

@@ -313,12 +313,15 @@ impl RwLock {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::lock::{MasterSet, Resource, Token};
+    use crate::lock::{Resource, Token};
 
     #[test]
     fn too_little_validity_left_is_expired() {
         // Nothing listens there.
-        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let config = Config::builder()
+            .masters([1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}")))
+            .build()
+            .expect("valid settings");
         let client = Client::open(config).expect("an event loop");
         let name = Resource::new("a").expect("a name");
         let fetch = |min_validity: Duration| {
@@ -331,7 +334,7 @@ mod tests {
                 token: Token::UNSET,
                 fencing_token: None,
                 valid_until: clock::now() + Duration::from_secs(1000),
-                granted: MasterSet::EMPTY,
+                granted: [MasterId::new(1).expect("small")].into_iter().collect(),
                 attempts: 1,
             };
             let mut request = client.lock("a").min_validity(min_validity);
@@ -343,6 +346,7 @@ mod tests {
         fetch(Duration::from_secs(100)).expect("it has the validity");
         let error = fetch(Duration::from_secs(2000)).expect_err("it has less");
         let AcquireError::Expired(denial) = error else { panic!("{error}") };
-        assert!(denial.report.votes.iter().all(|(_, vote)| *vote == Vote::Pending), "none had granted it");
+        let votes: Vec<&Vote> = denial.report.votes.iter().map(|(_, vote)| vote).collect();
+        assert_eq!(votes, [&Vote::Pending, &Vote::Granted, &Vote::Pending]);
     }
 }

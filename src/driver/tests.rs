@@ -142,6 +142,35 @@ fn a_poller_waits_for_its_time_or_an_event() {
     }
 }
 
+/// Repeats this until it takes less than the limit: a machine that is late may need several tries.
+fn eventually_within(limit: Duration, what: &str, mut run: impl FnMut()) {
+    let start = clock::now();
+    loop {
+        let begun = clock::now();
+        run();
+        let ended = clock::now();
+        if ended - begun < limit {
+            return;
+        }
+        assert!(ended - start < PATIENCE, "{what}: it always takes {limit:?} or more");
+    }
+}
+
+#[test]
+fn a_poller_that_spins_is_not_late() {
+    let ms = Duration::from_millis;
+    let config =
+        Config::builder().master("redis://127.0.0.1:1").spin(ms(10)).build().expect("valid settings");
+    let (_driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    let has_cores_to_spare = thread::available_parallelism().expect("a number").get() > 1;
+    assert_eq!(poller.spin, if has_cores_to_spare { ms(10) } else { Duration::ZERO });
+    for (spin, timeout, limit) in [(ms(50), ms(1), ms(25)), (ms(50), ms(60), ms(90))] {
+        poller.spin = spin;
+        let what = format!("a sleep of {timeout:?}");
+        eventually_within(limit, &what, || assert!(poller.wait(Some(timeout)).expect("a poll")));
+    }
+}
+
 #[cfg(all(unix, feature = "double"))]
 #[test]
 fn settling_does_not_wait_for_a_master_that_hangs() {

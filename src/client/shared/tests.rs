@@ -14,6 +14,7 @@ use std::sync::mpsc;
 use std::task::{Context, Wake};
 use std::time::Duration;
 
+use super::background::BackgroundAct;
 use super::*;
 use crate::client::guard::HeldName;
 use crate::client::pending::{Ask, Pending, submit_all};
@@ -340,6 +341,39 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
         thread::yield_now();
     };
     assert_eq!(status.code(), Some(CODE));
+}
+
+/// A thread that ends in another one's exit cannot wait for a lock that is never given back.
+#[test]
+fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
+    let client = client();
+    let inner = client.shared().lock();
+    let shared = client.shared().clone();
+    within("the end of a thread", move || shared.flush_at_end());
+    drop(inner);
+}
+
+#[test]
+fn the_background_thread_does_not_wait_for_a_lock_that_somebody_has() {
+    let client = client();
+    let inner = client.shared().lock();
+    let shared = client.shared().clone();
+    let act = within("its next act", move || shared.next_act(false, &mut 0));
+    assert!(matches!(act, Ok(BackgroundAct::Sleep(Some(_)))));
+    drop(inner);
+}
+
+#[test]
+fn an_idle_client_looks_rarely_unless_it_connects() {
+    let shared = alone();
+    let inner = shared.lock();
+    let look = inner.look_at(inner.last_turn) - inner.last_turn;
+    assert!(!inner.driver.engine.is_connecting() && look == limits::LOOK_PAUSE, "{look:?}");
+    drop(inner);
+    let mut inner = shared.lock();
+    inner.driver.engine.handle_timeout(clock::now());
+    let look = inner.look_at(inner.last_turn) - inner.last_turn;
+    assert!(inner.driver.engine.is_connecting() && look == limits::CONNECT_LOOK_PAUSE, "{look:?}");
 }
 
 /// Another thread read the clock later and had the lock before; the driver reads it, too, as a connection

@@ -336,6 +336,7 @@ mod tests {
         assert_eq!(read(1, bounds, b"+abcdef\r\n"), Ok(Some(vec![text("abc")])));
         let too_large = Err(Trouble::RepliesTooLarge { size: 40 }.to_string());
         assert_eq!(read(1, bounds, b"$41\r\n"), too_large);
+        assert_eq!(read(99, bounds, &b":1\r\n".repeat(10)), Ok(None), "of the bound");
         assert_eq!(read(99, bounds, &b":1\r\n".repeat(11)), too_large);
     }
 

@@ -177,6 +177,24 @@ fn a_turn_reads_no_more_of_a_master_than_is_its_share() {
     assert!(matches!(rig.outcomes[..], [(_, Outcome::Acquire(Ok(_)))]), "{:?}", rig.outcomes);
 }
 
+/// No event comes for an end that came with replies of more than one turn.
+#[test]
+fn an_end_behind_replies_of_several_turns_is_noticed() {
+    let mut rig = Rig::new(&Host::new(Kind::Unix), WHOLE);
+    while shown(&rig.trace) != ["connected"] {
+        rig.turn();
+    }
+    let babble = b">0\r\n".repeat(READ_COUNT_MAX * limits::READ_SIZE);
+    let sent_max = rig.peer.sent_size + babble.len();
+    rig.peer.conduct = Conduct { sent_max, end: End::Behind, ..WHOLE };
+    rig.peer.babble = Some(babble);
+    rig.acquire("a");
+    while rig.trace.len() == 1 {
+        rig.turn();
+    }
+    assert_eq!(shown(&rig.trace)[1], "the server closed the connection");
+}
+
 /// The reason that a connection is to end for, if it ends like this behind so many bytes of replies.
 fn why(kind: Kind, end: End, size: usize, connected_size: usize) -> &'static str {
     match (kind, end) {

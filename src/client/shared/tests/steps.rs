@@ -55,9 +55,10 @@ fn alone() -> String {
         stage.poll(name);
     }
     stage.hang(true);
-    for name in ["e", "d"] {
-        stage.drop_guard(name);
-    }
+    stage.drop_guard("e");
+    let lingers = stage.shared().lock().linger_until;
+    stage.drop_guard("d");
+    assert_eq!(stage.shared().lock().linger_until, lingers, "a drop does not put off another one's release");
     stage.answers();
     stage.acquire_here("here too");
     stage.hang(true);
@@ -127,6 +128,13 @@ fn beside() -> String {
     sleep(&mut stage, clock::now() + LONG * 4);
     let mut lost = stage.guards["held"].lost();
     stage.poll_other(&mut lost, "the end of held");
+    let timeout = stage.shared().lock().driver.engine.next_timeout().expect("the end of held").0;
+    sleep(&mut stage, timeout);
+    stage.shared().with(Inner::wake_late_leader).expect("it goes on");
+    stage.show("a look at a leader that sleeps in time");
+    stage.shown_turn = clock::now() - limits::LOOK_PAUSE;
+    stage.shared().lock().last_turn = stage.shown_turn;
+    stage.look(false);
     for (until, names) in [(clock::now() + LONG * 4, ["a", "b", "c"]), (clock::now(), ["d", "e", "f"])] {
         sleep(&mut stage, until);
         for name in names {

@@ -364,12 +364,19 @@ impl Stage {
 
     /// Does what the background thread would do.
     pub(super) fn look(&mut self, was_woken: bool) {
-        let shared = self.shared().clone();
+        let (shared, seen_drop_count, begun) = (self.shared().clone(), self.seen_drop_count, clock::now());
         let step = match shared.next_act(was_woken, &mut self.seen_drop_count) {
             Ok(BackgroundAct::Sleep(until)) => {
                 let inner = shared.lock();
-                let look = inner.background.drive.is_none().then(|| inner.look_at(inner.last_turn));
-                format!("background: {}", sleep(until, earlier(inner.due(), look)))
+                let (is_driven, is_led) = (inner.background.drive.is_some(), inner.poller.is_none());
+                // A leader looks, too.
+                let looked = if is_led { begun } else { inner.last_turn };
+                let look = (!is_driven).then(|| inner.look_at(looked));
+                let due = earlier(inner.due(), look);
+                let lingers = self.seen_drop_count != seen_drop_count;
+                let is_short = until.is_some_and(|until| due.is_none_or(|due| until < due)) && !lingers;
+                let sleep = if is_short { "SLEEPS TOO SHORT" } else { sleep(until, due) };
+                format!("background: {sleep}")
             }
             Ok(BackgroundAct::LookAgain) => "background: goes on".to_owned(),
             Ok(BackgroundAct::End) => "background: ends".to_owned(),
