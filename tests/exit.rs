@@ -1,5 +1,5 @@
-//! A guard that is dropped right before its process ends is released, though nobody else writes: the client
-//! lives in a `static`, so nothing drops it.
+//! A guard, or a call, that is dropped right before its process ends is released, though nobody else writes:
+//! the client lives in a `static`, so nothing drops it.
 //!
 //! The program starts itself anew as the process that ends, for the test harness has threads and an exit of
 //! its own.
@@ -7,8 +7,10 @@
 #[path = "masters/fleet.rs"]
 mod fleet;
 
+use std::pin::pin;
 use std::process::{Command, ExitCode, exit};
 use std::sync::OnceLock;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +26,7 @@ const TASK: &str = "REDLATCH_EXIT_TEST";
 /// Ways to drop a guard and to end: wherever the end of a thread runs destructors, and where that of the main
 /// thread does.
 const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
-    &["a thread is joined", "main returns", "exit is called", "two clients"]
+    &["a thread is joined", "main returns", "exit is called", "two clients", "a call is dropped"]
 } else {
     &["a thread is joined"]
 };
@@ -73,6 +75,12 @@ fn end(task: &str) -> ExitCode {
         "a thread is joined" => {
             let guard = acquire(0);
             thread::spawn(move || drop(guard)).join().expect("no panic");
+        }
+        "a call is dropped" => {
+            drop(acquire(0));
+            let client = CLIENTS[0].get().expect("it is open");
+            let mut acquiring = pin!(client.lock("lock 0").ttl(TTL).wait(PATIENCE).acquire_async());
+            assert!(acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         }
         "two clients" => drop([acquire(0), acquire(1)]),
         other => panic!("there is no end {other}"),

@@ -267,15 +267,14 @@ impl Client {
         Pending::new(DrainCall { client: self.clone(), limit, held })
     }
 
-    fn end_drain(&self, result: Result<usize, NotDrained>) -> usize {
-        if let Ok(count) = result {
+    fn end_drain(&self, result: Result<(), NotDrained>) -> usize {
+        if result.is_ok() {
             // Without time nothing of it has been written yet.
             let _ = self.shared().with(|inner| {
                 inner.flush();
                 inner.is_drained = true;
             });
             self.shared().stop("it was drained; open a new client");
-            return count;
         }
         // A client that has stopped leaves its locks to their TTL; those of a fork are its parent's.
         self.shared().peek(|inner| inner.driver.engine.claim_count()).unwrap_or_default()
@@ -400,7 +399,7 @@ struct DrainCall {
 impl Ask for DrainCall {
     const OUTCOME: OutcomeKind = OutcomeKind::Drain;
     const STOPPED: fn(Stopped) -> NotDrained = |_| NotDrained;
-    type Answer = usize;
+    type Answer = ();
     type Error = NotDrained;
     type Submitted = ();
 
@@ -419,9 +418,9 @@ impl Ask for DrainCall {
         Ok((op, ()))
     }
 
-    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<usize, NotDrained> {
+    fn answer(&mut self, _: OpId, (): (), outcome: Outcome) -> Result<(), NotDrained> {
         match outcome {
-            Outcome::Drained(count) => Ok(count),
+            Outcome::Drained(_) => Ok(()),
             _ => unreachable!("a drain is answered by its own outcome"),
         }
     }

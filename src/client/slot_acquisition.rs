@@ -81,7 +81,7 @@ enum SlotState {
     Standing(usize),
     /// Free slots are looked for, since this time.
     Looking(Instant),
-    /// Nothing is asked of a slot: the door is waited for, it pauses, or it is over.
+    /// Nothing is asked of a slot: the door is waited for, or it pauses.
     Idle,
 }
 
@@ -170,8 +170,8 @@ impl<L> SlotAcquisition<L> {
     /// The answer about a slot that was asked for. There is no next step while more answers are to come.
     pub fn tried(&mut self, now: Instant, slot: u32, answer: Result<L, AcquireError>) -> Option<SlotStep<L>> {
         let error = match answer {
-            Ok(lock) => return Some(self.hold(slot, lock)),
-            Err(error) if error.is_final() => return Some(self.fail(error)),
+            Ok(lock) => return Some(Self::hold(slot, lock)),
+            Err(error) if error.is_final() => return Some(SlotStep::Failed(error)),
             Err(error) => error,
         };
         self.note_holder(now, slot, &error);
@@ -202,7 +202,7 @@ impl<L> SlotAcquisition<L> {
     pub fn looked(&mut self, now: Instant, answer: Result<SlotLook, AcquireError>) -> Option<SlotStep<L>> {
         let look = match answer {
             Ok(look) => look,
-            Err(error) if error.is_final() => return Some(self.fail(error)),
+            Err(error) if error.is_final() => return Some(SlotStep::Failed(error)),
             Err(_) => SlotLook::Unknown,
         };
         match std::mem::replace(&mut self.state, SlotState::Idle) {
@@ -243,7 +243,7 @@ impl<L> SlotAcquisition<L> {
                 (self.door, self.entered) = (Some(door), now);
                 self.wait_inside(now)
             }
-            Err(error) if error.is_final() => self.fail(error),
+            Err(error) if error.is_final() => SlotStep::Failed(error),
             // It names the callers ahead of this one, and nothing of the slots.
             Err(_) => self.fail_as_before(now),
         }
@@ -252,7 +252,7 @@ impl<L> SlotAcquisition<L> {
     /// The pause is over, or cannot be had.
     pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> SlotStep<L> {
         match paused {
-            Err(error) if error.is_final() => self.fail(error),
+            Err(error) if error.is_final() => SlotStep::Failed(error),
             _ if self.is_brief => self.look(now),
             _ => self.wait_inside(now),
         }
@@ -409,23 +409,17 @@ impl<L> SlotAcquisition<L> {
         Some(error)
     }
 
-    fn hold(&mut self, mut slot: u32, lock: L) -> SlotStep<L> {
+    fn hold(mut slot: u32, lock: L) -> SlotStep<L> {
         if mutant!(SlotOfAnother) {
             slot = 0;
         }
-        self.state = SlotState::Idle;
         SlotStep::Held(slot, lock)
-    }
-
-    fn fail(&mut self, error: AcquireError) -> SlotStep<L> {
-        self.state = SlotState::Idle;
-        SlotStep::Failed(error)
     }
 
     /// The wait is over: the last try says why.
     fn fail_as_before(&mut self, now: Instant) -> SlotStep<L> {
         let error = self.refusal(now).expect("a try failed before anything was waited for");
-        self.fail(error)
+        SlotStep::Failed(error)
     }
 
     fn draw(&mut self) -> u32 {

@@ -170,6 +170,24 @@ fn each_request_without_room_is_answered() {
     assert!(answered.iter().all(|it| matches!(it, AcquireError::NoQuorum(_))), "{answered:?}");
 }
 
+/// The answers to what was asked first are not late: nobody could read them meanwhile.
+#[test]
+fn a_batch_that_takes_long_to_make_makes_no_master_silent() {
+    let fleet = Fleet::start(3);
+    let answer_timeout = Duration::from_millis(50);
+    let client = open(&fleet.urls(), answer_timeout);
+    let slow = |name: String| {
+        std::thread::sleep(answer_timeout);
+        client.lock_owned(name).ttl(TTL).wait(Duration::ZERO)
+    };
+    let mut prefixes = 0..;
+    // A late machine may need several tries.
+    eventually(PATIENCE, "both locks are acquired", || {
+        let names = names(&format!("{}-", prefixes.next().expect("a number")), 2);
+        client.acquire_all(names.into_iter().map(slow)).into_iter().all(|it| block_on(it).is_ok())
+    });
+}
+
 #[test]
 fn batch_tasks_learn_of_stopped_masters_in_time() {
     let mut fleet = Fleet::start(3);

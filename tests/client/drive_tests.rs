@@ -90,6 +90,29 @@ fn a_blocking_call_needs_no_turn_of_the_drive() {
     }
 }
 
+/// A call for a slot writes the release of the door before it ends.
+#[test]
+fn a_failed_call_for_a_slot_leaves_the_door_without_a_turn_of_the_drive() {
+    let mut fleet = Fleet::start(3);
+    let holder = open(&fleet.urls(), LONG);
+    let _held = holder.slots("pool", 1).ttl(TTL).try_acquire().expect("free");
+    await_held(&mut fleet, "redlatch:slot:0:pool");
+    let client = open(&fleet.urls(), LONG);
+    let _drive = client.drive().expect("a descriptor");
+    let cancel = Cancel::new();
+    let request = client.slots("pool", 1).ttl(TTL).wait(LONG).cancel_with(&cancel);
+    let waiting = thread::spawn(move || request.acquire());
+    await_held(&mut fleet, "redlatch:door:pool");
+    // Nothing else takes it away.
+    fleet.masters().for_each(|master| drop(master.ask("PERSIST redlatch:door:pool")));
+    cancel.cancel();
+    let error = within("the cancel", move || waiting.join().expect("no panic")).expect_err("cancelled");
+    assert!(matches!(error, AcquireError::Cancelled), "{error}");
+    eventually(PATIENCE, "the door is left", || {
+        fleet.masters().all(|master| master.ask("EXISTS redlatch:door:pool").text() == "0")
+    });
+}
+
 /// A failed set writes its releases before its call ends.
 #[test]
 fn a_failed_set_gives_back_without_a_turn_of_the_drive() {

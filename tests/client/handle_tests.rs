@@ -209,6 +209,30 @@ fn the_renewal_goes_on() {
 }
 
 #[test]
+fn a_renewal_that_is_over_is_not_taken_over() {
+    let fleet = Fleet::start(3);
+    let first = open(&fleet.urls(), LONG);
+    let second = config(&fleet.urls(), LONG).max_hold(Duration::ZERO).connect().expect("an event loop");
+    let hold = Duration::from_millis(300);
+    let handle = passed(first.lock("a").ttl(TTL).auto_extend(hold));
+    thread::sleep(hold);
+    // It refuses to renew anything.
+    let guard = second.adopt(&handle).expect("it is passed on, and lasts for its TTL");
+    assert!(guard.is_valid());
+}
+
+#[test]
+fn a_handle_that_is_to_be_renewed_needs_time_for_it() {
+    let fleet = Fleet::start(3);
+    let first = open(&fleet.urls(), LONG);
+    let second = config(&fleet.urls(), LONG).max_hold(Duration::ZERO).connect().expect("an event loop");
+    let handle = passed(first.lock("a").ttl(TTL).auto_extend(TTL));
+    let error = second.adopt(&handle).expect_err("it may not renew").to_string();
+    assert!(error.contains("max_hold"), "{error}");
+    drop(first.adopt(&handle).expect("it is as it was"));
+}
+
+#[test]
 fn a_fenced_lock_keeps_its_token() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);

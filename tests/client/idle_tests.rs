@@ -1,9 +1,12 @@
 //! After a quiet time.
 
+use std::thread;
 use std::time::Duration;
 
+use redlatch::limits;
+
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, await_connections, block_on, config};
+use crate::harness::{LONG, PATIENCE, TTL, await_connections, block_on, config, open};
 
 #[test]
 fn closed_idle_connections_are_made_again() {
@@ -19,5 +22,21 @@ fn closed_idle_connections_are_made_again() {
     // masters.
     eventually(PATIENCE, "the connections vote", || {
         block_on(client.lock("a").ttl(TTL).wait(Duration::ZERO).acquire_async()).is_ok()
+    });
+}
+
+#[test]
+fn closed_idle_connections_cost_no_call_of_a_thread() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    // A late machine may need several tries.
+    eventually(PATIENCE, "a call on healthy masters succeeds", || {
+        // The client's own thread looks a second after it.
+        let _held = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
+        for master in fleet.masters() {
+            assert_eq!(master.ask("CLIENT KILL SKIPME yes").text(), "1");
+        }
+        thread::sleep(limits::IDLE_MAX);
+        client.lock("b").ttl(TTL).try_acquire().is_ok()
     });
 }

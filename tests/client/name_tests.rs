@@ -86,6 +86,11 @@ fn one_attempt_is_made_in_a_task() {
     assert!(matches!(&refused, AcquireError::Contended(denial) if denial.attempts == 1), "{refused}");
     let refused = block_on(other.lock_set(["a", "b"]).wait(LONG).try_acquire_async()).expect_err("held");
     assert_eq!(refused.resource, "a");
+    assert!(matches!(&refused.source, AcquireError::Contended(denial) if denial.attempts == 1), "{refused}");
+    let slot = client.slots("pool", 1).ttl(TTL).try_acquire().expect("free");
+    let refused = block_on(other.slots("pool", 1).wait(LONG).try_acquire_async()).expect_err("taken");
+    assert!(matches!(&refused, AcquireError::Contended(denial) if denial.attempts == 1), "{refused}");
+    drop(slot);
     guard.release().expect("confirmed");
     block_on(other.lock_set(["a", "b"]).try_acquire_async()).expect("free").release().expect("confirmed");
 }

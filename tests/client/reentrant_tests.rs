@@ -47,6 +47,24 @@ fn only_first_and_last_hold_reach_the_masters() {
 }
 
 #[test]
+fn holds_at_one_time_have_one_fencing_token() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let lock = client.lock("a").ttl(TTL).fenced().reentrant();
+    let tokens = || {
+        let (first, second) = (lock.lock().expect("free"), lock.lock().expect("its own"));
+        let tokens = [&first, &second].map(|hold| hold.fencing_token().expect("a fenced lock has one"));
+        second.release().expect("held");
+        first.release().expect("confirmed");
+        tokens
+    };
+    let (before, after) = (tokens(), tokens());
+    assert!(before[0] == before[1] && after[0] == after[1] && before[0] < after[0], "{before:?}, {after:?}");
+    let plain = client.lock("b").ttl(TTL).reentrant();
+    assert_eq!(plain.lock().expect("free").fencing_token(), None);
+}
+
+#[test]
 fn callers_of_one_owner_share_one_attempt() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);

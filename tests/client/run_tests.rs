@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, ErrorClass, Guard, HeldLocks, LockRequest, RunError};
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, block_on, open, poll_once,
 };
@@ -141,6 +142,30 @@ fn a_loss_that_the_release_shows_is_an_error() {
     assert_eq!(lost, Err(RunError::Lost(Some(true))));
     let lost = block_on(client.lock("a").ttl(TTL).run_async(async |_| break_lock()));
     assert_eq!(lost, Err(RunError::Lost(Some(()))));
+}
+
+/// Answers that come behind the validity say nothing of a loss: the lock may have ended by itself.
+#[test]
+fn a_release_behind_the_validity_shows_no_loss() {
+    let fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let fleet = Mutex::new(fleet);
+    let each = |what: fn(&mut Master)| fleet.lock().expect("no panic").masters().for_each(what);
+    // The work of a machine that is late may end behind the validity itself.
+    eventually(PATIENCE, "work that ended in time was not lost", || {
+        let request = client.lock("a").ttl(Duration::from_secs(1)).wait(PATIENCE);
+        thread::scope(|scope| {
+            let done = request.run(|guard| {
+                each(Master::stop);
+                let left = guard.remaining() + Duration::from_millis(50);
+                scope.spawn(move || {
+                    thread::sleep(left);
+                    each(Master::cont);
+                });
+            });
+            done.is_ok()
+        })
+    });
 }
 
 #[test]

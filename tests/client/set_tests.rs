@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::InputError;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Cancel, Client, GuardSet, limits};
+use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
 
 use crate::batch_tests::{reads_of, work};
 use crate::fleet::{Fleet, eventually};
@@ -113,6 +113,9 @@ fn nothing_is_held_while_a_set_waits() {
         drop(held);
         let set = waiting.join().expect("no panic").expect("all are free");
         assert_eq!(set.guards().len(), 4);
+        // The lock that it waited for was granted before the others.
+        let ends: Vec<Instant> = set.guards().iter().map(Guard::valid_until).collect();
+        assert!(ends.iter().min() < ends.iter().max() && ends.iter().min() == Some(&set.valid_until()));
         drop(set);
         assert_eq!(settle(&client, PATIENCE), 0);
     }

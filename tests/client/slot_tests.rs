@@ -12,7 +12,7 @@ use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, Slot
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once, within};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_once, within};
 
 /// More than the first waiter stands at.
 const MANY: u32 = limits::SLOT_STAND_MAX + 4;
@@ -232,6 +232,23 @@ fn await_door(client: &Client) {
         let inspection = client.inspect("redlatch:door:pool").expect("masters answer");
         inspection.status() == LockStatus::Held
     });
+}
+
+#[test]
+fn the_tries_of_a_call_do_not_bound_those_for_the_slots_that_it_waits_for() {
+    let mut fleet = Fleet::start(3);
+    let other = open(&fleet.urls(), LONG);
+    // A parked attempt would not try on.
+    let client = config(&fleet.urls(), LONG).wake_waiters(false).connect().expect("an event loop");
+    let held = other.slots("pool", 1).ttl(TTL).try_acquire().expect("free");
+    let request = client.slots("pool", 1).ttl(TTL).wait(PATIENCE).max_attempts(2);
+    let waiting = thread::spawn(move || request.acquire());
+    eventually(PATIENCE, "it tries on", || waiting.is_finished() || client.stats().retries > 5);
+    assert!(!waiting.is_finished());
+    drop(held);
+    drop(waiting.join().expect("no panic").expect("the slot is free"));
+    assert_eq!(settle(&other, PATIENCE), 0);
+    assert_nothing_left(&client, &mut fleet);
 }
 
 #[test]

@@ -173,6 +173,10 @@ fn a_threads_lock_has_spans_below_the_callers() {
             assert!(hold.is_closed());
             assert_eq!((hold.field("lock"), hold.field("mode")), ("orders:42", "Fenced"));
             assert!(hold.field("outcome") == "released" && hold.field("held").ends_with('s'));
+            assert!(
+                !hold.field("held").starts_with(&TTL.as_secs().to_string()[..2]),
+                "as long as it was held"
+            );
         });
     });
     assert!(notes.spans().iter().all(Seen::is_closed));
@@ -228,6 +232,7 @@ fn each_outcome_is_recorded() {
         let acquire = |name: &str| notes.last_outcome(&format!("redlatch.{name}"));
         assert!(client.lock("held").ttl(TTL).try_acquire().is_err());
         assert_eq!(acquire("acquire"), "contended");
+        assert_eq!(notes.named("redlatch.acquire").last().expect("as before").field("attempts"), "1");
         assert!(client.lock("").acquire().is_err());
         assert_eq!(acquire("acquire"), "input");
         let cancel = Cancel::new();

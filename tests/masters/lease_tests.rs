@@ -237,6 +237,8 @@ fn a_cancelled_wait_asks_for_nothing_any_more() {
         scope.spawn(|| {
             let mut waiter_count = || fleet.master(0).ask("ZCARD redlatch:wait:a").text();
             eventually(PATIENCE, "it waits", || waiter_count() == "1");
+            // Nothing else takes its place away.
+            fleet.master(0).ask("PERSIST redlatch:wait:a");
             cancel.cancel();
         });
         waiter.lock("a").ttl(2 * PATIENCE).wait(PATIENCE * 10).cancel_with(&cancel).acquire()

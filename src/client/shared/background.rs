@@ -299,3 +299,30 @@ impl Drop for DroppedOf {
         self.0.take().iter().filter_map(Weak::upgrade).for_each(|client| client.flush_at_end());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use crate::config::Config;
+
+    #[test]
+    fn a_thread_notes_each_living_client_once() {
+        let dropped = DroppedOf(RefCell::default());
+        let [first, second, third] = [(); 3].map(|()| {
+            let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+            Client::open(config).expect("an event loop")
+        });
+        let noted = || dropped.0.borrow().iter().map(|it| it.upgrade().map(|it| Arc::as_ptr(&it))).collect();
+        let is = |client: &Client| Some(Arc::as_ptr(client.shared()));
+        for client in [&first, &second, &first, &first] {
+            dropped.note(client.shared());
+        }
+        let both: Vec<_> = noted();
+        assert_eq!(both, [is(&second), is(&first)], "the last one last");
+        drop(first);
+        dropped.note(third.shared());
+        let alive: Vec<_> = noted();
+        assert_eq!(alive, [is(&second), is(&third)]);
+    }
+}

@@ -4,6 +4,7 @@
 //! There is no master, so acquisitions end by their deadlines, and whoever leads then meets the broken
 //! answer.
 
+mod alone;
 #[cfg(all(unix, feature = "double"))]
 mod steps;
 
@@ -14,13 +15,12 @@ use std::sync::mpsc;
 use std::task::{Context, Wake};
 use std::time::Duration;
 
-use super::background::BackgroundAct;
 use super::*;
 use crate::client::guard::HeldName;
 use crate::client::pending::{Ask, Pending, submit_all};
 use crate::client::{Acquire, Client, Count};
 use crate::config::Config;
-use crate::engine::{OpId, Outcome, Request, Resource};
+use crate::engine::{HeldLocks, OpId, Outcome, Request, Resource};
 use crate::error::{AcquireError, LockReentrantError};
 use crate::event::Event;
 use crate::options::Options;
@@ -258,30 +258,6 @@ fn an_elected_leader_waits_for_no_waker() {
     assert!(order.starts_with(&[0]) && order.ends_with(&[1, 2]), "{order:?}");
 }
 
-#[test]
-fn many_requests_of_tasks_do_not_wait_for_the_leader() {
-    let shared = alone();
-    let poller = sleep_for_ever(&mut shared.lock());
-    let mut inner = shared.lock();
-    // With two that wait, a write is left to the leader.
-    for name in ["a", "b"] {
-        let resource = Resource::new(name).expect("a valid name");
-        let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-        let op = inner.submit(request).expect("room");
-        let _ = inner.completions.expect(op, OutcomeKind::Acquire);
-    }
-    inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 2;
-    inner.write_for_task();
-    assert_ne!(inner.unsent_count, 0, "the leader is to write");
-    // This leader knows of no deadline, and the waits have ends.
-    inner.sleep = Some(Sleep { until: None, is_woken: false });
-    inner.write_for_task();
-    assert_eq!(inner.unsent_count, 0, "it is written");
-    assert!(inner.sleep.take().is_some_and(|sleep| sleep.is_woken));
-    drop(inner);
-    drop(poller);
-}
-
 /// Takes a hold when it is woken.
 struct Locks(crate::client::ReentrantLock, mpsc::Sender<Result<(), LockReentrantError>>);
 
@@ -341,39 +317,6 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
         thread::yield_now();
     };
     assert_eq!(status.code(), Some(CODE));
-}
-
-/// A thread that ends in another one's exit cannot wait for a lock that is never given back.
-#[test]
-fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
-    let client = client();
-    let inner = client.shared().lock();
-    let shared = client.shared().clone();
-    within("the end of a thread", move || shared.flush_at_end());
-    drop(inner);
-}
-
-#[test]
-fn the_background_thread_does_not_wait_for_a_lock_that_somebody_has() {
-    let client = client();
-    let inner = client.shared().lock();
-    let shared = client.shared().clone();
-    let act = within("its next act", move || shared.next_act(false, &mut 0));
-    assert!(matches!(act, Ok(BackgroundAct::Sleep(Some(_)))));
-    drop(inner);
-}
-
-#[test]
-fn an_idle_client_looks_rarely_unless_it_connects() {
-    let shared = alone();
-    let inner = shared.lock();
-    let look = inner.look_at(inner.last_turn) - inner.last_turn;
-    assert!(!inner.driver.engine.is_connecting() && look == limits::LOOK_PAUSE, "{look:?}");
-    drop(inner);
-    let mut inner = shared.lock();
-    inner.driver.engine.handle_timeout(clock::now());
-    let look = inner.look_at(inner.last_turn) - inner.last_turn;
-    assert!(inner.driver.engine.is_connecting() && look == limits::CONNECT_LOOK_PAUSE, "{look:?}");
 }
 
 /// Another thread read the clock later and had the lock before; the driver reads it, too, as a connection
@@ -535,87 +478,4 @@ fn events_before_the_end_are_reported() {
     let its = shared.clone();
     within("the end of events", move || its.run_observer(its.observing.as_ref().expect("it has one")));
     assert!(matches!(reported.try_recv(), Ok(Event::Denied { .. })));
-}
-
-/// A client without a connection where nothing happens by itself.
-fn alone() -> Arc<Shared> {
-    let ((driver, poller), _) = observed();
-    Shared::start_by(driver, poller, |_, _| Ok(thread::spawn(|| ()))).expect("it starts")
-}
-
-/// Takes the lead from all, as a leader that sleeps for ever does.
-fn sleep_for_ever(inner: &mut Inner) -> Option<Poller> {
-    inner.sleep = Some(Sleep { until: None, is_woken: false });
-    inner.poller.take()
-}
-
-#[test]
-fn nobody_sleeps_over_an_answer_that_is_there() {
-    for is_led in [false, true] {
-        let shared = alone();
-        let turn = shared.lock().last_turn;
-        let poller = is_led.then(|| sleep_for_ever(&mut shared.lock()));
-        let its = shared.clone();
-        let answer = within("an answer that is there", move || {
-            // A call of this kind does not turn first without a quorum.
-            its.wait(OutcomeKind::Extend, None, |inner| {
-                let op = denied(&mut inner.driver);
-                Some(inner.completions.expect(op, OutcomeKind::Acquire))
-            })
-        });
-        assert!(matches!(answer, Ok(Some(Outcome::Acquire(Err(_))))), "{answer:?}");
-        assert_eq!(shared.lock().last_turn, turn, "no turn is needed");
-        drop(poller);
-    }
-}
-
-#[test]
-fn a_thread_that_is_to_wake_up_may_lead() {
-    let shared = alone();
-    let poller = sleep_for_ever(&mut shared.lock());
-    shared.thread_waker().wake();
-    assert!(shared.lock().sleep.as_ref().is_some_and(|sleep| sleep.is_woken));
-    assert!(Sleeper::own().0.sleep(Some(clock::now())), "it may sleep beside a leader");
-    drop(poller);
-}
-
-/// Notes whether the client is locked when it is dropped.
-struct Dropped(Arc<Shared>, mpsc::Sender<bool>);
-
-impl Wake for Dropped {
-    fn wake(self: Arc<Self>) {}
-}
-
-impl Drop for Dropped {
-    fn drop(&mut self) {
-        let _ = self.1.send(self.0.is_locked());
-    }
-}
-
-#[test]
-fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
-    let shared = alone();
-    let poller = sleep_for_ever(&mut shared.lock());
-    let (sender, dropped) = mpsc::channel();
-    let waiter = Waker::from(Arc::new(Dropped(shared.clone(), sender)));
-    let mut inner = shared.lock();
-    let resource = Resource::new("a").expect("a valid name");
-    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-    let op = inner.submit(request).expect("room");
-    let completion = inner.completions.expect(op, OutcomeKind::Acquire);
-    assert!(inner.completions.wait_as_task(completion, &waiter).is_none());
-    drop(inner);
-    drop(waiter);
-    let its = shared.clone();
-    let waiting = thread::spawn(move || its.wait_for_first(None, &[completion]).is_err());
-    let start = clock::now();
-    while shared.lock().completions.thread_count() == 0 {
-        assert!(clock::now() - start < PATIENCE, "it does not wait");
-        thread::yield_now();
-    }
-    assert_eq!(shared.lock().completions.task_count(), 0);
-    shared.stop("it was stopped");
-    assert!(within("the thread", move || waiting.join()).expect("no panic"));
-    assert_eq!(dropped.try_recv(), Ok(false));
-    drop(poller);
 }

@@ -237,9 +237,12 @@ fn losses_and_batches() -> String {
     stage.acquire_here("d");
     stage.hang(true);
     stage.drop_guard("d");
-    for (kind, is_idle) in
-        [(OutcomeKind::Acquire, false), (OutcomeKind::Release, true), (OutcomeKind::Acquire, true)]
-    {
+    for (kind, is_idle) in [
+        (OutcomeKind::Acquire, false),
+        (OutcomeKind::Release, true),
+        (OutcomeKind::Drain, true),
+        (OutcomeKind::Acquire, true),
+    ] {
         let now = clock::now();
         stage.shown_turn = if is_idle { now - limits::IDLE_MAX } else { now + LONG };
         stage.shared().lock().last_turn = stage.shown_turn;

@@ -1,0 +1,160 @@
+//! A client without masters: what its threads do, and leave, beside each other.
+
+use super::super::background::BackgroundAct;
+use super::*;
+
+/// A client without a connection where nothing happens by itself.
+fn alone() -> Arc<Shared> {
+    let ((driver, poller), _) = observed();
+    Shared::start_by(driver, poller, |_, _| Ok(thread::spawn(|| ()))).expect("it starts")
+}
+
+/// Takes the lead from all, as a leader that sleeps for ever does.
+fn sleep_for_ever(inner: &mut Inner) -> Option<Poller> {
+    inner.sleep = Some(Sleep { until: None, is_woken: false });
+    inner.poller.take()
+}
+
+#[test]
+fn many_requests_of_tasks_do_not_wait_for_the_leader() {
+    let shared = alone();
+    let poller = sleep_for_ever(&mut shared.lock());
+    let mut inner = shared.lock();
+    // With two that wait, a write is left to the leader.
+    for name in ["a", "b"] {
+        let resource = Resource::new(name).expect("a valid name");
+        let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+        let op = inner.submit(request).expect("room");
+        let _ = inner.completions.expect(op, OutcomeKind::Acquire);
+    }
+    inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 2;
+    inner.write_for_task();
+    assert_ne!(inner.unsent_count, 0, "the leader is to write");
+    // This leader knows of no deadline, and the waits have ends.
+    inner.sleep = Some(Sleep { until: None, is_woken: false });
+    inner.write_for_task();
+    assert_eq!(inner.unsent_count, 0, "it is written");
+    assert!(inner.sleep.take().is_some_and(|sleep| sleep.is_woken));
+    drop(inner);
+    drop(poller);
+}
+
+#[test]
+fn nobody_sleeps_over_an_answer_that_is_there() {
+    for is_led in [false, true] {
+        let shared = alone();
+        let turn = shared.lock().last_turn;
+        let poller = is_led.then(|| sleep_for_ever(&mut shared.lock()));
+        let its = shared.clone();
+        let answer = within("an answer that is there", move || {
+            // A call of this kind does not turn first without a quorum.
+            its.wait(OutcomeKind::Extend, None, |inner| {
+                let op = denied(&mut inner.driver);
+                Some(inner.completions.expect(op, OutcomeKind::Acquire))
+            })
+        });
+        assert!(matches!(answer, Ok(Some(Outcome::Acquire(Err(_))))), "{answer:?}");
+        assert_eq!(shared.lock().last_turn, turn, "no turn is needed");
+        drop(poller);
+    }
+}
+
+#[test]
+fn a_thread_that_is_to_wake_up_may_lead() {
+    let shared = alone();
+    let poller = sleep_for_ever(&mut shared.lock());
+    shared.thread_waker().wake();
+    assert!(shared.lock().sleep.as_ref().is_some_and(|sleep| sleep.is_woken));
+    assert!(Sleeper::own().0.sleep(Some(clock::now())), "it may sleep beside a leader");
+    drop(poller);
+}
+
+/// Notes whether the client is locked when it is dropped.
+struct Dropped(Arc<Shared>, mpsc::Sender<bool>);
+
+impl Wake for Dropped {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0.is_locked());
+    }
+}
+
+#[test]
+fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
+    let shared = alone();
+    let poller = sleep_for_ever(&mut shared.lock());
+    let (sender, dropped) = mpsc::channel();
+    let waiter = Waker::from(Arc::new(Dropped(shared.clone(), sender)));
+    let mut inner = shared.lock();
+    let resource = Resource::new("a").expect("a valid name");
+    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+    let op = inner.submit(request).expect("room");
+    let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+    assert!(inner.completions.wait_as_task(completion, &waiter).is_none());
+    drop(inner);
+    drop(waiter);
+    let its = shared.clone();
+    let waiting = thread::spawn(move || its.wait_for_first(None, &[completion]).is_err());
+    let start = clock::now();
+    while shared.lock().completions.thread_count() == 0 {
+        assert!(clock::now() - start < PATIENCE, "it does not wait");
+        thread::yield_now();
+    }
+    assert_eq!(shared.lock().completions.task_count(), 0);
+    shared.stop("it was stopped");
+    assert!(within("the thread", move || waiting.join()).expect("no panic"));
+    assert_eq!(dropped.try_recv(), Ok(false));
+    drop(poller);
+}
+
+/// The drain ends the acquisitions under way, and so makes room for its own question.
+#[test]
+fn a_drain_ends_a_client_that_has_no_room() {
+    let client = client();
+    let resource = Resource::new("a").expect("a name");
+    let filled = client.shared().with(|inner| {
+        let options = Options::new().wait(LONG);
+        let mut submit = || inner.submit(Request::Acquire { resource, options, label: None });
+        while submit().is_ok() {}
+    });
+    filled.expect("it goes on");
+    assert!(!client.health().masters.is_empty());
+    assert_eq!(client.drain(Duration::ZERO, HeldLocks::Leave), 0);
+    assert!(client.health().masters.is_empty(), "it has stopped");
+}
+
+/// A thread that ends in another one's exit cannot wait for a lock that is never given back.
+#[test]
+fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
+    let client = client();
+    let inner = client.shared().lock();
+    let shared = client.shared().clone();
+    within("the end of a thread", move || shared.flush_at_end());
+    drop(inner);
+}
+
+#[test]
+fn the_background_thread_does_not_wait_for_a_lock_that_somebody_has() {
+    let client = client();
+    let inner = client.shared().lock();
+    let shared = client.shared().clone();
+    let act = within("its next act", move || shared.next_act(false, &mut 0));
+    assert!(matches!(act, Ok(BackgroundAct::Sleep(Some(_)))));
+    drop(inner);
+}
+
+#[test]
+fn an_idle_client_looks_rarely_unless_it_connects() {
+    let shared = alone();
+    let inner = shared.lock();
+    let look = inner.look_at(inner.last_turn) - inner.last_turn;
+    assert!(!inner.driver.engine.is_connecting() && look == limits::LOOK_PAUSE, "{look:?}");
+    drop(inner);
+    let mut inner = shared.lock();
+    inner.driver.engine.handle_timeout(clock::now());
+    let look = inner.look_at(inner.last_turn) - inner.last_turn;
+    assert!(inner.driver.engine.is_connecting() && look == limits::CONNECT_LOOK_PAUSE, "{look:?}");
+}
