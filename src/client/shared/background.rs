@@ -320,7 +320,12 @@ mod tests {
         }
         let both: Vec<_> = noted();
         assert_eq!(both, [is(&second), is(&first)], "the last one last");
+        let left = Arc::downgrade(first.shared());
         drop(first);
+        // Its thread ends a moment later.
+        while left.strong_count() > 0 {
+            thread::yield_now();
+        }
         dropped.note(third.shared());
         let alive: Vec<_> = noted();
         assert_eq!(alive, [is(&second), is(&third)]);
