@@ -1,6 +1,8 @@
 //! `Client` on real `redis-server` processes: threads and tasks over one set of connections.
 
 mod batch_tests;
+#[cfg(target_os = "linux")]
+mod blocked_tests;
 mod callback_tests;
 mod credentials_tests;
 mod drain_tests;
