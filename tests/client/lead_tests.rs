@@ -56,6 +56,20 @@ fn one_leads_at_a_time_and_terms_rise() {
 }
 
 #[test]
+fn a_leadership_has_the_ttl_of_its_candidate() {
+    let mut fleet = Fleet::start(3);
+    let client = open(&fleet.urls(), LONG);
+    let _leader = candidate(&client).campaign().expect("nobody leads");
+    for master in fleet.masters() {
+        // It is renewed, so that the rest is never far below.
+        eventually(PATIENCE, "it has the key for that long", || {
+            let left_ms: u128 = master.ask("PTTL leader").text().parse().unwrap_or(0);
+            left_ms > TTL.as_millis() / 2
+        });
+    }
+}
+
+#[test]
 fn a_lost_leadership_ends_the_work_and_campaigns_again() {
     let fleet = Fleet::start(3);
     let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
