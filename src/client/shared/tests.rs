@@ -435,7 +435,9 @@ fn observed() -> ((Driver, Poller), mpsc::Receiver<Event>) {
     let (sender, reported) = mpsc::channel();
     let sender = Mutex::new(sender);
     let observe = move |event: &Event| drop(sender.lock().expect("no panic").send(event.clone()));
-    let config = Config::builder().masters(["redis://127.0.0.1:1"]).on_event(observe);
+    let config = Config::builder()
+        .masters([1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}")))
+        .on_event(observe);
     let config = Arc::new(config.build().expect("valid settings"));
     (Driver::new(config).expect("an event loop"), reported)
 }
