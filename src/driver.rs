@@ -178,11 +178,10 @@ impl Driver {
     pub(crate) fn settle(&mut self, poller: &mut Poller) -> io::Result<()> {
         let start = clock::now();
         let mut deadline = start + self.engine.config().connect_timeout * 2;
-        let mut has_quorum = false;
         while !self.engine.is_settled() {
             let now = clock::now();
-            if self.engine.has_quorum() && !has_quorum {
-                has_quorum = true;
+            // The first time counts, as this only grows.
+            if self.engine.has_quorum() {
                 deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
             }
             if now >= deadline {

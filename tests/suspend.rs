@@ -82,8 +82,14 @@ mod linux {
         redlock.release(short).expect("a quorum answers");
         let again = redlock.lock("short").ttl(TTL).try_acquire().expect("released");
         assert!(again.is_valid() && again.remaining() <= TTL && again.valid_until() > Instant::now());
-        let (_, until) = acquire_pipelined(&mut redlock, "after");
+        let (lock, until) = acquire_pipelined(&mut redlock, "after");
         assert!(until > Instant::now() && until <= Instant::now() + TTL);
+        redlock.submit(Request::Extend { lock, ttl: TTL }).expect("room");
+        let Outcome::Extend(Ok(until)) = outcome_of(&mut redlock, lock) else { panic!("it is held") };
+        assert!(until > Instant::now() && until <= Instant::now() + TTL);
+        redlock.submit(Request::LeaveFor { lock, rest: TTL }).expect("room");
+        let Outcome::Leave(Ok(left)) = outcome_of(&mut redlock, lock) else { panic!("it is held") };
+        assert!(left.held_until > Instant::now() && left.held_until <= Instant::now() + TTL);
         println!("a_lease_does_not_outlive_a_sleep: ok, {slept:.3?} slept");
     }
 
@@ -95,11 +101,16 @@ mod linux {
             label: None,
         };
         let lock = redlock.submit(request).expect("room");
+        match outcome_of(redlock, lock) {
+            Outcome::Acquire(result) => (lock, result.expect("free").valid_until),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn outcome_of(redlock: &mut Redlock, lock: OpId) -> Outcome {
         loop {
             match redlock.poll_outcome() {
-                Some((id, Outcome::Acquire(result))) if id == lock => {
-                    return (lock, result.expect("free").valid_until);
-                }
+                Some((id, outcome)) if id == lock => return outcome,
                 _ => redlock.turn(Duration::from_millis(10)).expect("the loop runs"),
             }
         }

@@ -185,6 +185,48 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_under_way_does_not_stand_yet() {
+        let any = std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let new =
+            || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        let listener = new();
+        listener.bind(&any.into()).expect("a free port");
+        listener.listen(0).expect("it listens");
+        let address = listener.local_addr().expect("bound");
+        // Nobody accepts, so that there is soon no place.
+        let _waiting = [(); 4].map(|()| {
+            let other = new();
+            other.set_nonblocking(true).expect("a socket option");
+            let _ = other.connect(&address);
+            other
+        });
+        let poll = Poll::new().expect("a poller");
+        let address = address.as_socket().expect("an address");
+        let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it is under way");
+        assert!(!socket.handle_writable().expect("nothing has failed"), "nobody has answered");
+    }
+
+    #[test]
+    fn a_connection_that_was_reset_takes_nothing() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let poll = Poll::new().expect("a poller");
+        let address = listener.local_addr().expect("bound");
+        let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it connects");
+        let (peer, _) = listener.accept().expect("it connects");
+        while !socket.handle_writable().expect("it connects") {}
+        SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).expect("a socket option");
+        drop(peer);
+        // The reset may be on its way.
+        for _ in 0..1000 {
+            if socket.send(b"x").is_err() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("it takes bytes for ever");
+    }
+
+    #[test]
     fn a_full_socket_takes_nothing() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let poll = Poll::new().expect("a poller");

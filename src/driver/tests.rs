@@ -193,6 +193,24 @@ fn settling_does_not_wait_for_a_master_that_hangs() {
     }
 }
 
+#[cfg(all(unix, feature = "double"))]
+#[test]
+fn settling_waits_a_moment_for_the_last_master() {
+    let double = crate::testing::Double::start(3).expect("free ports");
+    double.master(0).delay(crate::limits::STRAGGLER_WAIT / 4);
+    let config = Arc::new(double.config().connect_timeout(PATIENCE).build().expect("valid settings"));
+    let start = clock::now();
+    // A late machine may need several tries.
+    while clock::now() - start < PATIENCE {
+        let (mut driver, mut poller) = Driver::new(config.clone()).expect("an event loop");
+        driver.settle(&mut poller).expect("an event loop");
+        if driver.engine.is_settled() {
+            return;
+        }
+    }
+    panic!("it goes without the last master");
+}
+
 #[test]
 fn a_turn_begins_with_what_is_asked_for() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

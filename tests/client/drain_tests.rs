@@ -143,6 +143,20 @@ fn a_stopped_client_is_not_ready() {
     assert!(!health.has_quorum && health.masters.is_empty(), "{health:#}");
 }
 
+/// Its own thread does nothing while another one drives, and learns of the end all the same.
+#[test]
+fn a_driven_client_that_was_drained_leaves_no_thread() {
+    let fleet = Fleet::start(3);
+    // The settings live as long as the client.
+    let kept = Arc::new(());
+    let its = kept.clone();
+    let client = config(&fleet.urls(), LONG).on_event(move |_| _ = &its).connect().expect("an event loop");
+    let drive = client.drive().expect("a descriptor");
+    assert_eq!(client.drain(PATIENCE, HeldLocks::Leave), 0);
+    drop((drive, client));
+    eventually(PATIENCE, "its thread has ended", || Arc::strong_count(&kept) == 1);
+}
+
 #[test]
 fn a_dropped_drain_leaves_the_guards_served() {
     let mut fleet = Fleet::start(3);

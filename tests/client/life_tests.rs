@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -263,6 +263,33 @@ fn a_client_abandoned_while_it_opens_is_closed() {
         fleet.masters().for_each(|master| master.cont());
         eventually(PATIENCE, "the client is gone", || Arc::strong_count(&kept) == 1);
     }
+}
+
+/// Waits until the client of which it waits for the opening is gone.
+struct UntilGone(Arc<()>, AtomicBool);
+
+impl Wake for UntilGone {
+    fn wake(self: Arc<Self>) {
+        // The test, this waker, and the settings.
+        eventually(PATIENCE, "the client is gone", || Arc::strong_count(&self.0) == 2);
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_waker_of_an_abandoned_opening_keeps_no_client() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| master.stop());
+    let kept = Arc::new(());
+    let its = kept.clone();
+    let mut opening = patient(&fleet).on_event(move |_| _ = &its).connect_async();
+    let waker = Arc::new(UntilGone(kept, AtomicBool::new(false)));
+    let kept = waker.0.clone();
+    assert!(poll_with(&mut opening, &waker.clone().into()).is_pending());
+    drop(opening);
+    fleet.masters().for_each(|master| master.cont());
+    eventually(2 * PATIENCE, "its waker has seen that", || waker.1.load(Ordering::SeqCst));
+    drop(kept);
 }
 
 #[test]

@@ -287,6 +287,14 @@ fn only_a_call_after_an_idle_time_waits_for_connections() {
         begun.elapsed()
     });
     assert!(took.min().expect("5 calls") < limits::REVIVE_MAX);
+    let took = (0..5).map(|_| {
+        // Nor are turns.
+        (0..4).for_each(|_| redlock.turn(limits::IDLE_MAX / 2).expect("the loop runs"));
+        let begun = Instant::now();
+        redlock.lock("a").try_acquire().expect_err("the only master is gone");
+        begun.elapsed()
+    });
+    assert!(took.min().expect("5 calls") < limits::REVIVE_MAX);
 }
 
 /// The release shows it, at a quorum of answers.

@@ -121,6 +121,41 @@ fn a_foreign_lease_is_refused() {
 }
 
 #[test]
+fn a_foreign_lease_has_no_margin() {
+    let fleet = Fleet::start(3);
+    let patient = || open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
+    let (mut first, mut second) = (patient(), patient());
+    let lease = first.lock("a").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    // It has the same place in its own client.
+    let own = second.lock("b").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    eventually(PATIENCE, "each master has granted it", || {
+        second.turn(Duration::from_millis(1)).expect("the loop runs");
+        second.margin(&own) == 1
+    });
+    assert_eq!(second.margin(&lease), 0);
+}
+
+#[test]
+fn a_turn_waits_unless_an_outcome_is_there() {
+    let fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
+    let resource = Resource::new("a").expect("valid");
+    let options = Options::new().ttl(2 * PATIENCE).wait(PATIENCE);
+    redlock.submit(Request::Acquire { resource, options, label: None }).expect("room");
+    let _held = redlock.lock("b").ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free");
+    let begun = Instant::now();
+    redlock.turn(PATIENCE).expect("the loop runs");
+    assert!(begun.elapsed() < PATIENCE, "the outcome that was set aside is there");
+    assert!(redlock.poll_outcome().is_some());
+    let limit = Duration::from_millis(20);
+    eventually(PATIENCE, "it waits when nothing comes", || {
+        let begun = Instant::now();
+        redlock.turn(limit).expect("the loop runs");
+        begun.elapsed() >= limit
+    });
+}
+
+#[test]
 fn a_pause_before_writing_silences_no_master() {
     let mut fleet = Fleet::start(1);
     let limit = Duration::from_millis(50);

@@ -25,6 +25,21 @@ fn begin(now: Instant, count: u32, options: Options) -> (SlotAcquisition<&'stati
 }
 
 #[test]
+fn a_door_is_kept_for_a_second_at_a_time_where_it_may_be_extended() {
+    let door = |config: crate::ConfigBuilder| {
+        let config = config.master("redis://127.0.0.1:1").build().expect("valid settings");
+        let options = door_options(&config, WAIT);
+        assert!(options.policy == WaitPolicy::Fair && options.wait == Some(WAIT), "{options:?}");
+        (options.ttl, options.auto_extend)
+    };
+    let half = limits::DOOR_TTL / 2;
+    let forever = Some(Duration::MAX);
+    assert_eq!(door(Config::builder()), (Some(limits::DOOR_TTL), forever));
+    assert_eq!(door(Config::builder().max_ttl(half)), (Some(half), forever));
+    assert_eq!(door(Config::builder().max_hold(Duration::ZERO)), (Some(limits::DOOR_TTL), None));
+}
+
+#[test]
 fn a_free_slot_is_tried_without_the_refusal() {
     let now = clock::now();
     let (mut acquisition, first) = begin(now, 16, Options::new());

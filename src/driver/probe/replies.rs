@@ -342,7 +342,14 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_replies_are_refused() {
-        let line = [b"+".as_slice(), &vec![b'x'; limits::REPLY_LINE_SIZE_MAX + 2]].concat();
+        let longest = vec![b'x'; limits::REPLY_LINE_SIZE_MAX - 1];
+        let text = Answer::Text(longest.as_slice().into());
+        let whole = [b"+".as_slice(), &longest, b"\r\n"].concat();
+        assert_eq!(
+            read(1, Bounds { read_size: usize::MAX, text_size: usize::MAX }, &whole),
+            Ok(Some(vec![text]))
+        );
+        let line = [b"+".as_slice(), &longest, b"xxx"].concat();
         let many = [b"*9999\r\n".as_slice(), &b":1\r\n".repeat(9999)].concat();
         let many = many.repeat(2);
         let bounds = Bounds { read_size: usize::MAX, text_size: 3 };
@@ -360,8 +367,9 @@ mod tests {
         ] {
             assert_eq!(read(9, bounds, bytes), Err(no_reply(error)), "{}", bytes.escape_ascii());
         }
-        for bytes in [b"*1000000000\r\n", many.as_slice()] {
-            assert_eq!(read(9, bounds, bytes), Err(Trouble::RepliesTooMany.to_string()));
+        let promised = [b":1\r\n".repeat(10_000).as_slice(), b"*9999\r\n"].concat();
+        for bytes in [b"*1000000000\r\n", many.as_slice(), &promised] {
+            assert_eq!(read(99_999, bounds, bytes), Err(Trouble::RepliesTooMany.to_string()));
         }
         let most = limits::PROBE_VALUE_COUNT_MAX;
         for (count, is_read) in [(most, true), (most + 1, false)] {

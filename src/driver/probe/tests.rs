@@ -135,6 +135,49 @@ fn a_server_that_hangs_is_named_by_what_it_owes() {
     assert_eq!(why, "not finished within 20ms; give more time, or ask for less");
 }
 
+/// The socket takes only a part of it at once.
+#[test]
+fn a_long_command_is_written_to_its_end() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let text = "x".repeat(16 * 1024 * 1024);
+    let size = text.len();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut bytes = vec![0; 64 * 1024];
+        assert!(stream.read(&mut bytes).expect("a PING") > 0);
+        stream.write_all(b"+PONG\r\n").expect("it is read");
+        let mut read_size = 0;
+        while read_size < size {
+            read_size += stream.read(&mut bytes).expect("a command");
+        }
+        stream.write_all(b"+OK\r\n").expect("it is read");
+    });
+    let answers = each(&config(&url), LONG, move |probe, _| probe.exchange(&[["SET", "a", &text]]));
+    let answers = answers.expect("threads").remove(0).expect("an answer");
+    assert_eq!(answers, [Answer::Text(b"OK".as_slice().into())]);
+    peer.join().expect("it has read all");
+}
+
+#[test]
+fn a_result_counts_until_the_end_of_the_session() {
+    let limit = 2 * GRACE;
+    let start_time = clock::now();
+    // A late machine may need several tries.
+    let is_in_time = || {
+        let (address, _) = start("+PONG\r\n", false);
+        let work = move |_, _| {
+            thread::sleep(limit * 3 / 4);
+            Ok(())
+        };
+        let results = some(&config(&format!("redis://{address}")), [0], limit, work).expect("threads");
+        results == [Ok(())]
+    };
+    while !is_in_time() {
+        assert!(clock::now() - start_time < LONG, "its result is thrown away");
+    }
+}
+
 #[test]
 fn results_stand_in_the_order_of_the_places() {
     let masters = [(); 3].map(|()| start("+PONG\r\n", false).0);

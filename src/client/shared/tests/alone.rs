@@ -59,6 +59,52 @@ fn nobody_sleeps_over_an_answer_that_is_there() {
     }
 }
 
+/// More wakers than are taken at once under the lock.
+const WAKER_COUNT: usize = 100;
+
+/// Has so many tasks to be woken.
+fn wake_many(inner: &mut Inner) -> Arc<Count> {
+    let count = Arc::<Count>::default();
+    (0..WAKER_COUNT).for_each(|_| inner.completions.wake_too(Waker::from(count.clone())));
+    count
+}
+
+#[test]
+fn whoever_leaves_wakes_all() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    let count = wake_many(&mut inner);
+    shared.leave(inner);
+    assert_eq!(count.get(), WAKER_COUNT);
+}
+
+#[test]
+fn a_leader_wakes_all_before_it_sleeps() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    let count = wake_many(&mut inner);
+    let poller = inner.poller.take().expect("nobody leads");
+    drop(inner);
+    let (its, its_count) = (shared.clone(), count.clone());
+    within("a lead", move || {
+        let limit = Some(clock::now() + Duration::from_millis(20));
+        drop(its.lead(its.lock(), poller, limit, |_| its_count.get() == WAKER_COUNT).expect("it goes on"));
+    });
+    assert_eq!(count.get(), WAKER_COUNT);
+}
+
+#[test]
+fn a_write_that_takes_long_ends_at_its_own_time() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    let start = inner.now();
+    while clock::now() == start {
+        thread::yield_now();
+    }
+    inner.write_batch(start);
+    assert!(inner.now() > start);
+}
+
 #[test]
 fn a_thread_that_is_to_wake_up_may_lead() {
     let shared = alone();

@@ -110,6 +110,14 @@ fn driven() -> String {
     stage.drive = None;
     stage.show("drop of the drive");
     stage.look(true);
+    stage.page += "# Driven: another drive takes over\n";
+    stage.drive_begins();
+    stage.drive_turns();
+    let first = stage.drive.take();
+    stage.drive_begins();
+    stage.drive_turns();
+    drop(first);
+    stage.show("drop of the first drive");
     stage.page
 }
 
