@@ -160,4 +160,23 @@ mod tests {
         assert_eq!(held.len(), limits::SPAN_COUNT_MAX);
         assert_eq!(held.last(), Some(&("999".to_owned(), 1)), "the oldest gave way");
     }
+
+    #[test]
+    fn a_new_name_takes_the_place_of_the_oldest() {
+        let (mut sightings, start) = (Sightings::default(), Instant::now());
+        let mut see = |at: u64, name: u32, label: &str| {
+            let label = Some(label);
+            sightings.see(start + ms(at), name, &name.to_le_bytes(), label, || label.map(Arc::from));
+        };
+        let count = u32::try_from(limits::SIGHTED_NAME_COUNT_MAX).expect("few");
+        (0..count).for_each(|name| see(u64::from(name), name, "old"));
+        // Of the first two names the second is the oldest then.
+        see(2000, 0, "old");
+        see(3000, count, "new");
+        let last = |name: u32| sightings.last(name, &name.to_le_bytes()).map(|label| &**label);
+        assert_eq!([last(0), last(1), last(2), last(count)], [Some("old"), None, Some("old"), Some("new")]);
+        let key = count.to_le_bytes();
+        let held = sightings.between(count, &key, start, start + ms(3500));
+        assert_eq!(held.map(|(_, time)| time).collect::<Vec<_>>(), [ms(500)], "it inherits no holder");
+    }
 }
