@@ -358,6 +358,7 @@ fn an_acquisition_without_room_is_overloaded_at_once() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let count = fill(&mut rig, "a").len();
     assert!(count > limits::OUTBOX_SIZE_MAX / (2 * limits::RESOURCE_SIZE_MAX), "{count}");
+    assert_eq!(rig.engine.stats(rig.now).overloaded, 1);
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (count, count));
     // All that were taken go on, and there is room again.
     rig.pump();

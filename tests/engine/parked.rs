@@ -221,6 +221,7 @@ fn a_long_ttl_is_rung_and_asks_again() {
     rig.run_for(ms(1));
     let grant = granted(&mut rig);
     assert!(grant.valid_until > rig.now + ms(19_700), "its validity counts from the new round");
+    assert_eq!(rig.engine.stats(rig.now).notified, 3, "the ring of each master");
     assert!(scripts(&mut rig, 0).contains(&"park"));
 }
 

@@ -7,6 +7,7 @@ use redlatch::engine::{Request, Resource, SubmitError};
 use redlatch::stats::Stats;
 use redlatch::{Options, limits};
 
+use crate::model::fence_key;
 use crate::rig::Rig;
 use crate::{defaults, granted, ms};
 
@@ -269,6 +270,19 @@ const LIVES: &[Row] = &[
             // Not by itself: how many it takes is random.
             let retries = stats(rig).retries;
             assert!((1..100).contains(&retries), "{retries}");
+        },
+        &[("acquired", 1), ("retries", u64::MAX)],
+    ),
+    (
+        "repeated with a larger fencing token",
+        |rig| {
+            let fence = rig.masters[0].wall_us(rig.now) + 1_000_000;
+            let until = rig.now + ms(60_000);
+            rig.masters.iter_mut().for_each(|master| {
+                master.put(&fence_key(b"a"), fence.to_string().as_bytes(), Some(until));
+            });
+            rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(Duration::ZERO).fenced());
+            assert_eq!((granted(rig).attempts, stats(rig).retries), (2, 1));
         },
         &[("acquired", 1), ("retries", u64::MAX)],
     ),
@@ -547,6 +561,31 @@ fn of_many_acquisitions_a_share_is_timed() {
     assert!(sampled >= Duration::from_secs(1) && sampled.as_secs_f64() <= pauses + 1.0, "{sampled:?}");
     let slow = pairs(&mut rig, 100, limits::TIMED_PAUSE);
     assert!(slow.acquire_time.count() >= 100 - u64::from(limits::TIMED_SHARE), "{slow:?}");
+}
+
+/// Each by itself: behind a holder of the same client, in pauses, and in the masters' queues.
+#[test]
+fn each_wait_is_timed_though_few_acquisitions_are() {
+    for (is_own, is_woken) in [(true, true), (false, false), (false, true)] {
+        let mut rig = Rig::new(3, |builder| builder.wake_waiters(is_woken));
+        for _ in 0..limits::TIMED_SHARE * 3 / 2 {
+            let lock = rig.acquire("a", 10_000, 0);
+            rig.release(lock, false);
+        }
+        let before = stats(&rig);
+        let holder = is_own.then(|| rig.acquire("a", 10_000, 0));
+        if !is_own {
+            held_by_another(&mut rig, ms(300));
+        }
+        rig.acquire("a", 10_000, 60_000);
+        rig.run_for(ms(200));
+        holder.into_iter().for_each(|lock| rig.release(lock, false));
+        rig.run_for(ms(2000));
+        let since = stats(&rig).since(&before);
+        let expected = (1 + u64::from(is_own), 0, 1);
+        let counts = (since.acquired, since.acquire_time.count(), since.wait_time.count());
+        assert_eq!(counts, expected, "own: {is_own}, woken: {is_woken}");
+    }
 }
 
 #[test]
