@@ -169,6 +169,16 @@ fn a_master_may_change_its_address() {
     assert_eq!(differences(&second), vec![None; 3]);
 }
 
+/// It says nothing that this version can compare.
+#[test]
+fn nothing_is_written_beside_a_record_of_a_later_version() {
+    let mut rig = Rig::unconnected(3, prefixed);
+    rig.masters[0].put(RECORD, b"redlatch:fleet:2 of a later version", None);
+    rig.pump();
+    rig.run_for(ms(121_000));
+    assert_eq!((&reasons(&rig)[..], &records(&rig)[1..]), (&[Unusable::Newer][..], &[None, None][..]));
+}
+
 #[test]
 fn no_part_of_a_list_is_written() {
     let urls = ["redis://m0", "redis://m1", "redis://m2"];
