@@ -62,6 +62,18 @@ fn a_master_that_is_only_slow_is_not_skipped() {
 }
 
 #[test]
+fn a_master_from_which_nobody_read_is_not_silent() {
+    let mut rig = Rig::new(1, defaults);
+    rig.stall_replies(0);
+    rig.acquire("a", 10_000, 0);
+    rig.jump(ms(60));
+    rig.engine.handle_unread(rig.now);
+    rig.pump();
+    no_quorum(&mut rig);
+    assert_eq!(rig.engine.master_status(rig.now, id(0)).state, MasterState::Ready);
+}
+
+#[test]
 fn a_grant_dies_with_its_connection() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(1);
@@ -152,6 +164,22 @@ fn a_wait_goes_on_for_a_returning_master() {
     rig.refuse(1, false);
     rig.run_for(ms(3000));
     assert_eq!(granted(&mut rig).granted.iter().filter(|master| *master != id(0)).count(), 2);
+}
+
+#[test]
+fn a_wait_goes_on_for_masters_that_left_in_their_quarantine() {
+    let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
+    (0..2).for_each(|index| start_late(&mut rig, index));
+    rig.pump();
+    for index in 0..2 {
+        rig.refuse(index, true);
+        rig.reset_conn(index);
+    }
+    rig.acquire("a", 1000, 5000);
+    rig.run_for(ms(4900));
+    assert_eq!(rig.outcome(), None);
+    rig.run_for(ms(100));
+    no_quorum(&mut rig);
 }
 
 #[test]
@@ -408,4 +436,36 @@ fn a_slow_handshake_gives_the_first_attempt_more_time() {
     assert!(rig.outcome().is_none(), "these masters are slow");
     rig.end_stalls();
     granted(&mut rig);
+}
+
+/// The third master takes 80 ms, and is needed once the second is gone.
+#[test]
+fn a_slow_master_has_its_time_once_it_is_needed() {
+    for is_broken in [false, true] {
+        let mut rig = Rig::unconnected(3, defaults);
+        rig.stall_replies(2);
+        rig.run_for(ms(80));
+        rig.end_stall(2);
+        if is_broken {
+            rig.refuse(1, true);
+            rig.reset_conn(1);
+        } else {
+            rig.stop_master(1);
+            rig.acquire("b", 10_000, 0);
+            granted(&mut rig);
+            rig.run_for(ms(60));
+            assert_eq!(rig.engine.master_status(rig.now, id(1)).state, MasterState::Silent);
+        }
+        rig.stall_replies(2);
+        rig.acquire("a", 10_000, 0);
+        rig.run_for(ms(80));
+        rig.end_stall(2);
+        granted(&mut rig);
+    }
+}
+
+#[test]
+fn a_master_that_is_not_connected_is_not_called_nameless() {
+    let rig = Rig::unconnected(1, defaults);
+    assert_eq!(rig.engine.master_status(rig.now, id(0)).warnings, []);
 }
