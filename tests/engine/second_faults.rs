@@ -392,6 +392,64 @@ fn the_next_lock_inherits_no_fault() {
     assert_eq!(extend(&mut rig, next), Ok(()), "masters 0 and 1 hold it");
 }
 
+/// It may still come, and leaves the lock as long as the next one does.
+#[test]
+fn an_extension_lost_on_its_way_hinders_none_that_is_no_longer() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    (0..2).for_each(|index| rig.stop_master(index));
+    rig.extend(lock, 10_000);
+    for index in 0..2 {
+        drop(rig.break_conn(index));
+        rig.resume_master(index);
+    }
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NoQuorum(_))))));
+    rig.run_for(ms(200));
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+}
+
+#[test]
+fn an_extension_that_was_answered_is_not_lost_with_its_connection() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    rig.extend(lock, 1000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    (0..2).for_each(|index| rig.reset_conn(index));
+    rig.run_for(ms(200));
+    assert_eq!(extend(&mut rig, lock), Ok(()), "no shorter one is under way");
+}
+
+/// A master asks late for the script of an attempt or of an extension, and the connection breaks behind it.
+#[test]
+fn a_claim_is_remembered_for_its_ttl_after_a_script_was_sent_again() {
+    for is_extension in [false, true] {
+        let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(2000)));
+        let sent_at = rig.now;
+        let lock = if is_extension {
+            let lock = hold(&mut rig);
+            rig.masters[0].flush_scripts();
+            rig.stall_replies(0);
+            assert_eq!(extend(&mut rig, lock), Ok(()));
+            lock
+        } else {
+            rig.stall_replies(0);
+            let lock = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(0)).shared());
+            granted(&mut rig);
+            lock
+        };
+        rig.run_for(ms(1500));
+        rig.stop_master(0);
+        rig.end_stall(0);
+        rig.refuse(0, true);
+        assert!(!rig.break_conn(0).is_empty(), "the script is on its way");
+        rig.release(lock, false);
+        rig.run_for(sent_at + ms(11_500) - rig.now);
+        assert_eq!(rig.engine.claim_count(), 1, "it may be there for 10 s: extension: {is_extension}");
+        rig.run_for(ms(20_000));
+        assert_eq!(rig.engine.claim_count(), 0);
+    }
+}
+
 fn keep(rig: &mut Rig) -> OpId {
     let options = Options::new().ttl(ms(3000)).wait(ms(0)).auto_extend(ms(600_000));
     let lock = rig.acquire_with("a", options);
