@@ -177,6 +177,21 @@ fn a_drained_engine_takes_no_handle() {
 }
 
 #[test]
+fn a_release_by_a_handle_ends_at_once_where_no_master_is_connected() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, "a", options());
+    let handle = rig.engine.pass(rig.now, WALL, lock, ms(TTL_MS)).expect("it is held");
+    for index in 0..3 {
+        rig.refuse(index, true);
+        rig.reset_conn(index);
+    }
+    let act = HandleAct::Release { awaited: true };
+    rig.engine.submit(rig.now, Request::ByHandle { handle: &handle, act }).expect("room");
+    let outcome = rig.engine.poll_outcome();
+    assert!(matches!(outcome, Some((_, Outcome::Release(Err(_))))), "{outcome:?}");
+}
+
+#[test]
 fn a_release_by_a_handle_keeps_nothing_whether_it_is_awaited_or_not() {
     for awaited in [true, false] {
         let mut rig = Rig::new(3, defaults);

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::parked::{free, with_other};
 use crate::rig::Rig;
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::{HeldBy, InputError, LeaveError};
-use redlatch::{Event, ExtendError, HeldLocks, Left, Options};
+use redlatch::{Event, ExtendError, HeldLocks, Left, Options, limits};
 
 use crate::{defaults, denied, granted, ms};
 
@@ -322,6 +323,45 @@ fn latest_end_counts_each_rest_from_its_answer() {
     rig.run_for(ms(8999));
     assert_eq!(rig.holder_count("a"), 2);
     assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
+}
+
+/// The third master has another client's key, and behind it an entry of this lock.
+#[test]
+fn latest_end_counts_an_entry_that_may_still_be_served() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    let lock = rig.acquire("a", 8000, 60_000);
+    rig.run_for(ms(100));
+    (0..2).for_each(|index| free(&mut rig, index));
+    rig.pump();
+    granted(&mut rig);
+    let parked_at = rig.now - ms(100);
+    let left = leave_for(&mut rig, lock, ms(1000)).expect("a quorum has the rest");
+    assert!(left.latest_end >= parked_at + limits::STAY + ms(8000), "{:?}", left.latest_end - rig.now);
+}
+
+/// The answers come in time for the rest, and the lock is over.
+#[test]
+fn a_rest_that_is_confirmed_after_the_validity_is_no_proof() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    let valid_until = rig.engine.valid_until(lock).expect("held");
+    rig.run_for(valid_until - rig.now - ms(10));
+    (0..3).for_each(|index| rig.stall_replies(index));
+    submit_leave(&mut rig, lock, ms(2000));
+    rig.run_for(ms(20));
+    rig.end_stalls();
+    assert!(matches!(result(&mut rig), Err(LeaveError::Unconfirmed { .. })));
+}
+
+#[test]
+fn a_lock_is_left_at_once_where_no_master_is_connected() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    for index in 0..3 {
+        rig.refuse(index, true);
+        rig.reset_conn(index);
+    }
+    assert!(matches!(leave_for(&mut rig, lock, ms(2000)), Err(LeaveError::Unconfirmed { .. })));
 }
 
 #[test]
