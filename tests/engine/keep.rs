@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, id};
-use redlatch::engine::{OpId, Outcome, Request};
-use redlatch::error::Vote;
+use redlatch::engine::{HandleAct, OpId, Outcome, Request, Resource, SubmitError};
+use redlatch::error::{InputError, Vote};
 use redlatch::{ExtendError, Options};
 
 use crate::{defaults, granted, ms};
@@ -177,6 +177,23 @@ fn a_failed_renewal_says_which_masters_failed() {
 }
 
 #[test]
+fn a_failed_renewal_says_nothing_of_the_one_before() {
+    let mut rig = Rig::new(3, defaults);
+    keep_and_report(&mut rig, ms(600_000));
+    let fail = |rig: &mut Rig, failing: [usize; 2]| {
+        rig.masters.iter_mut().for_each(|master| master.errors.clear());
+        for index in failing {
+            rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into());
+        }
+        let Err(ExtendError::NoQuorum(report)) = renewal(rig) else { panic!("one is no quorum") };
+        report.votes[2].1.clone()
+    };
+    assert!(matches!(fail(&mut rig, [1, 2]), Vote::Failed(_)));
+    rig.stall_replies(2);
+    assert_eq!(fail(&mut rig, [0, 1]), Vote::Pending);
+}
+
+#[test]
 fn a_renewal_that_meets_a_loss_reports_it_once() {
     for notifies_loss in [false, true] {
         let mut rig = Rig::new(3, defaults);
@@ -258,6 +275,28 @@ fn reports_asked_for_after_the_last_renewal_say_so() {
     assert_eq!(rig.outcome(), None);
     rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
     assert_eq!(renewal(&mut rig), Err(ExtendError::HoldLimit { max_hold: ms(5000) }));
+    // Not of a lock that is over.
+    rig.run_for(ms(6000));
+    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
+    rig.pump();
+    assert_eq!(rig.outcome(), None);
+}
+
+#[test]
+fn no_lock_is_kept_where_the_longest_hold_is_zero() {
+    let mut rig = Rig::new(3, |builder| builder.max_hold(Duration::ZERO));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let handle = rig.engine.pass(rig.now, Duration::from_secs(1), lock, ms(10_000)).expect("held");
+    let (resource, auto_extend) = (Resource::new("b").expect("valid"), Some(ms(60_000)));
+    let options = Options::new().auto_extend(ms(60_000));
+    for request in [
+        Request::Acquire { resource, options, label: None },
+        Request::ByHandle { handle: &handle, act: HandleAct::Adopt { auto_extend } },
+    ] {
+        let refused = rig.engine.submit(rig.now, request);
+        assert_eq!(refused, Err(SubmitError::Input(InputError::MaxHoldZero)));
+    }
 }
 
 #[test]
