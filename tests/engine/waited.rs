@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{HolderLabel, OpId, Request, Resource};
-use redlatch::error::Denial;
+use redlatch::error::{Denial, HeldBy};
 use redlatch::{AcquireError, Options, Waited};
 
 use crate::model::{fence_key, queue_key};
@@ -136,6 +136,7 @@ fn a_wait_is_split_between_successive_holders() {
         assert!(waited.rounds >= 8, "{kind}: {waited:?}");
         let [(first, first_time), (second, second_time)] = *holders(&waited) else { panic!("{waited:?}") };
         assert_eq!((first, second), ("web-3", "web-7"), "{kind}");
+        assert_eq!(waited.holders[0].label.as_deref(), Some("web-7"), "{kind}: the longest comes first");
         assert_near(first_time, ms(3500), BEAT, kind);
         assert_near(second_time, ms(4500), BEAT, kind);
         assert_eq!(first_time + second_time, waited.total, "{kind}: nothing is counted twice");
@@ -297,7 +298,56 @@ fn an_earlier_wait_is_not_that_of_the_next_lock() {
     hold_by_other(&mut rig, "\tworker");
     rig.acquire("a", 10_000, 2000);
     rig.run_for(ms(2000));
-    assert_eq!(holders(&contended(&mut rig).waited), [("worker", ms(2000))]);
+    let waited = contended(&mut rig).waited;
+    assert_eq!((holders(&waited), waited.queued), (vec![("worker", ms(2000))], ms(2000)));
+    assert!(waited.rounds <= 3, "{waited:?}");
+}
+
+#[test]
+fn a_holder_is_known_though_a_master_is_silent() {
+    let mut rig = Rig::new(3, defaults);
+    hold_by_other(&mut rig, "\tworker");
+    rig.stop_master(2);
+    rig.acquire("a", 10_000, 300);
+    rig.run_for(ms(300));
+    assert_eq!(holders(&contended(&mut rig).waited), [("worker", ms(300))]);
+}
+
+/// The answer to the question for the value finds no key any more.
+#[test]
+fn a_label_is_kept_beside_a_master_whose_key_has_gone() {
+    let mut rig = Rig::new(3, defaults);
+    hold_by_other(&mut rig, "\tworker");
+    (0..2).for_each(|index| rig.stall_replies(index));
+    rig.stop_master(2);
+    rig.acquire("a", 10_000, 0);
+    rig.masters[1].load_keys(Default::default());
+    rig.end_stalls();
+    assert_eq!(contended(&mut rig).holder_label.as_deref(), Some("worker"));
+}
+
+/// Readers that come and go while a writer polls; its last attempt is not answered, or meets a writer.
+#[test]
+fn a_writer_that_polls_knows_the_readers_of_late() {
+    for is_last_answered in [false, true] {
+        let mut rig = Rig::new(3, |builder| builder.wake_waiters(false).retry_delay(ms(100)..=ms(200)));
+        let shared = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).shared();
+        let first = rig.acquire_with("a", shared);
+        granted(&mut rig);
+        rig.acquire("a", 10_000, 2000);
+        let others = [rig.acquire_with("a", shared), rig.acquire_with("a", shared)];
+        rig.run_for(ms(1990));
+        rig.outcomes.clear();
+        if is_last_answered {
+            others.into_iter().chain([first]).for_each(|lock| rig.release(lock, false));
+            hold_by_other(&mut rig, "");
+        } else {
+            (0..3).for_each(|index| rig.stall_replies(index));
+        }
+        rig.run_for(ms(10));
+        let expected = if is_last_answered { HeldBy::AnotherClient } else { HeldBy::Readers(3) };
+        assert_eq!(contended(&mut rig).held_by, expected);
+    }
 }
 
 #[test]
