@@ -127,6 +127,24 @@ fn a_place_in_the_queue_is_one_attempt_and_one_retry() {
 }
 
 #[test]
+fn a_waiter_that_polled_for_a_while_parks_without_another_attempt() {
+    let mut rig = rig_with_other(3);
+    rig.acquire_with("a", waiting());
+    rig.run_for(ms(100));
+    (0..2).for_each(|index| rig.stop_master(index));
+    rig.run_for(ms(1600));
+    (0..2).for_each(|index| rig.resume_master(index));
+    let was_sent = |rig: &Rig, word: &[u8]| rig.masters[0].log.iter().flatten().any(|it| it == word);
+    let parks = |rig: &mut Rig| {
+        forget_logs(rig);
+        rig.run_for(ms(1));
+        was_sent(rig, digest("park").as_bytes())
+    };
+    assert!((0..3000).any(|_| parks(&mut rig)));
+    assert!(!was_sent(&rig, b"SET"), "it asked first");
+}
+
+#[test]
 fn a_vote_of_a_connection_that_broke_is_void() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());
@@ -272,18 +290,36 @@ fn too_little_validity_begins_another_round_at_once() {
     assert_eq!((rig.holder_count("a"), grant.attempts), (3, 2));
 }
 
-#[test]
-fn the_second_round_in_a_row_that_is_too_late_has_failed() {
-    let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
-    rig.acquire_with("a", waiting().min_validity(ms(9800)).max_attempts(2));
-    rig.run_for(ms(500));
-    (0..3).for_each(|index| free(&mut rig, index));
+/// The lock is free, and the masters stop behind the message.
+fn free_unheard(rig: &mut Rig) {
+    (0..3).for_each(|index| free(rig, index));
     let pushes: Vec<_> = rig.masters.iter_mut().map(|master| std::mem::take(&mut master.pushes)).collect();
     (0..3).for_each(|index| rig.stop_master(index));
     for (index, pushes) in pushes.into_iter().enumerate() {
         pushes.iter().for_each(|(_, message)| rig.receive(index, message));
     }
     rig.pump();
+}
+
+#[test]
+fn rounds_that_are_too_late_fail_only_in_a_row() {
+    let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
+    rig.acquire_with("a", waiting().min_validity(ms(9890)).max_attempts(2));
+    for _ in 0..3 {
+        rig.run_for(ms(1500));
+        free_unheard(&mut rig);
+        rig = with_other(rig);
+        (0..3).for_each(|index| rig.resume_master(index));
+        assert_eq!(rig.outcome(), None, "the next round waits behind another client");
+    }
+}
+
+#[test]
+fn the_second_round_in_a_row_that_is_too_late_has_failed() {
+    let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
+    rig.acquire_with("a", waiting().min_validity(ms(9800)).max_attempts(2));
+    rig.run_for(ms(500));
+    free_unheard(&mut rig);
     rig.now += ms(150);
     (0..3).for_each(|index| rig.resume_master(index));
     let error = denied(&mut rig);
@@ -462,6 +498,34 @@ fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
         assert_eq!(rig.masters[0].take_log(), [expected], "after {time} ms");
         assert_eq!(sha.as_deref() == Some(digest("release_serve").as_bytes()), time == 10);
     }
+}
+
+#[test]
+fn a_release_that_serves_is_sent_in_full_where_its_script_is_unknown() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters.iter_mut().for_each(|master| master.is_native = true);
+    rig.pump();
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.run_for(ms(10));
+    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+    forget_logs(&mut rig);
+    rig.release(lock, true);
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Ok(_)))));
+    assert_eq!(rig.masters[0].take_log(), ["EVALSHA", "EVAL"]);
+    check_nothing_left(&mut rig);
+}
+
+#[test]
+fn a_master_that_was_busy_in_its_handshake_parks() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters[0].errors.insert("EXISTS".into(), "BUSY x".into());
+    rig.pump();
+    rig.masters[0].errors.clear();
+    let mut rig = with_other(rig);
+    rig.acquire_with("a", waiting());
+    rig.run_for(ms(10));
+    assert_eq!(rig.masters[0].parked(rig.now, KEY).len(), 1);
 }
 
 /// Between two short holds the lock is free for a round trip, in which only its last holder asks.

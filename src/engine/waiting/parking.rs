@@ -407,3 +407,27 @@ fn heartbeat(ttl: Ttl) -> Duration {
     let ttl = ttl.as_duration();
     if ttl < limits::SHORT_TTL { limits::HEARTBEAT } else { limits::HEARTBEAT.min(ttl / 4) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    #[test]
+    fn only_parts_in_a_row_set_masters_aside() {
+        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let part = MasterSet::first(1);
+        for (parts, aside) in [
+            ([part, part, MasterSet::EMPTY, part], MasterSet::EMPTY),
+            ([MasterSet::EMPTY, part, part, part], part),
+        ] {
+            let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+            for part in parts {
+                parking.plan_give_back(now, part, Duration::ZERO, &mut rng);
+                parking.give_back(part, true);
+            }
+            assert_eq!(parking.aside, aside, "{parts:?}");
+        }
+    }
+}
