@@ -268,6 +268,54 @@ fn a_master_that_learns_the_script_late_has_the_key() {
     }
 }
 
+/// A number of the first park that a master was sent since the last call: the place of the ticket, or of the
+/// time for which the master may grant by itself, in milliseconds.
+fn park_number(rig: &mut Rig, place: usize) -> u64 {
+    let log = std::mem::take(&mut rig.masters[0].log);
+    let park = log.iter().find(|words| words[0].starts_with(b"EVAL")).expect("a park");
+    str::from_utf8(&park[place]).ok().and_then(|digits| digits.parse().ok()).expect("a number")
+}
+
+const TICKET: usize = 8;
+const FRESHNESS: usize = 15;
+
+/// The answers to parks say the time of the masters, too.
+#[test]
+fn a_ticket_is_of_the_masters_clocks_as_heard_last() {
+    let mut rig = Rig::new(3, defaults);
+    let now = rig.now;
+    rig.masters.iter_mut().for_each(|master| master.set_wall(now, 7_000_000_000_000));
+    acquire(&mut rig, ms(1000));
+    granted(&mut rig);
+    logs(&mut rig);
+    acquire(&mut rig, ms(1000));
+    let ticket = park_number(&mut rig, TICKET);
+    assert!(ticket.abs_diff(7_000_000_000_000) < 1000, "{ticket}");
+}
+
+#[test]
+fn a_short_ttl_is_granted_by_a_message_for_a_quarter_of_it() {
+    for (ttl_ms, expected) in [(1999, 1999 / 4), (2000, 3000), (10_000, 3000), (10_001, 0)] {
+        let mut rig = Rig::new(3, defaults);
+        logs(&mut rig);
+        rig.acquire_with("a", Options::new().ttl(ms(ttl_ms)).wait(ms(60_000)).fair());
+        assert_eq!(park_number(&mut rig, FRESHNESS), expected, "{ttl_ms}");
+    }
+}
+
+#[test]
+fn a_waiter_asks_once_a_second_or_in_a_quarter_of_its_ttl() {
+    for (ttl_ms, rounds) in [(1999, 10..=14), (2000, 20..=27), (4000, 10..=14), (30_000, 10..=14)] {
+        let mut rig = Rig::new(3, defaults);
+        rig.acquire("a", 30_000, 0);
+        let waiter = rig.acquire_with("a", Options::new().ttl(ms(ttl_ms)).wait(ms(60_000)).fair());
+        rig.run_for(ms(10_000));
+        rig.release(waiter, true);
+        let parks = rig.masters[0].log.iter().filter(|words| words.len() > FRESHNESS).count();
+        assert!(rounds.contains(&parks), "{ttl_ms}: {parks}");
+    }
+}
+
 #[test]
 fn many_unknown_attempts_load_scripts_once() {
     for (kind, script_count) in [("fair", 4), ("fenced", 2), ("shared", 3)] {
