@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rig::{Rig, id};
-use redlatch::engine::{Outcome, Request};
+use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::{ExtendError, Options, Quarantine, ReleaseError};
 
 use crate::{defaults, granted, ms, no_quorum};
@@ -123,10 +123,7 @@ fn an_awaited_release_ends_at_its_limit() {
 #[test]
 fn a_long_submission_is_no_silence() {
     let mut rig = Rig::new(3, defaults);
-    let locks: Vec<_> = (0..300).map(|index| rig.acquire(&format!("lock {index}"), 10_000, 0)).collect();
-    for _ in &locks {
-        granted(&mut rig);
-    }
+    let locks = hold_many(&mut rig, 300);
     (0..3).for_each(|index| rig.stall_replies(index));
     for lock in &locks {
         rig.engine.submit(rig.now, Request::Release { lock: *lock, awaited: true }).expect("always taken");
@@ -157,15 +154,38 @@ fn releases_are_awaited_while_masters_answer() {
     release_in_bulk(ms(20));
 }
 
+fn hold_many(rig: &mut Rig, count: usize) -> Vec<OpId> {
+    let locks = (0..count).map(|index| rig.acquire(&format!("lock {index}"), 10_000, 0)).collect();
+    for _ in 0..count {
+        granted(rig);
+    }
+    locks
+}
+
+/// Of two masters that the last release waits for, one owes only that answer, and does not give it.
+#[test]
+fn a_release_is_awaited_as_long_as_the_longest_backlog() {
+    const COUNT: usize = 1200;
+    let mut rig = Rig::new(3, defaults);
+    let locks = hold_many(&mut rig, COUNT);
+    (0..2).for_each(|index| rig.stall_replies(index));
+    locks.iter().for_each(|lock| rig.release(*lock, true));
+    rig.run_for(ms(20));
+    rig.deliver_some(1, b":1\r\n".len() * (COUNT - 1));
+    for _ in 0..12 {
+        rig.deliver_some(0, b":1\r\n".len() * COUNT / 12);
+        rig.run_for(ms(10));
+    }
+    assert_eq!(rig.outcomes.len(), COUNT);
+    assert!(rig.outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Release(Ok(_)))));
+}
+
 /// Each step some of the replies come.
 fn release_in_bulk(step: Duration) {
     const COUNT: usize = 1200;
     const STEPS: usize = 12;
     let mut rig = Rig::new(3, defaults);
-    let locks: Vec<_> = (0..COUNT).map(|index| rig.acquire(&format!("lock {index}"), 10_000, 0)).collect();
-    for _ in &locks {
-        granted(&mut rig);
-    }
+    let locks = hold_many(&mut rig, COUNT);
     (0..3).for_each(|index| rig.stall_replies(index));
     locks.iter().for_each(|lock| rig.release(*lock, true));
     for _ in 0..STEPS {
