@@ -82,6 +82,15 @@ fn the_first_client_records_its_settings() {
 }
 
 #[test]
+fn a_record_that_may_not_be_read_is_said_to_be_refused() {
+    let mut rig = Rig::unconnected(1, prefixed);
+    rig.masters[0].errors.insert("GET p:redlatch:fleet".into(), "NOPERM x".into());
+    rig.pump();
+    let refused = rig.engine.master_status(rig.now, id(0)).refused;
+    assert!(refused.iter().any(|(_, text)| &**text == "NOPERM x"), "{refused:?}");
+}
+
+#[test]
 fn the_handshake_has_one_command_more() {
     let rig = Rig::new(1, prefixed);
     let of_record = rig.masters[0].log.iter().filter(|args| args.len() > 1 && args[1] == RECORD);
@@ -367,6 +376,10 @@ fn only_new_masters_are_offered_a_declaration() {
     used.masters[1].put(RECORD, b"anything", None);
     used.pump();
     assert!(!text(&mut used).contains(advice));
+    let mut copied = fresh();
+    copied.masters[1].role = "slave".to_owned();
+    copied.pump();
+    assert!(!text(&mut copied).contains(advice), "nor is a replica new");
     rig.reset_conn(2);
     let now = rig.now;
     rig.masters[2].restart("again", now);
