@@ -497,6 +497,31 @@ fn a_refused_login_that_comes_again_early_is_repeated() {
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
 }
 
+/// Of the pauses between two connects one outlasts them.
+#[test]
+fn credentials_that_end_between_connects_serve_none() {
+    let mut rig = unanswered("pw");
+    for _ in 0..8 {
+        answer(&mut rig, 0, Err(CredentialsError::Panicked));
+        rig.run_for(limits::BACKOFF_MAX);
+    }
+    answer(&mut rig, 0, Err(CredentialsError::Panicked));
+    let is_long = |rig: &mut Rig| {
+        answer(rig, 0, Ok(Credentials::new("pw").user("me").valid_for(ms(1))));
+        seen(rig, 0);
+        rig.run_for(limits::CREDENTIALS_PAUSE_MIN);
+        let is_connected = !seen(rig, 0).is_empty();
+        if is_connected {
+            rig.reset_conn(0);
+        }
+        !is_connected
+    };
+    assert!((0..100).any(|_| is_long(&mut rig)));
+    rig.asked.clear();
+    rig.run_for(limits::BACKOFF_MAX);
+    assert_eq!((seen(&mut rig, 0).len(), rig.asked.pop_front()), (0, Some(0)));
+}
+
 #[test]
 fn credentials_that_come_between_connects_serve_the_next() {
     let mut rig = connected("pw");
