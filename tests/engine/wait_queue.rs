@@ -293,6 +293,25 @@ fn a_run_of_hand_overs_ends_in_time() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
+/// In a slot whose lock before was handed over.
+#[test]
+fn a_lock_from_the_masters_queue_begins_another_run_of_hand_overs() {
+    let (mut rig, mut held) = rig_with_holder(3);
+    for _ in 0..2 {
+        let next = rig.acquire("a", 4000, 60_000);
+        rig.release(held, false);
+        assert_eq!(next_holder(&mut rig), next);
+        held = next;
+    }
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.engine.leave(rig.now, held).expect("it is held");
+    rig.run_for(ms(4500));
+    assert_eq!(next_holder(&mut rig), next);
+    let last = rig.acquire("a", 10_000, 60_000);
+    rig.release(next, false);
+    assert_eq!((next_holder(&mut rig), rig.engine.stats(rig.now).hand_overs), (last, 3));
+}
+
 #[test]
 fn a_yielding_pause_does_not_outlast_the_wait() {
     let (mut rig, held) = polling_rig_with_holder(1);
