@@ -6,6 +6,7 @@ use redlatch::engine::{Engine, Outcome, Request, Resource};
 use redlatch::status::MasterState;
 use redlatch::{Config, ExtendError, Options, Quarantine, limits};
 
+use crate::parked::{free, with_other};
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms, no_quorum};
 
@@ -179,6 +180,35 @@ fn refused_releases_do_not_overload_the_client() {
         assert_eq!(rig.outcomes.drain(..).next(), None, "batch {batch}");
         assert!(rig.engine.claim_count() <= limits::CLAIM_COUNT_MAX);
     }
+}
+
+/// The table is full of claims whose releases are refused. A waiter is rung for its next round.
+#[test]
+fn the_next_round_of_a_waiter_makes_room_for_itself() {
+    let mut rig = with_other(Rig::new(1, |builder| builder.answer_timeout(ms(4000))));
+    rig.acquire("a", 30_000, 60_000);
+    loop {
+        let count = limits::CLAIM_COUNT_MAX - rig.engine.claim_count();
+        if count == 0 {
+            break;
+        }
+        release_in_vain(&mut rig, count.min(1000));
+    }
+    free(&mut rig, 0);
+    rig.pump();
+    granted(&mut rig);
+}
+
+/// So many locks are acquired and released, and the master deletes nothing.
+fn release_in_vain(rig: &mut Rig, count: usize) {
+    for index in 0..count {
+        let lock = rig.submit_acquire(&index.to_string(), 30_000, 0);
+        rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
+    }
+    let size = rig.engine.send_ready(id(0)).len();
+    rig.engine.send_done(id(0), size);
+    rig.receive(0, &b"+OK\r\n-NOPERM x\r\n".repeat(count));
+    assert_eq!(rig.engine.poll_outcome(), None);
 }
 
 #[test]
