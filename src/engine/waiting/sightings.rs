@@ -170,7 +170,7 @@ mod tests {
         };
         let count = u32::try_from(limits::SIGHTED_NAME_COUNT_MAX).expect("few");
         (0..count).for_each(|name| see(u64::from(name), name, "old"));
-        // Of the first two names the second is the oldest then.
+        // The second name is the oldest then.
         see(2000, 0, "old");
         see(3000, count, "new");
         let last = |name: u32| sightings.last(name, &name.to_le_bytes()).map(|label| &**label);
