@@ -376,6 +376,22 @@ mod tests {
         }
     }
 
+    /// As a program writes it that knows more, or has a defect.
+    #[test]
+    fn a_whole_handle_with_more_in_it_is_none() {
+        let bytes = handle(Kind::Plain).to_bytes();
+        let (own, _) = bytes.split_last_chunk::<8>().expect("a checksum");
+        let read = |change: fn(&mut Vec<u8>)| {
+            let mut bytes = own.to_vec();
+            change(&mut bytes);
+            let checksum = hash(&bytes).to_le_bytes();
+            LockHandle::from_bytes(&[&bytes[..], &checksum].concat())
+        };
+        assert_eq!(read(|_| {}), Ok(handle(Kind::Plain)));
+        assert_eq!(read(|bytes| bytes[4] |= 8), Err(ParseHandleError::Malformed), "an unknown flag");
+        assert_eq!(read(|bytes| bytes.push(0)), Err(ParseHandleError::Malformed), "a byte behind the name");
+    }
+
     #[test]
     fn a_newer_version_is_named() {
         let mut bytes = handle(Kind::Plain).to_bytes();

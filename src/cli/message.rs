@@ -319,6 +319,14 @@ mod tests {
     }
 
     #[test]
+    fn the_first_of_many_numbers_are_shown() {
+        let all: Vec<u32> = (0..17).collect();
+        let first = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15";
+        assert_eq!(numbers(&all[..16]), first);
+        assert_eq!(numbers(&all), format!("{first}, …"));
+    }
+
+    #[test]
     fn an_error_gets_the_name_that_it_lacks() {
         let lock = label([b"a".as_slice()]);
         assert_eq!(with_lock(&lock, "too many".to_owned()), "lock \"a\": too many");

@@ -61,3 +61,18 @@ impl Failures {
         grouped(self.0.iter().map(|(master, why)| (&**master, why.clone())), count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_of_a_master_is_shown() {
+        let [one, other] = ["redis://a", "redis://b"].map(Arc::from);
+        let mut failures = Failures::default();
+        for (master, why) in [(&one, "no answer"), (&one, "gone"), (&other, "gone")] {
+            failures.add(master, why);
+        }
+        assert_eq!(failures.lines(3), ["redis://a: no answer", "redis://b: gone"]);
+    }
+}

@@ -62,3 +62,17 @@ fn columns(line: &str) -> usize {
     let painted = parts.filter_map(|part| part.split_once('m'));
     [plain].into_iter().chain(painted.map(|(_, shown)| shown)).map(|part| part.chars().count()).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_as_many_rows_as_it_fills() {
+        for (size, count) in [(0, 1), (1, 1), (40, 1), (41, 2), (80, 2), (81, 3)] {
+            let line = "x".repeat(size);
+            assert_eq!(rows(&format!("{line}\n"), 40), count, "{size}");
+            assert_eq!(rows(&format!("\x1b[1m{line}\x1b[0m\nnext\n"), 40), count + 1, "colours take no room");
+        }
+    }
+}

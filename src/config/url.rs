@@ -357,6 +357,20 @@ mod tests {
     }
 
     #[test]
+    fn the_same_place_is_the_same_server() {
+        let url = |text: &str| text.parse::<MasterUrl>().expect(text);
+        for (one, other, is_same) in [
+            ("redis://h", "redis://me:s3cret@h:6379/1", true),
+            ("redis://h", "redis://h:7000", false),
+            ("unix:///a", "unix:///a", true),
+            ("unix:///a", "unix:///b", false),
+            ("unix:///a", "redis://a", false),
+        ] {
+            assert_eq!(url(one).address.is_same_server(&url(other).address), is_same, "{one} {other}");
+        }
+    }
+
+    #[test]
     fn a_list_in_one_text_is_named() {
         for text in [
             "redis://a,redis://b",
@@ -387,10 +401,12 @@ mod tests {
             "redis://:s3cret",
             "redis://h:6379?password=s3cret",
             "unix:///sock?password=s3cret",
+            "redis://h:s3cret]",
         ] {
             let error = text.parse::<MasterUrl>().expect_err(text).to_string();
             assert!(!error.contains("s3") && !error.contains("cret") && !error.contains("me:"), "{error}");
         }
+        assert_eq!(redacted("redis://me:s3cret@[::1]x"), "redis://…@[::1]…", "the host is named");
         let url: MasterUrl = "redis://me:s3cret@h".parse().expect("valid");
         assert!(!format!("{url} {url:?}").contains("s3cret"));
     }

@@ -141,8 +141,13 @@ mod tests {
 
     #[test]
     fn an_error_of_the_script_itself_is_no_acl_refusal() {
-        for reply in ["ERR the fence is no number", "ERR Error running script: ACL failure in script", "ERR"]
-        {
+        for reply in [
+            "ERR the fence is no number",
+            "ERR Error running script: ACL failure in script",
+            "ERR",
+            "ERR unknown command 'AUTH'",
+            "ERR the password is no number",
+        ] {
             assert_eq!(advice(reply), None, "{reply:?}");
         }
     }

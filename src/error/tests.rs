@@ -108,6 +108,7 @@ macro_rules! table {
 mod handles;
 mod judgement;
 mod pages;
+mod quarantine;
 
 #[rustfmt::skip]
 fn samples_of_calls() -> Vec<Sample> {
@@ -506,25 +507,6 @@ fn masters_that_say_the_same_share_a_line() {
         report(&[quarantined(7), quarantined(9), quarantined(8)]),
         "all 3 masters: not counted for another 9s: it may have restarted and forgotten a lock"
     );
-}
-
-#[test]
-fn a_quarantine_is_named_only_where_it_is_the_cause() {
-    let quarantined = |s| Vote::Failed(Failure::Quarantined { left: Duration::from_secs(s), is_new: false });
-    let down = || Vote::Failed(Failure::ConnectionLost);
-    let quarantine = |votes: &[Vote]| {
-        report(Round::Acquire, votes).quarantine().map(|(left, count)| (left.as_secs(), count))
-    };
-    for (votes, expected) in [
-        (vec![quarantined(9), quarantined(7), quarantined(8)], Some((8, 3))),
-        (vec![quarantined(9), Vote::Granted, quarantined(8)], Some((8, 2))),
-        (vec![quarantined(9), down(), Vote::Pending], Some((9, 1))),
-        (vec![quarantined(9), down(), down()], None),
-        (vec![Vote::Granted, Vote::Granted, quarantined(9)], None),
-        (vec![down(), down(), down()], None),
-    ] {
-        assert_eq!(quarantine(&votes), expected, "{votes:?}");
-    }
 }
 
 #[test]

@@ -212,11 +212,48 @@ impl Replacement {
 
 #[cfg(test)]
 mod tests {
+    use super::super::found;
     use super::*;
+
+    fn config(urls: &[&str]) -> Config {
+        Config::builder().masters(urls).build().expect("valid")
+    }
+
+    /// A new process, which is empty.
+    fn blank(run_id: &str) -> Candidate {
+        Candidate {
+            run_id: Some(run_id.to_owned()),
+            uptime: Some(Duration::from_secs(3)),
+            is_master: true,
+            found: Found::Absent,
+            key_count: Some(0),
+            clients: Some([].into()),
+        }
+    }
+
+    #[test]
+    fn a_key_that_the_new_master_gets_in_the_wait_stops_it() {
+        let fleet = config(&["redis://a", "redis://b", "redis://c"]);
+        let founding = found(&fleet, &["r1", "r2", "r3"].map(|it| Ok(blank(it)))).expect("they are new");
+        let mut masters = ["r1", "r2", "r4"].map(blank);
+        for change in founding.changes.into_iter().take(2) {
+            masters[change.place].found = Found::Known(change.to);
+        }
+        let replacement = Replacement::new(fleet, &config(&["redis://c"]), &config(&["redis://d"]), false);
+        let (mut replacement, now) = (replacement.expect("it can"), Instant::now());
+        let mut next =
+            |masters: &[Candidate; 3]| replacement.next(now, &OldMaster::Refuses, &masters.clone().map(Ok));
+        let joined = next(&masters);
+        let Ok(Step::Join(change)) = joined else { panic!("{joined:?}") };
+        masters[2].found = Found::Known(change.to);
+        let waits = next(&masters);
+        assert!(matches!(waits, Ok(Step::Wait(_))), "{waits:?}");
+        masters[2].key_count = Some(1);
+        assert_eq!(next(&masters), Err(Why::HasKeys(1).of(&"redis://d:6379".into())));
+    }
 
     #[test]
     fn a_new_master_without_a_login_gets_that_of_the_old_one() {
-        let config = |urls: &[&str]| Config::builder().masters(urls).build().expect("valid");
         let fleet = config(&["redis://u:old@m1", "redis://m2", "redis://m3"]);
         let login = |new: &str| {
             let old = config(&["redis://m1"]);

@@ -83,7 +83,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
 
 /// Leads until a signal asks for the end, or an error makes it. Returns the end of the last command.
 fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<End, Exit> {
-    let mut pause = PAUSE_MIN;
+    let mut pause = None;
     loop {
         announce(session, Message::Campaigning { lock: &session.label });
         let won = acquire(session, Wanted::All(&[name]), Some(FOREVER));
@@ -101,13 +101,16 @@ fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<En
             Err(Exit { code: code::CONTENDED | code::NO_QUORUM | code::LOST, why }) => why,
             Err(exit) => return Err(exit),
         };
-        if began.elapsed() >= SOON {
-            pause = PAUSE_MIN;
-        }
-        announce(session, Message::NotLeading { lock: &session.label, why: &why, pause });
-        rest(session, pause)?;
-        pause = (pause * 2).min(PAUSE_MAX);
+        let now = next_pause(pause, began.elapsed());
+        announce(session, Message::NotLeading { lock: &session.label, why: &why, pause: now });
+        rest(session, now)?;
+        pause = Some(now);
     }
+}
+
+/// The pause after a command that ran for so long, by the pause before it.
+fn next_pause(last: Option<Duration>, ran: Duration) -> Duration {
+    last.filter(|_| ran < SOON).map_or(PAUSE_MIN, |last| (last * 2).min(PAUSE_MAX))
 }
 
 /// Pauses. A signal ends the pause and the program.
@@ -129,5 +132,22 @@ fn rest(session: &mut Session, pause: Duration) -> Result<(), Exit> {
 fn announce(session: &Session, what: Message<'_>) {
     if session.voice != Voice::Quiet {
         say(what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_until_a_command_ran_for_long() {
+        let ran = |seconds| Duration::from_secs(seconds);
+        let mut last = None;
+        let mut pauses = |times: &[Duration]| -> Vec<u64> {
+            let next = |ran: &Duration| last.insert(next_pause(last, *ran)).as_secs();
+            times.iter().map(next).collect()
+        };
+        assert_eq!(pauses(&[ran(29); 7]), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(pauses(&[ran(30), ran(0), ran(29), ran(300), ran(0)]), [1, 2, 4, 1, 2]);
     }
 }

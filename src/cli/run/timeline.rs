@@ -254,6 +254,14 @@ mod tests {
     }
 
     #[test]
+    fn the_allowance_of_a_long_ttl_is_a_second() {
+        let config = Config::builder().masters(["redis://h"]).max_ttl(ms(60_000)).build();
+        let ttl = config.expect("valid settings").ttl(ms(60_000)).expect("a valid TTL");
+        let end = Instant::now() + ttl.validity();
+        assert_eq!(end - Timeline::new(ttl, None, end).kill_deadline(), ms(1000));
+    }
+
+    #[test]
     fn an_extension_moves_the_timeline_and_the_kill() {
         let (mut timeline, now, validity) = granted(Some(Duration::MAX));
         timeline.asked(now + validity / 2);
