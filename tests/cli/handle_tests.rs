@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use redlatch::{Client, LockHandle, Quarantine};
+use redlatch::{Client, Guard, LockHandle, Quarantine};
 
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, trusting};
@@ -138,7 +138,9 @@ fn a_release_by_the_file_ends_a_run() {
 fn a_stale_handle_of_the_same_lock_is_replaced() {
     let fleet = Fleet::start(3);
     let place = Place::new("stale");
-    expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
+    let quiet = finish(&mut place.on(&fleet, "acquire", &["--quiet", "report"]));
+    expect(&quiet, 0, &[]);
+    assert_eq!(quiet.stderr, "");
     let stale = place.text();
     // Somebody broke the lock, so that its handle is over.
     let mut unlock = trusting(&fleet, "unlock");
@@ -168,8 +170,10 @@ fn bad_files_are_named() {
     let text = place.text();
     let rights =
         |mode| fs::set_permissions(place.file(), fs::Permissions::from_mode(mode)).expect("own file");
-    rights(0o640);
-    expect(&finish(&mut place.on(&fleet, "release", &[])), 64, &["give it mode 0600"]);
+    for mode in [0o640, 0o604] {
+        rights(mode);
+        expect(&finish(&mut place.on(&fleet, "release", &[])), 64, &["give it mode 0600"]);
+    }
     rights(0o600);
     let foreign = finish(&mut place.on(&fleet, "release", &["--prefix", "p:"]));
     expect(&foreign, 64, &["has the prefix \"\", this client has \"p:\""]);
@@ -185,6 +189,9 @@ fn bad_files_are_named() {
     assert_eq!(holder_count(&mut fleet, "report"), 3, "nothing was released");
     fs::write(place.file(), text).expect("own file");
     expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &[]);
+    let made = Command::new("mkfifo").args(["-m", "600"]).arg(place.file()).status();
+    assert!(made.expect("mkfifo runs").success());
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 64, &["it is no regular file"]);
     // No file can be written there: the lock is not kept.
     fs::remove_dir_all(&place.0).expect("own folder");
     for subcommand in [&["acquire", "report"][..], &["run", "report", "--", "echo", "in"]] {
@@ -208,21 +215,86 @@ fn a_file_stays_until_its_lock_is_released() {
     assert_eq!((place.text(), place.all()), (text, 1), "for another attempt");
 }
 
+/// The name of the lock that others wait for.
+const DEPLOY: &str = "deploy";
+
+fn client(fleet: &Fleet) -> Client {
+    let client = Client::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).connect();
+    client.expect("an event loop")
+}
+
+/// Holds the lock, and has a program wait for it, which is to leave its handle at this place.
+fn waiter(
+    fleet: &mut Fleet,
+    client: &Client,
+    place: &Place,
+    subcommand: &str,
+    command: &[&str],
+) -> (Guard, Running) {
+    let guard = client.lock(DEPLOY).ttl(Duration::from_secs(30)).wait(PATIENCE).acquire().expect("free");
+    let words = [&["--wait", "60s", DEPLOY], command].concat();
+    let waiting = Running::start(&mut place.on(fleet, subcommand, &words));
+    let waiters = |master: &mut Master| master.ask("ZCARD redlatch:wait:deploy").text();
+    eventually(PATIENCE, "it waits", || fleet.masters().all(|master| waiters(master) == "1"));
+    (guard, waiting)
+}
+
+/// Writes a handle as a program of redlatch does.
+fn put(place: &Place, handle: &LockHandle) {
+    fs::write(place.file(), format!("{handle}\n")).expect("a file");
+    fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).expect("a file of one's own");
+}
+
+/// No quorum has the lock, and in the end no master.
+fn assert_released(fleet: &mut Fleet) {
+    assert!(holder_count(fleet, DEPLOY) < 2, "a quorum has confirmed the release");
+    eventually(PATIENCE, "it is released", || holder_count(fleet, DEPLOY) == 0);
+}
+
 #[test]
 fn a_handle_that_came_meanwhile_is_replaced() {
     let mut fleet = Fleet::start(3);
     let place = Place::new("meanwhile");
-    let client = Client::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).connect();
-    let client = client.expect("an event loop");
-    let guard = client.lock("deploy").ttl(Duration::from_secs(30)).acquire().expect("free");
-    let waiting = Running::start(&mut place.on(&fleet, "acquire", &["--wait", "60s", "deploy"]));
-    let waiters = |master: &mut Master| master.ask("ZCARD redlatch:wait:deploy").text();
-    eventually(PATIENCE, "it waits", || fleet.masters().all(|master| waiters(master) == "1"));
+    let client = client(&fleet);
+    let (guard, waiting) = waiter(&mut fleet, &client, &place, "acquire", &[]);
     // The last holder's, which is removed behind its release or never.
-    let last = guard.to_handle().expect("it is held").to_string();
-    fs::write(place.file(), format!("{last}\n")).expect("a file");
-    fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).expect("a file of one's own");
+    let last = guard.to_handle().expect("it is held");
+    put(&place, &last);
     drop(guard);
     expect(&waiting.finish(), 0, &["lock \"deploy\" is held for"]);
-    assert!(place.text() != last && place.all() == 1);
+    assert!(place.text().trim() != last.to_string() && place.all() == 1);
+}
+
+#[test]
+fn a_handle_of_another_lock_that_came_meanwhile_stays() {
+    let mut fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let other = client.lock("other").ttl(Duration::from_secs(30)).acquire().expect("free");
+    let handle = other.to_handle().expect("it is held");
+    for (subcommand, command) in [("acquire", &[][..]), ("run", &["--", "echo", "in"])] {
+        let place = Place::new(subcommand);
+        let (guard, waiting) = waiter(&mut fleet, &client, &place, subcommand, command);
+        put(&place, &handle);
+        drop(guard);
+        let failed = waiting.finish();
+        expect(&failed, 70, &["File exists"]);
+        assert_eq!((&*failed.stdout, place.text().trim(), place.all()), ("", &*handle.to_string(), 1));
+        assert_released(&mut fleet);
+    }
+}
+
+#[test]
+fn a_lock_whose_handle_cannot_be_written_is_not_kept() {
+    let mut fleet = Fleet::start(3);
+    let client = client(&fleet);
+    for (subcommand, command) in [("acquire", &[][..]), ("run", &["--", "echo", "in"])] {
+        let place = Place::new(&format!("no-folder-{subcommand}"));
+        let (guard, waiting) = waiter(&mut fleet, &client, &place, subcommand, command);
+        fs::remove_dir_all(&place.0).expect("own folder");
+        drop(guard);
+        let failed = waiting.finish();
+        expect(&failed, 70, &["No such file or directory"]);
+        assert_eq!(failed.stdout, "");
+        assert_released(&mut fleet);
+    }
 }
