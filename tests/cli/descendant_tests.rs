@@ -13,7 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    FOREVER, PATIENCE, PATIENT, Running, command, exists, expect, holder_count, signal, trusting,
+    FOREVER, PATIENCE, PATIENT, Running, command, exists, expect, finish, holder_count, signal, trusting,
 };
 
 /// A command whose descendant, with a session of its own, shows its process id.
@@ -206,6 +206,8 @@ fn without_proc_a_command_runs_and_ends_with_its_lock() {
         let words = [&[program, "run", "--ttl", "2s", "--grace", "200ms"][..], &PATIENT].concat();
         hidden(&[&words[..], &["r", "--", "sh", "-c", script]].concat())
     };
+    let words = [env!("CARGO_BIN_EXE_redlatch"), "run", "--trust", "r", "--", "/no/such/command"];
+    expect(&finish(&mut hidden(&words)), 127, &["cannot run /no/such/command"]);
     let mut run = Running::start_with_stdin(&mut redlatch("read line; echo got $line; exit 3"));
     run.send("it\n");
     let finished = run.finish();

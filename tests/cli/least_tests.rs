@@ -63,6 +63,9 @@ fn nothing_is_kept_where_no_command_ran() {
     eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
     let too_long = finish(&mut run(&fleet, "25h", &["true"]));
     expect(&too_long, 64, &["--at-least is 25h, above the --max-hold of 24h; ask for less"]);
+    let mut longest = trusting(&fleet, "run");
+    longest.args(["--max-ttl", "1h", "--max-hold", "30min", "--at-least", "30min", "report", "--", "true"]);
+    expect(&finish(&mut longest), 0, &[]);
 }
 
 /// The least time is longer than the longest TTL: the program stays, until a signal comes.
@@ -184,6 +187,23 @@ fn a_silent_master_does_not_block_for_the_old_ttl() {
     expect(&first.finish(), 0, &[]);
     eventually(PATIENCE, "no master has it", || holder_count(&mut fleet, "report") == 0);
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// It would stay for an hour.
+#[test]
+fn a_signal_ends_the_wait_for_silent_masters() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--max-ttl", "1h", "--ttl", "1h", "--at-least", "30min", "report", "--"]);
+    let mut first = Running::start_with_stdin(command.args(["sh", "-c", "echo in; read line"]));
+    assert_eq!(first.line(), "in");
+    (0..2).for_each(|index| fleet.master(index).stop());
+    first.send("go on\n");
+    first.wait_for_stderr("at the latest, and sooner if masters answer");
+    first.signal("TERM");
+    let finished = first.finish();
+    (0..2).for_each(|index| fleet.master(index).cont());
+    expect(&finished, 0, &[]);
 }
 
 #[test]

@@ -129,6 +129,19 @@ fn several_locks_are_extended_and_lost_together() {
 }
 
 #[test]
+fn a_second_lost_lock_is_not_said_again() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--ttl", "3s", "a", "--also", "b", "--", "sh", "-c"]);
+    let mut run = Running::start(command.arg(format!("trap '' TERM; echo ready; {FOREVER}")));
+    run.line();
+    fleet.masters().for_each(|master| drop(master.ask("DEL a b")));
+    let finished = run.finish();
+    expect(&finished, 76, &["KILL to the command"]);
+    assert_eq!(finished.stderr.matches("TERM to the command").count(), 1, "{}", finished.stderr);
+}
+
+#[test]
 fn one_of_several_locks_gone_before_the_end_gives_76() {
     for gone in ["a", "b"] {
         let mut fleet = Fleet::start(3);

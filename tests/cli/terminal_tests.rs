@@ -1,7 +1,7 @@
 //! `redlatch run` in a terminal: keys, job control, and a lock that is lost meanwhile.
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count};
+use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count, signal};
 use crate::terminal::Session;
 
 // A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here
@@ -44,6 +44,15 @@ fn a_terminal_that_stops_writers_is_written_to_afterwards() {
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
     session.wait_for("redlatch: TERM to the command");
     assert_eq!(session.wait_for("ended "), "76");
+    session.finish();
+}
+
+#[test]
+fn a_background_job_is_not_stopped_by_its_own_message() {
+    let fleet = Fleet::start(1);
+    let script = format!("set -m; stty tostop; {} & wait $!; echo ended $?", run("10s", "/no/such/command"));
+    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+    assert_eq!(session.wait_for("ended "), "127");
     session.finish();
 }
 
@@ -170,17 +179,30 @@ fn an_interrupt_ends_command_and_surrounding_script() {
 #[test]
 fn a_stopped_command_continues_with_its_lock() {
     let fleet = Fleet::start(1);
-    let command = "sh -c 'echo ready; read line; echo got $line; exit 7'";
-    let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("30s", command));
+    // One that the terminal does not stop, in the group of the command, and one in a session of its own.
+    let deaf = "sh -c \"trap \\\"\\\" TSTP; echo deaf \\$\\$; exec sleep 600\" &";
+    let away = "setsid sh -c \"echo away \\$\\$; exec sleep 600\" &";
+    let command = format!("sh -c '{deaf} {away} echo ready; read line; echo got $line; read line; exit 7'");
+    let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("30s", &command));
     let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
     session.wait_for("ready");
+    let others = [session.wait_for("deaf "), session.wait_for("away ")];
     session.type_in("\x1a");
     // 128 and the number of the signal that stopped the job.
     assert!(session.wait_for("stopped ").parse::<u32>().expect("a number") > 128);
+    for other in &others {
+        eventually(PATIENCE, "it is stopped, too", || is_stopped(other));
+    }
     session.type_in("go\n");
     session.type_in("line\n");
     assert_eq!(session.wait_for("got "), "line");
+    for other in &others {
+        eventually(PATIENCE, "it goes on, too", || exists(other) && !is_stopped(other));
+    }
+    session.type_in("end\n");
     assert_eq!(session.wait_for("ended "), "7");
+    // They outlive the command, and have the terminal.
+    others.iter().for_each(|other| signal(other.parse().expect("a number"), "KILL"));
     session.finish();
 }
 
@@ -202,6 +224,21 @@ fn a_stopped_command_whose_lock_ended_gets_kill() {
     assert_eq!(session.wait_for("ended "), "76");
     session.wait_for("redlatch: KILL to the command at once");
     assert!(!exists(&away));
+    session.finish();
+}
+
+#[test]
+fn a_command_that_is_to_end_stops_nothing_else() {
+    let mut fleet = Fleet::start(3);
+    let command = "sh -c 'trap \"\" TERM; echo ready; while :; do read line; done'";
+    let script = format!("set -m; {}; echo ended $?", run("6s", command));
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
+    session.wait_for("redlatch: TERM to the command");
+    session.type_in("\x1a");
+    assert_eq!(session.wait_for("ended "), "76");
+    session.wait_for("redlatch: KILL to the command");
     session.finish();
 }
 
