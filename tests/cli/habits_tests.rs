@@ -149,6 +149,8 @@ fn a_command_without_dashes_gets_advice() {
     }
     // Other unknown words keep their own message.
     expect(&finish(redlatch(&urls).args(["run", "r", "--verbos", "--", "true"])), 64, &["--verbos"]);
+    let extra = finish(redlatch(&urls).args(["run", "r", "extra", "--", "true"]));
+    expect(&extra, 64, &["unexpected argument 'extra'"]);
     expect(&finish(redlatch(&urls).args(["inspect", "r", "echo"])), 64, &["unexpected argument 'echo'"]);
 }
 
@@ -179,9 +181,13 @@ fn manual_pages_name_each_option() {
         );
     }
     let run = finish(redlatch(&[]).args(["generate", "man", "run"])).stdout;
-    for note in [".SH EXIT CODES", "REDLATCH_RESOURCE", ".SH EXAMPLES"] {
-        assert!(run.contains(note), "{note} is not in: {run}");
-    }
+    assert!(run.contains("REDLATCH_RESOURCE"), "{run}");
+    let headings: Vec<_> = run.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
+    let options = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "MASTERS"];
+    let tls = "\"TLS, FOR MASTERS WITH A REDISS:// URL\"";
+    let notes = ["EXIT CODES", "ENVIRONMENT OF THE COMMAND", "WHEN THE LOCK IS LOST", "PROCESSES", "OUTPUT"];
+    let last = ["SIGNALS", "IN A TERMINAL", "EXAMPLES"];
+    assert_eq!(headings, [&options[..], &[tls], &notes, &last].concat());
     expect(
         &finish(redlatch(&[]).args(["generate", "man", "sprint"])),
         64,

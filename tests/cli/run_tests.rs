@@ -356,7 +356,10 @@ fn a_wait_that_the_quarantine_outlasts_makes_one_attempt() {
 #[test]
 fn only_the_first_strict_run_waits_for_masters() {
     let mut fleet = Fleet::start(3);
-    let options = ["--strict", "--prefix", "p:", "--ttl", "3s", "--max-ttl", "3s", "--answer-timeout", "1s"];
+    let options = ["--strict", "--ttl", "3s", "--max-ttl", "3s", "--answer-timeout", "1s", "--prefix", "p:"];
+    let mut quiet = redlatch(&fleet.urls());
+    quiet.arg("run").args(&options[..options.len() - 1]).args(["q:", "-q", "-w", "20s", "r", "--", "true"]);
+    let quiet = Running::start(&mut quiet);
     let start = Instant::now();
     let command = &mut redlatch(&fleet.urls());
     command.arg("run").args(options).args(["-w", "20s", "r", "--", "sh", "-c", "echo ready; read line"]);
@@ -371,6 +374,9 @@ fn only_the_first_strict_run_waits_for_masters() {
     let run = finish(redlatch(&fleet.urls()).arg("run").args(options).args(["-w", "20s", "r", "--", "true"]));
     expect(&run, 0, &[]);
     assert_eq!(run.stderr, "", "nobody has to watch again");
+    let quiet = quiet.finish();
+    expect(&quiet, 0, &[]);
+    assert_eq!(quiet.stderr, "");
 }
 
 #[test]
@@ -387,12 +393,16 @@ fn a_strict_run_names_refused_masters_without_waiting() {
 #[test]
 fn a_signal_ends_the_wait_for_masters() {
     let fleet = Fleet::start(1);
-    let mut run = Running::start(redlatch(&fleet.urls()).args(["run", "--strict", "r", "--", "echo", "no"]));
-    run.wait_for_stderr("waiting");
-    run.signal("TERM");
-    let run = run.finish();
-    expect(&run, 143, &["before the command started"]);
-    assert_eq!(run.stdout, "");
+    for options in [&[][..], &["-v"]] {
+        let mut command = redlatch(&fleet.urls());
+        command.args(["run", "--strict"]).args(options).args(["r", "--", "echo", "no"]);
+        let mut run = Running::start(&mut command);
+        run.wait_for_stderr("waiting");
+        run.signal("TERM");
+        let run = run.finish();
+        expect(&run, 143, &["before the command started"]);
+        assert_eq!(run.stdout, "");
+    }
 }
 
 // ---- signals while the command runs ----
