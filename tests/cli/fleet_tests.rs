@@ -52,6 +52,20 @@ fn a_first_lock_on_new_masters_works_at_once() {
 }
 
 #[test]
+fn a_strict_run_does_not_wait_for_the_last_master() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let max_ttl = ["--max-ttl", "1h"];
+    expect(&finish(fleet_command(&urls, "init").arg("--new").args(max_ttl)), 0, &[]);
+    fleet.master(2).restart();
+    let mut run = redlatch(&urls);
+    run.args(["run", "--strict"]).args(PATIENT).args(max_ttl);
+    let finished = finish(run.args(["a", "--", "true"]));
+    expect(&finished, 0, &[]);
+    assert_eq!(finished.stderr, "", "two are a quorum, and one will not count for an hour");
+}
+
+#[test]
 fn a_fleet_in_use_is_not_declared() {
     let mut fleet = Fleet::start(3);
     let urls = fleet.urls();
@@ -70,6 +84,11 @@ fn a_fleet_in_use_is_not_declared() {
         refused(&mut fleet, said);
         fleet.master(1).ask(&format!("DEL {key}"));
     }
+    for command in ["REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"] {
+        assert_eq!(fleet.master(0).ask(command).text(), "OK");
+        refused(&mut fleet, "is a replica or was one");
+    }
+    fleet.master(0).restart();
     let client = fleet.master(2).send(&[b"CLIENT", b"SETNAME", b"redlatch/9.9.9"]);
     eventually(PATIENCE, "it is named", || {
         fleet.master(2).ask("CLIENT LIST").text().contains("name=redlatch/9.9.9")
@@ -177,6 +196,12 @@ fn the_doctor_finds_other_settings_and_near_prefixes() {
     assert!(has(&shorter, "fleet-differs"), "{shorter:?}");
     let near = codes("q:", "30s");
     assert!(has(&near, "near-prefix") && !has(&near, "fleet-differs"), "{near:?}");
+    for master in fleet.masters() {
+        master.ask("DEL p:redlatch:fleet");
+        master.ask("RPUSH p:redlatch:fleet x");
+    }
+    let foreign = codes("p:", "30s");
+    assert!(has(&foreign, "no-fleet-record"), "a key of another type: {foreign:?}");
 }
 
 #[test]

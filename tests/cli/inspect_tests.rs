@@ -192,6 +192,7 @@ fn a_watch_shows_each_change_until_nobody_reads() {
     shell.args(["-c", script]).env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
     let finished = finish(shell.env("REDLATCH_MASTERS", fleet.urls().join(",")));
     assert_eq!(finished.stderr, "code 0\n");
+    assert_eq!(holder_count(&mut fleet, "redlatch:fleet"), 0, "who only looks writes no record");
 }
 
 #[test]
@@ -236,5 +237,12 @@ fn a_watch_on_a_terminal_draws_in_place() {
         let (first, _) = screen.split_once(again).expect("it has");
         let (first, up) = first.rsplit_once("\x1b[").expect("rows");
         assert_eq!(up.parse(), Ok(first.lines().count()), "{screen:?}");
-    }
+    } // One object a line, which a program reads.
+    let script = "TERM=xterm \"$REDLATCH\" inspect --trust --answer-timeout 5s --watch --json report";
+    let Some(session) = Session::start(&fleet.urls(), script) else { return };
+    eventually(PATIENCE, "it shows a line", || session.screen().contains('\n'));
+    let screen = session.screen();
+    let line = screen.lines().next().expect("a line");
+    let shown: serde_json::Value = serde_json::from_str(line).expect("JSON and nothing else");
+    assert_eq!(shown["status"], "split", "{screen:?}");
 }

@@ -75,7 +75,8 @@ fn locks_are_listed_by_kind_and_quorum() {
         fleet.master(index).ask(&format!("SET p[1]:split {value} PX 600000"));
     }
     fleet.master(0).ask("SET p[1]:part one PX 600000");
-    // One master alone knows of a waiter.
+    // One master alone knows of a fence, and one of a waiter.
+    fleet.master(0).ask("SET p[1]:redlatch:fence:part 7 PX 600000");
     fleet.master(0).ask("ZADD p[1]:redlatch:wait:split 1 redlatch:1:somebody");
     // Keys that are no locks, and one behind another prefix that the pattern of this one would match.
     fleet.master(0).ask("RPUSH p[1]:list x");
@@ -100,7 +101,7 @@ fn locks_are_listed_by_kind_and_quorum() {
     assert_eq!(shown("fair"), expected("held", "plain", 3));
     assert_eq!(shown("readers"), expected("shared", "readers", 3));
     assert_eq!(shown("split"), expected("split", "plain", 2));
-    assert_eq!(shown("part"), expected("free", "plain", 1));
+    assert_eq!(shown("part"), expected("free", "fenced", 1));
     assert_fields(&all);
     let some = finish(list(&fleet).arg("orders:*"));
     expect(&some, 0, &[]);

@@ -108,6 +108,8 @@ fn waits_are_watched_the_longest_first() {
 fn a_fleet_where_nobody_waits_is_shown_once_also_without_a_master() {
     let mut fleet = Fleet::start(3);
     fleet.master(2).kill();
+    // A key of another application is no queue.
+    (0..2).for_each(|index| drop(fleet.master(index).ask("SET p[1]:redlatch:wait:x y")));
     let mut watch = Running::start(&mut watch(&fleet));
     assert_eq!(watch.line(), "nobody waits");
     eventually(PATIENCE, "it looks again and again", || fleet.master(0).calls("scan") >= 3);
