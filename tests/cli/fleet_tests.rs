@@ -156,6 +156,16 @@ fn unknown_clients_need_the_sentence() {
     assert_eq!(records(&mut fleet), ["nil"]);
 }
 
+/// Behind so many keys of others there may be some of the fleet.
+#[test]
+fn keys_that_nobody_has_looked_at_are_no_proof() {
+    let mut fleet = Fleet::start(1);
+    let many = "for it = 1, 100000 do redis.call('SET', 'other:' .. it, it) end";
+    fleet.master(0).command(&[b"EVAL", many.as_bytes(), b"0"]);
+    expect(&init(&fleet.urls()), 1, &["does not let keys be listed"]);
+    assert_eq!(records(&mut fleet), ["nil"]);
+}
+
 #[test]
 fn hundreds_of_connections_are_counted() {
     let mut fleet = Fleet::start(1);

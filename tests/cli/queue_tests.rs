@@ -1,6 +1,9 @@
 //! `redlatch ls --watch`: the locks for which callers wait.
 
 use std::process::Command;
+use std::time::Duration;
+
+use redlatch::{Client, Quarantine};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
@@ -176,4 +179,35 @@ fn a_watch_of_waits_needs_rights() {
     fleet.master(0).ask("ACL SETUSER locker +time");
     let refused = finish(redlatch(&urls).args(["ls", "--trust", "--watch"]));
     expect(&refused, 69, &["0 of 1 master", "NOPERM", "zrange"]);
+}
+
+/// One look does not reach all keys of a master. The next one goes on from there.
+#[test]
+fn queues_among_many_keys_are_found_look_by_look() {
+    const WAIT_COUNT: usize = 24;
+    let mut fleet = Fleet::start(3);
+    let many = "for it = 1, 50000 do redis.call('SET', ARGV[1] .. it, 1) end";
+    for piece in ["a", "b", "c", "d"] {
+        for master in fleet.masters() {
+            master.command(&[b"EVAL", many.as_bytes(), b"0", piece.as_bytes()]);
+        }
+    }
+    let name = |index: usize| format!("r{index}");
+    for index in 0..WAIT_COUNT {
+        fleet.masters().for_each(|master| drop(master.ask(&format!("SET p[1]:{} other", name(index)))));
+    }
+    let client = Client::builder().masters(fleet.urls()).prefix("p[1]:").quarantine(Quarantine::Trust);
+    let client = client.answer_timeout(Duration::from_secs(5)).connect().expect("an event loop");
+    let mut watch = Running::start(watch(&fleet).arg("--json"));
+    std::thread::scope(|scope| {
+        let wait = |index| client.lock(&*name(index)).wait(PATIENCE * 4).acquire().map(drop);
+        let waits: Vec<_> = (0..WAIT_COUNT).map(|index| scope.spawn(move || wait(index))).collect();
+        eventually(PATIENCE * 2, "all are found", || look(&mut watch).len() == WAIT_COUNT);
+        for index in 0..WAIT_COUNT {
+            fleet.masters().for_each(|master| drop(master.ask(&format!("DEL p[1]:{}", name(index)))));
+        }
+        waits.into_iter().for_each(|wait| wait.join().expect("no panic").expect("it is free"));
+    });
+    watch.signal("TERM");
+    watch.finish();
 }

@@ -138,7 +138,8 @@ fn a_second_lost_lock_is_not_said_again() {
     fleet.masters().for_each(|master| drop(master.ask("DEL a b")));
     let finished = run.finish();
     expect(&finished, 76, &["KILL to the command"]);
-    assert_eq!(finished.stderr.matches("TERM to the command").count(), 1, "{}", finished.stderr);
+    // None where the machine was so late that KILL was due.
+    assert!(finished.stderr.matches("TERM to the command").count() <= 1, "{}", finished.stderr);
 }
 
 #[test]

@@ -90,14 +90,16 @@ fn a_lock_without_a_quorum_stands_out_in_a_list() {
 }
 
 #[test]
-fn a_command_whose_output_another_reads_leaves_it_the_foreground() {
+fn a_command_in_a_pipeline_leaves_the_others_the_foreground() {
     let fleet = Fleet::start(1);
-    let script = format!("{} | cat; echo ended", run("10s", "sh -c 'echo state $(ps -o stat= -p $$)'"));
-    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
-    let state = session.wait_for("state ");
-    session.wait_for("ended");
-    session.finish();
-    assert!(!state.contains('+'), "{state}");
+    let shows = run("10s", "sh -c 'echo state $(ps -o stat= -p $$)'");
+    for pipeline in [format!("{shows} | cat"), format!("true | {shows}")] {
+        let Some(session) = Session::start(&fleet.urls(), &format!("{pipeline}; echo ended")) else { return };
+        let state = session.wait_for("state ");
+        session.wait_for("ended");
+        session.finish();
+        assert!(!state.contains('+'), "{pipeline}: {state}");
+    }
 }
 
 #[test]
