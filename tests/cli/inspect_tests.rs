@@ -239,7 +239,7 @@ fn a_watch_on_a_terminal_draws_in_place() {
         assert_eq!(up.parse(), Ok(first.lines().count()), "{screen:?}");
     } // One object a line, which a program reads.
     let script = "TERM=xterm \"$REDLATCH\" inspect --trust --answer-timeout 5s --watch --json report";
-    let Some(session) = Session::start(&fleet.urls(), script) else { return };
+    let Some(session) = Session::start_with_width(&fleet.urls(), script, 40) else { return };
     let line_count = |count| session.screen().matches('\n').count() >= count;
     eventually(PATIENCE, "it shows a line", || line_count(1));
     fleet.masters().for_each(|master| drop(master.ask("DEL report")));
