@@ -69,6 +69,8 @@ impl Record {
             |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
         self.locked += 1;
         self.lost += u64::from(until > valid_until);
+        // Answers of the slower masters come a moment after the grant.
+        let margin = margin.filter(|_| until.saturating_duration_since(from) >= MARGIN_AFTER);
         self.second(second(until)).add(Second { margin, ..Second::default() });
         for index in second(from)..=second(until) {
             let locked = u64::from(index == second(from));
@@ -135,8 +137,7 @@ impl<'a> Contender<'a> {
             let _ = self.timed(self.answer_limit, |redlock| redlock.extend(&mut lease, ttl));
             self.hold(ttl / 10);
         }
-        // Answers of the slower masters come a moment after the grant.
-        let margin = (from.elapsed() >= MARGIN_AFTER).then(|| self.redlock.margin(&lease));
+        let margin = Some(self.redlock.margin(&lease));
         let (now, valid_until) = (Instant::now(), lease.valid_until());
         self.course.witness.note(number, from, now, valid_until, false);
         self.record.note_visit(self.course.begun, from, now, valid_until, margin);
@@ -202,6 +203,16 @@ mod tests {
         let mut both = alone;
         both[4] = (1, true, Some(7));
         assert_eq!(shown(&sum), both);
+    }
+
+    #[test]
+    fn a_margin_counts_once_slower_masters_may_have_granted() {
+        let begun = Instant::now();
+        for (held_ms, margin) in [(19, None), (20, Some(0))] {
+            let (until, mut record) = (begun + Duration::from_millis(held_ms), Record::default());
+            record.note_visit(begun, begun, until, until, Some(0));
+            assert_eq!(record.seconds[0].margin, margin, "{held_ms} ms");
+        }
     }
 
     #[test]
