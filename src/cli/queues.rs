@@ -182,8 +182,12 @@ fn find(
     for _ in 0..PAGE_COUNT_MAX {
         let page = scan::page(probe, &cursor, pattern, prefix_size, PAGE_SIZE)?;
         cursor = page.next;
-        // One more than is watched shows that there are more.
-        names.extend(page.names.into_iter().take((QUEUE_COUNT_MAX + 1).saturating_sub(names.len())));
+        for name in page.names {
+            // One more than is watched shows that there are more.
+            if names.len() <= QUEUE_COUNT_MAX {
+                names.insert(name);
+            }
+        }
         if cursor == scan::START {
             break;
         }

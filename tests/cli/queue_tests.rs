@@ -1,11 +1,12 @@
 //! `redlatch ls --watch`: the locks for which callers wait.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redlatch::{Client, Quarantine};
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
 use crate::terminal::Session;
 
@@ -179,6 +180,42 @@ fn a_watch_of_waits_needs_rights() {
     fleet.master(0).ask("ACL SETUSER locker +time");
     let refused = finish(redlatch(&urls).args(["ls", "--trust", "--watch"]));
     expect(&refused, 69, &["0 of 1 master", "NOPERM", "zrange"]);
+}
+
+/// The entries are as a waiter writes them, and live for a short time.
+#[test]
+fn a_watch_says_that_there_are_more_queues_than_it_takes() {
+    let fill = "local time = redis.call('TIME')
+        local stay_end = time[1] * 1000 + math.floor(time[2] / 1000) + 2500
+        for it = 1, ARGV[1] do
+            local entry = string.format('redlatch:1:%012dp00000001%013d0000000000000', it, stay_end)
+            redis.call('DEL', 'p[1]:redlatch:wait:' .. it)
+            redis.call('ZADD', 'p[1]:redlatch:wait:' .. it, 1, entry)
+        end";
+    let mut fleet = Fleet::start(1);
+    let mut watch = Running::start(watch(&fleet).arg("--json"));
+    let (count, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _end = Until(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let count = count.load(Ordering::SeqCst).to_string();
+                fleet.master(0).command(&[b"EVAL", fill.as_bytes(), b"0", count.as_bytes()]);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        for (all, is_cut) in [(1024, false), (1025, true)] {
+            count.store(all, Ordering::SeqCst);
+            eventually(PATIENCE * 2, "all live queues are seen", || {
+                let look: serde_json::Value = serde_json::from_str(&watch.line()).expect("JSON");
+                let seen = look["waits"].as_array().map(Vec::len);
+                assert!(seen != Some(all) || look["is_cut"] == is_cut, "{all}");
+                seen == Some(all)
+            });
+        }
+    });
+    watch.signal("TERM");
+    watch.finish();
 }
 
 /// One look does not reach all keys of a master. The next one goes on from there.
