@@ -183,10 +183,7 @@ impl Search<'_> {
         if found.len() < quorum(count) {
             return Err(Exit::no_quorum(found.len(), count, self.failures.lines(count)));
         }
-        let is_cut = found.iter().any(|(_, more)| *more);
-        let names: BTreeSet<_> = found.into_iter().flat_map(|(names, _)| names).collect();
-        let is_cut = is_cut || names.len() > NAME_COUNT_MAX;
-        Ok((names.into_iter().take(NAME_COUNT_MAX).collect(), is_cut))
+        Ok(all_names(found))
     }
 
     /// The properties beside the locks' keys, for each name.
@@ -241,6 +238,14 @@ impl Search<'_> {
         }
         Ok(answers)
     }
+}
+
+/// The names of all masters, each once, and whether there are more than these.
+fn all_names(found: Vec<(Vec<Vec<u8>>, bool)>) -> (Vec<Vec<u8>>, bool) {
+    let is_cut = found.iter().any(|(_, more)| *more);
+    let names: BTreeSet<_> = found.into_iter().flat_map(|(names, _)| names).collect();
+    let is_cut = is_cut || names.len() > NAME_COUNT_MAX;
+    (names.into_iter().take(NAME_COUNT_MAX).collect(), is_cut)
 }
 
 /// The names on one master that can be locks, and whether there are more.

@@ -77,3 +77,19 @@ fn failures_are_those_that_hide_something() {
     assert_eq!(unknown.len(), 2, "{unknown:?}");
     assert!(unknown[0].starts_with("unix:///nowhere/2: not counted for another 9s"), "{unknown:?}");
 }
+
+#[test]
+fn a_list_says_that_there_are_more_names() {
+    let names = |range: std::ops::Range<usize>| -> Vec<Vec<u8>> {
+        range.map(|number| number.to_string().into_bytes()).collect()
+    };
+    for (one, other, is_cut_there, count, is_cut) in [
+        (0..3, 1..5, false, 5, false),
+        (0..3, 1..5, true, 5, true),
+        (0..NAME_COUNT_MAX, 0..NAME_COUNT_MAX, false, NAME_COUNT_MAX, false),
+        (0..NAME_COUNT_MAX, 1..NAME_COUNT_MAX + 1, false, NAME_COUNT_MAX, true),
+    ] {
+        let (found, is_found_cut) = all_names(vec![(names(one), false), (names(other), is_cut_there)]);
+        assert_eq!((found.len(), is_found_cut), (count, is_cut));
+    }
+}
