@@ -192,7 +192,7 @@ fn a_watch_shows_each_change_until_nobody_reads() {
     shell.args(["-c", script]).env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
     let finished = finish(shell.env("REDLATCH_MASTERS", fleet.urls().join(",")));
     assert_eq!(finished.stderr, "code 0\n");
-    assert_eq!(holder_count(&mut fleet, "redlatch:fleet"), 0, "who only looks writes no record");
+    assert_eq!(holder_count(&mut fleet, "redlatch:fleet"), 0, "a look writes no record");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is said of masters in quarantine.
+//! The sentences about masters in quarantine.
 
 use super::*;
 
