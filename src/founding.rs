@@ -119,7 +119,7 @@ pub enum Why {
     #[error("has {} behind the prefix; it is not empty", Counted(*.0, "key"))]
     HasKeys(usize),
     /// It may have keys.
-    #[error("does not let keys be listed; use a login with +scan")]
+    #[error("does not let all keys be listed; use a login with +scan, or a server with fewer keys")]
     MayHaveKeys,
     /// It has this number of connections of clients.
     #[error("has {} of redlatch; stop the clients that use it", Counted(*.0, "connection"))]
