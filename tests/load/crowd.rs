@@ -1,5 +1,5 @@
 //! Thousands of waiters of one client, of which a third are fair, for locks that are never free: each ends
-//! when its wait does, and leaves no place in a queue.
+//! when its wait does.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::TTL;
+use crate::fleet::Fleet;
 use crate::lateness::Lateness;
 use crate::tasks::{LatestCall, runtime};
 
 /// Waiters of one name.
-const WAITERS_PER_NAME: u32 = 4;
+const WAITERS_PER_NAME: u32 = 40;
 /// One waiter in so many is fair.
 const WAITERS_PER_FAIR: u32 = 3;
 /// The longest wait; the shortest one is half of it.
@@ -22,18 +23,22 @@ const BURST: u32 = 10;
 const BURST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Has so many wait. Returns the latest of all.
-pub(crate) fn wait_for_held_locks(client: &Client, waiter_count: u32, lateness: &Lateness) -> LatestCall {
-    let name = |index: u32| format!("crowd:{index}");
-    runtime().block_on(async {
-        let mut guards = Vec::new();
-        for index in 0..waiter_count.div_ceil(WAITERS_PER_NAME) {
-            let request = client.lock_owned(name(index)).ttl(TTL).auto_extend(WAIT_MAX * 10);
-            guards.push(request.acquire_async().await.expect("a free lock"));
-        }
+pub(crate) fn wait_for_held_locks(
+    fleet: &mut Fleet,
+    client: &Client,
+    waiter_count: u32,
+    lateness: &Lateness,
+) -> LatestCall {
+    let name = |index: u32| format!("crowd:{}", index / WAITERS_PER_NAME);
+    let names: Vec<String> = (0..waiter_count).step_by(WAITERS_PER_NAME as usize).map(name).collect();
+    // Held by nobody who would have to extend them.
+    let held: Vec<String> = names.iter().map(|name| format!("{name} held")).collect();
+    fleet.masters().for_each(|master| drop(master.ask(&format!("MSET {}", held.join(" ")))));
+    let ends = runtime().block_on(async {
         let mut waiters = JoinSet::new();
         for index in 0..waiter_count {
             let wait = WAIT_MAX / 2 + WAIT_MAX / 2 * index / waiter_count;
-            let request = client.lock_owned(name(index / WAITERS_PER_NAME)).ttl(TTL).wait(wait);
+            let request = client.lock_owned(name(index)).ttl(TTL).wait(wait);
             let is_fair = index % WAITERS_PER_FAIR == 0;
             let request = if is_fair { request.fair() } else { request };
             let lateness = lateness.clone();
@@ -52,19 +57,12 @@ pub(crate) fn wait_for_held_locks(client: &Client, waiter_count: u32, lateness: 
                 sleep(BURST_PAUSE).await;
             }
         }
-        let (mut latest, mut outage_count) = (LatestCall::default(), 0);
-        while let Some(ended) = waiters.join_next().await {
-            let (call, is_outage) = ended.expect("no panic");
-            latest.note(call);
-            outage_count += u32::from(is_outage);
-        }
-        println!(
-            "latest of {waiter_count} waiters: {latest}; too few masters answered {outage_count} of them"
-        );
-        for guard in guards {
-            assert!(!guard.remaining().is_zero(), "a lock was lost while others waited");
-            guard.release_async().await.expect("a lock that is held");
-        }
-        latest
-    })
+        waiters.join_all().await
+    });
+    fleet.masters().for_each(|master| drop(master.ask(&format!("DEL {}", names.join(" ")))));
+    let outage_count = ends.iter().filter(|(_, is_outage)| *is_outage).count();
+    let mut latest = LatestCall::default();
+    ends.into_iter().for_each(|(call, _)| latest.note(call));
+    println!("latest of {waiter_count} waiters: {latest}; too few masters answered {outage_count} of them");
+    latest
 }

@@ -132,7 +132,7 @@ fn main() {
     let witness = Arc::new(Witness::new(scale.resource_count));
     let is_over = Arc::new(AtomicBool::new(false));
     let (lateness, measuring) = Lateness::begin(is_over.clone());
-    let crowd = crowd::wait_for_held_locks(&clients[0], scale.waiter_count, &lateness);
+    let crowd = crowd::wait_for_held_locks(&mut fleet, &clients[0], scale.waiter_count, &lateness);
     assert_in_time(&crowd, &clients[0]);
     let begun = Instant::now();
     let mut faults = Faults::begin(fleet, is_over.clone());
