@@ -306,3 +306,18 @@ fn records_without_data_return_to_the_caller() {
     pair.write();
     pair.until(|pair| matches!(pair.turn(), Ok(Received::Bytes { size: 3, .. })).then_some(()));
 }
+
+#[test]
+fn a_connection_that_breaks_later_does_not_blame_its_handshake() {
+    let Pair { mut socket, peer, session: _, poll: _poll } = Pair::established();
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).expect("a socket option");
+    drop(peer);
+    let given_up = Instant::now() + PATIENCE;
+    let error = loop {
+        if let Err(error) = socket.send(b"x") {
+            break error.to_string();
+        }
+        assert!(Instant::now() < given_up, "it takes bytes for ever");
+    };
+    assert!(!error.contains("handshake"), "{error}");
+}
