@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn each_variable_sets_its_setting() {
         let config = read(&[
-            (MASTERS, "redis://a,valkey://b:7000/1,unix:///run/c"),
+            (MASTERS, "redis://a,valkey://b:7000/1,unix:///run/c,/run/d"),
             (MAX_TTL, "1min"),
             (PREFIX, "lock:"),
             (DRIFT_PPM, "20000"),
@@ -278,7 +278,7 @@ mod tests {
             (CONNECT_TIMEOUT, "2s"),
         ])
         .expect("valid settings");
-        assert_eq!(config.master_count(), 3);
+        assert_eq!(config.master_count(), 4);
         assert_eq!((config.max_ttl, &config.prefix[..]), (Duration::from_secs(60), &b"lock:"[..]));
         assert_eq!(config.quarantine_time(), Duration::from_millis(61_202));
         assert_eq!(config.quarantine(), Quarantine::Strict);

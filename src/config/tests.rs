@@ -147,3 +147,15 @@ fn the_answer_limit_has_bounds_by_the_ttl() {
     let config = one().answer_timeout_ppm(1_000_000).build().expect("valid");
     assert_eq!(limit(&config, 1000), 988, "no longer than the lock is valid");
 }
+
+#[test]
+fn a_delay_function_is_not_called_beyond_a_day() {
+    let mut called = Vec::new();
+    let config = one().retry_delay_by(|failed| {
+        called.push(failed);
+        if failed < 3 { Duration::from_millis(1) } else { limits::TIME_LIMIT_MAX }
+    });
+    let config = config.build().expect("valid settings");
+    assert_eq!(called, [1, 2, 3]);
+    assert_eq!(config.retry_delay_after(u32::MAX), Some(limits::TIME_LIMIT_MAX));
+}

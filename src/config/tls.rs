@@ -135,6 +135,8 @@ mod tests {
         let plain = Config::builder().masters(["redis://h", "unix:///run/x"]).tls(Tls::new());
         assert_eq!(plain.clone().build().err(), Some(ConfigError::TlsUnused));
         assert!(plain.master("rediss://h2").build().is_ok(), "masters may change over one by one");
+        let first = Config::builder().masters(["rediss://h", "redis://h2"]).tls(Tls::new());
+        assert!(first.build().is_ok(), "in any order");
     }
 
     #[test]

@@ -312,6 +312,7 @@ mod tests {
             "unix://run/x",
             "redis://h/4294967296",
             "redis://h\r\nx",
+            "redis://h\u{7}",
         ] {
             assert!(text.parse::<MasterUrl>().is_err(), "{text:?}");
         }
@@ -381,6 +382,7 @@ mod tests {
             "redis://a,b,c",
             "redis://me:s3cret@a,redis://me:s3cret@b",
             "/run/a.sock,/run/b.sock x",
+            "redis://me:s3cret@h,/run/redis@1.sock",
         ] {
             let error = text.parse::<MasterUrl>().expect_err(text).to_string();
             assert!(error.starts_with("several URLs"), "{error}");
