@@ -367,8 +367,15 @@ mod tests {
             assert_eq!(LockHandle::from_bytes(&bytes[..place]), Err(ParseHandleError::Malformed));
         }
         let text = handle(Kind::Plain).to_string();
-        let damaged =
-            ["", "redlatch:", "redlatch:7", &text[1..], &text[..text.len() - 1], &text.replace('7', "x")];
+        let damaged = [
+            "",
+            "redlatch:",
+            "redlatch:7",
+            &text[1..],
+            &text[..text.len() - 1],
+            &format!("{text}0"),
+            &text.replace('7', "x"),
+        ];
         // A digit of no hexadecimal number.
         assert_eq!(text.replace("041027", "040g27").parse::<LockHandle>(), Err(ParseHandleError::Malformed));
         for text in damaged {
@@ -397,6 +404,8 @@ mod tests {
         let mut bytes = handle(Kind::Plain).to_bytes();
         bytes[3] = 2;
         assert_eq!(LockHandle::from_bytes(&bytes), Err(ParseHandleError::NewerVersion { version: 2 }));
+        bytes[3] = 0;
+        assert_eq!(LockHandle::from_bytes(&bytes), Err(ParseHandleError::Malformed), "there was none before");
     }
 
     #[test]

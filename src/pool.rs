@@ -53,3 +53,22 @@ pub(crate) fn parse_number(digits: &[u8]) -> Option<u32> {
     let slot: u32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
     (is_plain && slot < limits::SLOT_COUNT_MAX).then_some(slot)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_name_that_is_written_is_a_slot() {
+        let slot = |number: &str| {
+            let name = format!("redlatch:slot:{number}:a");
+            LockOfPool::parse(name.as_bytes()).and_then(|it| it.slot)
+        };
+        assert_eq!((slot("0"), slot("1"), slot("10")), (Some(0), Some(1), Some(10)));
+        let last = limits::SLOT_COUNT_MAX - 1;
+        assert_eq!((slot(&last.to_string()), slot(&limits::SLOT_COUNT_MAX.to_string())), (Some(last), None));
+        for number in ["", "+1", "-1", "01", "00", "1 ", "x", "4294967297"] {
+            assert_eq!(slot(number), None, "{number:?}");
+        }
+    }
+}

@@ -82,7 +82,7 @@ pub struct Printable<'a>(pub &'a [u8]);
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.0.is_empty() && self.0.iter().all(u8::is_ascii_graphic) {
+        if self.0.iter().all(u8::is_ascii_graphic) {
             return write!(f, "{}", self.0.escape_ascii());
         }
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -237,5 +237,18 @@ mod tests {
         assert_eq!(Named(b"").to_string(), "the lock");
         assert_eq!(Named(b"redlatch:slot:3:a\"").to_string(), "slot 3 of pool \"a\\\"\"");
         assert_eq!(Named(b"redlatch:door:a").to_string(), "the door of pool \"a\"");
+    }
+
+    #[test]
+    fn equal_lines_about_masters_are_joined() {
+        let lines = |texts: &[&str]| {
+            let lines =
+                ["a", "b", "c"].into_iter().zip(texts).map(|(master, text)| (master, (*text).to_owned()));
+            grouped(lines, texts.len())
+        };
+        assert_eq!(lines(&["down"]), ["a: down"]);
+        assert_eq!(lines(&["down", "down"]), ["all 2 masters: down"]);
+        assert_eq!(lines(&["down"; 3]), ["all 3 masters: down"]);
+        assert_eq!(lines(&["down", "up", "down"]), ["a, c: down", "b: up"]);
     }
 }

@@ -151,4 +151,10 @@ mod tests {
             assert_eq!(advice(reply), None, "{reply:?}");
         }
     }
+
+    #[test]
+    fn a_server_that_refuses_other_machines_needs_a_password() {
+        let reply = "DENIED Redis is running in protected mode because protected mode is enabled";
+        assert_eq!(advice(reply).as_deref(), Some("it refuses other machines; set a password there"));
+    }
 }
