@@ -200,7 +200,7 @@ pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<F
         .iter()
         .map(|(_, name, _, run_id)| Seen { name, found: &Found::Absent, run_id: Some(run_id) })
         .collect();
-    let records = Record::of_fleet(config, &seen, Origin::Declared).unwrap_or_default();
+    let records = Record::of_fleet(config, &seen, Origin::Declared).expect("each process is known");
     let (mut first, mut second, mut is_begun) = (Vec::new(), Vec::new(), false);
     for ((place, name, candidate, run_id), declared) in known.iter().zip(&records) {
         let (place, new) = (*place, declared.clone().with_new(run_id));
@@ -219,8 +219,8 @@ pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<F
             is_unsure |= check_unused(name, candidate)?;
         }
     }
-    let Some(record) = records.into_iter().next() else { unreachable!("a configuration has a master") };
-    Ok(Founding { changes: if first.is_empty() { second } else { first }, record, is_unsure })
+    let changes = if first.is_empty() { second } else { first };
+    Ok(Founding { changes, record: records[0].clone(), is_unsure })
 }
 
 /// The facts and the process of a master that answers, and has the data of no other one.
@@ -342,6 +342,14 @@ mod tests {
             assert_eq!(broken_rule(&error.to_string()), None, "{error}");
             assert_eq!(error, why.of(&"redis://b:6379".into()));
         }
+    }
+
+    #[test]
+    fn a_master_may_have_run_for_an_hour() {
+        let (limit, ns) = (limits::FOUNDING_UPTIME_MAX, Duration::from_nanos(1));
+        assert_eq!(changed(|it| it.uptime = Some(limit)), found_of(all()));
+        let refused = changed(|it| it.uptime = Some(limit + ns));
+        assert_eq!(refused, Err(Why::Old(limit + ns).of(&"redis://b:6379".into())));
     }
 
     #[test]

@@ -214,6 +214,7 @@ impl Replacement {
 mod tests {
     use super::super::found;
     use super::*;
+    use crate::limits;
 
     fn config(urls: &[&str]) -> Config {
         Config::builder().masters(urls).build().expect("valid")
@@ -263,5 +264,81 @@ mod tests {
         };
         assert_eq!(login("redis://m4").as_deref(), Some("old"));
         assert_eq!(login("redis://u:new@m4").as_deref(), Some("new"));
+    }
+
+    const NEW: &str = "redis://d:6379";
+
+    /// A master that was just started, without anything.
+    fn started(run_id: &str) -> Candidate {
+        Candidate {
+            run_id: Some(run_id.to_owned()),
+            uptime: Some(Duration::from_secs(3)),
+            is_master: true,
+            found: Found::Absent,
+            key_count: Some(0),
+            clients: Some([].into()),
+        }
+    }
+
+    fn settings(urls: &[&str], max_ttl: Duration) -> Config {
+        Config::builder().masters(urls).max_ttl(max_ttl).build().expect("valid")
+    }
+
+    /// The replacement of the third master of a declared fleet, and the masters of the new list.
+    fn replacement(max_ttl: Duration) -> (Replacement, [Candidate; 3]) {
+        let config = |urls: &[&str]| settings(urls, max_ttl);
+        let fleet = config(&["redis://a", "redis://b", "redis://c"]);
+        let founding = super::super::found(&fleet, &["r1", "r2", "r3"].map(|it| Ok(started(it))));
+        let mut masters = ["r1", "r2", "r4"].map(started);
+        for change in founding.expect("they are new").changes.into_iter().take(2) {
+            masters[change.place].found = Found::Known(change.to);
+        }
+        let replacement = Replacement::new(fleet, &config(&["redis://c"]), &config(&[NEW]), false);
+        (replacement.expect("it can"), masters)
+    }
+
+    /// As [`replacement`], whose new master has the record that it joins.
+    fn joining(max_ttl: Duration) -> (Replacement, [Candidate; 3]) {
+        let (mut replacement, mut masters) = replacement(max_ttl);
+        let step = next(&mut replacement, &masters);
+        let Ok(Step::Join(change)) = step else { panic!("{step:?}") };
+        masters[2].found = Found::Known(change.to);
+        (replacement, masters)
+    }
+
+    fn next(replacement: &mut Replacement, masters: &[Candidate; 3]) -> Result<Step, Refusal> {
+        replacement.next(crate::clock::now(), &OldMaster::Refuses, &masters.clone().map(Ok))
+    }
+
+    const TTL: Duration = limits::TTL_DEFAULT;
+
+    #[test]
+    fn unknown_clients_of_the_new_master_refuse_it() {
+        let (mut replacement, mut masters) = replacement(TTL);
+        masters[2].clients = None;
+        assert_eq!(next(&mut replacement, &masters), Err(Why::MayHaveClients.of(&NEW.into())));
+    }
+
+    #[test]
+    fn a_new_master_that_restarts_after_it_joined_is_another_one() {
+        let changed = Err(Why::ChangedMeanwhile.of(&NEW.into()));
+        let (mut own, mut masters) = joining(TTL);
+        // A run that finds the record of an earlier one.
+        let (mut later, _) = replacement(TTL);
+        let waits = next(&mut later, &masters);
+        assert!(matches!(waits, Ok(Step::Wait(_))), "{waits:?}");
+        masters[2].run_id = Some("r5".to_owned());
+        assert_eq!(next(&mut own, &masters), changed);
+        assert_eq!(next(&mut later, &masters), changed);
+        masters[2].found = Found::Absent;
+        assert_eq!(next(&mut own, &masters), changed);
+    }
+
+    #[test]
+    fn a_new_master_that_joins_with_other_settings_is_refused() {
+        let (mut own, mut masters) = joining(TTL);
+        let (_, others) = joining(TTL / 2);
+        masters[2] = others[2].clone();
+        assert_eq!(next(&mut own, &masters), Err(Why::HasRecord.of(&NEW.into())));
     }
 }
