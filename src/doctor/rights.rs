@@ -222,6 +222,8 @@ mod tests {
             ("del", error("NOPERM User payment-channel has no permissions to run the 'del' command")),
             ("info", error("NOPERM User one of the keys has no permissions to run the 'info' command")),
             ("eval", error("ERR unknown command 'EVAL', with args beginning with: ")),
+            ("script|load", error("ERR unknown subcommand 'LOAD'. Try SCRIPT HELP.")),
+            ("time", error("NOPERM not today")),
             ("evalsha", error("NOSCRIPT No matching script.")),
             ("zadd", error("READONLY You can't write against a read only replica.")),
             ("echo", Answer::Text(Vec::new())),
@@ -229,7 +231,7 @@ mod tests {
             rights.note(right, &answer);
         }
         let Rights { denied, unknown, lacks_keys, lacks_channels, .. } = rights;
-        assert_eq!((denied, unknown), (vec!["get", "del", "info"], vec!["eval"]));
+        assert_eq!((denied, unknown), (vec!["get", "del", "info", "time"], vec!["eval", "script|load"]));
         assert!(lacks_keys && lacks_channels);
     }
 }

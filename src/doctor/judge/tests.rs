@@ -147,6 +147,11 @@ fn trust_needs_each_write_on_disk() {
     }
     assert_eq!(loss(|it| it.settings = Settings::default()), Some(Problem::TrustUnverified));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
+    // A server without the other setting has no rewrite that skips anything.
+    let without = |it: &mut Facts| {
+        it.settings = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: None };
+    };
+    assert_eq!(loss(without), None);
 }
 
 #[test]
@@ -191,7 +196,8 @@ fn clocks_that_differ_are_found_beyond_their_error() {
 fn findings_begin_at_their_bounds() {
     use Quarantine::{Strict, Uptime};
     type Change = fn(&mut Facts);
-    let rows: [(Quarantine, Change, &[&str]); 6] = [
+    const DAYS: Duration = Duration::from_secs(14 * 24 * 3600);
+    let rows: [(Quarantine, Change, &[&str]); 9] = [
         (Uptime, |it| it.server.version = Some("5.0.0".into()), &[]),
         (Uptime, |it| it.server.used_memory = Some((256 << 20) / 5 * 4), &[]),
         (
@@ -200,6 +206,9 @@ fn findings_begin_at_their_bounds() {
             &["memory-near-limit"],
         ),
         (Uptime, |it| (it.server.maxmemory, it.server.used_memory) = (Some(1000), Some(799)), &[]),
+        (Uptime, |it| it.server.uptime = Some(Duration::from_secs(32)), &[]),
+        (Uptime, |it| it.certificate_left = Some(DAYS), &[]),
+        (Uptime, |it| it.certificate_left = Some(DAYS - Duration::from_nanos(1)), &["certificate-expires"]),
         (Strict, |it| it.observed = Duration::from_millis(30_302), &[]),
         (Strict, |it| it.observed = Duration::from_millis(30_301), &["unobserved"]),
     ];
@@ -405,4 +414,69 @@ fn near_misses_of_the_prefix_are_named() {
         let found = findings(Quarantine::Uptime, "lock:", |it| it.prefixes = Some(vec![other.into()]));
         assert_eq!(codes(&found), [] as [&str; 0], "{other}");
     }
+}
+
+#[test]
+fn the_rest_of_a_quarantine_is_in_whole_seconds() {
+    let uptime = |uptime_s| {
+        let found = findings(Quarantine::Uptime, "", |it| {
+            it.server.uptime = Some(Duration::from_secs(uptime_s));
+        });
+        found.into_iter().map(|finding| finding.problem).collect::<Vec<_>>()
+    };
+    let left = |left_s| vec![Problem::Quarantined { left: Duration::from_secs(left_s) }];
+    // The quarantine is 30.302 s, and up to one second of the uptime may not have passed yet.
+    assert_eq!((uptime(0), uptime(1), uptime(31)), (left(31), left(31), left(1)));
+    // One of whole seconds.
+    let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    let config = Config::builder().masters(urls).max_ttl(Duration::from_millis(4998)).drift_ppm(0);
+    let config = config.build().expect("valid");
+    assert_eq!(config.quarantine_time(), Duration::from_secs(5));
+    for (uptime_s, expected) in [(5, vec!["quarantined"]), (6, Vec::new())] {
+        let mut masters = masters(3);
+        let facts = masters[0].facts.as_mut().expect("healthy");
+        facts.server.uptime = Some(Duration::from_secs(uptime_s));
+        assert_eq!(codes(&judge(&config, &masters)), expected, "{uptime_s}");
+    }
+}
+
+#[test]
+fn a_slow_round_trip_is_one_for_locks_that_are_allowed() {
+    let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(2)).build().expect("valid");
+    for (p99_ms, expected) in [(399, Vec::new()), (400, vec!["slow-round-trip"])] {
+        let mut masters = masters(3);
+        masters[0].facts.as_mut().expect("healthy").round_trip.p99 = Duration::from_millis(p99_ms);
+        assert_eq!(codes(&judge(&config, &masters)), expected, "{p99_ms}");
+    }
+}
+
+#[test]
+fn one_server_twice_hides_no_other_pair_on_one_host() {
+    let mut masters = masters(5);
+    for (place, other) in [(1, 1), (3, 3)] {
+        let address = healthy(other).address;
+        masters[place].facts.as_mut().expect("healthy").address = address;
+    }
+    masters[1].facts.as_mut().expect("healthy").server.run_id = healthy(1).server.run_id;
+    let found = judge(&config(5, Quarantine::Uptime, ""), &masters);
+    assert_eq!(codes(&found), ["same-server", "same-host"]);
+    let names = |finding: &Finding| finding.masters.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!([names(&found[0]), names(&found[1])], [["m1", "m2"], ["m3", "m4"]]);
+}
+
+#[test]
+fn one_problem_of_two_severities_is_two_findings() {
+    let recorded = Config::builder().masters(["redis://10.0.0.1"]).max_ttl(Duration::from_secs(9));
+    let recorded = recorded.build().expect("valid");
+    let seen = [Seen { name: "m1", found: &Found::Absent, run_id: Some("run1") }];
+    let mut masters = masters(3);
+    for (master, origin) in masters.iter_mut().zip([Origin::Observed, Origin::Declared]) {
+        let record = Record::of_fleet(&recorded, &seen, origin).expect("known").remove(0);
+        master.facts.as_mut().expect("healthy").record = Found::Known(record);
+    }
+    let found = judge(&config(3, Quarantine::Uptime, ""), &masters);
+    let found: Vec<_> = found.iter().map(|it| (it.problem.code(), it.severity, &*it.masters[0])).collect();
+    let code = "fleet-differs";
+    assert_eq!(found, [(code, Severity::Error, "m2"), (code, Severity::Warning, "m1")]);
 }
