@@ -115,14 +115,23 @@ pub fn literal(text: &[u8]) -> Vec<u8> {
 /// Number of keys behind the prefix without the fleet's record. It stops where there are some.
 fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeError> {
     let (pattern, record) = ([&literal(prefix), b"*".as_slice()].concat(), [prefix, FLEET_NAME].concat());
+    count_pages(&record, |cursor| {
+        probe.exchange_page(&[b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"])
+    })
+}
+
+/// Number of keys but for the record on the first page that has some. `page` returns that of a cursor.
+fn count_pages(
+    record: &[u8],
+    mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
+) -> Result<Option<usize>, ProbeError> {
     let mut cursor = b"0".to_vec();
     for _ in 0..limits::PREFIX_SCAN_COUNT_MAX {
-        let command = [b"SCAN", cursor.as_slice(), b"MATCH", &pattern, b"COUNT", b"1000"];
-        let Answer::List(parts) = probe.exchange_page(&command)? else { return Ok(None) };
+        let Answer::List(parts) = page(&cursor)? else { return Ok(None) };
         let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
             return Ok(None);
         };
-        let count = keys.iter().filter(|key| key.bytes() != Some(&record)).count();
+        let count = keys.iter().filter(|key| key.bytes() != Some(record)).count();
         if count > 0 || next == b"0" {
             return Ok(Some(count));
         }
@@ -135,17 +144,20 @@ fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeEr
 /// The connections of this library. A list that is cut off does not count as one.
 fn list_clients(probe: &mut Probe, config: &Config) -> Result<Option<BTreeMap<String, usize>>, ProbeError> {
     let answer = probe.exchange_list(&["CLIENT", "LIST"])?;
-    let Some(list) = answer.bytes().filter(|list| list.len() < limits::PROBE_LIST_SIZE_MAX) else {
-        return Ok(None);
-    };
+    Ok(clients_in(&answer, &config.client_name))
+}
+
+/// The connections in an answer. `own_name` is that of this client's connections.
+fn clients_in(answer: &Answer, own_name: &str) -> Option<BTreeMap<String, usize>> {
+    let list = answer.bytes().filter(|list| list.len() < limits::PROBE_LIST_SIZE_MAX)?;
     let mut clients = BTreeMap::new();
     for line in String::from_utf8_lossy(list).lines() {
         let name = line.split(' ').find_map(|field| field.strip_prefix("name=")).unwrap_or_default();
-        if name.starts_with(CLIENT_NAME) || name == config.client_name {
+        if name.starts_with(CLIENT_NAME) || name == own_name {
             *clients.entry(name.to_owned()).or_default() += 1;
         }
     }
-    Ok(Some(clients))
+    Some(clients)
 }
 
 #[cfg(test)]
@@ -156,5 +168,44 @@ mod tests {
     fn a_prefix_is_no_pattern() {
         assert_eq!(literal(b"a*[b]:"), b"a\\*\\[b\\]:");
         assert_eq!(literal(b""), b"");
+    }
+
+    #[test]
+    fn one_key_on_an_early_page_is_found() {
+        let text = |text: &str| Answer::Text(text.as_bytes().to_vec());
+        let page = |next: &str, keys: &[&str]| {
+            Answer::List(vec![text(next), Answer::List(keys.iter().map(|key| text(key)).collect())])
+        };
+        let count = |pages: &[Answer]| {
+            let mut pages = pages.iter();
+            count_pages(b"p:record", |_| Ok(pages.next().expect("it ended").clone()))
+        };
+        let (empty, last) = (page("7", &[]), page("0", &[]));
+        assert_eq!(count(&[empty.clone(), page("9", &["p:a"])]), Ok(Some(1)));
+        assert_eq!(count(&[page("7", &["p:a", "p:record", "p:b"])]), Ok(Some(2)));
+        assert_eq!(count(&[empty.clone(), page("9", &["p:record"]), last]), Ok(Some(0)));
+        assert_eq!(count(&[empty.clone(), page("0", &["p:a"])]), Ok(Some(1)));
+        assert_eq!(count(&[empty, Answer::Error("NOPERM".to_owned())]), Ok(None));
+        let mut cursors = Vec::new();
+        let endless = count_pages(b"p:record", |cursor| {
+            cursors.push(String::from_utf8_lossy(cursor).into_owned());
+            Ok(page("7", &[]))
+        });
+        assert_eq!((endless, cursors.len()), (Ok(None), limits::PREFIX_SCAN_COUNT_MAX));
+        assert_eq!(cursors[..3], ["0", "7", "7"]);
+    }
+
+    #[test]
+    fn a_list_of_clients_that_is_cut_off_is_none() {
+        let listed = |size: usize| {
+            let line = b"id=1 name=redlatch/9.9.9 db=0\nid=2 name=billing\nid=3 name= db=0\n";
+            let list = [line.as_slice(), &vec![b'x'; size - line.len()]].concat();
+            clients_in(&Answer::Text(list), "billing")
+        };
+        let both = [("redlatch/9.9.9".to_owned(), 1), ("billing".to_owned(), 1)];
+        assert_eq!(listed(100), Some(both.clone().into()));
+        assert_eq!(listed(limits::PROBE_LIST_SIZE_MAX - 1), Some(both.into()));
+        assert_eq!(listed(limits::PROBE_LIST_SIZE_MAX), None);
+        assert_eq!(clients_in(&Answer::Error("NOPERM".to_owned()), "billing"), None);
     }
 }

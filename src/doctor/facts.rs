@@ -211,10 +211,16 @@ pub(super) fn read_record(probe: &mut Probe, prefix: &[u8]) -> Result<Found, Pro
 /// Searches a part of the keys that a server can look at in a short time for records of fleets.
 fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
     let pattern = [b"*", FLEET_NAME].concat();
+    prefixes_in(|cursor| probe.exchange_page(&[b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"]))
+}
+
+/// The prefixes of the records on the pages of a search, in their order. `page` returns that of a cursor.
+fn prefixes_in(
+    mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
+) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
     let (mut prefixes, mut cursor) = (Vec::new(), b"0".to_vec());
     for _ in 0..limits::PREFIX_SCAN_COUNT_MAX {
-        let command = [b"SCAN", cursor.as_slice(), b"MATCH", &pattern, b"COUNT", b"1000"];
-        let Answer::List(parts) = probe.exchange_page(&command)? else { return Ok(None) };
+        let Answer::List(parts) = page(&cursor)? else { return Ok(None) };
         let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
             return Ok(None);
         };
@@ -231,38 +237,67 @@ fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> 
 }
 
 fn round_trip(probe: &mut Probe, time: Duration) -> Result<PingTimes, ProbeError> {
-    let (start, mut took) = (clock::now(), Vec::with_capacity(ROUND_TRIP_COUNT_MAX));
+    round_trips(time, clock::now, || probe.exchange(&[["PING"]]).map(drop)).map(PingTimes::of)
+}
+
+/// The round trips that fit into `time` by this clock, at least one of them.
+fn round_trips(
+    time: Duration,
+    mut clock: impl FnMut() -> Instant,
+    mut ping: impl FnMut() -> Result<(), ProbeError>,
+) -> Result<Vec<Duration>, ProbeError> {
+    let (start, mut took) = (clock(), Vec::with_capacity(ROUND_TRIP_COUNT_MAX));
     // The first one warms up the connection, and does not count.
-    probe.exchange(&[["PING"]])?;
+    ping()?;
     loop {
-        let asked = clock::now();
-        probe.exchange(&[["PING"]])?;
-        let now = clock::now();
+        let asked = clock();
+        ping()?;
+        let now = clock();
         took.push(now - asked);
         if took.len() == ROUND_TRIP_COUNT_MAX || now - start >= time {
-            break;
+            return Ok(took);
         }
     }
-    took.sort_unstable();
-    let at = |hundredths: usize| took[((took.len() * hundredths).div_ceil(100)).clamp(1, took.len()) - 1];
-    Ok(PingTimes { p50: at(50), p99: at(99), count: took.len() })
+}
+
+impl PingTimes {
+    /// The percentiles of one time or more.
+    fn of(mut took: Vec<Duration>) -> Self {
+        took.sort_unstable();
+        let at = |hundredths: usize| took[((took.len() * hundredths).div_ceil(100)).clamp(1, took.len()) - 1];
+        Self { p50: at(50), p99: at(99), count: took.len() }
+    }
 }
 
 /// The master's clock was read somewhere between question and answer.
 fn clock_offset(probe: &mut Probe) -> Result<Option<ClockOffset>, ProbeError> {
-    let mut best: Option<(Duration, i64)> = None;
+    let mut readings = Vec::with_capacity(CLOCK_READING_COUNT);
     for _ in 0..CLOCK_READING_COUNT {
         let (asked, wall): (Instant, Duration) = (clock::now(), clock::wall());
         let answer = probe.exchange(&[["TIME"]])?.remove(0);
         let took = clock::now() - asked;
         let Some(there_us) = time_us(&answer) else { return Ok(None) };
-        let here = wall + took / 2;
-        if best.is_none_or(|(shortest, _)| took < shortest) {
-            best = Some((took, there_us / 1000 - signed_ms(here)));
-        }
+        readings.push(ClockReading { wall, took, there_us });
     }
-    let offset = |(took, ahead_ms)| ClockOffset { ahead_ms, error: took / 2 + Duration::from_millis(1) };
-    Ok(best.map(offset))
+    Ok(offset_by(&readings))
+}
+
+/// Reading of a master's clock.
+struct ClockReading {
+    /// The clock of this machine when it asked.
+    wall: Duration,
+    /// Time to the answer.
+    took: Duration,
+    /// The master's clock, in microseconds since 1970.
+    there_us: i64,
+}
+
+/// The offset by the reading that took the shortest time.
+fn offset_by(readings: &[ClockReading]) -> Option<ClockOffset> {
+    let ClockReading { wall, took, there_us } = readings.iter().min_by_key(|reading| reading.took)?;
+    let here = *wall + *took / 2;
+    let error = *took / 2 + Duration::from_millis(1);
+    Some(ClockOffset { ahead_ms: there_us / 1000 - signed_ms(here), error })
 }
 
 fn signed_ms(time: Duration) -> i64 {
@@ -320,16 +355,19 @@ fn try_native_release(probe: &mut Probe, config: &Config, facts: &mut Facts) -> 
     let key = trial_key(config);
     let key = key.as_slice();
     let trials: [&[&[u8]]; 2] = [&[b"DELIFEQ", key, b"none"], &[b"DELEX", key, b"IFEQ", b"none"]];
-    for (answer, (name, right)) in
-        probe.exchange(&trials)?.iter().zip([("DELIFEQ", "delifeq"), ("DELEX IFEQ", "delex")])
-    {
+    note_native_release(&probe.exchange(&trials)?, facts);
+    Ok(())
+}
+
+/// Takes the answers of both commands.
+fn note_native_release(answers: &[Answer], facts: &mut Facts) {
+    for (answer, (name, right)) in answers.iter().zip([("DELIFEQ", "delifeq"), ("DELEX IFEQ", "delex")]) {
         if answer.integer() == Some(0) {
             facts.native_release = facts.native_release.or(Some(name));
         } else if answer.error().is_some_and(|text| text.contains("run the '")) {
             facts.rights.denied.push(right);
         }
     }
-    Ok(())
 }
 
 fn parse<N: std::str::FromStr>(digits: &[u8]) -> Option<N> {
@@ -365,6 +403,104 @@ mod tests {
         };
         assert_eq!(found, expected);
         assert_eq!(server(&[]), ServerFacts::default());
+    }
+
+    #[test]
+    fn a_cluster_is_told_by_its_section_where_no_mode_is_named() {
+        let is_cluster = |text: &str| server(&[Answer::Text(text.as_bytes().to_vec())]).is_cluster;
+        assert_eq!(is_cluster("cluster_enabled:1\r\n"), Some(true));
+        assert_eq!(is_cluster("cluster_enabled:0\r\n"), Some(false));
+        assert_eq!(is_cluster("server_mode:cluster\r\n"), Some(true));
+        assert_eq!(is_cluster("redis_mode:standalone\r\ncluster_enabled:1\r\n"), Some(false));
+    }
+
+    #[test]
+    fn the_first_native_command_that_works_is_noted() {
+        let error = |text: &str| Answer::Error(text.to_owned());
+        let unknown = || error("ERR unknown command 'x'");
+        let denied =
+            |command: &str| error(&format!("NOPERM User a has no permissions to run the '{command}'"));
+        for (answers, native, rights) in [
+            ([unknown(), unknown()], None, &[][..]),
+            ([Answer::Integer(0), unknown()], Some("DELIFEQ"), &[]),
+            ([unknown(), Answer::Integer(0)], Some("DELEX IFEQ"), &[]),
+            ([Answer::Integer(0), Answer::Integer(0)], Some("DELIFEQ"), &[]),
+            ([denied("delifeq"), Answer::Integer(0)], Some("DELEX IFEQ"), &["delifeq"]),
+            ([denied("delifeq"), denied("delex")], None, &["delifeq", "delex"]),
+        ] {
+            let mut facts = Facts::default();
+            note_native_release(&answers, &mut facts);
+            assert_eq!((facts.native_release, &facts.rights.denied[..]), (native, rights), "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn the_shortest_reading_of_a_clock_counts() {
+        let ms = Duration::from_millis;
+        let reading = |wall, took, there_ms: i64| ClockReading {
+            wall: ms(wall),
+            took: ms(took),
+            there_us: there_ms * 1000,
+        };
+        let readings = [reading(1000, 80, 1000), reading(2000, 10, 2105), reading(3000, 40, 3000)];
+        assert_eq!(offset_by(&readings), Some(ClockOffset { ahead_ms: 100, error: ms(6) }));
+        assert_eq!(offset_by(&readings[2..]), Some(ClockOffset { ahead_ms: -20, error: ms(21) }));
+        assert_eq!(offset_by(&[]), None);
+    }
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let ms = Duration::from_millis;
+        let times = |count: u64| PingTimes::of((1..=count).rev().map(ms).collect());
+        assert_eq!(times(100), PingTimes { p50: ms(50), p99: ms(99), count: 100 });
+        assert_eq!(times(10), PingTimes { p50: ms(5), p99: ms(10), count: 10 });
+        assert_eq!(times(1), PingTimes { p50: ms(1), p99: ms(1), count: 1 });
+    }
+
+    #[test]
+    fn round_trips_are_measured_for_a_time_or_a_number() {
+        let (start, step) = (clock::now(), Duration::from_millis(10));
+        let measured = |time: Duration| {
+            // Each look at the clock is 10 ms behind the one before.
+            let (mut now, mut ping_count) = (start, 0);
+            let clock = || {
+                now += step;
+                now
+            };
+            let ping = || {
+                ping_count += 1;
+                Ok(())
+            };
+            let took = round_trips(time, clock, ping).expect("it answers");
+            assert!(took.iter().all(|it| *it == step));
+            (took.len(), ping_count)
+        };
+        assert_eq!(measured(Duration::ZERO), (1, 2));
+        assert_eq!(measured(step * 20), (10, 11));
+        assert_eq!(measured(limits::FOREVER), (ROUND_TRIP_COUNT_MAX, ROUND_TRIP_COUNT_MAX + 1));
+        let failed = ProbeError::Unreachable("gone".to_owned());
+        assert_eq!(round_trips(step, clock::now, || Err(failed.clone())), Err(failed));
+    }
+
+    #[test]
+    fn a_search_for_prefixes_ends_and_is_in_order() {
+        let text = |text: &str| Answer::Text(text.as_bytes().to_vec());
+        let key = |prefix: &str| Answer::Text([prefix.as_bytes(), FLEET_NAME].concat());
+        let page = |next: &str, keys: Vec<Answer>| Ok(Answer::List(vec![text(next), Answer::List(keys)]));
+        let found = prefixes_in(|cursor| match cursor {
+            b"0" => page("7", vec![key("b:"), key("")]),
+            b"7" => page("9", vec![key("a:"), text("other"), key("b:")]),
+            _ => page("0", Vec::new()),
+        });
+        let expected = ["", "a:", "b:"].map(|prefix| prefix.as_bytes().to_vec());
+        assert_eq!(found, Ok(Some(expected.to_vec())));
+        let mut page_count = 0;
+        let one_page = prefixes_in(|_| {
+            page_count += 1;
+            page("0", vec![key("a:")])
+        });
+        assert_eq!((one_page, page_count), (Ok(Some(vec![b"a:".to_vec()])), 1));
+        assert_eq!(prefixes_in(|_| Ok(Answer::Error("NOPERM".to_owned()))), Ok(None));
     }
 
     #[test]
