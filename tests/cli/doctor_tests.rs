@@ -200,6 +200,10 @@ fn planted_misconfigurations_are_found_one_by_one() {
     fleet.master(0).ask("CONFIG SET maxmemory 0");
     expect_found(&three, &[], 0, &["no-memory-limit"]);
     fleet.master(0).ask("CONFIG SET maxmemory 256mb");
+    // Writes.
+    fleet.master(0).ask("CONFIG SET min-replicas-to-write 1");
+    expect_found(&three, &[], 2, &["writes-refused"]);
+    fleet.master(0).ask("CONFIG SET min-replicas-to-write 0");
     // The list of masters.
     expect_found(&all[..4], &[], 1, &["even-count"]);
     expect_found(&all[..2], &[], 1, &["too-few-masters"]);
@@ -212,6 +216,13 @@ fn planted_misconfigurations_are_found_one_by_one() {
     codes.dedup();
     assert_eq!((code, codes), (Some(1), vec!["quarantined".to_owned()]));
     expect_found(&three, &["--strict"], 1, &["unobserved"]);
+    for master in fleet.masters().take(3) {
+        let info = master.ask("INFO server").text();
+        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a field");
+        master.command(&[b"SET", b"redlatch:mark", format!("{} 3600000", run_id.trim()).as_bytes()]);
+    }
+    expect_found(&three, &["--strict"], 0, &[]);
+    fleet.masters().for_each(|master| _ = master.ask("DEL redlatch:mark"));
     // Roles.
     let addr = fleet.master(3).addr();
     fleet.master(0).ask(&format!("REPLICAOF {} {}", addr.ip(), addr.port()));

@@ -167,6 +167,15 @@ fn keys_that_nobody_has_looked_at_are_no_proof() {
 }
 
 #[test]
+fn a_record_that_is_refused_says_why() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("ACL SETUSER founder on >pw ~p:* +get +info +scan +ping +client|list");
+    let urls = [fleet.urls()[0].replace("redis://", "redis://founder:pw@")];
+    expect(&init(&urls), 69, &["NOPERM"]);
+    assert_eq!(records(&mut fleet), ["nil"]);
+}
+
+#[test]
 fn hundreds_of_connections_are_counted() {
     let mut fleet = Fleet::start(1);
     let urls = fleet.urls();
