@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_told_by_its_section_where_no_mode_is_named() {
+    fn a_cluster_is_known_by_mode_or_section() {
         let is_cluster = |text: &str| server(&[Answer::Text(text.as_bytes().to_vec())]).is_cluster;
         assert_eq!(is_cluster("cluster_enabled:1\r\n"), Some(true));
         assert_eq!(is_cluster("cluster_enabled:0\r\n"), Some(false));
