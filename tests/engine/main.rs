@@ -5,6 +5,7 @@ mod bad_input;
 mod drain;
 mod events;
 mod fair;
+mod fenced;
 #[path = "../golden/golden.rs"]
 mod golden;
 mod hold;

@@ -1,0 +1,78 @@
+//! Fenced locks: which refusals of a token another one follows, and what is said of them.
+
+use std::time::Duration;
+
+use redlatch::error::{Failure, TokenRefusal, Vote};
+use redlatch::{AcquireError, Options};
+
+use crate::model::fence_key;
+use crate::rig::Rig;
+use crate::{defaults, denied, granted, ms, no_quorum};
+
+fn options() -> Options {
+    Options::new().ttl(ms(10_000)).wait(Duration::ZERO).fenced()
+}
+
+/// The fence of these masters is ahead of their clocks by so much.
+fn put_fence(rig: &mut Rig, masters: impl IntoIterator<Item = usize>, ahead: Duration) {
+    let until = rig.now + ms(600_000);
+    for index in masters {
+        let fence = rig.masters[index].wall_us(rig.now) + u64::try_from(ahead.as_micros()).expect("short");
+        rig.masters[index].put(&fence_key(b"a"), fence.to_string().as_bytes(), Some(until));
+    }
+}
+
+#[test]
+fn a_token_that_masters_refuse_is_named() {
+    let mut rig = Rig::new(3, defaults);
+    // No token of the masters' time passes it.
+    put_fence(&mut rig, 0..3, Duration::from_secs(1_000_000));
+    rig.acquire_with("a", options());
+    let denial = no_quorum(&mut rig);
+    assert_eq!(
+        denial.report.votes[0].1,
+        Vote::Failed(Failure::TokenRefused(TokenRefusal::Stale)),
+        "{denial}"
+    );
+}
+
+#[test]
+fn one_holder_in_the_way_hinders_no_better_token() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters[0].put(b"a", b"other", None);
+    put_fence(&mut rig, 1..3, ms(1000));
+    rig.acquire_with("a", options());
+    let grant = granted(&mut rig);
+    assert_eq!((grant.attempts, grant.granted.count()), (2, 2));
+}
+
+/// Its vote does not count, and another master has a holder.
+#[test]
+fn no_better_token_follows_beside_a_quarantine() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
+    rig.reset_conn(0);
+    let now = rig.now;
+    rig.masters[0].restart("other", now);
+    rig.run_for(ms(2500));
+    rig.masters[1].put(b"a", b"other", None);
+    put_fence(&mut rig, 2..3, ms(1000));
+    rig.acquire_with("a", options());
+    let error = denied(&mut rig);
+    assert!(matches!(&error, AcquireError::Contended(denial) if denial.attempts == 1), "{error}");
+}
+
+#[test]
+fn an_attempt_with_a_better_token_is_a_wait() {
+    let mut rig = Rig::new(3, defaults);
+    for _ in 0..redlatch::limits::TIMED_SHARE * 3 / 2 {
+        let lock = rig.acquire("a", 10_000, 0);
+        rig.release(lock, false);
+    }
+    rig.outcomes.clear();
+    let before = rig.engine.stats(rig.now);
+    put_fence(&mut rig, 0..3, ms(1000));
+    rig.acquire_with("a", options());
+    assert_eq!(granted(&mut rig).attempts, 2);
+    let since = rig.engine.stats(rig.now).since(&before);
+    assert_eq!((since.acquire_time.count(), since.wait_time.count()), (0, 1));
+}
