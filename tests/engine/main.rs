@@ -16,6 +16,7 @@ mod loss;
 mod masters;
 mod pairs;
 mod parked;
+mod parked_rounds;
 mod query;
 mod record;
 mod regressions;

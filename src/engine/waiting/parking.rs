@@ -430,4 +430,15 @@ mod tests {
             assert_eq!(parking.aside, aside, "{parts:?}");
         }
     }
+
+    #[test]
+    fn masters_are_set_aside_only_for_a_quorum_that_waits() {
+        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
+        let part = MasterSet::first(1);
+        for is_waiting in [false, true] {
+            let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+            (0..3).for_each(|_| parking.give_back(part, is_waiting));
+            assert_eq!(parking.aside == part, is_waiting);
+        }
+    }
 }
