@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::error::{Failure, Vote};
 use redlatch::{ExtendError, Options, Quarantine, ReleaseError};
 
 use crate::{defaults, granted, ms, no_quorum};
@@ -567,6 +568,10 @@ fn a_master_listed_twice_extends_once() {
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Extend(Ok(_)))), "{outcome:?}");
     assert_eq!(rig.engine.margin(lock), 0);
+    rig.masters[1].errors.insert("EVALSHA".into(), "BUSY x".into());
+    rig.extend(lock, 10_000);
+    let Some(Outcome::Extend(Err(ExtendError::NoQuorum(report)))) = rig.outcome() else { panic!("extended") };
+    assert_eq!(report.votes[2].1, Vote::Failed(Failure::SameServer));
 }
 
 #[test]

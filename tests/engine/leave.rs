@@ -137,6 +137,14 @@ fn a_lock_that_is_left_for_no_time_is_released() {
 }
 
 #[test]
+fn a_lock_may_be_left_for_the_longest_ttl() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 5000);
+    leave_for(&mut rig, lock, ms(30_000)).expect("it is allowed");
+    assert_ends_after(&mut rig, ms(30_000));
+}
+
+#[test]
 fn a_lock_that_cannot_be_left_for_a_time_is_as_before() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 5000);
@@ -492,4 +500,41 @@ fn a_drain_waits_for_a_rest_that_is_owed() {
         let owed = usize::from(!is_back);
         assert_eq!((rig.outcome(), rig.holder_count("a")), (Some(Outcome::Drained(owed)), owed));
     }
+}
+
+/// Its connection breaks behind the answer to the rest.
+#[test]
+fn a_master_that_set_the_rest_owes_no_extension() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    rig.stop_master(2);
+    (0..2).for_each(|index| rig.stall_replies(index));
+    rig.extend(lock, 1500);
+    submit_leave(&mut rig, lock, ms(5000));
+    rig.end_stall(0);
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    rig.end_stall(1);
+    assert_eq!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::NotHeld))));
+    rig.run_for(ms(200));
+    result(&mut rig).expect("masters 0 and 1 have the rest");
+}
+
+/// A release would be awaited longer. The rest of a time is not: it gets shorter.
+#[test]
+fn a_leave_ends_at_its_limit_beside_a_backlog() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 10_000);
+    (0..3).for_each(|index| rig.stall_replies(index));
+    for index in 0..1200 {
+        rig.submit_acquire(&index.to_string(), 10_000, 0);
+    }
+    rig.pump();
+    submit_leave(&mut rig, lock, ms(5000));
+    (0..3).for_each(|index| rig.deliver_some(index, b"+OK\r\n".len()));
+    rig.run_for(ms(30));
+    (0..3).for_each(|index| rig.deliver_some(index, b"+OK\r\n".len()));
+    rig.run_for(ms(20));
+    let is_left = |outcome: &(OpId, Outcome)| matches!(outcome.1, Outcome::Leave(Err(_)));
+    assert!(rig.outcomes.iter().any(is_left), "{} outcomes", rig.outcomes.len());
 }

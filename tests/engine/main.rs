@@ -3,6 +3,7 @@
 mod acquire;
 mod bad_input;
 mod drain;
+mod ends;
 mod events;
 mod fair;
 mod fenced;

@@ -1,0 +1,64 @@
+//! Releases that masters do not answer, refuse, or answer beside something else.
+
+use redlatch::engine::{OpId, Outcome};
+use redlatch::error::{Failure, Vote};
+use redlatch::{Options, ReleaseError};
+
+use crate::rig::Rig;
+use crate::{defaults, granted, ms};
+
+fn hold(rig: &mut Rig) -> OpId {
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(rig);
+    lock
+}
+
+/// A lock of 1 s has its answers within 20 ms, and one of 10 s within 50 ms.
+#[test]
+fn an_awaited_release_has_the_limit_of_the_extended_lock() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    rig.extend(lock, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
+    (0..2).for_each(|index| rig.stop_master(index));
+    rig.release(lock, true);
+    rig.run_for(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.run_for(ms(1));
+    assert!(matches!(rig.outcome(), Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))));
+}
+
+/// A master refuses a release over two connections.
+#[test]
+fn the_latest_failure_of_a_master_is_shown() {
+    let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(1000)));
+    let lock = hold(&mut rig);
+    rig.masters[0].errors.insert("EVALSHA".into(), "BUSY x".into());
+    (1..3).for_each(|index| rig.stop_master(index));
+    rig.release(lock, true);
+    rig.masters[0].errors.insert("EVALSHA".into(), "OOM x".into());
+    rig.reset_conn(0);
+    rig.run_for(ms(1000));
+    let outcome = rig.outcome();
+    let Some(Outcome::Release(Err(ReleaseError::Unconfirmed(report)))) = outcome else {
+        panic!("{outcome:?}")
+    };
+    let vote = &report.votes[0].1;
+    assert!(matches!(vote, Vote::Failed(Failure::Replied(text)) if text.starts_with("OOM")), "{vote:?}");
+}
+
+/// Its answer to the release comes before the one that asks for the attempt's script.
+#[test]
+fn an_attempt_is_not_sent_again_behind_its_release() {
+    let mut rig = Rig::new(3, defaults);
+    (0..2).for_each(|index| rig.masters[index].load_scripts());
+    rig.stall_replies(2);
+    let lock = rig.acquire_with("a", Options::new().ttl(ms(10_000)).shared());
+    granted(&mut rig);
+    rig.masters[2].load_scripts();
+    (0..2).for_each(|index| rig.stall_replies(index));
+    rig.release(lock, true);
+    rig.end_stall(2);
+    assert!(!rig.masters[2].is_taken(rig.now, b"a"));
+}
