@@ -124,19 +124,53 @@ fn a_denial_says_when_a_quorum_is_free() {
 
 #[test]
 fn a_denial_knows_the_latest_holder_only() {
-    let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
-    let hold = |rig: &mut Rig, time| {
-        let until = rig.now + time;
-        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
-    };
-    hold(&mut rig, ms(2000));
-    rig.acquire("a", 10_000, 1500);
-    rig.run_for(ms(500));
-    // The lock passes to a holder with more time.
-    hold(&mut rig, ms(60_000));
-    rig.run_for(ms(1000));
+    let plain = Options::new().ttl(ms(10_000)).wait(ms(1500));
+    for (is_woken, options) in
+        [(true, plain), (false, plain), (false, plain.fenced()), (false, plain.shared())]
+    {
+        let mut rig = Rig::new(3, |builder| builder.wake_waiters(is_woken));
+        let hold = |rig: &mut Rig, time| {
+            let until = rig.now + time;
+            rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+        };
+        hold(&mut rig, ms(2000));
+        rig.acquire_with("a", options);
+        rig.run_for(ms(500));
+        // The lock passes to a holder with more time.
+        hold(&mut rig, ms(60_000));
+        rig.run_for(ms(1000));
+        let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+        assert!(matches!(denial.holder, HolderTtl::Left(left) if left > ms(50_000)), "{denial}");
+    }
+}
+
+/// The round in the masters' queues that one attempt more would begin.
+#[test]
+fn one_attempt_is_not_followed_by_a_place_in_the_queues() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    rig.acquire_with("a", Options::new().wait(ms(30_000)).max_attempts(1));
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
-    assert!(matches!(denial.holder, HolderTtl::Left(left) if left > ms(50_000)), "{denial}");
+    assert_eq!((denial.attempts, denial.took), (1, Duration::ZERO));
+}
+
+/// Masters that refuse a reader say how long the key in the way lives. They are asked for its label only.
+#[test]
+fn the_time_that_a_refusal_reports_is_the_one_shown() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(700);
+    for master in &mut rig.masters {
+        master.load_scripts();
+        master.put(b"a", b"other", Some(until));
+    }
+    (0..3).for_each(|index| rig.stall_replies(index));
+    rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(Duration::ZERO).shared());
+    (0..3).for_each(|index| rig.stop_master(index));
+    rig.end_stalls();
+    rig.run_for(ms(30));
+    (0..3).for_each(|index| rig.resume_master(index));
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+    assert_eq!(denial.holder, HolderTtl::Left(ms(700)));
 }
 
 #[test]

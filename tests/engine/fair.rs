@@ -342,3 +342,37 @@ fn many_unknown_attempts_load_scripts_once() {
         }
     }
 }
+
+/// A swap would pass it on within this client.
+#[test]
+fn a_fair_lock_passes_to_a_fair_waiter_ahead_of_a_plain_one() {
+    let mut rig = Rig::new(3, defaults);
+    let held = acquire(&mut rig, ms(60_000));
+    granted(&mut rig);
+    let first = acquire(&mut rig, ms(60_000));
+    rig.run_for(ms(10));
+    let second = rig.acquire("a", 10_000, 60_000);
+    rig.run_for(ms(10));
+    for (lock, next) in [(held, first), (first, second)] {
+        rig.release(lock, false);
+        rig.run_for(ms(10));
+        assert_eq!(rig.outcomes.pop_front().map(|(id, _)| id), Some(next));
+    }
+}
+
+/// The masters answer after 40 ms: by then a fair caller stands in their queues, and another one has asked.
+#[test]
+fn a_fair_caller_is_in_the_queue_from_its_beginning() {
+    for (is_fair, queued) in [(true, 300), (false, 260)] {
+        let mut rig = Rig::new(3, defaults);
+        rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+        (0..3).for_each(|index| rig.stall_replies(index));
+        let options = Options::new().ttl(ms(10_000)).wait(ms(300));
+        rig.acquire_with("a", if is_fair { options.fair() } else { options });
+        rig.run_for(ms(40));
+        rig.end_stalls();
+        rig.run_for(ms(260));
+        let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+        assert_eq!(denial.waited.queued, ms(queued), "fair: {is_fair}");
+    }
+}

@@ -166,6 +166,19 @@ fn an_outage_is_an_outage_for_the_whole_line() {
     no_quorum(&mut rig);
 }
 
+/// The first in line asks the masters once the lock of this client is over.
+#[test]
+fn an_outage_behind_an_expired_lock_is_one_for_the_line() {
+    let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
+    rig.acquire("a", 1000, 0);
+    granted(&mut rig);
+    (0..2).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
+    rig.acquire("a", 10_000, 60_000);
+    rig.acquire("a", 10_000, 1500);
+    rig.run_for(ms(1500));
+    assert_eq!(no_quorum(&mut rig).took, ms(1500));
+}
+
 #[test]
 fn one_caller_asks_for_locks_held_elsewhere() {
     let mut rig = Rig::new(1, |builder| builder.ask_holder(false).wake_waiters(false));

@@ -368,3 +368,26 @@ fn names_are_kept_unless_they_are_private() {
         assert_eq!(page.contains("redlatch_lock_"), is_kept, "{page}");
     }
 }
+
+/// Each round asks anew: the readers or the label of an earlier one are not those of the present holder.
+#[test]
+fn a_parked_waiter_knows_the_present_holder_only() {
+    for is_read in [false, true] {
+        let mut rig = Rig::new(3, defaults);
+        let reader = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).shared();
+        let readers: Vec<_> = (0..2).filter(|_| is_read).map(|_| rig.acquire_with("a", reader)).collect();
+        rig.outcomes.clear();
+        if !is_read {
+            hold_by_other(&mut rig, "\tworker");
+        }
+        rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(3000)).fair());
+        rig.run_for(ms(1500));
+        for reader in readers {
+            rig.engine.leave(rig.now, reader).expect("held");
+        }
+        hold_by_other(&mut rig, "");
+        rig.run_for(ms(1500));
+        let denial = contended(&mut rig);
+        assert_eq!((denial.holder_label, denial.held_by), (None, HeldBy::AnotherClient));
+    }
+}
