@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Engine, Outcome, Request, Resource};
+use redlatch::engine::{Engine, HandleAct, Outcome, Request, Resource};
 use redlatch::status::MasterState;
-use redlatch::{Config, ExtendError, Options, Quarantine, limits};
+use redlatch::{Config, ConfigBuilder, ExtendError, Options, Quarantine, limits};
 
 use crate::parked::{free, with_other};
 use crate::rig::{Rig, id};
@@ -199,6 +199,21 @@ fn the_next_round_of_a_waiter_makes_room_for_itself() {
     granted(&mut rig);
 }
 
+#[test]
+fn a_handle_makes_room_for_itself() {
+    let mut rig = Rig::new(1, |builder| builder.answer_timeout(ms(4000)));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let wall = ms(1_700_000_000_000);
+    let handle = rig.engine.pass(rig.now, wall, lock, ms(10_000)).expect("it is held");
+    while rig.engine.claim_count() < limits::CLAIM_COUNT_MAX {
+        let count = limits::CLAIM_COUNT_MAX - rig.engine.claim_count();
+        release_in_vain(&mut rig, count.min(1000));
+    }
+    let act = HandleAct::Adopt { auto_extend: None };
+    assert!(rig.engine.submit(rig.now, Request::ByHandle { handle: &handle, act }).is_ok());
+}
+
 /// So many locks are acquired and released, and the master deletes nothing.
 fn release_in_vain(rig: &mut Rig, count: usize) {
     for index in 0..count {
@@ -317,6 +332,23 @@ fn another_process_needs_no_second_release() {
     rig.release(lock, false);
     rig.run_for(ms(200));
     assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
+}
+
+/// By its uptime of 3 s, of which one may not have passed, it was started when the other was last heard.
+#[test]
+fn a_process_started_at_the_last_answer_needs_no_second_release() {
+    let settings = |builder: ConfigBuilder| builder.quarantine(Quarantine::Trust).connect_timeout(ms(5000));
+    let mut rig = Rig::new(3, settings);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    let heard_at = rig.now;
+    rig.reset_conn(1);
+    rig.masters[1].restart("other", heard_at - ms(3000));
+    rig.stall_replies(1);
+    rig.release(lock, false);
+    rig.run_for(ms(2000));
+    rig.end_stall(1);
+    assert_eq!((rig.now - heard_at, rig.engine.claim_count()), (ms(2000), 0));
 }
 
 #[test]

@@ -531,3 +531,33 @@ fn the_lock_after_a_kept_one_is_not_kept() {
     assert_eq!((renewal_count(&rig), rig.outcome()), (count, None), "neither renewed nor watched");
     assert_eq!(rig.engine.valid_until(lock), Some(granted_until));
 }
+
+/// A repair is lost with its connection, and the master is not sent another one: no quorum has the lock.
+#[test]
+fn a_master_whose_repair_was_lost_proves_a_loss() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let lock = hold(&mut rig);
+    empty(&mut rig, 0);
+    rig.stall_replies(0);
+    assert_eq!(extend(&mut rig, lock), Ok(()));
+    rig.stop_master(0);
+    rig.deliver_some(0, b":0\r\n".len());
+    rig.refuse(0, true);
+    assert!(!rig.break_conn(0).is_empty(), "the repair is on its way");
+    rig.resume_master(0);
+    rig.end_stall(0);
+    let now = rig.now;
+    rig.reset_conn(2);
+    rig.masters[2].restart_from_snapshot("from its disk", now);
+    fill(&mut rig, 2, true);
+    rig.run_for(ms(1000));
+    rig.refuse(0, false);
+    rig.run_for(ms(2500));
+    (1..3).for_each(|index| drop(rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into())));
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::NoQuorum(_))), "master 0 has nothing");
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    empty(&mut rig, 1);
+    rig.masters[1].errors.clear();
+    assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
+}
