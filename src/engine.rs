@@ -535,3 +535,19 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_earlier_reading_of_the_clock_changes_nothing() {
+        let now = Instant::now();
+        let config = Config::builder().masters(["redis://m0"]).build().expect("valid settings");
+        let mut engine = Engine::new(Arc::new(config), [0; 32], now);
+        let later = now + Duration::from_secs(1);
+        engine.note_time(later);
+        engine.note_time(now);
+        assert_eq!(engine.now(), later);
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::engine::Request;
-use redlatch::{ConfigBuilder, Event, limits};
+use redlatch::{AcquireError, ConfigBuilder, Event, HeldLocks, limits};
 
 use crate::rig::Rig;
 use crate::stats::stats;
@@ -87,4 +87,28 @@ fn without_an_observer_there_is_no_event() {
     rig.release(lock, false);
     rig.reset_conn(0);
     assert_eq!((events(&mut rig), stats(&rig).events_dropped), (vec![], 0));
+}
+
+#[test]
+fn a_drain_denies_each_waiter_by_an_event() {
+    let mut rig = Rig::new(3, |builder| observed(builder).prefix("p:"));
+    rig.masters.iter_mut().for_each(|master| master.put(b"p:a", b"other", None));
+    for _ in 0..2 {
+        rig.acquire("a", 10_000, 60_000);
+    }
+    events(&mut rig);
+    let request = Request::Drain { held: HeldLocks::Leave, limit: ms(1000) };
+    rig.engine.submit(rig.now, request).expect("room");
+    let denied = events(&mut rig);
+    let is_stopped = |event: &Event| matches!(event, Event::Denied { resource, error: AcquireError::Stopped(_) } if resource == "a");
+    assert!(denied.len() == 2 && denied.iter().all(is_stopped), "{denied:?}");
+}
+
+#[test]
+fn a_master_that_was_never_connected_is_an_event() {
+    let mut rig = Rig::unconnected(1, observed);
+    rig.refuse(0, true);
+    rig.pump();
+    let name = "redis://m0:6379".into();
+    assert_eq!(events(&mut rig), [Event::Disconnected { master: name, why: "connection refused".into() }]);
 }

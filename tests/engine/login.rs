@@ -531,3 +531,16 @@ fn credentials_that_come_between_connects_serve_the_next() {
     rig.run_for(limits::BACKOFF_MAX);
     assert_eq!((rig.asked.len(), state(&rig, 0)), (0, MasterState::Ready));
 }
+
+/// The server refused the ones before, which would be sent again.
+#[test]
+fn other_credentials_are_not_renewed_before_their_time() {
+    let mut rig = connected("pw");
+    rig.run_for(RENEWAL);
+    answer_all(&mut rig, "early");
+    rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));
+    (0..3).for_each(|index| answer(&mut rig, index, Ok(credentials("next"))));
+    assert_eq!(errors(&rig, 0), []);
+    rig.run_for(limits::CREDENTIALS_PAUSE_MIN * 2);
+    assert!(rig.asked.is_empty(), "{:?}", rig.asked);
+}

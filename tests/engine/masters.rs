@@ -438,18 +438,21 @@ fn a_slow_handshake_gives_the_first_attempt_more_time() {
     granted(&mut rig);
 }
 
-/// The third master takes 80 ms, and is needed once the second is gone.
+/// The third master takes 80 ms, and is needed once the second is gone or where it does not count.
 #[test]
 fn a_slow_master_has_its_time_once_it_is_needed() {
-    for is_broken in [false, true] {
+    for fault in ["silent", "broken", "quarantined"] {
         let mut rig = Rig::unconnected(3, defaults);
+        if fault == "quarantined" {
+            start_late(&mut rig, 1);
+        }
         rig.stall_replies(2);
         rig.run_for(ms(80));
         rig.end_stall(2);
-        if is_broken {
+        if fault == "broken" {
             rig.refuse(1, true);
             rig.reset_conn(1);
-        } else {
+        } else if fault == "silent" {
             rig.stop_master(1);
             rig.acquire("b", 10_000, 0);
             granted(&mut rig);
@@ -468,4 +471,11 @@ fn a_slow_master_has_its_time_once_it_is_needed() {
 fn a_master_that_is_not_connected_is_not_called_nameless() {
     let rig = Rig::unconnected(1, defaults);
     assert_eq!(rig.engine.master_status(rig.now, id(0)).warnings, []);
+}
+
+#[test]
+fn a_connection_that_ended_is_not_to_be_closed() {
+    let mut rig = Rig::new(1, defaults);
+    rig.reset_conn(0);
+    assert_eq!(rig.engine.poll_link(), None);
 }

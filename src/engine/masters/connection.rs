@@ -267,6 +267,14 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
+    #[test]
+    fn a_link_that_ended_is_not_connected_for_an_earlier_wish() {
+        let (mut wishes, master) = (Wishes::new(), MasterId::new(0).expect("the first"));
+        wishes.connect(master, false);
+        wishes.close(master, false);
+        assert_eq!(wishes.poll(), None);
+    }
+
     /// Longest of many pauses after `failure_count` failures and a connection that stood for `lasted`.
     fn longest_pause_after(failure_count: u32, lasted: Duration) -> Duration {
         let (since, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
