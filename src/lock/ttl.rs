@@ -131,6 +131,8 @@ mod tests {
             assert!(matches!(ttl(ms), Err(InputError::TtlTooShort { .. })), "{ms} ms");
         }
         assert_eq!(ttl(4).map(|ttl| ttl.validity()), Ok(Duration::from_micros(1960)));
+        let least = Ttl::new(Duration::from_millis(3), Drift::from_ppm(0).expect("none is allowed"), max);
+        assert_eq!(least.map(|ttl| ttl.validity()), Ok(Duration::from_millis(1)));
         assert_eq!(ttl(10_000).map(|ttl| ttl.validity()), Ok(Duration::from_millis(9898)));
         assert!(ttl(30_000).is_ok());
         assert!(matches!(ttl(30_001), Err(InputError::TtlTooLong { .. })));

@@ -6,10 +6,10 @@ use redlatch::engine::{OpId, Outcome, Request, Resource, SlotLook, SubmitError};
 use redlatch::error::{Failure, HolderTtl, InputError, Vote};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
-use redlatch::limits;
+use redlatch::{AcquireError, limits};
 
 use crate::rig::{Rig, id};
-use crate::{defaults, granted, ms};
+use crate::{defaults, denied, granted, ms};
 
 fn inspect(rig: &mut Rig, name: &str) -> OpId {
     let resource = Resource::new(name).expect("valid");
@@ -86,6 +86,18 @@ fn an_inspection_ends_with_each_masters_reason() {
     assert_eq!((rig.outcome(), rig.engine.owed_count(id(3))), (None, 0));
 }
 
+/// Readers have a key that holds no text.
+#[test]
+fn an_inspection_says_why_readers_are_not_counted() {
+    let mut rig = Rig::new(1, defaults);
+    rig.masters[0].put_list(b"a");
+    rig.masters[0].errors.insert("ZREVRANK".into(), "NOPERM x".into());
+    inspect(&mut rig, "a");
+    let state = &inspected(&mut rig).masters[0].1;
+    let is_named = matches!(state, KeyState::Failed(Failure::Replied(text)) if text.starts_with("NOPERM"));
+    assert!(is_named, "{state:?}");
+}
+
 #[test]
 fn a_quarantined_master_is_not_called_free() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
@@ -127,6 +139,23 @@ fn an_answer_to_an_inspection_is_no_vote() {
     rig.end_stalls();
     assert_eq!(granted(&mut rig).attempts, 1);
     assert!((0..3).all(|index| rig.engine.owed_count(id(index)) == 0));
+}
+
+/// A look is cancelled. The next lock in its slot asks the masters, too.
+#[test]
+fn a_lock_in_the_slot_of_a_look_asks_for_itself() {
+    let mut rig = Rig::new(3, defaults);
+    let until = rig.now + ms(5000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"another-clients-tok!\tworker", Some(until)));
+    (0..3).for_each(|index| rig.stall_replies(index));
+    let look = inspect(&mut rig, "a");
+    rig.release(look, false);
+    rig.acquire("a", 10_000, 0);
+    rig.end_stalls();
+    match denied(&mut rig) {
+        AcquireError::Contended(denial) => assert_eq!(denial.holder_label.as_deref(), Some("worker")),
+        other => panic!("{other}"),
+    }
 }
 
 #[test]
