@@ -111,7 +111,7 @@ impl Locks {
     /// Whether another operation of this engine has the lock that this one wants.
     #[cold]
     fn is_held_here(&self, now: Instant, id: Id) -> bool {
-        let is_holder = |place: u32| place != id.index && self.held_until(place) > Some(now);
+        let is_holder = |place: u32| self.held_until(place) > Some(now);
         if self.ops.get(id).is_fair {
             // Fair locks are in no queue of this engine.
             let key = self.key_of(id.index);

@@ -389,7 +389,7 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let end = extension.map_or(valid_until, |extension| extension.valid_until.max(valid_until));
     let left = end + ground.config.drift.of(op.asked.ttl.as_duration()) - ground.now;
     let left_ms = whole_ms(left);
-    if left_ms == 0 || claim.may_cut_short(left_ms).contains(master) {
+    if claim.may_cut_short(left_ms).contains(master) {
         return;
     }
     let (only, owed) = (MasterSet::only(master), Owed::round(Verb::Repair, claim.kind.tag(), round, id));

@@ -83,9 +83,6 @@ fn send_again(
             let op = locks.ops.find(id)?;
             op.held().filter(|held| held.round == number && ground.now < held.valid_until)?;
             let claim = locks.claims.get_mut(op.claim);
-            if claim.release.is_some() {
-                return None;
-            }
             claim.note_sent(ground.now);
             mode::send_extend(fleet, only, owed, claim, op.asked.ttl, Script::Text)
         }
