@@ -10,6 +10,7 @@ use redlatch::{Config, Credentials};
 use crate::certificates::Certificates;
 use crate::fleet::{Fleet, Place, eventually};
 use crate::harness::{PATIENCE, command, expect, finish, redlatch};
+use crate::terminal::Session;
 
 pub(crate) const PAGE: &str = include_str!("../../docs/operating.md");
 
@@ -113,6 +114,12 @@ fn a_healthy_fleet_gives_no_finding() {
     expect(&text, 0, &[]);
     assert!(text.stdout.ends_with("\nnothing found\n"), "{}", text.stdout);
     assert!(text.stdout.contains("round trip") && text.stdout.contains("noeviction"), "{}", text.stdout);
+    let limits = "--max-ttl 1s --answer-timeout 20s --time-limit 20s --connect-timeout 20s";
+    let script = format!("TERM=xterm NO_COLOR= \"$REDLATCH\" doctor {limits}");
+    if let Some(session) = Session::start(&urls, &script) {
+        let (_, screen) = session.finish();
+        assert!(screen.contains("\x1b[1;32mnothing found\x1b[0m"), "{screen}");
+    }
     for master in fleet.masters().take(3) {
         master.ask("CONFIG SET appendfsync always");
     }

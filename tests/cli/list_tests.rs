@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, redlatch, trusting};
+use crate::terminal::Session;
 
 fn list(fleet: &Fleet) -> Command {
     let mut command = trusting(fleet, "ls");
@@ -77,7 +78,7 @@ fn locks_are_listed_by_kind_and_quorum() {
     fleet.master(0).ask("SET p[1]:part one PX 600000");
     // One master alone knows of a fence, and one of a waiter.
     fleet.master(0).ask("SET p[1]:redlatch:fence:part 7 PX 600000");
-    fleet.master(0).ask("ZADD p[1]:redlatch:wait:split 1 redlatch:1:somebody");
+    fleet.master(1).ask("ZADD p[1]:redlatch:wait:split 1 redlatch:1:somebody");
     // Keys that are no locks, and one behind another prefix that the pattern of this one would match.
     fleet.master(0).ask("RPUSH p[1]:list x");
     fleet.masters().for_each(|master| _ = master.ask("SET p[1]:forever x"));
@@ -146,11 +147,18 @@ fn a_list_fits_into_forty_columns() {
     let mut fleet = Fleet::start(1);
     fleet.master(0).ask("SET orders:42 somebody PX 600000");
     let script = "stty cols 40 && \"$REDLATCH\" ls --trust";
-    let Some(session) = crate::terminal::Session::start(&fleet.urls(), script) else { return };
+    let Some(session) = Session::start(&fleet.urls(), script) else { return };
     session.wait_for("orders:42");
     let (_, screen) = session.finish();
     assert!(screen.contains("  held 1/1 "), "{screen}");
     assert!(screen.lines().all(|line| line.trim_end().chars().count() <= 40), "{screen}");
+    let script = "\"$REDLATCH\" ls --trust; echo ended";
+    for (columns, is_table) in [(59, false), (60, true)] {
+        let Some(session) = Session::start_with_width(&fleet.urls(), script, columns) else { return };
+        session.wait_for("ended");
+        let (_, screen) = session.finish();
+        assert_eq!(screen.contains("STATE"), is_table, "{screen}");
+    }
 }
 
 #[test]

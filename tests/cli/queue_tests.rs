@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch::{Client, Quarantine};
 
@@ -114,9 +114,12 @@ fn a_fleet_where_nobody_waits_is_shown_once_also_without_a_master() {
     fleet.master(2).kill();
     // A key of another application is no queue.
     (0..2).for_each(|index| drop(fleet.master(index).ask("SET p[1]:redlatch:wait:x y")));
+    let begun = Instant::now();
     let mut watch = Running::start(&mut watch(&fleet));
     assert_eq!(watch.line(), "nobody waits");
     eventually(PATIENCE, "it looks again and again", || fleet.master(0).calls("scan") >= 3);
+    let count = u64::from(fleet.master(0).calls("scan"));
+    assert!(count <= 1 + begun.elapsed().as_secs(), "{count}: one page, each second");
     watch.signal("TERM");
     let rest = watch.finish().stdout;
     assert!(rest.contains("Connection refused") && !rest.contains("nobody waits"), "{rest}");

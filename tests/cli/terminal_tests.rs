@@ -60,7 +60,10 @@ fn a_background_job_is_not_stopped_by_its_own_message() {
 fn colours_are_for_terminals_that_want_them() {
     let fleet = Fleet::start(1);
     let doctor = format!("\"$REDLATCH\" doctor {}", PATIENT[1..].join(" "));
-    let script = |settings: &str| format!("{settings} {doctor}; {settings} {doctor} | cat; echo ended");
+    let inspect = "\"$REDLATCH\" inspect --trust --answer-timeout 5s r";
+    let script = |settings: &str| {
+        format!("{settings} {doctor}; {settings} {doctor} | cat; {settings} {inspect}; echo ended")
+    };
     for (settings, count) in [("NO_COLOR= TERM=xterm", 1), ("NO_COLOR=1 TERM=xterm", 0), ("TERM=dumb", 0)] {
         let Some(session) = Session::start(&fleet.urls(), &script(settings)) else { return };
         session.wait_for("ended");
@@ -71,6 +74,7 @@ fn colours_are_for_terminals_that_want_them() {
             "{screen}"
         );
         assert_eq!(screen.matches("\x1b[1;33mWARNING\x1b[0m too-few-masters").count(), count, "{screen}");
+        assert_eq!(screen.matches("\x1b[1;32mfree\x1b[0m on 1").count(), count, "{screen}");
     }
 }
 
@@ -244,6 +248,27 @@ fn a_command_that_is_to_end_stops_nothing_else() {
     session.finish();
 }
 
+/// STOP is meant for the command, in a terminal, too.
+#[test]
+fn a_command_that_is_stopped_alone_keeps_its_lock() {
+    let mut fleet = Fleet::start(1);
+    let command = "sh -c 'trap \"exit 3\" TERM; echo ready $$; while :; do read line; done'";
+    let script = format!("set -m; {}; echo ended $?", run("2s", command));
+    let Some(session) = Session::start(&fleet.urls(), &script) else { return };
+    let pid = session.wait_for("ready ");
+    signal(pid.parse().expect("a number"), "STOP");
+    eventually(PATIENCE, "it is stopped", || is_stopped(&pid));
+    let left_ms = |fleet: &mut Fleet| fleet.master(0).ask("PTTL r").text().parse::<i64>().expect("a time");
+    for _ in 0..2 {
+        eventually(PATIENCE, "the lock grows old", || left_ms(&mut fleet) < 1500);
+        eventually(PATIENCE, "it is extended", || left_ms(&mut fleet) > 1500);
+    }
+    assert!(is_stopped(&pid));
+    ["TERM", "CONT"].iter().for_each(|name| signal(pid.parse().expect("a number"), name));
+    assert_eq!(session.wait_for("ended "), "3");
+    session.finish();
+}
+
 #[test]
 fn a_job_brought_to_the_foreground_gets_the_terminal() {
     let fleet = Fleet::start(1);
@@ -308,9 +333,9 @@ fn messages_break_between_words_on_a_narrow_terminal() {
 fn a_wait_shows_its_progress_in_one_line() {
     let mut fleet = Fleet::start(1);
     fleet.master(0).ask("SET r other");
-    let waits = run("10s", "echo done").replacen(" r ", " --wait 1h r ", 1);
+    let waits = run("10s", "sh -c 'read line'").replacen(" r ", " --wait 1h r ", 1);
     let session = Session::start_with_width(&fleet.urls(), &format!("{waits}; echo ended $?"), 40);
-    let Some(session) = session else { return };
+    let Some(mut session) = session else { return };
     // The line is written anew at its beginning.
     eventually(PATIENCE, "the wait counts down", || {
         let screen = session.screen();
@@ -321,6 +346,8 @@ fn a_wait_shows_its_progress_in_one_line() {
         lines.len() >= 2
     });
     fleet.master(0).ask("DEL r");
+    eventually(PATIENCE, "the command finds its line free", || session.screen().ends_with("\r\x1b[K"));
+    session.type_in("\n");
     session.wait_for("ended 0");
     session.finish();
 }
