@@ -1,17 +1,21 @@
 //! `redlatch bench`: its figures, and what it does without a quorum.
 
+use std::time::Instant;
+
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, redlatch, trusting};
 
 #[test]
 fn bench_prints_one_json_object_with_its_figures() {
-    let fleet = Fleet::start(3);
+    let mut fleet = Fleet::start(3);
     for (depth, more) in [(1, &[][..]), (16, &["--no-await-release"][..]), (4, &["--fair"][..])] {
         let command = &mut trusting(&fleet, "bench");
         command.args(["--json", "--pairs", "500", "--depth", &depth.to_string()]).args(more);
         command.args(["--keys", "1234", "--ttl", "7s"]);
         let bench = finish(command);
         expect(&bench, 0, &[]);
+        // Only fair locks have a queue.
+        assert_eq!(fleet.master(0).calls("zrange") > 0, more == ["--fair"], "{more:?}");
         let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
         for (field, value) in [
             ("masters", 3),
@@ -84,11 +88,13 @@ fn a_refused_release_is_an_error_of_its_own() {
     assert_eq!((&error["kind"], &error["count"]), (&"release unconfirmed".into(), &3.into()), "{json}");
     assert!(error["first"].as_str().is_some_and(|text| text.contains("NOPERM")), "{json}");
     assert_eq!((&json["pairs"], &json["release_us"]), (&0.into(), &serde_json::Value::Null), "{json}");
+    assert!(fleet.master(0).calls("set") > 100, "it got warm before");
 }
 
 #[test]
 fn bench_without_a_quorum_gives_69() {
     let mut fleet = Fleet::start(3);
+    let begun = Instant::now();
     let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
     let progress = run.wait_for_stderr("pairs");
     assert!(progress.starts_with("redlatch: 0%, "), "of an hour: {progress}");
@@ -96,6 +102,8 @@ fn bench_without_a_quorum_gives_69() {
     let finished = run.finish();
     expect(&finished, 130, &[]);
     assert!(finished.stdout.contains("pairs/s"), "{}", finished.stdout);
+    let said = 1 + finished.stderr.matches(" pairs\n").count();
+    assert!(said as u64 <= begun.elapsed().as_secs(), "one a second: {}", finished.stderr);
     fleet.master(0).kill();
     fleet.master(1).kill();
     expect(&finish(&mut trusting(&fleet, "bench")), 69, &["1 of 3 masters count, 2 needed", "not connected"]);

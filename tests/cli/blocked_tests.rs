@@ -1,8 +1,9 @@
 //! Output that nobody takes: stderr or stdout is a pipe that is full. Locks are extended, faults healed
 //! and signals followed all the same.
 
-use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
@@ -148,6 +149,29 @@ fn a_signal_ends_a_drill_that_nobody_reads() {
     drop(leftovers);
     assert_eq!(status.and_then(|status| status.code()), Some(143));
     assert_eq!(lines.matches("begin").count(), lines.matches("end").count(), "{lines}");
+}
+
+/// Behind a signal, too. A slow machine may have none in time.
+#[test]
+fn a_reader_that_is_a_little_late_gets_the_report() {
+    let mut fleet = Fleet::start(1);
+    eventually(PATIENCE, "the report is read", || {
+        let (mut reader, mut stdout) = pipe().expect("a pipe");
+        fill(&mut stdout);
+        let mut command = trusting(&fleet, "bench");
+        let leftovers = Leftovers::of(command.args(["--time", "1h"]));
+        let mut child = command.stdout(stdout).spawn().expect("redlatch was built");
+        drop(command);
+        let before = fleet.master(0).calls("set");
+        eventually(PATIENCE, "it measures", || fleet.master(0).calls("set") > before + 400);
+        signal(child.id(), "TERM");
+        std::thread::sleep(Duration::from_millis(400));
+        let mut shown = String::new();
+        reader.read_to_string(&mut shown).expect("it ends");
+        assert_eq!(child.wait().expect("a child can be waited for").code(), Some(143));
+        drop(leftovers);
+        shown.contains("pairs/s")
+    });
 }
 
 #[test]
