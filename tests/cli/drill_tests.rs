@@ -1,6 +1,7 @@
 //! `redlatch drill`: it finds two holders where there are some, and none where masters keep the promise.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, trusting};
@@ -70,7 +71,11 @@ fn a_drill_refuses_names_in_use_and_changes_nothing() {
         eventually(PATIENCE, "the keys are released", || master.keys() == "[]");
     }
     fleet.master(1).ask("SET redlatch-drill:2 somebody");
-    expect(&finish(&mut drill(&fleet, "1s")), 75, &["redlatch-drill:2", "--prefix"]);
+    eventually(PATIENCE, "a refusal is quick", || {
+        let begun = Instant::now();
+        expect(&finish(&mut drill(&fleet, "1s")), 75, &["redlatch-drill:2", "--prefix"]);
+        begun.elapsed() < Duration::from_secs(3)
+    });
     assert_eq!(fleet.master(1).ask("GET redlatch-drill:2").text(), "somebody");
     let other = finish(drill(&fleet, "1s").args(["--prefix", "mine:"]));
     expect(&other, 0, &[]);
@@ -93,7 +98,13 @@ fn locks_on_a_master_that_hangs_are_left() {
 #[test]
 fn a_drill_without_masters_or_sense_says_so() {
     let mut fleet = Fleet::start(3);
-    for bad in [["--contenders", "1"], ["--resources", "0"], ["--fault-time", "0s"]] {
+    for bad in [
+        ["--contenders", "1"],
+        ["--contenders", "101"],
+        ["--resources", "0"],
+        ["--resources", "1001"],
+        ["--fault-time", "0s"],
+    ] {
         expect(&finish(drill(&fleet, "1s").args(bad)), 64, &[bad[0]]);
     }
     let failing = finish(drill(&fleet, "2s").args(["--fault-time", "50ms", "--hook", "exit 3"]));
@@ -118,11 +129,19 @@ fn a_signal_ends_a_drill_once_its_fault_is_healed() {
     let healed = std::env::temp_dir().join(format!("redlatch-drill-{}", std::process::id()));
     // Its words are for people: stdout is the report alone.
     let hook = format!(
-        "echo $REDLATCH_FAULT; if [ $REDLATCH_FAULT = end ]; then sleep 0.3; echo x >>{}; fi",
+        "echo $REDLATCH_FAULT $(date +%s%3N); if [ $REDLATCH_FAULT = end ]; then sleep 0.3; echo x >>{}; fi",
         healed.display()
     );
     let mut command = drill(&fleet, "10min");
     let mut run = Running::start(command.args(["--fault-time", "200ms", "--hook", &hook]));
+    // A fault lasts for any part of its longest time.
+    let is_long = |run: &mut Running| {
+        let mut at_ms =
+            |word| run.wait_for_stderr(word).split(' ').nth(1).and_then(|ms| ms.trim().parse().ok());
+        let [begin, end]: [u64; 2] = ["begin ", "end "].map(|word| at_ms(word).expect("a time"));
+        end >= begin + 100
+    };
+    assert!((0..40).any(|_| is_long(&mut run)), "no fault lasts");
     run.wait_for_stderr("begin");
     run.signal("INT");
     let finished = run.finish();
@@ -166,6 +185,19 @@ fn a_contender_that_takes_no_lock_is_found_out() {
     let report = json(&finished.stdout);
     assert_eq!(report["locks"], 10, "{report}");
     assert!(!report["two_holders"].as_array().expect("a list").is_empty(), "{report}");
+}
+
+/// The last calls may take two TTLs after the drill.
+#[test]
+fn a_contender_may_end_after_the_drill() {
+    let fleet = Fleet::start(1);
+    let mut command = trusting(&fleet, "drill");
+    command.args(["--time", "100ms", "--ttl", "10s", "--json", "--contender"]);
+    // The last line is one without its end, too.
+    let finished = finish(command.arg("sleep 1.8; printf refused"));
+    expect(&finished, 69, &[]);
+    let report = json(&finished.stdout);
+    assert_eq!((&report["contended"], &report["other_errors"]), (&6.into(), &0.into()), "{report}");
 }
 
 #[test]

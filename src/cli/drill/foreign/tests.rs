@@ -64,3 +64,36 @@ fn lines_of_a_contender_are_visits_and_calls() {
     let long = "x".repeat(4096);
     assert_eq!(counts(&format!("{long}refused;{long}x refused;{long}")), [0, 1, 0, 0, 0, 0]);
 }
+
+#[test]
+fn visits_beside_one_that_goes_on_are_kept() {
+    course_of(&["--ttl", "1s", "--resources", "1"], |course| {
+        let clock = Clock { now: course.begun, ns: 0 };
+        let [mut one, mut other] = [0, 1].map(|number| Foreign::new(number, clock, course));
+        let at = |second: u64| format!("{second}000000000");
+        let visit = |it: &mut Foreign<'_>, from, until| {
+            it.handle(&format!("acquired {} {}", at(from), at(until)), course.begun);
+        };
+        visit(&mut one, 0, 1000);
+        for second in [100, 200] {
+            visit(&mut other, second, second + 1);
+            other.handle(&format!("released {}", at(second + 1)), course.begun);
+        }
+        one.handle(&format!("released {}", at(300)), course.begun);
+        assert_eq!(course.witness.found().overlap_count, 2);
+    });
+}
+
+/// A process that holds the output of a contender that has ended may write for ever.
+#[test]
+fn a_contender_that_has_ended_is_read_to_a_limit() {
+    let path = std::env::temp_dir().join(format!("redlatch-contender-{}", std::process::id()));
+    std::fs::write(&path, "refused\n".repeat(2 * REST_SIZE_MAX / 8)).expect("a file");
+    let output = std::fs::File::open(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("it is there");
+    course_of(&[], |course| {
+        let mut contender = Foreign::new(0, Clock::new(), course);
+        contender.read(output, || true);
+        assert_eq!(contender.record.contended, REST_SIZE_MAX as u64 / 8);
+    });
+}
