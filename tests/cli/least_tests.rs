@@ -52,7 +52,9 @@ fn the_interval_ends_and_the_next_run_runs() {
 #[test]
 fn a_command_that_takes_longer_releases_at_once() {
     let mut fleet = Fleet::start(3);
-    expect(&finish(&mut run(&fleet, "50ms", &["sleep", "0.2"])), 0, &[]);
+    let mut command = trusting(&fleet, "run");
+    command.args(["-v", "--at-least", "50ms", "report", "--", "sleep", "0.2"]);
+    expect(&finish(&mut command), 0, &["released on"]);
     eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
 }
 
@@ -66,6 +68,32 @@ fn nothing_is_kept_where_no_command_ran() {
     let mut longest = trusting(&fleet, "run");
     longest.args(["--max-ttl", "1h", "--max-hold", "30min", "--at-least", "30min", "report", "--", "true"]);
     expect(&finish(&mut longest), 0, &[]);
+}
+
+#[test]
+fn one_of_several_locks_gone_before_the_end_gives_76() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--max-ttl", "1h", "--ttl", "1h", "--at-least", "1h", "a", "--also", "b", "--"]);
+    let mut run = Running::start_with_stdin(command.args(["sh", "-c", "echo in; read line"]));
+    assert_eq!(run.line(), "in");
+    eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "b") == 3);
+    fleet.masters().for_each(|master| drop(master.ask("DEL b")));
+    run.send("\n");
+    expect(&run.finish(), 76, &[]);
+    assert_eq!(holder_count(&mut fleet, "a"), 3, "the other one is kept");
+}
+
+#[test]
+fn a_loss_while_the_command_runs_ends_the_interval() {
+    let mut fleet = Fleet::start(3);
+    let mut command = trusting(&fleet, "run");
+    command.args(["--max-ttl", "1h", "--ttl", "2s", "--at-least", "1h", "a", "--also", "b", "--"]);
+    let mut run = Running::start(command.args(["sh", "-c", &format!("echo in; {FOREVER}")]));
+    assert_eq!(run.line(), "in");
+    fleet.masters().for_each(|master| drop(master.ask("DEL a")));
+    expect(&run.finish(), 76, &["TERM to the command"]);
+    eventually(PATIENCE, "the other one is released", || holder_count(&mut fleet, "b") == 0);
 }
 
 /// The least time is longer than the longest TTL: the program stays, until a signal comes.

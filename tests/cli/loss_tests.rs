@@ -70,7 +70,9 @@ fn a_lost_lock_kills_what_ignores_term() {
         let mut run = Running::start(trusting(&fleet, "run").args(options).args(["sh", "-c", &script]));
         let pid = run.line();
         fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
-        expect(&run.finish(), 76, &["TERM to the command", "KILL to the command"]);
+        let finished = run.finish();
+        expect(&finished, 76, &["TERM to the command"]);
+        assert_eq!(finished.stderr.matches("KILL to the command").count(), 1, "{}", finished.stderr);
         eventually(PATIENCE, "the process is gone", || !exists(&pid));
     }
 }

@@ -50,6 +50,7 @@ fn no_lock_of_several_is_held_while_waiting() {
         finish(trusting(&fleet, "run").args(["--also", "b", "--also", "c", "a", "--", "echo", "no"]));
     expect(&refused, 75, &["held by another"]);
     assert_eq!(refused.stdout, "");
+    assert!(fleet.masters().all(|master| master.calls("zadd") == 0), "it has not stood in a queue");
     let mut waiter = Running::start(
         trusting(&fleet, "run")
             .args(["-v", "-w", "1h", "a", "--also", "b", "--also", "c", "--", "echo", "all"]),

@@ -46,8 +46,13 @@ fn a_command_has_its_slot_beside_its_token() {
     let fleet = Fleet::start(3);
     let script = "echo \"$REDLATCH_RESOURCE $REDLATCH_SLOT\"; echo \"$REDLATCH_FENCING_TOKEN\"";
     let run = finish(
-        trusting(&fleet, "run").args(["-v", "--slots", "1", "--fenced", "pool", "--", "sh", "-c", script]),
+        trusting(&fleet, "run")
+            .args(["-v", "--max-ttl", "10h", "--ttl", "10h"])
+            .args(["--slots", "1", "--fenced", "pool", "--", "sh", "-c", script]),
     );
+    let took = run.stderr.split_once("acquired in ").and_then(|(_, rest)| rest.split_once(';'));
+    let seconds = |took: &str| took.strip_suffix('s')?.parse().ok();
+    assert!(took.is_some_and(|(took, _)| seconds(took).unwrap_or(0.0) < 36000.0), "{}", run.stderr);
     expect(&run, 0, &["it is slot 0 of 1, counted from 0", "slot 0 of pool \"pool\" acquired in"]);
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines[0], "pool 0");
@@ -73,6 +78,7 @@ fn slots_are_listed_inspected_and_unlocked() {
     holder.line();
     let refused = finish(trusting(&fleet, "run").args(["--slots", "1", "jobs", "--", "true"]));
     expect(&refused, 75, &["the only slot of pool \"jobs\" is taken: slot 0 ("]);
+    assert!(fleet.masters().all(|master| master.calls("zadd") == 0), "it has not stood in a queue");
     let waiting = Running::start(
         trusting(&fleet, "run").args(["--slots", "1", "-w", "1h", "jobs", "--", "echo", "next"]),
     );
@@ -89,9 +95,11 @@ fn slots_are_listed_inspected_and_unlocked() {
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
     let slot = list["locks"].as_array().expect("a list").iter().find(|lock| lock["slot"] == 0);
     assert_eq!(slot.expect("a slot")["pool"], "jobs");
+    // A slot that only one master knows.
+    fleet.master(1).ask("SET redlatch:slot:7:jobs other PX 600000");
     let inspect = |args: &[&str]| finish(trusting(&fleet, "inspect").args(args));
     expect(&inspect(&["--slot", "0", "jobs"]), 75, &[]);
-    expect(&inspect(&["jobs"]), 0, &["it is also a pool with taken slots: 0. Look at one by --slot 0"]);
+    expect(&inspect(&["jobs"]), 0, &["it is also a pool with taken slots: 0, 7. Look at one by --slot 0"]);
     assert_eq!(inspect(&["other"]).stderr, "");
     expect(
         &finish(trusting(&fleet, "unlock").args(["--force", "--slot", "0", "jobs"])),
