@@ -1,9 +1,10 @@
 //! What cannot work on the command line: the exit code and what is said of it; passwords are never shown.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, Raw};
-use crate::harness::{Finished, PATIENT, Running, expect, finish, holder_count, redlatch};
+use crate::fleet::{Fleet, Raw, eventually};
+use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch};
 
 #[test]
 fn bad_input_gives_64_and_names_the_problem() {
@@ -73,6 +74,14 @@ fn bad_input_gives_64_and_names_the_problem() {
         assert!(stderr.contains(named), "{args:?}: {named:?} is not in: {stderr}");
         assert_eq!(stdout, "", "{args:?}");
     }
+    // The program waits for nothing once its message is written.
+    eventually(PATIENCE, "sixteen ends are quick", || {
+        let begun = Instant::now();
+        for (args, _) in &rows[..16] {
+            finish(redlatch(&[]).args(*args));
+        }
+        begun.elapsed() < Duration::from_secs(4)
+    });
 }
 
 #[test]
