@@ -181,3 +181,27 @@ fn a_signal_between_two_grants_leaves_no_lock() {
     assert!(matches!(code, Some(143 | 75)), "{code:?}");
     eventually(PATIENCE, "a is released", || holder_count(&mut fleet, "a") == 0);
 }
+
+/// A signal comes when the lock that was waited for is granted, and the masters are slow to grant the other one.
+#[test]
+fn a_signal_behind_a_wait_leaves_no_lock() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| assert_eq!(master.ask("SET b other").text(), "OK"));
+    let late = Conduct::Late(Duration::from_millis(500));
+    let slow: Vec<Hostile> = fleet.addrs().iter().map(|addr| Hostile::start(*addr, ANY, late)).collect();
+    let urls: Vec<String> = slow.iter().map(|master| master.url("")).collect();
+    let mut command = redlatch(&urls);
+    command.args(["run", "--trust", "--answer-timeout", "15s", "--connect-timeout", "30s", "--wait", "1h"]);
+    command.args(["--max-ttl", "1h", "--ttl", "1h", "a", "--also", "b", "--", "true"]);
+    let run = Running::start(&mut command);
+    eventually(PATIENCE, "it waits for b", || fleet.masters().any(|master| master.calls("zadd") > 0));
+    fleet.masters().for_each(|master| assert_eq!(master.ask("DEL b").text(), "1"));
+    eventually(PATIENCE, "it asks for a", || holder_count(&mut fleet, "a") >= 2);
+    run.signal("TERM");
+    let code = run.finish().code;
+    // On a busy machine the command may have run.
+    assert!(matches!(code, Some(143 | 0)), "{code:?}");
+    for name in ["a", "b"] {
+        eventually(PATIENCE, "it is released", || holder_count(&mut fleet, name) == 0);
+    }
+}

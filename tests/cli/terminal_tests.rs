@@ -215,9 +215,10 @@ fn a_stopped_command_continues_with_its_lock() {
 #[test]
 fn a_stopped_command_whose_lock_ended_gets_kill() {
     let mut fleet = Fleet::start(1);
-    // A descendant with a session of its own does not hear of the terminal.
-    let command = "sh -c 'setsid sh -c \"echo away \\$\\$; exec sleep 600\" & echo ready; read line'";
-    let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("1s", command));
+    // A descendant with a session of its own does not hear of the terminal. It would say that it runs again.
+    let away = "trap \\\"echo woken\\\" CONT; echo away \\$\\$; while :; do :; done";
+    let command = format!("sh -c 'setsid sh -c \"{away}\" & echo ready; read line'");
+    let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("1s", &command));
     let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
     session.wait_for("ready");
     let away = session.wait_for("away ");
@@ -230,7 +231,8 @@ fn a_stopped_command_whose_lock_ended_gets_kill() {
     assert_eq!(session.wait_for("ended "), "76");
     session.wait_for("redlatch: KILL to the command at once");
     assert!(!exists(&away));
-    session.finish();
+    let (_, screen) = session.finish();
+    assert!(screen.lines().all(|line| line != "woken"), "without the lock: {screen}");
 }
 
 #[test]
