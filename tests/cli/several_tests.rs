@@ -182,7 +182,7 @@ fn a_signal_between_two_grants_leaves_no_lock() {
     eventually(PATIENCE, "a is released", || holder_count(&mut fleet, "a") == 0);
 }
 
-/// A signal comes when the lock that was waited for is granted, and the masters are slow to grant the other one.
+/// A signal comes when the lock that was waited for is granted. The masters are slow to grant the other one.
 #[test]
 fn a_signal_behind_a_wait_leaves_no_lock() {
     let mut fleet = Fleet::start(3);
