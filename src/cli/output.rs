@@ -228,9 +228,7 @@ pub(crate) fn show(text: &str) {
 
 /// Removes what [`show`] shows.
 pub(crate) fn clear() {
-    if queue().status.is_some() {
-        change(|queue| queue.status = None);
-    }
+    change(|queue| queue.status = None);
 }
 
 /// Passes on what another program prints, until it closes its end. It never waits for this program's stderr.
