@@ -114,7 +114,7 @@ fn several_locks_are_extended_and_lost_together() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap 'echo term; exit 0' TERM; echo ready; {FOREVER}");
     let mut run = Running::start(
-        trusting(&fleet, "run").args(["-v", "--ttl", "1s", "a", "--also", "b", "--", "sh", "-c", &script]),
+        trusting(&fleet, "run").args(["-v", "--ttl", "2s", "a", "--also", "b", "--", "sh", "-c", &script]),
     );
     run.line();
     // Each line needs a renewal of the lock that ends first, at a quarter of the TTL or later.
