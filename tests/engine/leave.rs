@@ -136,6 +136,18 @@ fn a_lock_that_is_left_for_no_time_is_released() {
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
+/// The shortest TTL at the largest drift allowance.
+#[test]
+fn a_short_rest_lasts_for_six_milliseconds() {
+    let ends = [1, 6, 7].map(|rest| {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, 9000);
+        let left = leave_for(&mut rig, lock, ms(rest)).expect("confirmed");
+        left.latest_end - rig.now
+    });
+    assert!(ends[0] == ends[1] && ends[1] < ends[2], "{ends:?}");
+}
+
 #[test]
 fn a_lock_may_be_left_for_the_longest_ttl() {
     let mut rig = Rig::new(3, defaults);
