@@ -549,8 +549,14 @@ fn a_difference_shows_the_locks_held_now() {
 
 #[test]
 fn a_master_listed_twice_extends_once() {
+    let options = || Options::new().ttl(ms(10_000)).wait(Duration::ZERO);
+    for options in [options().fenced(), options().shared()] {
+        extend_at_a_master_listed_twice(options);
+    }
+}
+
+fn extend_at_a_master_listed_twice(options: Options) {
     let mut rig = Rig::new(3, defaults);
-    let options = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).fenced();
     // The first fenced lock learns the masters' clocks, and the next one needs one attempt.
     rig.acquire_with("first", options);
     granted(&mut rig);

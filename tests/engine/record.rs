@@ -311,6 +311,26 @@ fn strict_mode_refuses_other_declared_settings() {
     assert!(matches!(same.engine.master_status(same.now, id(0)).state, MasterState::Quarantined(_)));
 }
 
+#[test]
+fn strict_mode_refuses_settings_that_are_declared_while_it_looks() {
+    let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Strict));
+    rig.run_for(ms(10_200));
+    let declared = records(&rig)[0].clone().expect("written").replace("observed", "declared");
+    // Each master has a record that is read again in a minute.
+    for master in &mut rig.masters {
+        master.put(RECORD, b"redlatch:fleet:1 observed", None);
+    }
+    (0..3).for_each(|index| drop(rig.break_conn(index)));
+    rig.run_for(ms(1000));
+    assert!(has_lock(&mut rig), "they count");
+    let text = declared.replace("max_ttl_ms=10000", "max_ttl_ms=9000");
+    rig.masters[2].put(RECORD, text.as_bytes(), None);
+    rig.run_for(ms(61_000));
+    let state = rig.engine.master_status(rig.now, id(2)).state;
+    assert!(matches!(state, MasterState::Down(_)), "{state:?}");
+    assert!(has_lock(&mut rig), "the others count");
+}
+
 /// Nothing that was queued for it would ever be answered.
 #[test]
 fn a_refused_master_is_sent_nothing() {
