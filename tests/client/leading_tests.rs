@@ -9,13 +9,12 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::internals::settle;
 use redlatch::{Client, limits};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_waiters, block_on, config, open,
-    poll_with, within,
+    Count, LONG, PATIENCE, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_no_keys,
+    await_waiters, block_on, config, open, poll_with, within,
 };
 
 const ROUNDS: u32 = 30;
@@ -94,10 +93,10 @@ fn a_follower_notices_that_the_leader_left() {
             });
             far_from_looking(&format!("{other:?}"), || {
                 let took = served_after_the_leader_left(&mut fleet, [&holder, &client], other);
-                assert_eq!((settle(&holder, PATIENCE), settle(&client, PATIENCE)), (0, 0));
+                await_no_keys(&mut fleet);
                 took
             });
-            assert_nothing_left(&client, &mut fleet);
+            assert_nothing_left_of(&[&holder, &client], &mut fleet);
         });
     }
 }
