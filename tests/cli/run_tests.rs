@@ -196,6 +196,20 @@ fn await_held(fleet: &mut Fleet) {
     }
 }
 
+/// A caller that is not fair asks for the lock itself first.
+#[test]
+fn a_fair_command_asks_for_a_place_from_the_beginning() {
+    let mut fleet = Fleet::start(1);
+    fleet.master(0).ask("SET r other");
+    let mut attempts_by_set = |extra: &[&str]| {
+        let before = fleet.master(0).calls("set");
+        expect(&finish(trusting(&fleet, "run").args(extra).args(["r", "--", "true"])), 75, &[]);
+        fleet.master(0).calls("set") - before
+    };
+    attempts_by_set(&[]); // and records the fleet
+    assert_eq!(attempts_by_set(&[]), attempts_by_set(&["--fair"]) + 1);
+}
+
 #[test]
 fn fair_commands_run_in_order_of_start() {
     let mut fleet = Fleet::start(3);

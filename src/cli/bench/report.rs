@@ -201,10 +201,13 @@ impl Progress {
             Limit::Pairs(count) => (attempts, count),
             Limit::Time(time) => (whole_ms(elapsed), whole_ms(time)),
         };
-        let percent = (u128::from(done) * 100 / u128::from(all.max(1))).min(100);
-        let text = format!("{percent}%, {:.1} s, {pairs} pairs", elapsed.as_secs_f64());
+        let text = format!("{}%, {:.1} s, {pairs} pairs", percent(done, all), elapsed.as_secs_f64());
         if stderr_is_terminal() { output::show(&text) } else { say(text) }
     }
+}
+
+fn percent(done: u64, all: u64) -> u128 {
+    (u128::from(done) * 100 / u128::from(all.max(1))).min(100)
 }
 
 impl Drop for Progress {

@@ -81,3 +81,11 @@ fn numbers_of_a_benchmark_have_bounds() {
     let keys = |depth: &str| Line::parse_from(["redlatch", "--depth", depth]).args.key_count();
     assert_eq!([keys("1"), keys("250"), keys("251")], [1000, 1000, 1004]);
 }
+
+#[test]
+fn progress_is_a_share_of_all() {
+    for (done, all, shown) in [(0, 0, 0), (0, 7, 0), (99, 100, 99), (199, 200, 99), (7, 7, 100), (8, 7, 100)]
+    {
+        assert_eq!(percent(done, all), shown, "{done} of {all}");
+    }
+}

@@ -183,6 +183,38 @@ fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
 }
 
 #[test]
+fn the_end_of_a_thread_waits_for_the_lock_for_a_moment() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    inner.linger_until = Some(clock::now() + LONG);
+    let its = shared.clone();
+    let ending = thread::spawn(move || its.flush_at_end());
+    thread::sleep(limits::DROP_LINGER * 5);
+    drop(inner);
+    ending.join().expect("no panic");
+    assert_eq!(shared.lock().linger_until, None, "what lingered is written");
+}
+
+#[test]
+fn an_answer_that_nobody_wants_frees_its_place_once() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    let expect = |inner: &mut Inner| {
+        let op = denied(&mut inner.driver);
+        let token = inner.completions.expect(op, OutcomeKind::Acquire);
+        inner.deliver();
+        token
+    };
+    let token = expect(&mut inner);
+    for _ in 0..2 {
+        let Inner { driver, completions, .. } = &mut *inner;
+        assert!(completions.abandon(clock::now(), &mut driver.engine, token).is_none());
+    }
+    let _two = [expect(&mut inner), expect(&mut inner)];
+    assert_eq!(inner.completions.kept_count(), 2);
+}
+
+#[test]
 fn the_background_thread_does_not_wait_for_a_lock_that_somebody_has() {
     let client = client();
     let inner = client.shared().lock();
