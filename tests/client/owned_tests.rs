@@ -49,6 +49,9 @@ fn guards_share_the_name_of_an_owned_request() {
     let guard = client.lock_owned(name.clone()).ttl(TTL).acquire().expect("free");
     assert_eq!(guard.resource().as_ptr(), name.as_ptr(), "a copy");
     assert_eq!(guard.resource_owned().as_ptr(), name.as_ptr(), "a copy");
+    let lent = client.lock("lent").ttl(TTL).acquire().expect("free");
+    assert_eq!((lent.resource_owned().as_ref(), lent.resource()), (b"lent".as_slice(), b"lent".as_slice()));
+    drop(lent);
     let guard = client.lock_owned(vec![0xff]).ttl(TTL).acquire().expect("free");
     assert_eq!(guard.resource_str(), None);
 }
