@@ -116,7 +116,8 @@ pub fn literal(text: &[u8]) -> Vec<u8> {
 fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeError> {
     let (pattern, record) = ([&literal(prefix), b"*".as_slice()].concat(), [prefix, FLEET_NAME].concat());
     count_pages(&record, |cursor| {
-        probe.exchange_page(&[b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"])
+        let command: [&[u8]; 6] = [b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"];
+        probe.exchange_page(&command)
     })
 }
 

@@ -211,7 +211,10 @@ pub(super) fn read_record(probe: &mut Probe, prefix: &[u8]) -> Result<Found, Pro
 /// Searches a part of the keys that a server can look at in a short time for records of fleets.
 fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
     let pattern = [b"*", FLEET_NAME].concat();
-    prefixes_in(|cursor| probe.exchange_page(&[b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"]))
+    prefixes_in(|cursor| {
+        let command: [&[u8]; 6] = [b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"];
+        probe.exchange_page(&command)
+    })
 }
 
 /// The prefixes of the records on the pages of a search, in their order. `page` returns that of a cursor.
