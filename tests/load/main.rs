@@ -69,7 +69,7 @@ impl Scale {
                 time: Duration::from_secs(seconds),
                 task_count: 1000,
                 resource_count: 10_000,
-                waiter_count: 10_000,
+                waiter_count: 3000,
             },
             None => Self {
                 time: Duration::from_secs(5),
