@@ -180,7 +180,7 @@ impl Driver {
         let mut deadline = start + self.engine.config().connect_timeout * 2;
         while !self.engine.is_settled() {
             let now = clock::now();
-            // The first time counts, as this only grows.
+            // Later turns compute a later time, so the first one stays.
             if self.engine.has_quorum() {
                 deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
             }

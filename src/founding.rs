@@ -266,7 +266,8 @@ mod tests {
         Config::builder().masters(urls).build().expect("valid")
     }
 
-    fn blank(run_id: &str) -> Candidate {
+    /// A master that was just started, and has nothing.
+    pub(super) fn blank(run_id: &str) -> Candidate {
         Candidate {
             run_id: Some(run_id.to_owned()),
             uptime: Some(Duration::from_secs(3)),

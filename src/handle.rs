@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    /// As a program writes it that knows more, or has a defect.
+    /// A newer program, or one with a defect, may write such a handle.
     #[test]
     fn a_whole_handle_with_more_in_it_is_none() {
         let bytes = handle(Kind::Plain).to_bytes();

@@ -121,7 +121,8 @@ fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeEr
     })
 }
 
-/// Number of keys but for the record on the first page that has some. `page` returns that of a cursor.
+/// The number of keys on the first page that has any, without the record. `page` returns the page of a
+/// cursor.
 fn count_pages(
     record: &[u8],
     mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,

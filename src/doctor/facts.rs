@@ -217,7 +217,7 @@ fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> 
     })
 }
 
-/// The prefixes of the records on the pages of a search, in their order. `page` returns that of a cursor.
+/// The prefixes of the records on the pages of a search, sorted. `page` returns the page of a cursor.
 fn prefixes_in(
     mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
 ) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
@@ -362,7 +362,7 @@ fn try_native_release(probe: &mut Probe, config: &Config, facts: &mut Facts) -> 
     Ok(())
 }
 
-/// Takes the answers of both commands.
+/// Notes the first command that works, and each one that the login may not run.
 fn note_native_release(answers: &[Answer], facts: &mut Facts) {
     for (answer, (name, right)) in answers.iter().zip([("DELIFEQ", "delifeq"), ("DELEX IFEQ", "delex")]) {
         if answer.integer() == Some(0) {

@@ -159,11 +159,22 @@ fn is_under_way(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     use mio::Poll;
 
     use super::*;
+
+    /// A connection that stands, its peer, and the poller that it is registered with.
+    fn connected() -> (Socket, TcpStream, Poll) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let poll = Poll::new().expect("a poller");
+        let address = listener.local_addr().expect("bound");
+        let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it connects");
+        let (peer, _) = listener.accept().expect("it connects");
+        while !socket.handle_writable().expect("it connects") {}
+        (socket, peer, poll)
+    }
 
     #[test]
     fn a_connection_has_its_options() {
@@ -193,7 +204,7 @@ mod tests {
         listener.bind(&any.into()).expect("a free port");
         listener.listen(0).expect("it listens");
         let address = listener.local_addr().expect("bound");
-        // Nobody accepts, so that there is soon no place.
+        // Nobody accepts, so the queue of the listener is soon full.
         let _waiting = [(); 4].map(|()| {
             let other = new();
             other.set_nonblocking(true).expect("a socket option");
@@ -208,12 +219,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_reset_takes_nothing() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let poll = Poll::new().expect("a poller");
-        let address = listener.local_addr().expect("bound");
-        let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it connects");
-        let (peer, _) = listener.accept().expect("it connects");
-        while !socket.handle_writable().expect("it connects") {}
+        let (mut socket, peer, _poll) = connected();
         SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).expect("a socket option");
         drop(peer);
         // The reset may be on its way.
@@ -228,12 +234,7 @@ mod tests {
 
     #[test]
     fn a_full_socket_takes_nothing() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let poll = Poll::new().expect("a poller");
-        let address = listener.local_addr().expect("bound");
-        let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it connects");
-        let _peer = listener.accept().expect("it connects");
-        while !socket.handle_writable().expect("it connects") {}
+        let (mut socket, _peer, _poll) = connected();
         while socket.is_writable() {
             assert!(socket.send(&[0; 100_000]).expect("it stands") > 0);
         }

@@ -213,44 +213,15 @@ impl Replacement {
 #[cfg(test)]
 mod tests {
     use super::super::found;
+    use super::super::tests::blank;
     use super::*;
     use crate::limits;
 
+    const NEW: &str = "redis://d:6379";
+    const TTL: Duration = limits::TTL_DEFAULT;
+
     fn config(urls: &[&str]) -> Config {
         Config::builder().masters(urls).build().expect("valid")
-    }
-
-    /// A new process, which is empty.
-    fn blank(run_id: &str) -> Candidate {
-        Candidate {
-            run_id: Some(run_id.to_owned()),
-            uptime: Some(Duration::from_secs(3)),
-            is_master: true,
-            found: Found::Absent,
-            key_count: Some(0),
-            clients: Some([].into()),
-        }
-    }
-
-    #[test]
-    fn a_key_that_the_new_master_gets_in_the_wait_stops_it() {
-        let fleet = config(&["redis://a", "redis://b", "redis://c"]);
-        let founding = found(&fleet, &["r1", "r2", "r3"].map(|it| Ok(blank(it)))).expect("they are new");
-        let mut masters = ["r1", "r2", "r4"].map(blank);
-        for change in founding.changes.into_iter().take(2) {
-            masters[change.place].found = Found::Known(change.to);
-        }
-        let replacement = Replacement::new(fleet, &config(&["redis://c"]), &config(&["redis://d"]), false);
-        let (mut replacement, now) = (replacement.expect("it can"), Instant::now());
-        let mut next =
-            |masters: &[Candidate; 3]| replacement.next(now, &OldMaster::Refuses, &masters.clone().map(Ok));
-        let joined = next(&masters);
-        let Ok(Step::Join(change)) = joined else { panic!("{joined:?}") };
-        masters[2].found = Found::Known(change.to);
-        let waits = next(&masters);
-        assert!(matches!(waits, Ok(Step::Wait(_))), "{waits:?}");
-        masters[2].key_count = Some(1);
-        assert_eq!(next(&masters), Err(Why::HasKeys(1).of(&"redis://d:6379".into())));
     }
 
     #[test]
@@ -266,30 +237,12 @@ mod tests {
         assert_eq!(login("redis://u:new@m4").as_deref(), Some("new"));
     }
 
-    const NEW: &str = "redis://d:6379";
-
-    /// A master that was just started, without anything.
-    fn started(run_id: &str) -> Candidate {
-        Candidate {
-            run_id: Some(run_id.to_owned()),
-            uptime: Some(Duration::from_secs(3)),
-            is_master: true,
-            found: Found::Absent,
-            key_count: Some(0),
-            clients: Some([].into()),
-        }
-    }
-
-    fn settings(urls: &[&str], max_ttl: Duration) -> Config {
-        Config::builder().masters(urls).max_ttl(max_ttl).build().expect("valid")
-    }
-
     /// The replacement of the third master of a declared fleet, and the masters of the new list.
     fn replacement(max_ttl: Duration) -> (Replacement, [Candidate; 3]) {
-        let config = |urls: &[&str]| settings(urls, max_ttl);
+        let config = |urls: &[&str]| Config::builder().masters(urls).max_ttl(max_ttl).build().expect("valid");
         let fleet = config(&["redis://a", "redis://b", "redis://c"]);
-        let founding = super::super::found(&fleet, &["r1", "r2", "r3"].map(|it| Ok(started(it))));
-        let mut masters = ["r1", "r2", "r4"].map(started);
+        let founding = found(&fleet, &["r1", "r2", "r3"].map(|it| Ok(blank(it))));
+        let mut masters = ["r1", "r2", "r4"].map(blank);
         for change in founding.expect("they are new").changes.into_iter().take(2) {
             masters[change.place].found = Found::Known(change.to);
         }
@@ -297,7 +250,7 @@ mod tests {
         (replacement.expect("it can"), masters)
     }
 
-    /// As [`replacement`], whose new master has the record that it joins.
+    /// The same replacement, after the new master got its record.
     fn joining(max_ttl: Duration) -> (Replacement, [Candidate; 3]) {
         let (mut replacement, mut masters) = replacement(max_ttl);
         let step = next(&mut replacement, &masters);
@@ -310,7 +263,14 @@ mod tests {
         replacement.next(crate::clock::now(), &OldMaster::Refuses, &masters.clone().map(Ok))
     }
 
-    const TTL: Duration = limits::TTL_DEFAULT;
+    #[test]
+    fn a_key_that_the_new_master_gets_in_the_wait_stops_it() {
+        let (mut replacement, mut masters) = joining(TTL);
+        let waits = next(&mut replacement, &masters);
+        assert!(matches!(waits, Ok(Step::Wait(_))), "{waits:?}");
+        masters[2].key_count = Some(1);
+        assert_eq!(next(&mut replacement, &masters), Err(Why::HasKeys(1).of(&NEW.into())));
+    }
 
     #[test]
     fn unknown_clients_of_the_new_master_refuse_it() {
@@ -323,7 +283,7 @@ mod tests {
     fn a_new_master_that_restarts_after_it_joined_is_another_one() {
         let changed = Err(Why::ChangedMeanwhile.of(&NEW.into()));
         let (mut own, mut masters) = joining(TTL);
-        // A run that finds the record of an earlier one.
+        // A later run finds the record.
         let (mut later, _) = replacement(TTL);
         let waits = next(&mut later, &masters);
         assert!(matches!(waits, Ok(Step::Wait(_))), "{waits:?}");

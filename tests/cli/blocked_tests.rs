@@ -151,7 +151,7 @@ fn a_signal_ends_a_drill_that_nobody_reads() {
     assert_eq!(lines.matches("begin").count(), lines.matches("end").count(), "{lines}");
 }
 
-/// Behind a signal, too. A slow machine may have none in time.
+/// A signal ends the benchmark, whose report waits a moment for its reader. A slow machine may read too late.
 #[test]
 fn a_reader_that_is_a_little_late_gets_the_report() {
     let mut fleet = Fleet::start(1);

@@ -193,7 +193,7 @@ fn a_contender_may_end_after_the_drill() {
     let fleet = Fleet::start(1);
     let mut command = trusting(&fleet, "drill");
     command.args(["--time", "100ms", "--ttl", "10s", "--json", "--contender"]);
-    // The last line is one without its end, too.
+    // The last line counts although it has no line break.
     let finished = finish(command.arg("sleep 1.8; printf refused"));
     expect(&finished, 69, &[]);
     let report = json(&finished.stdout);

@@ -156,7 +156,7 @@ fn unknown_clients_need_the_sentence() {
     assert_eq!(records(&mut fleet), ["nil"]);
 }
 
-/// Behind so many keys of others there may be some of the fleet.
+/// The search ends among the keys of others, and the fleet may have keys that it did not reach.
 #[test]
 fn keys_that_nobody_has_looked_at_are_no_proof() {
     let mut fleet = Fleet::start(1);

@@ -223,7 +223,7 @@ fn client(fleet: &Fleet) -> Client {
     client.expect("an event loop")
 }
 
-/// Holds the lock, and has a program wait for it, which is to leave its handle at this place.
+/// Holds the lock, and starts a program that waits for it and is to write its handle to this place.
 fn waiter(
     fleet: &mut Fleet,
     client: &Client,
@@ -245,7 +245,7 @@ fn put(place: &Place, handle: &LockHandle) {
     fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).expect("a file of one's own");
 }
 
-/// No quorum has the lock, and in the end no master.
+/// A quorum has released the lock, and soon each master has.
 fn assert_released(fleet: &mut Fleet) {
     assert!(holder_count(fleet, DEPLOY) < 2, "a quorum has confirmed the release");
     eventually(PATIENCE, "it is released", || holder_count(fleet, DEPLOY) == 0);

@@ -217,7 +217,7 @@ fn a_silent_master_does_not_block_for_the_old_ttl() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
-/// It would stay for an hour.
+/// Without the signal redlatch would stay for an hour.
 #[test]
 fn a_signal_ends_the_wait_for_silent_masters() {
     let mut fleet = Fleet::start(3);

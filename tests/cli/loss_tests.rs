@@ -35,7 +35,7 @@ fn a_run_that_was_late_leaves_a_shorter_grace() {
     run.signal("CONT");
     let finished = run.finish();
     expect(&finished, 76, &[]);
-    // Nothing, or milliseconds, where the machine was later still.
+    // A machine that was later still leaves no grace, or milliseconds.
     let grace = finished.stderr.split_once("KILL in ").and_then(|(_, rest)| rest.split_once("s:"));
     let seconds = grace.and_then(|(seconds, _)| seconds.parse::<f64>().ok()).unwrap_or_default();
     // The loss shows at a quarter of the validity or later, and KILL is due a sixth before its end.

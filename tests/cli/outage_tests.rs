@@ -94,7 +94,7 @@ fn a_wait_does_not_advise_to_wait() {
     expect(&refused, 75, &["wait longer, or retry later"]);
     let lines: Vec<_> = refused.stderr.lines().filter(|line| line.contains("waiting")).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains("wait longer")), "{lines:?}");
-    // A slow machine has no short one.
+    // On a slow machine a short wait may become a long one.
     eventually(PATIENCE, "nothing is said of a short wait", || {
         let short = finish(trusting(&fleet, "run").args(["-v", "--wait", "100ms", "r", "--", "true"]));
         expect(&short, 75, &[]);

@@ -221,7 +221,7 @@ fn a_watch_says_that_there_are_more_queues_than_it_takes() {
     watch.finish();
 }
 
-/// One look does not reach all keys of a master. The next one goes on from there.
+/// One look does not reach all keys of a master, and the next one goes on where it ended.
 #[test]
 fn queues_among_many_keys_are_found_look_by_look() {
     const WAIT_COUNT: usize = 24;

@@ -139,7 +139,7 @@ fn a_second_lost_lock_is_not_said_again() {
     fleet.masters().for_each(|master| drop(master.ask("DEL a b")));
     let finished = run.finish();
     expect(&finished, 76, &["KILL to the command"]);
-    // None where the machine was so late that KILL was due.
+    // On a machine that is late KILL may be due at once, without a TERM.
     assert!(finished.stderr.matches("TERM to the command").count() <= 1, "{}", finished.stderr);
 }
 

@@ -207,7 +207,7 @@ fn a_stopped_command_continues_with_its_lock() {
     }
     session.type_in("end\n");
     assert_eq!(session.wait_for("ended "), "7");
-    // They outlive the command, and have the terminal.
+    // The others outlive the command, and keep the terminal.
     others.iter().for_each(|other| signal(other.parse().expect("a number"), "KILL"));
     session.finish();
 }

@@ -216,7 +216,7 @@ fn a_renewal_that_is_over_is_not_taken_over() {
     let hold = Duration::from_millis(300);
     let handle = passed(first.lock("a").ttl(TTL).auto_extend(hold));
     thread::sleep(hold);
-    // It refuses to renew anything.
+    // This client refuses every renewal.
     let guard = second.adopt(&handle).expect("it is passed on, and lasts for its TTL");
     assert!(guard.is_valid());
 }

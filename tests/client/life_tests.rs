@@ -265,7 +265,7 @@ fn a_client_abandoned_while_it_opens_is_closed() {
     }
 }
 
-/// Waits until the client of which it waits for the opening is gone.
+/// A waker that blocks until the client, whose opening it was to report, is gone.
 struct UntilGone(Arc<()>, AtomicBool);
 
 impl Wake for UntilGone {

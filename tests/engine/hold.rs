@@ -163,7 +163,7 @@ fn hold_many(rig: &mut Rig, count: usize) -> Vec<OpId> {
     locks
 }
 
-/// Of two masters that the last release waits for, one owes only that answer, and does not give it.
+/// The last release waits for two masters: one has a backlog, and the other one never gives its last answer.
 #[test]
 fn a_release_is_awaited_as_long_as_the_longest_backlog() {
     const COUNT: usize = 1200;

@@ -514,7 +514,7 @@ fn a_drain_waits_for_a_rest_that_is_owed() {
     }
 }
 
-/// Its connection breaks behind the answer to the rest.
+/// The connection of a master breaks after its answer to the rest.
 #[test]
 fn a_master_that_set_the_rest_owes_no_extension() {
     let mut rig = Rig::new(3, defaults);
@@ -532,7 +532,7 @@ fn a_master_that_set_the_rest_owes_no_extension() {
     result(&mut rig).expect("masters 0 and 1 have the rest");
 }
 
-/// A release would be awaited longer. The rest of a time is not: it gets shorter.
+/// A release waits for the backlog. A leave does not, as its rest gets shorter meanwhile.
 #[test]
 fn a_leave_ends_at_its_limit_beside_a_backlog() {
     let mut rig = Rig::new(3, defaults);

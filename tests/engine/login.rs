@@ -497,7 +497,7 @@ fn a_refused_login_that_comes_again_early_is_repeated() {
     assert_eq!((seen(&mut rig, 0), errors(&rig, 0)), (vec!["early".to_owned()], vec![]));
 }
 
-/// Of the pauses between two connects one outlasts them.
+/// Some pause between two connects lasts longer than the credentials.
 #[test]
 fn credentials_that_end_between_connects_serve_none() {
     let mut rig = unanswered("pw");

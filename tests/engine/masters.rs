@@ -334,7 +334,7 @@ fn a_process_without_a_name_gets_lost_keys_back() {
     assert_eq!(rig.holder_count("a"), 3);
 }
 
-/// The time after which the masters are asked for theirs again.
+/// The pause between two questions to a master for its time.
 const CLOCK_RATE_PAUSE: Duration = Duration::from_secs(60);
 
 /// The masters' clocks run fast by these millionths for so many minutes, in which locks are acquired.

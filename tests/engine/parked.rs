@@ -290,7 +290,7 @@ fn too_little_validity_begins_another_round_at_once() {
     assert_eq!((rig.holder_count("a"), grant.attempts), (3, 2));
 }
 
-/// The lock is free, and the masters stop behind the message.
+/// Frees the lock, and stops the masters right after their message.
 fn free_unheard(rig: &mut Rig) {
     (0..3).for_each(|index| free(rig, index));
     let pushes: Vec<_> = rig.masters.iter_mut().map(|master| std::mem::take(&mut master.pushes)).collect();

@@ -89,7 +89,7 @@ fn a_master_that_refuses_to_say_its_time_is_not_parked_at() {
     assert_eq!(queues, [0, 1, 1]);
 }
 
-/// The round has lasted for 700 ms when its masters go, and so long is left of the wait.
+/// The masters go when the round has lasted for 700 ms, and 700 ms of the wait are left.
 #[test]
 fn a_round_that_waited_is_no_long_attempt() {
     let mut rig = with_other(Rig::new(3, defaults));

@@ -178,7 +178,7 @@ fn a_master_may_change_its_address() {
     assert_eq!(differences(&second), vec![None; 3]);
 }
 
-/// It says nothing that this version can compare.
+/// This version cannot compare a record of a later one.
 #[test]
 fn nothing_is_written_beside_a_record_of_a_later_version() {
     let mut rig = Rig::unconnected(3, prefixed);

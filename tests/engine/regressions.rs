@@ -334,7 +334,7 @@ fn another_process_needs_no_second_release() {
     assert_eq!(rig.engine.claim_count(), 0, "long before the TTL");
 }
 
-/// By its uptime of 3 s, of which one may not have passed, it was started when the other was last heard.
+/// The uptime of 3 s may be 2 s: then the process started when its predecessor was last heard.
 #[test]
 fn a_process_started_at_the_last_answer_needs_no_second_release() {
     let settings = |builder: ConfigBuilder| builder.quarantine(Quarantine::Trust).connect_timeout(ms(5000));

@@ -392,7 +392,7 @@ fn the_next_lock_inherits_no_fault() {
     assert_eq!(extend(&mut rig, next), Ok(()), "masters 0 and 1 hold it");
 }
 
-/// It may still come, and leaves the lock as long as the next one does.
+/// The lost extension may still arrive, and gives the key the same TTL as the next one.
 #[test]
 fn an_extension_lost_on_its_way_hinders_none_that_is_no_longer() {
     let mut rig = Rig::new(3, defaults);

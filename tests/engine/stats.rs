@@ -564,7 +564,7 @@ fn of_many_acquisitions_a_share_is_timed() {
     assert!(slow.acquire_time.count() >= 100 - u64::from(limits::TIMED_SHARE), "{slow:?}");
 }
 
-/// Each by itself: behind a holder of the same client, in pauses, and in the masters' queues.
+/// The caller waits behind a holder of its client, in pauses, or in the masters' queues.
 #[test]
 fn each_wait_is_timed_though_few_acquisitions_are() {
     for (is_own, is_woken) in [(true, true), (false, false), (false, true)] {

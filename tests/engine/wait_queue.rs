@@ -306,7 +306,7 @@ fn a_run_of_hand_overs_ends_in_time() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
-/// In a slot whose lock before was handed over.
+/// The lock takes the slot of one that was handed over.
 #[test]
 fn a_lock_from_the_masters_queue_begins_another_run_of_hand_overs() {
     let (mut rig, mut held) = rig_with_holder(3);

@@ -18,11 +18,11 @@ const WAITERS_PER_NAME: u32 = 40;
 const WAITERS_PER_FAIR: u32 = 3;
 /// The longest wait; the shortest one is half of it.
 const WAIT_MAX: Duration = Duration::from_secs(4);
-/// So many begin at once.
+/// This many waiters begin at once.
 const BURST: u32 = 10;
 const BURST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Has so many wait. Returns the latest of all.
+/// Has this many waiters wait, and returns the one that ended latest.
 pub(crate) fn wait_for_held_locks(
     fleet: &mut Fleet,
     client: &Client,

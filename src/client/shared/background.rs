@@ -302,6 +302,8 @@ impl Drop for DroppedOf {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::client::Client;
     use crate::config::Config;
@@ -323,7 +325,9 @@ mod tests {
         let left = Arc::downgrade(first.shared());
         drop(first);
         // Its thread ends a moment later.
+        let begun = clock::now();
         while left.strong_count() > 0 {
+            assert!(clock::now() - begun < Duration::from_secs(40), "its thread goes on");
             thread::yield_now();
         }
         dropped.note(third.shared());

@@ -62,7 +62,7 @@ fn nobody_sleeps_over_an_answer_that_is_there() {
 /// More wakers than are taken at once under the lock.
 const WAKER_COUNT: usize = 100;
 
-/// Has so many tasks to be woken.
+/// Queues the wakers of [`WAKER_COUNT`] tasks.
 fn wake_many(inner: &mut Inner) -> Arc<Count> {
     let count = Arc::<Count>::default();
     (0..WAKER_COUNT).for_each(|_| inner.completions.wake_too(Waker::from(count.clone())));
