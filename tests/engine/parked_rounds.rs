@@ -157,3 +157,20 @@ fn a_fenced_round_sent_in_a_quarantine_does_not_count_behind_it() {
     rig.run_for(ms(1000));
     granted(&mut rig);
 }
+
+#[test]
+fn a_void_park_is_made_up_for_at_once() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    rig.masters[2].load_keys(Default::default());
+    rig.masters[2].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
+    rig.stall_replies(2);
+    let lock = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)));
+    rig.run_for(ms(5));
+    // The park is void by the time at which the master asks for the script.
+    rig.masters[2].errors.clear();
+    rig.release(lock, false);
+    assert!(value(&rig, 2).is_some());
+    rig.end_stall(2);
+    rig.pump();
+    assert_eq!(value(&rig, 2), None, "the key of the first attempt stays");
+}

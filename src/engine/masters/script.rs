@@ -46,7 +46,7 @@ pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
         Verb::Rest => Answer::Rest(id, Vote::Failed(failure)),
         Verb::Swap => Answer::SwapUnsent(id, number),
         Verb::Acquire if tag == Tag::Parked => {
-            rounds::note_unsent(&mut core.locks, master, id);
+            rounds::note_unsent(core, master, id);
             Answer::Park(id, ParkAnswer::Failed(failure))
         }
         Verb::Acquire | Verb::Repair => Answer::Acquire(id, Vote::Failed(failure)),

@@ -272,10 +272,17 @@ pub(crate) fn send_again(
     sent
 }
 
-/// A master did not know the script of a park, and it is not sent again: nothing of it stands there.
-pub(crate) fn note_unsent(locks: &mut Locks, master: MasterId, claim_id: Id) {
-    if let Some(claim) = locks.claims.find_mut(claim_id) {
-        claim.parked_mut().masters.remove(master);
+/// A master did not know the script of a park, and it is not sent again: nothing of it stands there, and what
+/// it was to replace is released by itself.
+pub(crate) fn note_unsent(core: &mut Core, master: MasterId, claim_id: Id) {
+    let Some(claim) = core.locks.claims.find_mut(claim_id) else { return };
+    let parked = claim.parked_mut();
+    parked.masters.remove(master);
+    let Some(replaced) = parked.take_replaced(master) else { return };
+    let release = core.locks.claims.find_mut(replaced).and_then(|claim| claim.release.as_mut());
+    if let Some(release) = release.filter(|release| release.owed.contains(master)) {
+        release.sent.remove(master);
+        release::send_end(core, replaced, MasterSet::only(master));
     }
 }
 
