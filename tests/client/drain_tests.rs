@@ -261,8 +261,10 @@ fn a_drain_without_time_still_releases() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
+    fleet.masters().for_each(|master| master.stop());
     assert_eq!(client.drain(Duration::ZERO, HeldLocks::Release), 1, "nothing is confirmed yet");
     assert!(!guard.is_valid());
+    fleet.masters().for_each(|master| master.cont());
     await_no_keys(&mut fleet);
 }
 

@@ -118,7 +118,11 @@ fn of_two_processes_at_most_one_adopts() {
     let mut fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
     for round in 0..50 {
-        let handle = passed(first.lock(format!("a{round}")).ttl(TTL));
+        let name = format!("a{round}");
+        let guard = first.lock(&name).ttl(TTL).acquire().expect("free");
+        // Brings the last answer, for which the client's thread would look up to a second later.
+        first.inspect(&name).expect("the masters answer");
+        let handle = sent(&on_all_masters(guard).into_handle(TTL).expect("held"));
         let adopt = |client: &Client| client.adopt(&handle);
         let results: [Result<Guard, AdoptError>; 2] = thread::scope(|scope| {
             let running = [&first, &second].map(|client| scope.spawn(move || adopt(client)));
