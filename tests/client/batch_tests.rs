@@ -7,7 +7,9 @@ use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard};
 
 use crate::fleet::{Fleet, Master, eventually};
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
+use crate::harness::{
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, block_on, open, within,
+};
 
 fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|index| format!("{prefix}:{index}")).collect()
@@ -55,6 +57,7 @@ pub(crate) fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<
 fn a_batch_is_one_write_per_master() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
+    await_subscribed(&mut fleet);
     let names = names("orders", 40);
     for is_async in [false, true] {
         // What the round before left, and what a new connection says.

@@ -61,22 +61,26 @@ fn wait_behind(
     waiter
 }
 
-/// Callers that ask this far apart are served in order: it is more than a round trip and the error of the
-/// clients' clocks.
-const GAP: Duration = Duration::from_millis(20);
-
-/// Each answer says the masters' time; the promptest one counts.
-fn learn_the_time(client: &Client) {
-    for _ in 0..10 {
+/// Each answer says the masters' time, and the promptest one counts. Returns how long the promptest took of
+/// all masters: the client's clocks differ from theirs by less.
+fn learn_the_time(client: &Client) -> Duration {
+    let round_trips = (0..10).map(|_| {
+        let begun = Instant::now();
         let guard = client.lock("time").fair().ttl(TTL).acquire().expect("free");
+        // Returns after the last answer to the acquisition.
+        client.inspect("time").expect("the masters answer");
+        let round_trip = begun.elapsed();
         guard.release().expect("the masters answer");
-    }
+        round_trip
+    });
+    round_trips.min().expect("there are some")
 }
 
 /// So many waiters of some clients ask one after the other; returns the order in which they have it.
 fn order_of_waiters<const N: usize>(fleet: &mut Fleet, count: usize) -> Vec<usize> {
     let clients = clients::<N>(fleet);
-    clients.iter().for_each(learn_the_time);
+    // Callers that ask this far apart are served in order.
+    let gap = 2 * clients.iter().map(learn_the_time).max().expect("there are some");
     let guard = hold(&clients[0], fleet);
     let (sender, receiver) = mpsc::channel();
     let masters = 0..fleet.masters().count();
@@ -84,7 +88,7 @@ fn order_of_waiters<const N: usize>(fleet: &mut Fleet, count: usize) -> Vec<usiz
         .map(|number| {
             let waiter = wait_behind(fleet, masters.clone(), &clients[number % N], number);
             let sender = sender.clone();
-            thread::sleep(GAP);
+            thread::sleep(gap);
             thread::spawn(move || {
                 let guard = waiter.join().expect("no panic");
                 sender.send(number).expect("the test goes on");

@@ -51,6 +51,18 @@ pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
     }
 }
 
+/// Waits until each master has one connection of a client of this fleet, and all that follows its handshake.
+pub(crate) fn await_subscribed(fleet: &mut Fleet) {
+    let name = format!(" name={} ", name_of(&fleet.urls()));
+    for master in fleet.masters() {
+        eventually(PATIENCE, "its connection hears of grants", || {
+            let list = master.ask("CLIENT LIST").text();
+            let own: Vec<_> = list.lines().filter(|line| line.contains(&name)).collect();
+            matches!(own[..], [line] if line.contains(" sub=1 "))
+        });
+    }
+}
+
 /// Nothing is left: no lock that the client knows of, and no key. What other clients do must have ended
 /// before, for a release returns once a quorum has answered.
 pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {

@@ -14,6 +14,7 @@ fn closed_idle_connections_are_made_again() {
     // No limit of a connection makes the client's thread look sooner than it would by itself.
     let builder = config(&fleet.urls(), LONG).connect_timeout(Duration::from_secs(3600));
     let client = builder.connect().expect("an event loop");
+    await_connections(&mut fleet, 1);
     for master in fleet.masters() {
         assert_eq!(master.ask("CLIENT KILL SKIPME yes").text(), "1");
     }

@@ -12,7 +12,8 @@ use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
 use crate::batch_tests::{reads_of, work};
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, config, open, poll_once, within,
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, block_on, config, open, poll_once,
+    within,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -29,6 +30,7 @@ fn free_names(fleet: &mut Fleet) -> Vec<&'static str> {
 fn a_free_set_is_one_write_per_master() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
+    await_subscribed(&mut fleet);
     for is_async in [false, true] {
         assert_eq!(settle(&client, PATIENCE), 0);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
