@@ -40,7 +40,12 @@ pub(crate) struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
     /// None while connections are refused.
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Option<Acceptor>,
+}
+
+struct Acceptor {
+    listener: TcpListener,
+    thread: JoinHandle<()>,
 }
 
 impl Proxy {
@@ -175,17 +180,17 @@ impl Proxy {
     }
 
     fn accept_from(&mut self, listener: TcpListener) {
-        self.shared.refusing.store(false, Ordering::SeqCst);
         let (shared, target) = (Arc::clone(&self.shared), self.target);
-        self.acceptor = Some(spawn("proxy-accept", move || accept(&listener, target, &shared)));
+        let own = listener.try_clone().expect("a socket can be duplicated");
+        let thread = spawn("proxy-accept", move || accept(&own, target, &shared));
+        self.acceptor = Some(Acceptor { listener, thread });
     }
 
     fn close_listener(&mut self) {
-        let Some(acceptor) = self.acceptor.take() else { return };
-        self.shared.refusing.store(true, Ordering::SeqCst);
-        // Wakes it out of accept(). If this connection is refused, others have woken it.
-        TcpStream::connect_timeout(&self.addr, CONNECT_PATIENCE).ok();
-        acceptor.join().expect("the acceptor does not panic");
+        let Some(Acceptor { listener, thread }) = self.acceptor.take() else { return };
+        // Also where a child of this process, before its exec, has the listener open. Ends accept().
+        SockRef::from(&listener).shutdown(Shutdown::Both).expect("it listens");
+        thread.join().expect("the acceptor does not panic");
     }
 }
 
@@ -201,7 +206,6 @@ impl Drop for Proxy {
 struct Shared {
     requests: Conditions,
     replies: Conditions,
-    refusing: AtomicBool,
     isolated: AtomicBool,
     /// Accepted while isolated; nobody is behind them.
     unheard: Mutex<Vec<TcpStream>>,
@@ -267,9 +271,6 @@ impl Conditions {
 
 fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
     while let Ok((client, _)) = listener.accept() {
-        if shared.refusing.load(Ordering::SeqCst) {
-            return;
-        }
         shared.accepted_count.fetch_add(1, Ordering::SeqCst);
         if shared.isolated.load(Ordering::SeqCst) {
             locked(&shared.unheard).push(client);
