@@ -5,12 +5,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use socket2::SockRef;
 
 use crate::testing::error::FleetError;
 use crate::testing::model::{self, ModelMaster};
@@ -217,7 +218,10 @@ impl Masters {
     }
 
     pub(super) fn kill(&mut self, index: usize) {
-        self.all[index].listener = None;
+        if let Some(listener) = self.all[index].listener.take() {
+            // Also where a child of this process, before its exec, has it open.
+            let _ = SockRef::from(&listener).shutdown(Shutdown::Both);
+        }
         self.conns.retain(|_, conn| conn.master != index);
     }
 
