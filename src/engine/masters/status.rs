@@ -125,12 +125,23 @@ mod tests {
         };
         let states = [MasterState::Ready, MasterState::Silent, MasterState::Connecting];
         let names = ["one", "two", "three"];
-        let health =
-            Health::new(names.into_iter().zip(states).map(|(name, state)| status(name, state)).collect(), 2);
+        let masters = names.into_iter().zip(states).map(|(name, state)| status(name, state));
+        let mut health = Health::new(masters.collect(), 2);
         assert_eq!(
             format!("{health}\n{health:#}"),
             "1 of 3 masters count: no quorum: two still owes an answer, three is being connected\n\
              1 of 3 masters count: no quorum\n  one counts\n  two still owes an answer\n  three is being connected"
+        );
+        // One that counts is named for its faults.
+        health.masters.truncate(2);
+        health.masters[0].warnings = vec![Warning::Replica, Warning::NoRunId];
+        let faults = format!("; {}; {}", Warning::Replica, Warning::NoRunId);
+        assert_eq!(
+            format!("{health}\n{health:#}"),
+            format!(
+                "1 of 2 masters count: no quorum: one counts{faults}, two still owes an answer\n\
+                 1 of 2 masters count: no quorum\n  one counts{faults}\n  two still owes an answer"
+            )
         );
     }
 }

@@ -275,6 +275,14 @@ mod tests {
     }
 
     #[test]
+    fn the_debug_text_sums_up() {
+        let mut histogram = Histogram::new();
+        (0..2).for_each(|_| histogram.record(Duration::from_secs(8)));
+        let text = "Histogram { count: 2, sum: 16s, max: 8s, p50: 8s, p99: 8s, .. }";
+        assert_eq!(format!("{histogram:?}"), text);
+    }
+
+    #[test]
     fn a_difference_and_its_past_are_the_whole() {
         let mut rng = StdRng::seed_from_u64(3);
         let mut whole = Histogram::new();

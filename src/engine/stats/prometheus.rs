@@ -164,6 +164,7 @@ fn label(name: &str, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::masters::clock_rate::ClockRate;
     use crate::engine::stats::contended::ContendedNames;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -242,6 +243,7 @@ mod tests {
             let mut master = MasterStats { name: name.into(), ..MasterStats::default() };
             master.round_trip.record(Duration::from_micros(300));
             (master.granted, master.is_ready) = (7, true);
+            master.clock_rate = Some(ClockRate { ppm: 120, ..ClockRate::default() });
             stats.masters.push(master);
         }
         stats.acquired = 3;
@@ -267,7 +269,8 @@ mod tests {
             (4.0, 10_000.003)
         );
         let nasty = vec![("master".to_owned(), "unix:/tmp/a \"b\\c\"\nd".to_owned())];
-        assert_eq!(samples[&("redlatch_master_granted_total".to_owned(), nasty)], 7.0, "escaped");
+        assert_eq!(samples[&("redlatch_master_granted_total".to_owned(), nasty.clone())], 7.0, "escaped");
+        assert_eq!(samples[&(CLOCK_RATE.name.to_owned(), nasty)], 120.0);
         let label = vec![("holder_label".to_owned(), "web-3:\"a\"".to_owned())];
         assert_eq!(samples[&("redlatch_client_info".to_owned(), label)], 1.0);
     }
