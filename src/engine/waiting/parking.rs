@@ -432,6 +432,52 @@ mod tests {
     }
 
     #[test]
+    fn a_round_without_a_part_yields_to_nobody() {
+        let mut parking = Parking::new(Instant::now(), 3, 0, &mut StdRng::seed_from_u64(1), None);
+        let part = MasterSet::first(1);
+        for (part, yields) in [(part, false), (part, true), (MasterSet::EMPTY, false)] {
+            parking.give_back(part, true);
+            assert_eq!(parking.yields, yields);
+        }
+    }
+
+    /// A waiter that is the first on two masters, where the holders have so long, and has the third set aside.
+    fn first_behind(now: Instant, left: [Duration; 2]) -> Parking {
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+        let ttl = Ttl::new(Duration::from_secs(8), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
+        parking.begin_round(now, Duration::from_secs(1), ttl, true, &mut rng);
+        let aside = MasterId::new(2).expect("small");
+        (0..3).for_each(|_| parking.give_back(MasterSet::only(aside), true));
+        for (index, left) in left.into_iter().enumerate() {
+            let holder = HolderTtl::Left(left);
+            let seen = Waiting { is_first: true, holder, readers: 0, label: None, refusal: None };
+            parking.note_waiting(now, MasterId::new(index).expect("small"), seen);
+        }
+        // The pause between looks has grown.
+        (0..20).for_each(|_| parking.plan_look(now, Duration::ZERO, ttl));
+        parking
+    }
+
+    #[test]
+    fn a_look_follows_the_first_end_of_a_holder() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        for left in [[ms(40), ms(90)], [ms(90), ms(40)]] {
+            let parking = first_behind(now, left);
+            assert_eq!(parking.due.look, Some(now + ms(41)));
+            assert!(!parking.aside.is_empty(), "the holder is there");
+        }
+    }
+
+    #[test]
+    fn behind_a_holder_no_master_is_left_aside() {
+        let over = Duration::ZERO;
+        for left in [[over, Duration::from_millis(90)], [over, over]] {
+            assert!(first_behind(Instant::now(), left).aside.is_empty());
+        }
+    }
+
+    #[test]
     fn masters_are_set_aside_only_for_a_quorum_that_waits() {
         let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
         let part = MasterSet::first(1);
