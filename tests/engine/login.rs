@@ -341,6 +341,27 @@ fn a_provider_that_failed_for_long_is_asked_each_minute() {
 }
 
 #[test]
+fn the_pause_after_each_failure_is_twice_as_long() {
+    let mut rig = connected("pw");
+    rig.run_for(RENEWAL);
+    let mut failed_at = vec![vec![]; 3];
+    while failed_at.iter().any(|times| times.len() < 6) {
+        while let Some(master) = rig.asked.pop_front() {
+            failed_at[master].push(rig.now);
+            answer(&mut rig, master, Err(sealed()));
+        }
+        rig.run_for(ms(10));
+    }
+    for times in failed_at {
+        for (pair, longest) in times.windows(2).zip([2, 2, 4, 8, 16]) {
+            let pause = pair[1] - pair[0];
+            let bounds = limits::CREDENTIALS_PAUSE_MIN..=limits::CREDENTIALS_PAUSE_MIN * longest + ms(10);
+            assert!(bounds.contains(&pause), "{pause:?} of {longest}");
+        }
+    }
+}
+
+#[test]
 fn a_refused_login_is_sent_again_after_a_pause() {
     let mut rig = connected("pw");
     rig.masters.iter_mut().for_each(|master| master.password = Some("next".to_owned()));

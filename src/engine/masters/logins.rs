@@ -225,3 +225,21 @@ impl Logins {
 fn renewal_after(time: Duration) -> Duration {
     (time - time / 4).max(limits::CREDENTIALS_PAUSE_MIN)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earlier_of_two_times_is_the_deadline() {
+        let config = Config::builder().master("redis://h").build().expect("valid");
+        let (mut logins, master) = (Logins::new(&config), MasterId::new(0).expect("small"));
+        let soon = Instant::now();
+        let later = soon + Duration::from_secs(1);
+        for (renew_at, late_at) in [(soon, later), (later, soon)] {
+            let own = &mut logins.masters[0];
+            (own.renew_at, own.late_at) = (Some(renew_at), Some(late_at));
+            assert_eq!(logins.deadline(master), Some(soon));
+        }
+    }
+}
