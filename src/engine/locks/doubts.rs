@@ -72,3 +72,20 @@ impl Doubts {
         if is_rest { unproven.union(self.lost_extension) } else { unproven }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It may have got its data back.
+    #[test]
+    fn an_absence_says_nothing_of_the_next_process() {
+        let master = MasterId::new(0).expect("small");
+        for has_ended in [false, true] {
+            let gone = MasterSet::first(2);
+            let mut doubts = Doubts { gone, ..Doubts::NONE };
+            doubts.note_restart(master, MasterSet::first(3), has_ended);
+            assert_eq!(doubts.gone, gone.without(MasterSet::only(master)));
+        }
+    }
+}

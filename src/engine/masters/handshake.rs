@@ -498,7 +498,11 @@ mod tests {
     #[test]
     fn a_promoted_replica_is_not_new() {
         assert!(!was_replica(b"role:master\r\nsecond_repl_offset:-1\r\n") && !was_replica(b"role:master"));
-        assert!(was_replica(b"role:master\r\nsecond_repl_offset:4711\r\n"));
+        let promoted = b"role:master\r\nsecond_repl_offset:4711\r\n";
+        assert!(was_replica(promoted));
+        let (mut handshake, _) = handshake("redis://h");
+        assert_eq!(handshake.handle_reply(HandshakeStep::InfoReplication, &Reply::Bulk(promoted)), Ok(false));
+        assert!(handshake.learnt.was_replica && !handshake.learnt.is_replica());
     }
 
     #[test]
