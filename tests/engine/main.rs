@@ -9,6 +9,7 @@ mod fair;
 mod fenced;
 #[path = "../golden/golden.rs"]
 mod golden;
+mod handles;
 mod hold;
 mod keep;
 mod leave;
