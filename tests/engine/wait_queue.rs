@@ -371,6 +371,35 @@ fn a_holder_that_expires_delays_nobody() {
     assert_eq!(next_holder(&mut rig), last);
 }
 
+/// Its validity ends at 988 ms, and its key lives for 1 s.
+#[test]
+fn a_waiter_that_polls_follows_an_expired_holder_soon() {
+    for came_before in [true, false] {
+        let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
+        let start = rig.now;
+        rig.acquire("a", 1000, 0);
+        granted(&mut rig);
+        rig.run_for(ms(if came_before { 10 } else { 1001 }));
+        let next = rig.acquire("a", 10_000, 60_000);
+        rig.run_for(start + ms(1020) - rig.now);
+        assert_eq!(next_holder(&mut rig), next);
+    }
+}
+
+#[test]
+fn a_waiter_that_polls_follows_one_that_gave_up_soon() {
+    let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
+    rig.masters[0].put(b"a", b"other", None);
+    let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
+    rig.submit_with("a", options.max_attempts(1));
+    let next = rig.submit_with("a", options);
+    rig.pump();
+    contended(&mut rig);
+    rig.masters[0].load_keys(Default::default());
+    rig.run_for(ms(10));
+    assert_eq!(next_holder(&mut rig), next);
+}
+
 #[test]
 fn a_shorter_extension_brings_the_next_turn_forward() {
     let (mut rig, held) = rig_with_holder(3);
