@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use redlatch::error::HolderTtl;
+use redlatch::engine::Outcome;
+use redlatch::error::{Failure, HolderTtl, Vote};
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Options};
+use redlatch::{AcquireError, Options, limits};
 
 use crate::parked::{KEY, OTHER, free, with_other};
 use crate::rig::{Rig, id};
@@ -173,4 +174,43 @@ fn a_void_park_is_made_up_for_at_once() {
     rig.end_stall(2);
     rig.pump();
     assert_eq!(value(&rig, 2), None, "the key of the first attempt stays");
+}
+
+#[test]
+fn a_master_that_was_silent_is_parked_at_when_it_answers() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stop_master(2);
+    rig.acquire("b", 10_000, 0);
+    granted(&mut rig);
+    rig.run_for(ms(600));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+    let mut rig = with_other(rig);
+    rig.acquire_with("a", fair());
+    rig.resume_master(2);
+    assert_eq!(rig.masters[2].parked(rig.now, KEY).len(), 1);
+}
+
+/// The answer to the round before comes late, and leaves no room for the running one: for its park, or for an
+/// attempt where the master parks no more.
+#[test]
+fn a_round_without_room_has_failed() {
+    for refusal in ["BUSY x", "NOPERM x"] {
+        let mut rig = Rig::new(1, |builder| builder.answer_timeout(ms(4000)));
+        rig.masters[0].errors.insert("EVALSHA".into(), refusal.into());
+        rig.stall_replies(0);
+        let lock = rig.acquire_with("a", fair().wait(ms(1200)));
+        rig.run_for(ms(1000));
+        for name in ["n".repeat(limits::RESOURCE_SIZE_MAX), "n".to_owned()] {
+            while rig.engine.poll_outcome().is_none() {
+                rig.submit_acquire(&name, 10_000, 0);
+            }
+        }
+        rig.deliver_some(0, format!("-{refusal}\r\n").len());
+        rig.run_for(ms(200));
+        let outcome = rig.outcomes.into_iter().find(|(its, _)| *its == lock);
+        let Some((_, Outcome::Acquire(Err(AcquireError::Contended(denial))))) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(denial.report.votes[0].1, Vote::Failed(Failure::QueueFull), "{refusal}: {denial}");
+    }
 }
