@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::error::{Failure, TokenRefusal, Vote};
+use redlatch::error::{Failure, HolderTtl, TokenRefusal, Vote};
 use redlatch::{AcquireError, Options};
 
 use crate::model::fence_key;
@@ -34,6 +34,18 @@ fn a_token_that_masters_refuse_is_named() {
         Vote::Failed(Failure::TokenRefused(TokenRefusal::Stale)),
         "{denial}"
     );
+}
+
+/// Nobody is asked for it.
+#[test]
+fn a_refusal_says_how_long_the_holder_has() {
+    let mut rig = Rig::new(3, |builder| builder.ask_holder(false));
+    let until = rig.now + ms(5000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", Some(until)));
+    rig.acquire_with("a", options());
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+    let holder = HolderTtl::Left(ms(5000));
+    assert_eq!((denial.holder, &denial.report.votes[0].1), (holder, &Vote::Refused { holder }), "{denial}");
 }
 
 #[test]

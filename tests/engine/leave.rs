@@ -329,6 +329,22 @@ fn an_extension_never_follows_the_rest() {
     assert_ends_after(&mut rig, ms(1000));
 }
 
+/// Masters ask for its script at the very moment at which the time is over.
+#[test]
+fn no_rest_follows_the_end_of_the_time() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig, 8000);
+    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+    (0..3).for_each(|index| rig.stall_replies(index));
+    submit_leave(&mut rig, lock, ms(1000));
+    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
+    rig.jump(ms(1000));
+    rig.end_stalls();
+    let logs: Vec<_> = rig.masters.iter_mut().map(|master| master.take_log()).collect();
+    assert_eq!(logs, vec![["EVALSHA", "EVAL"]; 3], "the release, and nothing else");
+    assert_eq!(rig.holder_count("a"), 0);
+}
+
 #[test]
 fn latest_end_counts_each_rest_from_its_answer() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));

@@ -125,6 +125,27 @@ fn a_restarted_master_waits_for_forgotten_locks() {
     granted(&mut rig);
 }
 
+/// The last answer comes at the very moment at which the quarantine ends.
+#[test]
+fn a_quarantine_that_has_ended_is_not_reported() {
+    let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
+    rig.reset_conn(0);
+    let restarted = rig.now;
+    rig.masters[0].restart("run0b", restarted);
+    rig.run_for(ms(2500));
+    let MasterState::Quarantined(left) = rig.engine.master_status(rig.now, id(0)).state else {
+        panic!("it has restarted")
+    };
+    rig.run_for(left - ms(10));
+    (1..3).for_each(|index| rig.masters[index].put(b"a", b"other", None));
+    (0..3).for_each(|index| rig.stall_replies(index));
+    rig.acquire("a", 10_000, 0);
+    rig.jump(ms(10));
+    rig.end_stalls();
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+    assert_eq!(denial.report.votes[0].1, Vote::Granted, "{denial}");
+}
+
 /// A master that has only just started.
 fn start_late(rig: &mut Rig, index: usize) {
     rig.masters[index].started = rig.now;

@@ -193,6 +193,28 @@ fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
 /// A silent master owes an answer to a reader's first attempt. It is heard again by another lock's answer and
 /// sent the lock; then it says that it did not know the script of the attempt.
 #[test]
+fn scripts_that_were_lost_with_a_connection_are_sent_again() {
+    let mut rig = Rig::new(3, defaults);
+    let options = Options::new().ttl(ms(10_000)).fenced();
+    // The first attempts learn the masters' time.
+    rig.acquire_with("b", options);
+    granted(&mut rig);
+    for _ in 0..2 {
+        rig.masters[0].flush_scripts();
+        rig.masters[0].take_log();
+        rig.stall_replies(0);
+        let lock = rig.acquire_with("a", options);
+        granted(&mut rig);
+        rig.deliver_some(0, b"-NOSCRIPT No matching script. Please use EVAL.\r\n".len());
+        assert_eq!(rig.masters[0].take_log()[..3], ["EVALSHA", "EVAL", "SCRIPT"]);
+        rig.reset_conn(0);
+        rig.end_stall(0);
+        rig.release(lock, false);
+        rig.run_for(redlatch::limits::BACKOFF_MAX);
+    }
+}
+
+#[test]
 fn an_attempt_is_not_sent_again_behind_its_repair() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(0);
