@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
-use redlatch::{AcquireError, Event, Options, limits};
+use redlatch::{AcquireError, Event, ExtendError, Options, limits};
 
 use crate::model::digest;
 use crate::rig::{Rig, id};
@@ -384,6 +384,17 @@ fn a_waiter_that_polls_follows_an_expired_holder_soon() {
         rig.run_for(start + ms(1020) - rig.now);
         assert_eq!(next_holder(&mut rig), next);
     }
+}
+
+#[test]
+fn a_waiter_that_polls_follows_a_lost_lock_soon() {
+    let (mut rig, held) = polling_rig_with_holder(1);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.masters[0].load_keys(Default::default());
+    rig.extend(held, 10_000);
+    assert!(matches!(rig.outcome(), Some(Outcome::Extend(Err(ExtendError::Lost(_))))));
+    rig.run_for(ms(10));
+    assert_eq!(next_holder(&mut rig), next);
 }
 
 #[test]
