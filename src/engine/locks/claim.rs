@@ -473,12 +473,8 @@ impl Claim {
         if mutant!(OwnKeyIsBusy) {
             return self.tally.refused;
         }
-        let refused = self.tally.refused.without(self.doubts.sent_again);
-        if refused.is_empty() {
-            return refused;
-        }
-        // Where its entry may stand it is refused so far.
-        self.parked.as_ref().map_or(refused, |parked| refused.without(parked.masters))
+        // A master where its entry may stand has not refused.
+        self.tally.refused.without(self.doubts.sent_again)
     }
 
     /// The round that is parked.
