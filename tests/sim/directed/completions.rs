@@ -63,6 +63,7 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let first = engine.submit(now, ask("first")).expect("room");
     let ticket = completions.expect(first, OutcomeKind::Acquire);
     answer(&mut world);
+    let now = world.local(0);
     let engine = &mut world.clients[0].engine;
     demand(engine.has_outcome(), "the masters do not grant")?;
     completions.abandon(now, engine, ticket);
@@ -71,6 +72,7 @@ pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     completions.deliver(now, engine);
     demand(completions.take(ticket).is_none(), "the second caller gets the answer of the first one")?;
     answer(&mut world);
+    let now = world.local(0);
     let engine = &mut world.clients[0].engine;
     completions.deliver(now, engine);
     let is_granted = matches!(completions.take(ticket), Some(Outcome::Acquire(Ok(_))));
