@@ -441,7 +441,7 @@ mod tests {
         }
     }
 
-    /// A waiter that is the first on two masters, where the holders have so long, and has the third set aside.
+    /// A waiter that is the first on two masters, by the time left to their holders. The third is set aside.
     fn first_behind(now: Instant, left: [Duration; 2]) -> Parking {
         let mut rng = StdRng::seed_from_u64(1);
         let mut parking = Parking::new(now, 3, 0, &mut rng, None);
