@@ -5,7 +5,6 @@
 //! collector: a lock is extended, and its loss followed, whether or not anybody reads. If the queue is full,
 //! its oldest text is dropped and counted.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -321,10 +320,7 @@ pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()>
 /// it hides too much rather than too little. Three texts have no login, and are shown: the answer of a master
 /// behind its name, the form of a URL in the library's errors, and ` on @user_script:1.`, with which servers
 /// end an error.
-fn without_logins(text: &str) -> Cow<'_, str> {
-    if !text.contains("://") || !text.contains('@') {
-        return Cow::Borrowed(text);
-    }
+fn without_logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let mut parts = line.split("://");
@@ -343,7 +339,7 @@ fn without_logins(text: &str) -> Cow<'_, str> {
             }
         }
     }
-    Cow::Owned(shown)
+    shown
 }
 
 /// Whether a text begins with the name of a master, without a login: `10.0.0.1:6379/1: ` or
