@@ -30,6 +30,15 @@ impl Limit {
             Self::Time(time) => elapsed >= time,
         }
     }
+
+    /// Part of the phase that is over.
+    fn percent(self, attempts: u64, elapsed: Duration) -> u128 {
+        let (done, all) = match self {
+            Self::Pairs(count) => (attempts, count),
+            Self::Time(time) => (whole_ms(elapsed), whole_ms(time)),
+        };
+        (u128::from(done) * 100 / u128::from(all.max(1))).min(100)
+    }
 }
 
 /// Measurements of one phase.
@@ -197,17 +206,10 @@ impl Progress {
             return;
         }
         self.shown_at = elapsed;
-        let (done, all) = match self.limit {
-            Limit::Pairs(count) => (attempts, count),
-            Limit::Time(time) => (whole_ms(elapsed), whole_ms(time)),
-        };
-        let text = format!("{}%, {:.1} s, {pairs} pairs", percent(done, all), elapsed.as_secs_f64());
+        let percent = self.limit.percent(attempts, elapsed);
+        let text = format!("{percent}%, {:.1} s, {pairs} pairs", elapsed.as_secs_f64());
         if stderr_is_terminal() { output::show(&text) } else { say(text) }
     }
-}
-
-fn percent(done: u64, all: u64) -> u128 {
-    (u128::from(done) * 100 / u128::from(all.max(1))).min(100)
 }
 
 impl Drop for Progress {

@@ -5,6 +5,7 @@
 //!                     a signal ends each of these, and the program
 //! ```
 
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
@@ -93,18 +94,26 @@ fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<En
             announce(session, Message::Leading { lock: &session.label, term: &term });
             hold(session, job, None, &[name], &acquired)
         });
-        let why = match led {
-            // Another command beside one that goes on would be a second leader.
-            Ok(end) if end.is_signalled || end.is_left => return Ok(end),
-            Ok(End { is_lost: true, .. }) => Message::LockLost.to_string(),
-            Ok(End { code, .. }) => Message::CommandEnded { code: code? }.to_string(),
-            Err(Exit { code: code::CONTENDED | code::NO_QUORUM | code::LOST, why }) => why,
-            Err(exit) => return Err(exit),
+        let why = match after(led) {
+            ControlFlow::Continue(why) => why,
+            ControlFlow::Break(ended) => return ended,
         };
         let now = next_pause(pause, began.elapsed());
         announce(session, Message::NotLeading { lock: &session.label, why: &why, pause: now });
         rest(session, now)?;
         pause = Some(now);
+    }
+}
+
+/// The reason for a new campaign, or the end of the election.
+fn after(led: Result<End, Exit>) -> ControlFlow<Result<End, Exit>, String> {
+    match led {
+        // Another command beside one that goes on would be a second leader.
+        Ok(end) if end.is_signalled || end.is_left => ControlFlow::Break(Ok(end)),
+        Ok(End { is_lost: true, .. }) => ControlFlow::Continue(Message::LockLost.to_string()),
+        Ok(End { code: Ok(code), .. }) => ControlFlow::Continue(Message::CommandEnded { code }.to_string()),
+        Err(Exit { code: code::CONTENDED | code::NO_QUORUM | code::LOST, why }) => ControlFlow::Continue(why),
+        Ok(End { code: Err(exit), .. }) | Err(exit) => ControlFlow::Break(Err(exit)),
     }
 }
 
@@ -138,6 +147,34 @@ fn announce(session: &Session, what: Message<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_election_outlasts_the_end_of_each_lock() {
+        let exit = |code| Exit::new(code, "of the masters");
+        let end = |code, is_lost, is_signalled, is_left| Ok(End { code, is_lost, is_signalled, is_left });
+        for (led, reason) in [
+            (end(Ok(3), false, false, false), Ok("the command ended with code 3")),
+            (end(Ok(3), true, false, false), Ok("the lock was lost")),
+            (end(Err(exit(code::INTERNAL)), true, false, false), Ok("the lock was lost")),
+            (Err(exit(code::CONTENDED)), Ok("of the masters")),
+            (Err(exit(code::NO_QUORUM)), Ok("of the masters")),
+            (Err(exit(code::LOST)), Ok("of the masters")),
+            (end(Ok(3), false, true, false), Err(3)),
+            (end(Ok(3), true, true, false), Err(code::LOST)),
+            (end(Ok(3), true, false, true), Err(code::LOST)),
+            (end(Err(exit(code::NOT_FOUND)), false, false, false), Err(code::NOT_FOUND)),
+            (end(Err(exit(code::NOT_FOUND)), false, true, false), Err(code::NOT_FOUND)),
+            (Err(exit(code::INTERNAL)), Err(code::INTERNAL)),
+        ] {
+            let shown = format!("{led:?}");
+            let code =
+                |ended: Result<End, Exit>| ended.and_then(End::exit_code).unwrap_or_else(|exit| exit.code);
+            match after(led) {
+                ControlFlow::Continue(why) => assert_eq!(Ok(&*why), reason, "{shown}"),
+                ControlFlow::Break(ended) => assert_eq!(Err(code(ended)), reason, "{shown}"),
+            }
+        }
+    }
 
     #[test]
     fn the_pause_doubles_until_a_command_ran_for_long() {

@@ -86,6 +86,8 @@ fn numbers_of_a_benchmark_have_bounds() {
 fn progress_is_a_share_of_all() {
     for (done, all, shown) in [(0, 0, 0), (0, 7, 0), (99, 100, 99), (199, 200, 99), (7, 7, 100), (8, 7, 100)]
     {
-        assert_eq!(percent(done, all), shown, "{done} of {all}");
+        let ms = Duration::from_millis;
+        let by_pairs = Limit::Pairs(all).percent(done, ms(1));
+        assert_eq!((by_pairs, Limit::Time(ms(all)).percent(1, ms(done))), (shown, shown), "{done} of {all}");
     }
 }
