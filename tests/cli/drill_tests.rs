@@ -187,6 +187,31 @@ fn a_contender_that_takes_no_lock_is_found_out() {
     assert!(!report["two_holders"].as_array().expect("a list").is_empty(), "{report}");
 }
 
+#[test]
+fn a_drill_leaves_the_processor_to_its_contenders() {
+    let fleet = Fleet::start(1);
+    let mut command = trusting(&fleet, "drill");
+    let mut run = Running::start(command.args(["--time", "10s", "--contender", "exec sleep 60"]));
+    // The progress is shown each second.
+    run.wait_for_stderr(" of 10s: ");
+    let before = cpu_time(run.id());
+    run.wait_for_stderr(" of 10s: ");
+    run.wait_for_stderr(" of 10s: ");
+    let took = cpu_time(run.id()).saturating_sub(before);
+    run.signal("INT");
+    // A loop without a pause takes more even on a busy machine.
+    assert!(took < Duration::from_millis(500), "it ran for {took:?} of 2 s");
+    expect(&run.finish(), 130, &[]);
+}
+
+/// The time for which the threads of a process have run so far.
+fn cpu_time(pid: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let times = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok());
+    let ran = |times: String| times.split_whitespace().next().and_then(|ran| ran.parse().ok());
+    times.map(|times| Duration::from_nanos(ran(times).expect("a number"))).sum()
+}
+
 /// The last calls may take two TTLs after the drill.
 #[test]
 fn a_contender_may_end_after_the_drill() {
@@ -243,8 +268,11 @@ fn a_contender_gets_what_it_needs_and_is_killed_when_it_hangs() {
     let mut command = foreign(&fleet, program);
     let first = std::env::temp_dir().join(format!("redlatch-drill-hang-{}", std::process::id()));
     command.env("EXPECTED", fleet.urls().join(",")).env("FIRST", &first).args(["--prefix", "mine:"]);
+    let begun = Instant::now();
     let finished = finish(&mut command);
     std::fs::remove_dir(&first).ok();
+    // The drill, two calls, and the end.
+    assert!(begun.elapsed() >= Duration::from_secs(1 + 2 + 1), "killed after {:?}", begun.elapsed());
     // One hangs itself. Two processes of the other one hold its stdout, and one of them is out of reach.
     let said =
         [1, 2].map(|number| format!("contender {number} failed (it outlasted the drill, and was killed)"));

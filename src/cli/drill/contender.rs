@@ -155,16 +155,21 @@ impl<'a> Contender<'a> {
         result
     }
 
-    /// Short holds mostly, and some that last. Late answers come in meanwhile.
+    /// Holds the lock for a random time. Late answers come in meanwhile.
     fn hold(&mut self, longest: Duration) {
-        let share = if self.rng.random_bool(0.8) { 0.05 } else { 1.0 };
-        let until = Instant::now() + longest.mul_f64(self.rng.random_range(0.0..share));
+        let until = Instant::now() + draw_hold(&mut self.rng, longest);
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             if self.redlock.turn(left).is_err() {
                 return;
             }
         }
     }
+}
+
+/// Short times mostly, and some that last.
+fn draw_hold(rng: &mut StdRng, longest: Duration) -> Duration {
+    let share = if rng.random_bool(0.8) { 0.05 } else { 1.0 };
+    longest.mul_f64(rng.random_range(0.0..share))
 }
 
 #[cfg(test)]
@@ -227,6 +232,37 @@ mod tests {
                 contender.timed(limit, |_| thread::sleep(ms(30)));
                 assert!(contender.record.latest_call >= ms(20), "{:?}", contender.record.latest_call);
             }
+        });
+    }
+
+    #[cfg(feature = "double")]
+    #[test]
+    fn a_visit_holds_its_lock_before_and_after_an_extension() {
+        use rand::SeedableRng;
+        use redlatch::testing::Double;
+        let longest = Duration::from_millis(100);
+        let double = Double::start(1).expect("a port");
+        course_of(&["--ttl", "1s"], |course| {
+            let redlock = Redlock::open(double.config().build().expect("valid")).expect("an event loop");
+            let mut contender = Contender::new(redlock, course);
+            for seed in 0..100 {
+                let mut rng = StdRng::seed_from_u64(seed);
+                let _ = rng.random_range(0..course.args.resources);
+                let first = draw_hold(&mut rng, longest);
+                let second = if rng.random_bool(0.2) { draw_hold(&mut rng, longest) } else { Duration::ZERO };
+                contender.rng = StdRng::seed_from_u64(seed);
+                let (begun, before) = (Instant::now(), contender.record.locked);
+                contender.visit();
+                // A busy machine may be too late for the lock.
+                if contender.record.locked > before {
+                    assert!(
+                        begun.elapsed() >= first + second,
+                        "{:?}: {first:?} + {second:?}",
+                        begun.elapsed()
+                    );
+                }
+            }
+            assert!(contender.record.locked > 0);
         });
     }
 }
