@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use redlatch::limits;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fleet::{Fleet, Raw, eventually};
 use crate::harness::{
@@ -443,6 +444,29 @@ fn signals_reach_the_command_then_the_lock_ends() {
         assert_eq!(finished.stdout, format!("got {name}\n"));
         assert_eq!(holder_count(&mut fleet, "r"), 0);
     }
+}
+
+/// A signal ends the sleep of the event loop, which may last for 200 ms.
+#[test]
+fn a_signal_is_passed_on_without_delay() {
+    const COUNT: usize = 1000;
+    let fleet = Fleet::start(1);
+    let script = "trap 'echo got' USR1; echo ready; while :; do read line; done";
+    let options = ["--ttl", "30s", "r", "--", "sh", "-c", script];
+    let mut run = Running::start_with_stdin(trusting(&fleet, "run").args(options));
+    run.line();
+    let pid = Pid::from_raw(run.id().try_into().expect("a pid"));
+    // A busy machine may be late now and then.
+    eventually(PATIENCE, "none of many waits for the loop", || {
+        (0..COUNT).all(|_| {
+            let sent = Instant::now();
+            kill_process(pid.expect("a pid"), Signal::USR1).expect("it runs");
+            assert_eq!(run.line(), "got");
+            sent.elapsed() < Duration::from_millis(150)
+        })
+    });
+    run.signal("TERM");
+    expect(&run.finish(), 143, &[]);
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! `redlatch run` in a terminal: keys, job control, and a lock that is lost meanwhile.
 
+use std::time::{Duration, Instant};
+
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count, signal};
 use crate::terminal::Session;
 
 // A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here
 // starts none.
+
+/// Ctrl-S and Ctrl-Q.
+const STOP_OUTPUT: &str = "\x13";
+const CONTINUE_OUTPUT: &str = "\x11";
 
 /// `redlatch run`, as a word of a script.
 fn run(ttl: &str, command: &str) -> String {
@@ -45,6 +51,28 @@ fn a_terminal_that_stops_writers_is_written_to_afterwards() {
     session.wait_for("redlatch: TERM to the command");
     assert_eq!(session.wait_for("ended "), "76");
     session.finish();
+}
+
+/// A terminal that stops writers shows no message while the command runs. If its output is stopped, too, the
+/// command waits for it, but not for long.
+#[test]
+fn a_command_starts_behind_the_messages_before_it() {
+    let fleet = Fleet::start(1);
+    let begun = std::env::temp_dir().join(format!("redlatch-begun-{}", std::process::id()));
+    let verbose = run("30s", &format!("mkdir {}", begun.display())).replacen(" r ", " -v r ", 1);
+    let script = format!("stty tostop; echo ready; read line; {verbose}; echo ended $?");
+    let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
+    session.wait_for("ready");
+    session.type_in(STOP_OUTPUT);
+    let started = Instant::now();
+    session.type_in("go\n");
+    eventually(PATIENCE, "the command runs", || begun.exists());
+    let waited = started.elapsed();
+    std::fs::remove_dir(&begun).expect("it is there");
+    session.type_in(CONTINUE_OUTPUT);
+    assert_eq!(session.wait_for("ended "), "0");
+    session.finish();
+    assert!(waited >= Duration::from_secs(1), "{waited:?}");
 }
 
 #[test]
@@ -110,9 +138,12 @@ fn a_command_in_a_pipeline_leaves_the_others_the_foreground() {
 fn a_command_gets_the_foreground_without_reading() {
     let fleet = Fleet::start(1);
     let look = "until ps -o stat= -p \\$\\$ | grep -q +; do sleep 0.02; done; echo in front";
-    let script = format!("{}; echo ended", run("10s", &format!("sh -c \"{look}\"")));
+    // A process that lost the race for the foreground is stopped when it already has it.
+    let late = "kill -TTIN \\$\\$; echo goes on";
+    let script = format!("{}; echo ended", run("10s", &format!("sh -c \"{look}; {late}\"")));
     let Some(session) = Session::start(&fleet.urls(), &script) else { return };
     session.wait_for("in front");
+    session.wait_for("goes on");
     session.wait_for("ended");
     session.finish();
 }
