@@ -199,6 +199,9 @@ fn has(path: &Path, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -211,6 +214,25 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("it is back"), "next\n");
         assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is left beside");
         take_away(&path, "next").expect("a folder of its own");
+        // One that cannot be linked.
+        fs::create_dir(&path).expect("a folder of its own");
+        take_away(&path, "own").expect("a folder of its own");
+        fs::remove_dir(&path).expect("it is back");
+        // A third one comes while the second one is looked at.
+        assert!(Command::new("mkfifo").arg(&path).status().is_ok_and(|status| status.success()));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while path.exists() {
+                    thread::yield_now();
+                }
+                fs::write(&path, "third").expect("a folder of its own");
+                let mut files = fs::read_dir(&folder).expect("a folder").flatten().map(|file| file.path());
+                fs::write(files.find(|file| *file != path).expect("it is taken"), "next").expect("a pipe");
+            });
+            take_away(&path, "own").expect("a folder of its own");
+        });
+        assert_eq!(fs::read_to_string(&path).expect("it stays"), "third");
+        fs::remove_file(&path).expect("it is there");
         // It is empty.
         fs::remove_dir(&folder).expect("a folder of its own");
     }

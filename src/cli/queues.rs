@@ -431,6 +431,8 @@ mod tests {
         assert!(odd.is_none());
         let odd = queue(vec![entry(now_ms), score("-1e300")], 1).expect("one lives");
         assert_eq!(odd.oldest, Duration::from_micros(i64::MAX as u64));
+        let later = vec![entry(now_ms), score("1700000000000001")];
+        assert_eq!(queue(later, 1).expect("one lives").oldest, Duration::ZERO, "the clock was set back");
         let list = Answer::List(live());
         let readers = [list, Answer::Integer(1), Answer::Null, Answer::Integer(i64::MIN)];
         let found = queue_of(&readers, 1_700_000_000_000_000).expect("one lives");

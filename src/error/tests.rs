@@ -577,3 +577,12 @@ fn an_error_of_a_double_is_shown() {
         assert!(ReleaseError::Unconfirmed(report).to_string().contains("orders:42"));
     }
 }
+
+#[test]
+fn a_new_denial_has_no_attempts_and_an_unknown_holder() {
+    let Denial { attempts, took, holder, held_by, holder_label, slots, waited, report } =
+        Denial::new(all(Round::Acquire, Vote::Granted));
+    assert_eq!((attempts, took, holder, held_by), (0, Duration::ZERO, HolderTtl::Unknown, HeldBy::default()));
+    assert!(holder_label.is_none() && slots.is_empty() && waited == Waited::default());
+    assert_eq!(report.votes.len(), 5);
+}
