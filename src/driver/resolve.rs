@@ -89,17 +89,12 @@ impl Resolver {
         if own.is_busy {
             return None;
         }
-        own.is_busy = true;
         let (turn, host) = (own.count, host.to_owned());
         own.count = own.count.wrapping_add(1);
         let lookup = move || (master, look_up(&host, port, turn));
-        match self.calls.start("redlatch-resolve", lookup) {
-            Ok(()) => None,
-            Err(error) => {
-                (own.is_busy, own.is_wanted) = (false, false);
-                Some(Err(error))
-            }
-        }
+        let started = self.calls.start("redlatch-resolve", lookup);
+        own.is_busy = started.is_ok();
+        started.err().map(Err)
     }
 
     /// The attempt that wanted the address is over.
