@@ -329,7 +329,6 @@ fn notify_loss(
         inner.driver.engine.valid_until(lock)?;
         let listening = inner.completions.notify_loss(lock, loss_token, waker, audience);
         let _ = inner.submit(Request::NotifyLoss { lock });
-        inner.deliver();
         inner.wake_late_leader();
         Some(listening)
     });
