@@ -329,20 +329,18 @@ impl Owner {
         // First: a fork may have inherited the answers locked.
         shared.process.check().map_err(AcquireError::Stopped)?;
         loop {
-            if let Some(answer) = caller.answer() {
-                caller.joined = None;
-                return Poll::Ready(match answer {
-                    Ok(()) => self.check_hold(),
-                    Err(error) => Err(error.into()),
-                });
-            }
             let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
-            if caller.answer().is_some() {
-                // It came just now, and with it the hold that was counted for this caller.
-                continue;
-            }
             let Some(is_valid) = judge(seen, &state) else { continue };
+            // With the state locked: a hold comes with its answer.
+            if let Some(answer) = caller.answer() {
+                caller.joined = None;
+                answer?;
+                let fetched = state.fetch(|_| is_valid);
+                drop(state);
+                // The guard of a lock that is over is dropped without the state locked.
+                return Poll::Ready(fetched.map_err(|(error, _guard)| error));
+            }
             if let Some(taken) = state.take_again(|_| is_valid) {
                 return Poll::Ready(taken);
             }
@@ -407,19 +405,6 @@ impl Owner {
         if let OwnerHolds::Acquiring { attempt, until, .. } = state {
             let wait = until.saturating_duration_since(clock::now());
             attempt.pending = Some(self.request.clone().wait(wait).acquire_async());
-        }
-    }
-
-    /// A caller fetches the hold that was counted for it.
-    fn check_hold(&self) -> Result<(), LockReentrantError> {
-        loop {
-            let seen = self.see();
-            let mut state = self.state().map_err(AcquireError::Stopped)?;
-            let Some(is_valid) = judge(seen, &state) else { continue };
-            let fetched = state.fetch(|_| is_valid);
-            drop(state);
-            // Its guard is dropped without the state locked.
-            return fetched.map_err(|(error, _guard)| error);
         }
     }
 
