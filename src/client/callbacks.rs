@@ -5,6 +5,7 @@
 //! ends when none is. A callback that blocks delays those behind it. Does not know what they are called for.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
@@ -46,6 +47,12 @@ impl Callbacks {
     }
 
     fn run(&self, callback: Callback) {
+        let thread = thread::Builder::new().name("redlatch-callback".to_owned());
+        self.run_by(callback, |run| thread.spawn(run).map(drop));
+    }
+
+    /// Runs it on a thread that is started in this way, unless one runs callbacks already.
+    fn run_by(&self, callback: Callback, spawn: impl FnOnce(Callback) -> io::Result<()>) {
         let mut due = self.due();
         due.queue.push_back(callback);
         if std::mem::replace(&mut due.is_running, true) {
@@ -53,8 +60,7 @@ impl Callbacks {
         }
         drop(due);
         let its = self.clone();
-        let thread = thread::Builder::new().name("redlatch-callback".to_owned());
-        if thread.spawn(move || its.run_all()).is_err() {
+        if spawn(Box::new(move || its.run_all())).is_err() {
             // The system has no thread to give. A callback that runs here may block the event loop, and is
             // not lost.
             self.run_all();
@@ -193,6 +199,18 @@ mod tests {
         report(&callbacks, move || again.send(()).expect("it is waited for"));
         receiver.recv_timeout(PATIENCE).expect("a thread is started again");
     }
+
+    #[test]
+    fn a_callback_without_a_thread_runs_at_once() {
+        let callbacks = Callbacks::default();
+        for number in [1, 2] {
+            let (sender, receiver) = mpsc::channel();
+            let callback = move || sender.send((number, thread::current().id())).expect("it is waited for");
+            callbacks.run_by(Box::new(callback), |_| Err(io::Error::other("no more threads")));
+            assert_eq!(receiver.try_recv(), Ok((number, thread::current().id())));
+        }
+    }
+
     /// Payload of a panic that panics once more when it is dropped.
     struct PanicsAgain;
 
