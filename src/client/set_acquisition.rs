@@ -377,6 +377,16 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_beyond_the_clock_is_for_ever() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let (config, now) = (Arc::new(config), clock::now());
+        let (mut acquisition, _) =
+            SetAcquisition::<()>::begin(now, config.clone(), 1, &Options::new().wait(Duration::MAX));
+        let step = acquisition.answer(now, 0, Err(contended(&config)), &mut Vec::new(), |()| WAIT);
+        assert!(matches!(step, Some(SetStep::Wait(0, left)) if left == limits::FOREVER), "{step:?}");
+    }
+
+    #[test]
     fn a_first_contended_round_waits_later_ones_pause() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);

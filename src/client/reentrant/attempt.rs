@@ -121,10 +121,21 @@ mod tests {
 
     use bytes::Bytes;
 
+    use crate::client::Client;
+    use crate::config::Config;
     use crate::error::{Denial, Report, Round};
 
     fn denial() -> Box<Denial> {
         Box::new(Denial { attempts: 1, ..Denial::new(Report::new(Round::Acquire, Bytes::new())) })
+    }
+
+    #[test]
+    fn a_wait_beyond_the_clock_is_for_ever() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let client = Client::open(config).expect("an event loop");
+        let request = client.lock_owned("a").wait(Duration::MAX);
+        let (mut caller, now) = (Caller::NEW, clock::now());
+        assert!(caller.wait_until(&request) >= now + limits::FOREVER);
     }
 
     #[test]

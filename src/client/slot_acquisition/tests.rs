@@ -40,6 +40,15 @@ fn a_door_is_kept_for_a_second_at_a_time_where_it_may_be_extended() {
 }
 
 #[test]
+fn a_wait_beyond_the_clock_is_for_ever() {
+    let now = clock::now();
+    let (mut acquisition, slot) = begin(now, 16, Options::new().wait(Duration::MAX));
+    assert!(acquisition.tried(now, slot, Err(contended())).is_none());
+    let step = acquisition.looked(now, Ok(SlotLook::Taken));
+    assert!(matches!(step, Some(SlotStep::Enter(left)) if left == limits::FOREVER), "{step:?}");
+}
+
+#[test]
 fn a_free_slot_is_tried_without_the_refusal() {
     let now = clock::now();
     let (mut acquisition, first) = begin(now, 16, Options::new());
