@@ -276,6 +276,18 @@ fn a_thread_within_a_poll() -> String {
     stage.end()
 }
 
+/// The error of this thread is no answer to the others.
+fn a_thread_in_a_waker() -> String {
+    let mut stage = Stage::new("a thread in a waker", |request| request).with_callers(1);
+    stage.poll(0);
+    let refused = stage.client.shared().waking.run(|| stage.lock.lock()).map(drop);
+    stage.note(&format!("a thread in a waker: {refused:?}"));
+    stage.answer(0);
+    stage.poll(0);
+    stage.drop(0);
+    stage.end()
+}
+
 /// A caller fetches its hold when the lock is over.
 fn a_lost_lock() -> String {
     let mut stage = Stage::new("a lost lock", |request| request).with_callers(4);
@@ -301,7 +313,14 @@ fn a_lost_lock() -> String {
 
 #[test]
 fn each_poll_of_a_hold_is_as_it_was() {
-    let pages =
-        [a_grant(), a_failure(), drops(), a_cancel_within_a_poll(), a_thread_within_a_poll(), a_lost_lock()];
+    let pages = [
+        a_grant(),
+        a_failure(),
+        drops(),
+        a_cancel_within_a_poll(),
+        a_thread_within_a_poll(),
+        a_thread_in_a_waker(),
+        a_lost_lock(),
+    ];
     assert_golden("holds", &pages.concat());
 }
