@@ -111,6 +111,11 @@ fn the_first_of_several_granted_slots_is_handed_out() {
     stage.turn_until("both are granted", Stage::is_answered);
     let Poll::Ready(Ok(slot)) = stage.poll(&mut task) else { panic!("it was granted") };
     assert_eq!(slot.slot(), 0);
+    // Nobody turns the event loop: the release is written already.
+    let (start, door) = (clock::now(), door_name(b"pool").escape_ascii().to_string());
+    while stage.double.master(0).command(&["EXISTS", &door]).expect("an answer").text() != "0" {
+        assert!(clock::now() - start < PATIENCE, "the door is not released");
+    }
     // The task has all given back, though its future is not dropped.
     assert_eq!(slots(&stage.client).try_acquire().expect("it was given back").slot(), 1);
     slot.release().expect("confirmed");
@@ -139,6 +144,26 @@ fn a_granted_slot_needs_no_look() {
         drop(task);
         stage.await_nothing_left();
     }
+}
+
+#[test]
+fn a_try_goes_on_behind_the_answer_to_its_look() {
+    let mut stage = Stage::new();
+    let mut task = slots(&stage.client).start();
+    let Ok(SlotStep::Try { slot, from }) = task.begin() else { panic!("it begins with a try") };
+    // The other client has this slot: the try waits.
+    let (slots, look) = (vec![task.request.slot(slot, LONG)], Some(task.request.look(from)));
+    let Asking::Slots(mut asking) = task.ask(slots, look) else { panic!("slots are asked for") };
+    let tokens = asking.tokens().expect("none has its answer");
+    assert_eq!(tokens.len(), 2, "both are sent with one write");
+    let is_done = |stage: &Stage| stage.client.shared().peek(|inner| inner.completions.is_done(tokens[1]));
+    stage.turn_until("the look has its answer", |stage| is_done(stage) == Some(true));
+    let acquisition = task.acquisition.as_mut().expect("it has begun");
+    for _ in 0..2 {
+        assert!(asking.poll(acquisition, Waker::noop()).is_pending());
+    }
+    drop((asking, task));
+    stage.await_nothing_left();
 }
 
 #[test]
