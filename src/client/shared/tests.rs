@@ -466,6 +466,26 @@ fn a_call_wakes_the_observer() {
     shared.observing.as_ref().expect("it has an observer").end();
 }
 
+/// Each of its looks enters the client, which reads the clock.
+#[test]
+fn the_observers_thread_sleeps_while_there_is_no_event() {
+    let ((driver, poller), _reported) = observed();
+    let started = Shared::start_by(driver, poller, |name, run| {
+        Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))
+    });
+    let shared = started.expect("it starts");
+    let is_quiet = || {
+        let before = shared.lock().now();
+        thread::sleep(BRIEF / 2);
+        shared.lock().now() == before
+    };
+    let start = clock::now();
+    while !is_quiet() {
+        assert!(clock::now() - start < PATIENCE, "it looks again and again");
+    }
+    shared.observing.as_ref().expect("it has an observer").end();
+}
+
 #[test]
 fn events_before_the_end_are_reported() {
     let ((mut driver, poller), reported) = observed();

@@ -135,10 +135,7 @@ fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
     let (sender, dropped) = mpsc::channel();
     let waiter = Waker::from(Arc::new(Dropped(shared.clone(), sender)));
     let mut inner = shared.lock();
-    let resource = Resource::new("a").expect("a valid name");
-    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-    let op = inner.submit(request).expect("room");
-    let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+    let completion = unanswered(&mut inner);
     assert!(inner.completions.wait_as_task(completion, &waiter).is_none());
     drop(inner);
     drop(waiter);
@@ -154,6 +151,61 @@ fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
     assert!(within("the thread", move || waiting.join()).expect("no panic"));
     assert_eq!(dropped.try_recv(), Ok(false));
     drop(poller);
+}
+
+/// An acquisition that nobody answers, and the token of its outcome.
+fn unanswered(inner: &mut Inner) -> CompletionToken {
+    let resource = Resource::new("a").expect("a valid name");
+    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+    let op = inner.submit(request).expect("room");
+    inner.completions.expect(op, OutcomeKind::Acquire)
+}
+
+/// The answer and the end come before the thread wakes up.
+#[test]
+fn only_a_drain_hands_out_answers_behind_its_end() {
+    for (is_drained, is_answered) in [(false, false), (false, true), (true, false), (true, true)] {
+        let shared = alone();
+        let poller = sleep_for_ever(&mut shared.lock());
+        let completion = unanswered(&mut shared.lock());
+        let its = shared.clone();
+        let waiting = thread::spawn(move || its.wait(OutcomeKind::Extend, None, |_| Some(completion)));
+        let start = clock::now();
+        while shared.lock().completions.thread_count() == 0 {
+            assert!(clock::now() - start < PATIENCE, "it does not wait");
+            thread::yield_now();
+        }
+        let mut inner = shared.lock();
+        if is_answered {
+            let drain = Request::Drain { held: HeldLocks::Leave, limit: Duration::ZERO };
+            inner.submit(drain).expect("room");
+            inner.deliver();
+        }
+        (inner.is_drained, inner.stopped) = (is_drained, Some("it has ended".into()));
+        inner.completions.give_up();
+        shared.leave(inner);
+        let answer = within("the thread", move || waiting.join()).expect("no panic");
+        assert_eq!(answer.is_ok(), is_drained && is_answered, "{is_drained}, {is_answered}: {answer:?}");
+        drop(poller);
+    }
+}
+
+/// Otherwise it would be left to another task of its thread, which does not come.
+#[test]
+fn a_task_that_has_entered_is_woken_by_the_leader_again() {
+    let shared = alone();
+    for _ in 0..2 {
+        let mut inner = shared.lock();
+        let resource = Resource::new("a").expect("a valid name");
+        let request =
+            Request::Acquire { resource, options: Options::new().wait(Duration::ZERO), label: None };
+        let op = inner.submit(request).expect("room");
+        let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+        assert!(inner.completions.wait_as_task(completion, Waker::noop()).is_none());
+        inner.deliver();
+        assert!(!inner.pop_woken_as_leader().is_empty());
+        shared.leave(inner);
+    }
 }
 
 /// The drain ends the acquisitions under way, and so makes room for its own question.
@@ -217,10 +269,12 @@ fn an_answer_that_nobody_wants_frees_its_place_once() {
 #[test]
 fn the_background_thread_does_not_wait_for_a_lock_that_somebody_has() {
     let client = client();
-    let inner = client.shared().lock();
+    let (inner, start) = (client.shared().lock(), clock::now());
     let shared = client.shared().clone();
     let act = within("its next act", move || shared.next_act(false, &mut 0));
-    assert!(matches!(act, Ok(BackgroundAct::Sleep(Some(_)))));
+    let is_sleep =
+        matches!(act, Ok(BackgroundAct::Sleep(Some(until))) if until >= start + limits::DROP_LINGER);
+    assert!(is_sleep, "{act:?}, behind {start:?}");
     drop(inner);
 }
 

@@ -69,6 +69,17 @@ fn alone() -> String {
     let start = clock::now();
     stage.look(true);
     assert!(clock::now() - start >= limits::BACKGROUND_STAY, "it stays for the answer");
+    stage.answers();
+    stage.page += "# Alone: a thread sleeps over the end of a pause\n";
+    let (waker, mut inner) = (stage.waker("a thread"), stage.client.shared().enter().expect("it goes on"));
+    let pause = Request::Pause { attempts: 1, took: Duration::ZERO, limit: Duration::from_millis(1) };
+    let op = inner.submit(pause).expect("room");
+    let completion = inner.completions.expect(op, OutcomeKind::Pause);
+    inner.completions.wait_as_thread(completion, waker);
+    drop(inner);
+    stage.show("a pause begins");
+    while stage.shared().lock().due().is_some_and(|at| clock::now() < at) {}
+    stage.look(true);
     stage.page
 }
 
@@ -281,7 +292,9 @@ fn ends() -> String {
     assert!(clock::now() - start >= limits::CLOSE_WAIT, "it waits for its thread");
     stage.show("the client is closed");
     (stage.shared().lock().poller, stage.shared().lock().sleep) = (poller, None);
+    let start = clock::now();
     stage.look(true);
+    assert!(clock::now() - start >= limits::CLOSE_WAIT, "it waits for the master");
     stage.shared().run_background();
     assert!(stage.shared().ended.sleep(Some(clock::now())), "the end of its thread is awaited");
     let mut stages = vec![stage.page];
