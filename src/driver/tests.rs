@@ -230,3 +230,24 @@ fn a_turn_begins_with_what_is_asked_for() {
     driver.begin_turn();
     assert!(driver.engine.send_ready(master).is_empty() && !driver.has_unsent, "it is written");
 }
+
+#[test]
+fn a_connection_that_is_given_up_is_read_no_more() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let config = Config::builder().master(url).connect_timeout(PATIENCE).build().expect("valid settings");
+    let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    let master = MasterId::new(0).expect("small");
+    driver.engine.handle_timeout(clock::now());
+    driver.begin_turn();
+    while !driver.sockets[0].as_ref().expect("an attempt").is_connected() {
+        driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
+    }
+    let (mut peer, _) = listener.accept().expect("it is connected");
+    peer.write_all(&[b'?'; 64]).expect("there is room");
+    while !matches!(driver.engine.master_status(clock::now(), master).state, MasterState::Down(_)) {
+        assert!(poller.wait(Some(PATIENCE)).expect("a poll"));
+        driver.receive(master, true);
+    }
+    assert!(driver.sockets[0].is_none());
+}

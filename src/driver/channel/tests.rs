@@ -54,6 +54,16 @@ fn a_connection_closed_at_once_gets_advice_on_tls() {
 }
 
 #[test]
+fn an_alert_in_tls_gets_advice_on_tls() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let open = |poll: &Poll| Socket::tcp(address, poll.registry(), Token(0)).expect("an attempt");
+    let alert = [21, 3, 3, 0, 2, 2, 10];
+    let write = || listener.accept().expect("a client").0.write_all(&alert).expect("there is room");
+    assert_eq!(trouble(true, open, write), "it answers in TLS; write rediss:// in its URL");
+}
+
+#[test]
 fn a_unix_socket_gets_no_advice_on_tls() {
     let name = format!("redlatch-channel-{}.sock", std::process::id());
     let path = std::env::temp_dir().join(name);

@@ -220,6 +220,18 @@ fn an_alert_behind_unread_replies_is_named() {
     assert!(error.contains("it refused the TLS handshake (DecodeError)"), "{error}");
 }
 
+#[test]
+fn an_alert_in_place_of_a_handshake_is_named() {
+    let own = Certificate::new("own", 4000);
+    let mut pair = Pair::new(&TLS13, &own, &own);
+    pair.peer.write_all(&[21, 3, 3, 0, 2, 2, 40]).expect("it fits");
+    let error = pair.until(|pair| {
+        pair.socket.socket.handle_writable().expect("it is connected");
+        pair.socket.why_refused()
+    });
+    assert!(error.to_string().contains("it has no TLS cipher in common"), "{error}");
+}
+
 /// No event comes for bytes that were there at the last one: of one record that is larger than the room of a
 /// read, of several records, of more records than one read of the socket takes, and of half a record.
 #[test]
