@@ -7,6 +7,7 @@
 #[path = "masters/fleet.rs"]
 mod fleet;
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::process::{Command, ExitCode, exit};
 use std::sync::OnceLock;
@@ -26,12 +27,24 @@ const TASK: &str = "REDLATCH_EXIT_TEST";
 /// Ways to drop a guard and to end: wherever the end of a thread runs destructors, and where that of the main
 /// thread does.
 const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
-    &["a thread is joined", "main returns", "exit is called", "two clients", "a call is dropped"]
+    &[
+        "a thread is joined",
+        "a thread has it to its end",
+        "main returns",
+        "exit is called",
+        "two clients",
+        "a call is dropped",
+    ]
 } else {
-    &["a thread is joined"]
+    &["a thread is joined", "a thread has it to its end"]
 };
 
 static CLIENTS: [OnceLock<Client>; 2] = [OnceLock::new(), OnceLock::new()];
+
+thread_local! {
+    /// A guard whose drop is one of the last things that its thread does.
+    static HELD: Cell<Option<Guard>> = const { Cell::new(None) };
+}
 
 fn main() -> ExitCode {
     match std::env::var(TASK) {
@@ -75,6 +88,15 @@ fn end(task: &str) -> ExitCode {
         "a thread is joined" => {
             let guard = acquire(0);
             thread::spawn(move || drop(guard)).join().expect("no panic");
+        }
+        "a thread has it to its end" => {
+            let client = CLIENTS[0].get_or_init(|| open(urls));
+            let hold = || {
+                // Before the client has a value of this thread: that one is gone first.
+                HELD.set(None);
+                HELD.set(Some(self::acquire(client, "lock 0")));
+            };
+            thread::spawn(hold).join().expect("no panic");
         }
         "a call is dropped" => {
             drop(acquire(0));

@@ -84,6 +84,23 @@ fn a_call_releases_what_was_dropped_before() {
     eventually(PATIENCE, "it is released", || fleet.master(0).ask("EXISTS a").text() == "0");
 }
 
+/// The first answer came later than the last call that waited, and the time of an engine never goes back.
+#[test]
+fn turns_alone_release_what_was_dropped_before() {
+    let mut fleet = Fleet::start(1);
+    let mut redlock = open(settings(&fleet.urls()).max_ttl(2 * PATIENCE));
+    let leases =
+        ["a", "b"].map(|name| redlock.lock(name).ttl(2 * PATIENCE).wait(PATIENCE).acquire().expect("free"));
+    for (lease, left) in leases.into_iter().zip([1, 0]) {
+        drop(lease);
+        eventually(PATIENCE, "it is released", || {
+            redlock.turn(Duration::ZERO).expect("the loop runs");
+            redlock.stats().claims == left
+        });
+        assert_eq!(fleet.master(0).ask("EXISTS a b").text(), left.to_string());
+    }
+}
+
 #[test]
 fn a_lost_lease_cannot_be_left_and_is_released() {
     let fleet = Fleet::start(1);
