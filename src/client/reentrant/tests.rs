@@ -225,6 +225,9 @@ fn drops() -> String {
     stage.drop(1);
     stage.double.master(0).stop().expect("it runs");
     stage.poll(3);
+    // This drop wakes a task, too, which finds the owner's state unlocked.
+    let waker = stage.callers[0].waker();
+    stage.client.shared().peek(|inner| inner.completions.wake_too(waker));
     stage.drop(3);
     stage.end()
 }
