@@ -297,6 +297,22 @@ fn only_a_call_after_an_idle_time_waits_for_connections() {
     assert!(took.min().expect("5 calls") < limits::REVIVE_MAX);
 }
 
+#[test]
+fn a_call_after_an_idle_time_waits_for_no_event() {
+    let double = start(1);
+    let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
+    let took = (0..6).map(|_| {
+        thread::sleep(limits::IDLE_MAX);
+        let begun = Instant::now();
+        let lease = redlock.lock("a").wait(PATIENCE).acquire().expect("free");
+        let took = begun.elapsed();
+        redlock.release(lease).expect("confirmed");
+        took
+    });
+    // The first one may find answers to the handshake.
+    assert!(took.skip(1).min().expect("5 calls") < limits::REVIVE_MAX);
+}
+
 /// The release shows it, at a quorum of answers.
 #[test]
 fn work_is_lost_with_a_quorum_of_keys() {
