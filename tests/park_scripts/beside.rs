@@ -55,3 +55,17 @@ fn readers_that_park_and_others_share_a_set() {
     assert_eq!(rig.run(rig::SHARED_RELEASE, &["today"]), Value::Int(1));
     assert_eq!(rig.call(&["EXISTS", LOCK]), Value::Int(0));
 }
+
+#[test]
+fn a_value_of_another_is_neither_swapped_nor_adopted() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let adopt = ["mine", "next", "9000000", ""];
+    assert_eq!(run(&mut rig, "swap", &[LOCK], &adopt[..3]), Value::Int(0));
+    assert_eq!(run(&mut rig, "adopt", &[LOCK, FENCE], &adopt), Value::Int(0));
+    assert_eq!(rig.holder().as_deref(), Some("other"));
+    // An error of the server is no answer about the lock.
+    rig.call(&["ACL", "SETUSER", "default", "-get"]);
+    let refused = run(&mut rig, "adopt", &[LOCK, FENCE], &adopt);
+    assert!(matches!(refused, Value::Error(_)), "{refused:?}");
+}

@@ -113,6 +113,15 @@ fn a_foreign_fence_keeps_nobody_else_out() {
 }
 
 #[test]
+fn a_fence_of_another_type_fails_a_fenced_park() {
+    let mut rig = Rig::new();
+    rig.call(&["LPUSH", FENCE, "x"]);
+    let Answer::Error(error) = rig.waiter(1).fenced().park() else { panic!("no fence can be read") };
+    assert!(error.starts_with("WRONGTYPE"), "{error}");
+    assert_eq!((rig.holder(), rig.waiting()), (None, vec![]));
+}
+
+#[test]
 fn a_fence_that_cannot_be_written_keeps_the_lock_free() {
     let mut rig = Rig::new();
     let mut own = rig.waiter(1).fenced();

@@ -130,6 +130,25 @@ fn a_stale_waiter_is_rung_for_200_ms() {
 }
 
 #[test]
+fn a_ring_lengthens_no_stay() {
+    let mut rig = Rig::new();
+    // On a late machine a short stay may end before the ring.
+    let is_rung = (0..100).any(|_| {
+        rig.call(&["FLUSHALL"]);
+        rig.hold("other");
+        let mut first = rig.waiter(1);
+        (first.fresh_ms, first.stay_ms) = (0, 150);
+        first.waits();
+        let before = rig.entries();
+        rig.release("other");
+        let after = rig.entries();
+        assert!(after.is_empty() || after == before, "{before:?} {after:?}");
+        !after.is_empty()
+    });
+    assert!(is_rung, "each stay has ended before its ring");
+}
+
+#[test]
 fn a_stale_waiter_that_receives_nothing_goes() {
     let mut rig = Rig::new();
     rig.hold("other");
