@@ -456,3 +456,68 @@ fn release_unwanted(now: Instant, engine: &mut Engine, op: OpId, outcome: &Outco
         let _ = engine.submit(now, Request::Release { lock: op, awaited: false });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::client::Count;
+    use crate::clock;
+    use crate::config::Config;
+    use crate::engine::Resource;
+    use crate::options::Options;
+
+    const WAIT: Duration = Duration::from_secs(60);
+
+    /// The tokens of two acquisitions, which end with their wait.
+    fn waiting(engine: &mut Engine, completions: &mut Completions) -> [CompletionToken; 2] {
+        ["a", "b"].map(|name| {
+            let resource = Resource::new(name).expect("a valid name");
+            let options = Options::new().wait(WAIT);
+            let request = Request::Acquire { resource, options, label: None };
+            let op = engine.submit(clock::now(), request).expect("room");
+            completions.expect(op, OutcomeKind::Acquire)
+        })
+    }
+
+    fn engine() -> Engine {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        Engine::new(Arc::new(config), [0; 32], clock::now())
+    }
+
+    #[test]
+    fn a_task_is_left_to_the_thread_that_polled_it_last() {
+        for (moves, woken_by_leader) in [(false, 1), (true, 2)] {
+            let (mut engine, mut completions) = (engine(), Completions::default());
+            let tokens = waiting(&mut engine, &mut completions);
+            let waker = Waker::from(Arc::new(Count::default()));
+            for token in tokens {
+                assert!(completions.wait_as_task(token, &waker).is_none());
+            }
+            if moves {
+                let poll = || completions.wait_as_task(tokens[1], &waker);
+                thread::scope(|scope| scope.spawn(poll).join().expect("no panic"));
+            }
+            let now = clock::now() + WAIT;
+            engine.handle_timeout(now);
+            completions.deliver(now, &mut engine);
+            let woken = std::iter::from_fn(|| completions.pop_woken_as_leader(now)).count();
+            assert_eq!(woken, woken_by_leader, "another thread polled the second one: {moves}");
+        }
+    }
+
+    #[test]
+    fn nobody_sleeps_behind_the_end() {
+        let (mut engine, mut completions) = (engine(), Completions::default());
+        let [task, thread] = waiting(&mut engine, &mut completions);
+        let waker = Waker::from(Arc::new(Count::default()));
+        assert!(completions.wait_as_task(task, &waker).is_none());
+        completions.wait_as_thread(thread, waker);
+        completions.give_up();
+        assert_eq!((completions.thread_count(), completions.task_count()), (0, 0));
+        assert_eq!(std::iter::from_fn(|| completions.pop_woken()).count(), 2);
+    }
+}

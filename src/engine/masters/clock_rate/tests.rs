@@ -125,3 +125,32 @@ fn a_tenth_of_the_assumption_is_suspicious() {
         assert_eq!(rate.is_suspicious(10_000), expected, "{rate:?}");
     }
 }
+
+/// Half of each round trip, and what rounding takes away, at both ends.
+#[test]
+fn the_error_is_that_of_the_round_trips_at_the_ends() {
+    let start = Instant::now();
+    let mut meter = ClockRateMeter::default();
+    for second in 0..4 {
+        let asked = start + Duration::from_secs(second);
+        meter.note(asked, asked + Duration::from_millis(1), EPOCH_US + second * 1_000_000);
+    }
+    let rate = meter.rate().expect("enough samples");
+    assert_eq!((rate.ppm, rate.error_ppm, rate.steps), (0, (501 + 501) / 3, 0));
+}
+
+/// Twice the errors of both ends, and 5 ms at least, are noise.
+#[test]
+fn a_change_beyond_the_noise_is_a_step() {
+    for (round_trip_ms, change_us, steps) in [(10, 20_004, 0), (10, 20_005, 1), (0, 5000, 0), (0, 5001, 1)] {
+        let start = Instant::now();
+        let mut meter = ClockRateMeter::default();
+        for second in 0..6 {
+            let asked = start + Duration::from_secs(second);
+            let set = if second < 3 { 0 } else { change_us };
+            let answered = asked + Duration::from_millis(round_trip_ms);
+            meter.note(asked, answered, EPOCH_US + second * 1_000_000 + set);
+        }
+        assert_eq!(meter.rate().expect("enough samples").steps, steps, "{change_us} µs");
+    }
+}
