@@ -480,7 +480,8 @@ fn the_observers_thread_sleeps_while_there_is_no_event() {
         shared.lock().now() == before
     };
     let start = clock::now();
-    while !is_quiet() {
+    // A loaded machine may hold a thread that never sleeps up for some of it.
+    while !(0..20).all(|_| is_quiet()) {
         assert!(clock::now() - start < PATIENCE, "it looks again and again");
     }
     shared.observing.as_ref().expect("it has an observer").end();
