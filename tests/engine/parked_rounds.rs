@@ -190,6 +190,27 @@ fn a_master_that_was_silent_is_parked_at_when_it_answers() {
     assert_eq!(rig.masters[2].parked(rig.now, KEY).len(), 1);
 }
 
+/// The master behind it goes, so that the round has a quorum with its answer only.
+#[test]
+fn a_master_that_was_silent_counts_as_asked_from_then_on() {
+    let mut rig = Rig::new(3, defaults);
+    rig.stall_replies(2);
+    rig.acquire("b", 10_000, 0);
+    granted(&mut rig);
+    rig.run_for(ms(600));
+    let mut rig = with_other(rig);
+    rig.acquire_with("a", fair());
+    rig.stop_master(2);
+    rig.end_stall(2);
+    rig.pump();
+    drop(rig.masters[0].take_log());
+    rig.refuse(1, true);
+    rig.reset_conn(1);
+    rig.run_for(ms(100));
+    let sent = rig.masters[0].take_log();
+    assert!(!sent.contains(&"SET".to_owned()), "the round goes on: {sent:?}");
+}
+
 /// The answer to the round before comes late, and leaves no room for the running one: for its park, or for an
 /// attempt where the master parks no more.
 #[test]
