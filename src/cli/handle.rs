@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("it is back"), "next\n");
         assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is left beside");
         take_away(&path, "next").expect("a folder of its own");
-        // One that cannot be linked.
+        // A folder cannot be linked.
         fs::create_dir(&path).expect("a folder of its own");
         take_away(&path, "own").expect("a folder of its own");
         fs::remove_dir(&path).expect("it is back");

@@ -51,7 +51,7 @@ impl Callbacks {
         self.run_by(callback, |run| thread.spawn(run).map(drop));
     }
 
-    /// Runs it on a thread that is started in this way, unless one runs callbacks already.
+    /// Runs it on a thread that `spawn` starts, unless one runs callbacks already.
     fn run_by(&self, callback: Callback, spawn: impl FnOnce(Callback) -> io::Result<()>) {
         let mut due = self.due();
         due.queue.push_back(callback);

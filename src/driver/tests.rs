@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Config, Driver, LinkRequest};
+use super::{Config, Driver, LinkRequest, Poller};
 use crate::clock;
 use crate::lock::MasterId;
 use crate::status::MasterState;
@@ -210,14 +210,20 @@ fn settling_waits_a_moment_for_the_last_master() {
     panic!("it goes without the last master");
 }
 
-#[test]
-fn a_turn_begins_with_what_is_asked_for() {
+/// A driver whose engine asks for the connection of its only master, which listens.
+fn asked_to_connect() -> (TcpListener, Driver, Poller) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let url = format!("redis://{}", listener.local_addr().expect("bound"));
     let config = Config::builder().master(url).connect_timeout(PATIENCE).build().expect("valid settings");
-    let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
-    let master = MasterId::new(0).expect("small");
+    let (mut driver, poller) = Driver::new(Arc::new(config)).expect("an event loop");
     driver.engine.handle_timeout(clock::now());
+    (listener, driver, poller)
+}
+
+#[test]
+fn a_turn_begins_with_what_is_asked_for() {
+    let (_listener, mut driver, mut poller) = asked_to_connect();
+    let master = MasterId::new(0).expect("small");
     driver.unread.insert(master);
     driver.begin_turn();
     assert!(driver.sockets[0].is_some(), "it connects");
@@ -233,12 +239,8 @@ fn a_turn_begins_with_what_is_asked_for() {
 
 #[test]
 fn a_connection_that_is_given_up_is_read_no_more() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let url = format!("redis://{}", listener.local_addr().expect("bound"));
-    let config = Config::builder().master(url).connect_timeout(PATIENCE).build().expect("valid settings");
-    let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    let (listener, mut driver, mut poller) = asked_to_connect();
     let master = MasterId::new(0).expect("small");
-    driver.engine.handle_timeout(clock::now());
     driver.begin_turn();
     while !driver.sockets[0].as_ref().expect("an attempt").is_connected() {
         driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");

@@ -309,7 +309,7 @@ fn a_call_after_an_idle_time_waits_for_no_event() {
         redlock.release(lease).expect("confirmed");
         took
     });
-    // The first one may find answers to the handshake.
+    // The first call may find answers to the handshake.
     assert!(took.skip(1).min().expect("5 calls") < limits::REVIVE_MAX);
 }
 

@@ -36,7 +36,7 @@ fn a_token_that_masters_refuse_is_named() {
     );
 }
 
-/// Nobody is asked for it.
+/// The refusals say it: no master is asked.
 #[test]
 fn a_refusal_says_how_long_the_holder_has() {
     let mut rig = Rig::new(3, |builder| builder.ask_holder(false));

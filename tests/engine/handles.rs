@@ -9,7 +9,7 @@ use redlatch::{AcquireError, LockHandle, Options};
 use crate::rig::Rig;
 use crate::{defaults, denied, granted, ms};
 
-/// Three masters, and a lock of them that is on its way to another process.
+/// Three masters, and the handle of a lock that was given up for another process.
 fn passed(options: Options) -> (Rig, LockHandle) {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire_with("a", options.ttl(ms(10_000)).wait(Duration::ZERO));
@@ -32,7 +32,7 @@ fn assert_released(rig: &mut Rig) {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
-/// One master has forgotten the fence since.
+/// One master has lost the fence when the release comes.
 #[test]
 fn a_release_by_a_handle_raises_the_fence() {
     let (mut rig, handle) = passed(Options::new().fenced());

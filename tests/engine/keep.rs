@@ -319,7 +319,7 @@ fn a_kept_lock_is_renewed_after_a_longer_extension() {
     let lock = keep(&mut rig, 3000, ms(600_000));
     rig.extend(lock, 30_000);
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    // As if a renewal to 3 s had brought it the validity that it has.
+    // A third of the TTL behind the time at which a renewal to 3 s would have given it this validity.
     let due = rig.engine.valid_until(lock).expect("it is held") - (ms(3000) - ms(32)) + ms(1000);
     rig.run_for(due - ms(1) - rig.now);
     assert_eq!(extension_count(&rig), 1);

@@ -90,7 +90,7 @@ fn a_master_that_refuses_to_say_its_time_is_not_parked_at() {
     assert_eq!(queues, [0, 1, 1]);
 }
 
-/// The masters go when the round has lasted for 700 ms, and 700 ms of the wait are left.
+/// Two masters disconnect after half of the wait of 1.4 s.
 #[test]
 fn a_round_that_waited_is_no_long_attempt() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -190,7 +190,7 @@ fn a_master_that_was_silent_is_parked_at_when_it_answers() {
     assert_eq!(rig.masters[2].parked(rig.now, KEY).len(), 1);
 }
 
-/// The master behind it goes, so that the round has a quorum with its answer only.
+/// Another master disconnects then, so that only its answer can make a quorum.
 #[test]
 fn a_master_that_was_silent_counts_as_asked_from_then_on() {
     let mut rig = Rig::new(3, defaults);

@@ -188,7 +188,7 @@ impl Proxy {
 
     fn close_listener(&mut self) {
         let Some(Acceptor { listener, thread }) = self.acceptor.take() else { return };
-        // Also where a child of this process, before its exec, has the listener open. Ends accept().
+        // A child between fork and exec has the listener, too. This closes it for both, and ends accept().
         SockRef::from(&listener).shutdown(Shutdown::Both).expect("it listens");
         thread.join().expect("the acceptor does not panic");
     }

@@ -77,7 +77,7 @@ impl Doubts {
 mod tests {
     use super::*;
 
-    /// It may have got its data back.
+    /// The next process may have its data back.
     #[test]
     fn an_absence_says_nothing_of_the_next_process() {
         let master = MasterId::new(0).expect("small");

@@ -219,7 +219,7 @@ impl Masters {
 
     pub(super) fn kill(&mut self, index: usize) {
         if let Some(listener) = self.all[index].listener.take() {
-            // Also where a child of this process, before its exec, has it open.
+            // A child between fork and exec has it, too. This closes it for both.
             let _ = SockRef::from(&listener).shutdown(Shutdown::Both);
         }
         self.conns.retain(|_, conn| conn.master != index);
