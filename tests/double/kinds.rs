@@ -279,29 +279,30 @@ fn only_a_call_after_an_idle_time_waits_for_connections() {
         let _ = redlock.lock("a").try_acquire();
         !redlock.health().has_quorum
     });
-    let took = (0..5).map(|_| {
+    // A loaded machine may hold some of the calls up.
+    let mut took = (0..50).map(|_| {
         // A wait is no idle time.
         redlock.lock("a").wait(2 * limits::IDLE_MAX).acquire().expect_err("the only master is gone");
         let begun = Instant::now();
         redlock.lock("a").try_acquire().expect_err("the only master is gone");
         begun.elapsed()
     });
-    assert!(took.min().expect("5 calls") < limits::REVIVE_MAX);
-    let took = (0..5).map(|_| {
+    assert!(took.any(|it| it < limits::REVIVE_MAX), "each call waits");
+    let mut took = (0..50).map(|_| {
         // Nor are turns.
         (0..4).for_each(|_| redlock.turn(limits::IDLE_MAX / 2).expect("the loop runs"));
         let begun = Instant::now();
         redlock.lock("a").try_acquire().expect_err("the only master is gone");
         begun.elapsed()
     });
-    assert!(took.min().expect("5 calls") < limits::REVIVE_MAX);
+    assert!(took.any(|it| it < limits::REVIVE_MAX), "each call waits");
 }
 
 #[test]
 fn a_call_after_an_idle_time_waits_for_no_event() {
     let double = start(1);
     let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
-    let took = (0..6).map(|_| {
+    let took = (0..51).map(|_| {
         thread::sleep(limits::IDLE_MAX);
         let begun = Instant::now();
         let lease = redlock.lock("a").wait(PATIENCE).acquire().expect("free");
@@ -310,7 +311,7 @@ fn a_call_after_an_idle_time_waits_for_no_event() {
         took
     });
     // The first call may find answers to the handshake.
-    assert!(took.skip(1).min().expect("5 calls") < limits::REVIVE_MAX);
+    assert!(took.skip(1).any(|it| it < limits::REVIVE_MAX), "each call waits");
 }
 
 /// The release shows it, at a quorum of answers.
