@@ -93,7 +93,7 @@ impl Engine {
                     let step = acquire::decide(core, op);
                     self.perform_rare(step);
                 }
-                Some(_) => release::settle(core, id),
+                Some(_) => release::check(core, id),
                 None => {}
             }
         }

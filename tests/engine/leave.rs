@@ -136,6 +136,27 @@ fn a_lock_that_is_left_for_no_time_is_released() {
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
+/// Which masters had the key is only known from their answers: a quorum of any is not enough.
+#[test]
+fn a_lock_left_for_no_time_waits_for_a_quorum_that_had_it() {
+    for lost_count in [1, 2] {
+        let mut rig = Rig::new(3, defaults);
+        let lock = hold(&mut rig, 5000);
+        rig.masters[..lost_count].iter_mut().for_each(|master| master.load_keys(Default::default()));
+        rig.stall_replies(2);
+        submit_leave(&mut rig, lock, Duration::ZERO);
+        if lost_count == 1 {
+            assert_eq!(rig.outcome(), None, "one had it, and one had not");
+            rig.end_stall(2);
+            result(&mut rig).expect("two had it");
+        } else {
+            assert!(matches!(result(&mut rig), Err(LeaveError::Lost(_))), "two had it not");
+            rig.end_stall(2);
+        }
+        assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
+    }
+}
+
 /// The shortest TTL at the largest drift allowance.
 #[test]
 fn a_short_rest_lasts_for_six_milliseconds() {

@@ -349,10 +349,18 @@ impl Claim {
         }
     }
 
-    /// Number of answers that end the wait for a release: all to the rest of a time, else a quorum.
-    pub(crate) fn needed_answers(&self, master_count: usize, quorum: usize) -> usize {
-        let is_rest = self.leaving().is_some_and(|leaving| leaving.rest_sent.is_some());
-        if is_rest { master_count } else { quorum }
+    /// Whether the caller of a release need not wait any longer: a quorum has answered, or all masters to the
+    /// rest of a time, or nobody is left who would. Where a release stands for the rest, the answers must
+    /// show whether a quorum had the key.
+    pub(crate) fn is_settled(&self, master_count: usize, quorum: usize) -> bool {
+        let Some(release) = &self.release else { return false };
+        let (had, heard) = (release.deleted, release.deleted.union(release.absent));
+        let is_enough = match self.leaving() {
+            None => heard.has(quorum),
+            Some(leaving) if leaving.rest_sent.is_some() => heard.has(master_count),
+            Some(_) => had.has(quorum) || !had.union(release.owed).has(quorum),
+        };
+        is_enough || release.sent.is_empty()
     }
 
     /// Whether nobody owns it, and no master may hold its key.
@@ -427,7 +435,7 @@ impl Claim {
         release.owed = release.owed.without(MasterSet::only(master).without(release.unproven));
         release.deleted.insert(master);
         match self.owner {
-            Some(_) if release.is_settled(quorum) => Counted::Decides,
+            Some(_) if release.has_decided(quorum) => Counted::Decides,
             None if release.owed.is_empty() => Counted::Done,
             _ => Counted::Open,
         }
@@ -533,10 +541,9 @@ fn whole_ms(ttl: Ttl) -> u32 {
 }
 
 impl Release {
-    /// Whether an awaited release need not wait any longer: a quorum has answered, or nobody is left who
-    /// would.
+    /// Whether [`Claim::is_settled`] may be true.
     #[inline]
-    pub(crate) const fn is_settled(&self, quorum: usize) -> bool {
+    const fn has_decided(&self, quorum: usize) -> bool {
         self.deleted.union(self.absent).has(quorum) || self.sent.is_empty()
     }
 

@@ -273,15 +273,14 @@ pub(crate) fn handle_served_answer(
 /// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: ReleaseAnswer) {
     let Some(claim) = core.locks.claims.find_mut(id) else { return };
-    let fleet = &core.masters.fleet;
-    let needed = claim.needed_answers(fleet.count(), fleet.quorum);
+    let quorum = core.masters.fleet.quorum;
     let release = claim.release.as_mut().expect(NO_RELEASE);
     match answer {
         ReleaseAnswer::Deleted => {
-            return match (claim.count_deleted(master, needed), claim.owner) {
-                (Counted::Decides, Some(_)) => settle(core, id),
-                (Counted::Done, _) => core.locks.claims.free(id),
-                _ => {}
+            return match claim.count_deleted(master, quorum) {
+                Counted::Decides => check(core, id),
+                Counted::Done => core.locks.claims.free(id),
+                Counted::Open => {}
             };
         }
         ReleaseAnswer::Absent => {
@@ -297,8 +296,8 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
     }
     release.sent.remove(master);
     match claim.owner {
-        Some(_) if release.is_settled(needed) => settle(core, id),
-        _ => free_if_done(&mut core.locks, id),
+        Some(_) => check(core, id),
+        None => free_if_done(&mut core.locks, id),
     }
 }
 
@@ -343,8 +342,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
 /// Ends an awaited release if nothing more is to be waited for.
 pub(crate) fn check(core: &mut Core, claim_id: Id) {
     let (claim, fleet) = (core.locks.claims.get(claim_id), &core.masters.fleet);
-    let needed = claim.needed_answers(fleet.count(), fleet.quorum);
-    if claim.release.is_some_and(|release| release.is_settled(needed)) {
+    if claim.is_settled(fleet.count(), fleet.quorum) {
         settle(core, claim_id);
     }
 }
