@@ -138,3 +138,33 @@ pub(crate) struct Extended {
 pub(crate) fn loss_lead(ttl: Ttl) -> Duration {
     ttl.validity() / 10
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    /// A twentieth of the TTL, or the bound, and up to as much again.
+    #[test]
+    fn a_failed_renewal_is_tried_again_after_a_pause() {
+        let (now, ms, mut rng) = (Instant::now(), Duration::from_millis, StdRng::seed_from_u64(1));
+        let hold_until = now + Duration::from_secs(3600);
+        for (ttl, pause) in [(ms(10), ms(1)), (ms(4000), ms(200)), (ms(60_000), ms(500))] {
+            let ttl = Ttl::new(ttl, Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
+            let mut renewal = Renewal::new(ttl, hold_until);
+            let extended =
+                Extended { valid_until: now + ttl.validity(), ttl, held_ttl: ttl, is_extended: false };
+            let mut pauses: Vec<_> = (0..1000)
+                .map(|_| {
+                    renewal.follow(now, extended, Drift::DEFAULT, Ticks { started: now }, &mut rng);
+                    renewal.renew_at.expect("another follows") - now
+                })
+                .collect();
+            pauses.sort_unstable();
+            let (shortest, longest) = (pauses[0], pauses[999]);
+            assert!((pause..pause * 41 / 40).contains(&shortest), "{shortest:?} of {pause:?}");
+            assert!((pause * 79 / 40..=pause * 2).contains(&longest), "{longest:?} of {pause:?}");
+        }
+    }
+}

@@ -120,6 +120,7 @@ mod tests {
         let look = |reports: &[&str]| after(reports).look();
         // No two masters have the same in all slots.
         assert_eq!(look(&["ab.", ".bc", "a.c"]), SlotLook::Taken);
+        assert_eq!(look(&["abc", "abc", "abd"]), SlotLook::Taken);
         assert_eq!(look(&["abc", "abd", "abe"]), SlotLook::Contested, "the votes for one are split");
         assert_eq!(look(&["ab.", "abc"]), SlotLook::Contested);
     }

@@ -266,4 +266,16 @@ mod tests {
         assert_eq!(shown_name(longest.as_bytes()).as_str(), longest, "nothing is cut");
         assert_eq!(shown_name(b"a\n\xff\"").as_str(), "a\\n\\xff\\\"");
     }
+
+    #[test]
+    fn the_latest_holder_is_shown_if_its_label_is_short_enough() {
+        let mut names = ContendedNames::default();
+        let longest = "x".repeat(HOLDER_LABEL_SIZE_MAX);
+        let long = format!("{longest}x");
+        for (label, shown) in [(Some(&longest), Some(&longest)), (Some(&long), None)] {
+            names.note(b"a", Duration::ZERO, Duration::ZERO, label.map(|label| &**label));
+            let first = names.iter().next().expect("one");
+            assert_eq!(first.holder_label(), shown.map(|label| &**label));
+        }
+    }
 }

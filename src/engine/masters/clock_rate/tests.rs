@@ -154,3 +154,25 @@ fn a_change_beyond_the_noise_is_a_step() {
         assert_eq!(meter.rate().expect("enough samples").steps, steps, "{change_us} µs");
     }
 }
+
+/// Each row of intervals has the errors of its own ends.
+#[test]
+fn the_error_behind_a_step_is_that_of_two_rows() {
+    let start = Instant::now();
+    let mut meter = ClockRateMeter::default();
+    for second in 0..6 {
+        let asked = start + Duration::from_secs(second);
+        let set = if second < 3 { 0 } else { 60_000 };
+        meter.note(asked, asked + Duration::from_millis(1), EPOCH_US + second * 1_000_000 + set);
+    }
+    let rate = meter.rate().expect("enough samples");
+    assert_eq!((rate.ppm, rate.error_ppm, rate.steps), (0, 4 * 501 / 4, 1));
+}
+
+#[test]
+fn the_first_sample_is_kept_when_others_go() {
+    let mut series = Series::new(2);
+    series.run(1000, 0.0);
+    let first = series.meter.samples[0];
+    assert_eq!(first.here_us, 1, "half of a round trip");
+}
