@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use redlatch::engine::Outcome;
 use redlatch::error::{Failure, HolderTtl, Vote};
-use redlatch::status::MasterState;
+use redlatch::status::{MasterState, Warning};
 use redlatch::{AcquireError, Options, limits};
 
+use crate::model::digest;
 use crate::parked::{KEY, OTHER, free, with_other};
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
@@ -234,4 +235,177 @@ fn a_round_without_room_has_failed() {
         };
         assert_eq!(denial.report.votes[0].1, Vote::Failed(Failure::QueueFull), "{refusal}: {denial}");
     }
+}
+
+/// The scripts of this name that a master was sent.
+fn script_count(rig: &Rig, index: usize, name: &str) -> usize {
+    let sha = digest(name);
+    rig.masters[index].log.iter().filter(|words| words.get(1).is_some_and(|it| it == sha.as_bytes())).count()
+}
+
+/// Lets time pass until a master has been sent so many parks.
+fn run_to_park(rig: &mut Rig, index: usize, count: usize) {
+    while script_count(rig, index, "park") < count {
+        rig.run_for(ms(1));
+    }
+}
+
+/// Two of three masters have a lock of another client, so that the waiter has a part of it on the third.
+fn with_part(mut rig: Rig) -> Rig {
+    let until = rig.now + ms(60_000);
+    rig.masters[..2].iter_mut().for_each(|master| master.put(KEY, OTHER, Some(until)));
+    rig.acquire_with("a", fair());
+    rig
+}
+
+/// Without the release its own key would refuse the attempt.
+#[test]
+fn the_token_before_ends_first_where_no_attempt_parks() {
+    let mut rig = Rig::unconnected(3, |builder| builder.answer_timeout(ms(4000)));
+    rig.masters[2].errors.insert("HELLO".to_owned(), "NOPROTO unsupported protocol version".to_owned());
+    rig.pump();
+    let mut rig = with_part(rig);
+    for count in 2..4 {
+        let before = value(&rig, 2);
+        run_to_park(&mut rig, 0, count);
+        let after = value(&rig, 2);
+        assert!(before.is_some() && after.is_some() && before != after, "round {count}");
+    }
+}
+
+#[test]
+fn a_part_ends_at_once_where_its_master_is_set_aside() {
+    let mut rig = with_part(Rig::new(3, |builder| builder.answer_timeout(ms(4000))));
+    run_to_park(&mut rig, 0, 4);
+    assert_eq!((value(&rig, 2), script_count(&rig, 2, "park")), (None, 3));
+}
+
+/// A master grants a waiter that left another one alone: by a message, or by the answer to the next round.
+#[test]
+fn a_grant_asks_masters_set_aside_again() {
+    for is_served in [true, false] {
+        let mut rig = with_part(Rig::new(3, defaults));
+        rig.run_for(ms(1500));
+        assert_eq!(value(&rig, 2), None, "it is set aside");
+        let count = script_count(&rig, 0, "park");
+        // The round that the grant began, or the one behind the round that has it.
+        if is_served {
+            free(&mut rig, 0);
+            run_to_park(&mut rig, 0, count + 1);
+        } else {
+            rig.masters[0].load_keys(Default::default());
+            run_to_park(&mut rig, 0, count + 2);
+        }
+        assert_eq!(granted(&mut rig).granted.count(), 2, "served: {is_served}");
+    }
+}
+
+#[test]
+fn a_master_that_refuses_a_park_for_a_right_is_polled() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    rig.masters[0].errors.insert("EVALSHA".into(), "NOPERM x".into());
+    rig.acquire_with("a", fair());
+    drop(rig.masters[0].take_log());
+    rig.run_for(ms(1100));
+    assert_eq!(script_count(&rig, 0, "park"), 0);
+    assert!(rig.masters[0].take_log().contains(&"SET".to_owned()), "an attempt that waits for nothing");
+    let warnings = rig.engine.master_status(rig.now, id(0)).warnings;
+    assert_eq!(warnings, [Warning::NotParking { refusal: "NOPERM x".into() }]);
+}
+
+#[test]
+fn a_swap_that_takes_an_entry_is_sent_in_full_where_its_script_is_unknown() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    let first = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)));
+    (0..3).for_each(|index| free(&mut rig, index));
+    rig.pump();
+    granted(&mut rig);
+    rig.acquire("a", 10_000, 60_000);
+    rig.masters.iter_mut().for_each(|master| master.flush_scripts());
+    drop(rig.masters[0].take_log());
+    rig.release(first, false);
+    granted(&mut rig);
+    assert_eq!(rig.masters[0].take_log(), ["EVALSHA", "EVAL"]);
+}
+
+/// It cannot park, and its refusal comes after the time for answers.
+#[test]
+fn a_master_that_refuses_late_has_not_failed() {
+    let mut rig = Rig::unconnected(3, defaults);
+    rig.masters[2].errors.insert("HELLO".to_owned(), "NOPROTO unsupported protocol version".to_owned());
+    rig.pump();
+    let mut rig = with_other(rig);
+    rig.stall_replies(2);
+    rig.acquire_with("a", fair().wait(ms(601)));
+    rig.run_for(ms(600));
+    rig.end_stall(2);
+    rig.run_for(ms(1));
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
+    assert!(matches!(denial.report.votes[2].1, Vote::Refused { .. }), "{denial}");
+}
+
+/// The park is sent again after 600 ms, and its entry may be served for 3 s from then on.
+#[test]
+fn an_entry_sent_again_is_waited_for_longer() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    rig.masters[2].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
+    rig.stall_replies(2);
+    rig.acquire_with("a", fair());
+    rig.run_for(ms(600));
+    rig.masters[2].errors.clear();
+    rig.end_stall(2);
+    (0..2).for_each(|index| free(&mut rig, index));
+    rig.pump();
+    granted(&mut rig);
+    for (time, is_put_back) in [(ms(2600), false), (ms(500), true)] {
+        rig.run_for(time);
+        rig.masters[2].log.clear();
+        rig.reset_conn(2);
+        rig.run_for(ms(60));
+        let puts =
+            rig.masters[2].log.iter().filter(|words| words.starts_with(&[b"SET".to_vec(), KEY.to_vec()]));
+        assert_eq!(puts.count() == 1, is_put_back, "behind another {time:?}");
+    }
+}
+
+/// The first waiter leaves its lock before a master has answered the round that it has it by.
+#[test]
+fn the_rounds_of_the_next_waiter_replace_their_own_tokens() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    let lock = rig.acquire_with("a", fair());
+    rig.stall_replies(0);
+    rig.run_for(ms(1500));
+    (0..3).for_each(|index| free(&mut rig, index));
+    rig.run_for(ms(5));
+    granted(&mut rig);
+    rig.engine.leave(rig.now, lock).expect("it is held");
+    rig.end_stall(0);
+    rig.run_for(ms(500));
+    let mut rig = with_other(rig);
+    rig.acquire_with("a", fair());
+    rig.run_for(ms(5000));
+    assert_eq!(rig.engine.claim_count(), 1, "tokens of earlier rounds are left");
+}
+
+/// An entry stays for 3 s, and its key lives for 10 s, both with the drift allowance.
+#[test]
+fn a_park_sent_late_is_looked_after_longer() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    rig.masters[0].load_scripts();
+    rig.stall_replies(0);
+    let lock = rig.acquire_with("a", fair());
+    run_to_park(&mut rig, 1, 2);
+    let begun = rig.now;
+    // The answer to the first round, behind which the second one is sent.
+    rig.run_for(ms(500));
+    rig.end_stall(0);
+    assert_eq!(script_count(&rig, 0, "park"), 2);
+    rig.stop_master(0);
+    rig.release(lock, false);
+    rig.refuse(0, true);
+    let gone_at = begun + ms(500 + 13_000 + 132);
+    rig.run_for(gone_at - ms(10) - rig.now);
+    assert_eq!(rig.engine.claim_count(), 1, "its key may live");
+    rig.run_for(ms(100));
+    assert_eq!(rig.engine.claim_count(), 0);
 }

@@ -487,4 +487,40 @@ mod tests {
             assert_eq!(parking.aside == part, is_waiting);
         }
     }
+
+    #[test]
+    fn looks_are_four_round_trips_apart_at_the_least() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let mut parking = first_behind(now, [ms(60_000), ms(60_000)]);
+        let ttl = Ttl::new(ms(10), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
+        for (round_trip, pause) in [(ms(1), limits::LOOK_PAUSE_MIN), (ms(50), ms(200))] {
+            parking.due.look_pause = Duration::ZERO;
+            parking.plan_look(now, round_trip, ttl);
+            assert_eq!(parking.due.look, Some(now + pause));
+        }
+    }
+
+    #[test]
+    fn a_lost_master_has_not_rung() {
+        let (now, round_trip) = (Instant::now(), Duration::from_millis(30));
+        let [first, second] = [0, 1].map(|index| MasterId::new(index).expect("small"));
+        for is_lost in [false, true] {
+            let mut parking = first_behind(now, [Duration::from_secs(60); 2]);
+            parking.note_ring(now, first, 2, round_trip);
+            if is_lost {
+                parking.note_lost(first);
+            }
+            parking.note_ring(now, second, 2, round_trip);
+            assert_eq!(parking.due.early, Some(if is_lost { now + round_trip } else { now }));
+        }
+    }
+
+    #[test]
+    fn a_master_that_grants_is_not_waited_on() {
+        let [first, second] = [0, 1].map(|index| MasterId::new(index).expect("small"));
+        let mut parking = first_behind(Instant::now(), [Duration::from_secs(60); 2]);
+        parking.note_granted(first);
+        assert_eq!([parking.waiting, parking.first], [MasterSet::only(second); 2]);
+        assert!(parking.aside.is_empty());
+    }
 }
