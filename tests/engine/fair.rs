@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::engine::OpId;
+use redlatch::engine::{OpId, Request, Resource, SubmitError};
+use redlatch::error::InputError;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Options};
 
@@ -375,4 +376,19 @@ fn a_fair_caller_is_in_the_queue_from_its_beginning() {
         let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
         assert_eq!(denial.waited.queued, ms(queued), "fair: {is_fair}");
     }
+}
+
+#[test]
+fn kinds_that_do_not_go_together_are_refused() {
+    let mut rig = Rig::new(1, defaults);
+    for (options, why) in [
+        (Options::new().fair().fenced(), InputError::FairAndFenced),
+        (Options::new().fair().shared(), InputError::SharedFair),
+        (Options::new().shared().fenced(), InputError::SharedFenced),
+    ] {
+        let resource = Resource::new("a").expect("valid");
+        let request = Request::Acquire { resource, options, label: None };
+        assert_eq!(rig.engine.submit(rig.now, request), Err(SubmitError::Input(why)));
+    }
+    assert_eq!(rig.engine.operation_count(), 0);
 }

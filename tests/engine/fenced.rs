@@ -88,3 +88,31 @@ fn an_attempt_with_a_better_token_is_a_wait() {
     let since = rig.engine.stats(rig.now).since(&before);
     assert_eq!((since.acquire_time.count(), since.wait_time.count()), (0, 1));
 }
+
+/// The pause between two attempts is 1 s at the least, and the holder's time ends after 50 ms.
+#[test]
+fn a_waiter_that_polls_follows_the_end_of_any_holder() {
+    let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
+    for options in [options, options.fenced(), options.shared()] {
+        let mut rig = Rig::new(1, |builder| builder.wake_waiters(false).retry_delay_by(|_| ms(1000)));
+        let until = rig.now + ms(50);
+        rig.masters[0].put(b"a", b"other", Some(until));
+        rig.acquire_with("a", options);
+        rig.run_for(ms(53));
+        granted(&mut rig);
+    }
+}
+
+/// Its token was no lock's.
+#[test]
+fn a_waiter_that_gives_up_raises_no_fence() {
+    let mut rig = Rig::new(3, defaults);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
+    let lock = rig.acquire_with("a", options().wait(ms(60_000)));
+    rig.run_for(ms(100));
+    assert_eq!(rig.masters[0].parked(rig.now, b"a").len(), 1);
+    rig.release(lock, false);
+    rig.run_for(ms(20));
+    assert_eq!(rig.masters[0].parked(rig.now, b"a"), []);
+    assert!(rig.masters.iter().all(|master| master.fence(rig.now, b"a") == 0));
+}

@@ -204,13 +204,28 @@ fn an_acquisition_without_wait_passes_the_queue() {
     let quick = rig.submit_acquire("a", 10_000, 0);
     rig.pump();
     assert_eq!(next_holder(&mut rig), quick);
+    forget_logs(&mut rig);
     rig.run_for(ms(500));
-    assert_eq!(rig.outcome(), None);
+    assert_eq!((rig.outcome(), rig.masters[0].take_log()), (None, vec![]), "nobody in line asks");
     rig.release(held, false);
     assert_eq!(rig.outcome(), None, "it has nothing to hand over any more");
     rig.release(quick, false);
-    // By then the first in line asks the masters itself, or is handed the lock.
+    assert_eq!(next_holder(&mut rig), next);
+}
+
+/// It is not the head of its queue any more when its next attempt is due.
+#[test]
+fn a_waiter_between_attempts_waits_for_a_quicker_caller() {
+    let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
+    rig.masters[0].put(b"a", b"other", None);
+    let next = rig.acquire("a", 10_000, 60_000);
+    rig.masters[0].load_keys(Default::default());
+    let quick = rig.acquire("a", 10_000, 0);
+    assert_eq!(next_holder(&mut rig), quick);
+    forget_logs(&mut rig);
     rig.run_for(ms(500));
+    assert!(rig.masters[0].log.is_empty(), "it asks the masters");
+    rig.release(quick, false);
     assert_eq!(next_holder(&mut rig), next);
 }
 
