@@ -4,7 +4,8 @@ use redlatch::engine::{OpId, Outcome};
 use redlatch::error::{Failure, Vote};
 use redlatch::{Options, ReleaseError};
 
-use crate::rig::Rig;
+use crate::model::digest;
+use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms};
 
 fn hold(rig: &mut Rig) -> OpId {
@@ -61,4 +62,21 @@ fn an_attempt_is_not_sent_again_behind_its_release() {
     rig.release(lock, true);
     rig.end_stall(2);
     assert!(!rig.masters[2].is_taken(rig.now, b"a"));
+}
+
+/// It stopped at its limit of waiters, behind a release or behind another such command.
+#[test]
+fn a_master_that_has_more_to_serve_is_asked_to_go_on() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = hold(&mut rig);
+    (0..2).for_each(|index| rig.stop_master(index));
+    rig.release(lock, false);
+    for _ in 0..2 {
+        rig.receive(0, b":5\r\n");
+        let bytes = rig.engine.send_ready(id(0)).to_vec();
+        rig.engine.send_done(id(0), bytes.len());
+        assert!(String::from_utf8_lossy(&bytes).contains(digest("serve")));
+    }
+    rig.receive(0, b":1\r\n");
+    assert_eq!(rig.engine.send_ready(id(0)), b"");
 }

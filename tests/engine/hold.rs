@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::{Failure, Vote};
+use redlatch::internals::SCRIPTS;
 use redlatch::{ExtendError, Options, Quarantine, ReleaseError};
 
 use crate::{defaults, granted, ms, no_quorum};
@@ -318,6 +319,8 @@ fn noscript_is_answered_by_the_whole_script_in_place() {
     rig.release(lock, true);
     let outcome = rig.outcome();
     assert!(matches!(outcome, Some(Outcome::Release(Ok(released))) if released.deleted == 1), "{outcome:?}");
+    let release = SCRIPTS.iter().find(|script| script.name == "release").expect("there is one");
+    assert_eq!(rig.masters[0].log[3][1], release.text.as_bytes(), "it serves nobody");
     assert_eq!(rig.masters[0].take_log(), ["EVALSHA", "EVAL", "EVALSHA", "EVAL"]);
     assert_eq!(rig.holder_count("a"), 0);
 }

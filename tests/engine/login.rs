@@ -419,6 +419,7 @@ fn a_login_beyond_the_room_is_sent_later() {
     }
     rig.engine.handle_credentials(rig.now, id(0), Ok(credentials(&password)));
     assert_eq!(errors(&rig, 0), []);
+    assert!(rig.engine.next_timeout().is_none_or(|(at, _)| at > rig.now), "nothing is due meanwhile");
     rig.masters[0].password = Some(password.clone());
     rig.run_for(limits::CREDENTIALS_PAUSE_MIN);
     answer_all(&mut rig, &password);

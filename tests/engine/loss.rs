@@ -128,3 +128,20 @@ fn an_emptied_master_reconnecting_proves_a_loss() {
     rig.masters[1].errors.clear();
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))));
 }
+
+/// A lost shorter extension would cut it short.
+#[test]
+fn an_extension_is_not_sent_behind_one_lost_with_its_connection() {
+    let mut rig = Rig::new(3, defaults);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    (0..2).for_each(|index| rig.stop_master(index));
+    rig.extend(lock, 5000);
+    (0..2).for_each(|index| drop(rig.break_conn(index)));
+    rig.outcomes.clear();
+    (0..2).for_each(|index| rig.resume_master(index));
+    rig.run_for(ms(200));
+    let Err(ExtendError::NoQuorum(report)) = extend(&mut rig, lock) else { panic!("two were not asked") };
+    let lost = Vote::Failed(Failure::ConnectionLost);
+    assert_eq!([&report.votes[0].1, &report.votes[1].1], [&lost, &lost]);
+}

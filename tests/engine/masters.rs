@@ -499,3 +499,45 @@ fn a_connection_that_ended_is_not_to_be_closed() {
     rig.reset_conn(0);
     assert_eq!(rig.engine.poll_link(), None);
 }
+
+/// It was silent, so the lock is put there again before its first answer is heard: a refusal.
+#[test]
+fn a_restarted_master_that_refused_at_first_gets_the_lock_again() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let until = rig.now + ms(200);
+    rig.masters[2].put(b"a", b"other", Some(until));
+    rig.stall_replies(2);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.run_for(ms(300));
+    assert_eq!(rig.engine.master_status(rig.now, id(2)).state, MasterState::Silent);
+    rig.end_stall(2);
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.reset_conn(2);
+    let now = rig.now;
+    rig.masters[2].restart("other", now);
+    rig.run_for(ms(2500));
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+}
+
+/// Another process answered after the shorter extension was lost, so that nothing is under way there.
+#[test]
+fn an_extension_is_lost_with_one_connection_only() {
+    let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.stop_master(2);
+    rig.extend(lock, 2000);
+    drop(rig.break_conn(2));
+    rig.resume_master(2);
+    let now = rig.now;
+    rig.masters[2].restart("other", now);
+    rig.run_for(ms(500));
+    assert_eq!(rig.holder_count("a"), 3);
+    rig.reset_conn(2);
+    rig.run_for(ms(500));
+    rig.extend(lock, 10_000);
+    assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
+    rig.run_for(ms(5000));
+    assert_eq!(rig.holder_count("a"), 3, "the third master was sent the last extension");
+}

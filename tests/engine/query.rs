@@ -356,6 +356,20 @@ fn a_look_ends_without_a_quorum() {
     assert_eq!(looked(&mut rig), SlotLook::Unknown);
 }
 
+/// Each of three masters knows another holder. Two more may agree with one of them, one more changes nothing.
+#[test]
+fn a_look_ends_with_a_connection_that_it_needs() {
+    let mut rig = Rig::new(5, defaults);
+    for (index, holder) in [&b"first"[..], b"second", b"third"].into_iter().enumerate() {
+        rig.masters[index].put(&slot_name(b"pool", 0), holder, None);
+    }
+    (3..5).for_each(|index| rig.stop_master(index));
+    look(&mut rig, 1, 0);
+    assert_eq!(rig.outcome(), None);
+    drop(rig.break_conn(3));
+    assert_eq!(looked(&mut rig), SlotLook::Contested);
+}
+
 #[test]
 fn a_slot_that_may_be_forgotten_is_not_free() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));

@@ -406,3 +406,37 @@ fn only_new_masters_are_offered_a_declaration() {
     rig.run_for(limits::BACKOFF_MAX);
     assert!(!text(&mut rig).contains(advice));
 }
+
+/// Its record is looked at again after a minute.
+#[test]
+fn a_silent_master_is_closed_before_its_record_is_looked_at() {
+    let mut rig = Rig::unconnected(1, prefixed);
+    rig.masters[0].put(RECORD, b"theirs", None);
+    rig.pump();
+    rig.stop_master(0);
+    rig.acquire("a", 10_000, 0);
+    rig.run_for(ms(100));
+    denied(&mut rig);
+    rig.refuse(0, true);
+    rig.run_for(limits::SILENCE_MAX);
+    let state = rig.engine.master_status(rig.now, id(0)).state;
+    assert!(matches!(state, MasterState::Down(_)), "{state:?}");
+}
+
+/// Neither its uptime of an hour nor a mark shows that it has the locks of the other one.
+#[test]
+fn a_master_in_the_place_of_another_one_counts_by_a_new_watch() {
+    let label = "0123456789abcdef";
+    let settings = "observed max_ttl_ms=10000 drift_ppm=10000";
+    let record = format!("redlatch:fleet:1 {settings} own={label} of={label}-{label} joining");
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
+        let mut rig = Rig::unconnected(1, |builder| prefixed(builder).quarantine(quarantine));
+        rig.masters[0].put(RECORD, record.as_bytes(), None);
+        rig.masters[0].put(b"p:redlatch:mark", b"run0 10102", None);
+        rig.pump();
+        let state = |rig: &Rig| rig.engine.master_status(rig.now, id(0)).state;
+        assert_eq!(state(&rig), MasterState::Quarantined(ms(10_102)), "{quarantine:?}");
+        rig.run_for(ms(10_102));
+        assert_eq!(state(&rig), MasterState::Ready);
+    }
+}
