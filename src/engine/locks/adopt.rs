@@ -29,7 +29,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::claim::{Claim, Votes};
+use super::claim::Claim;
 use super::kind::Tag;
 use super::mode::{self, ModeState};
 use super::op::{Asked, Held, Op, OpState};
@@ -131,7 +131,6 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     claim.begin(now, id, handle.token, ttl, fleet.answer_limit(ttl));
     claim.kind = handle.kind;
     claim.entry = entry_of(handle, &ground.config.prefix);
-    claim.votes = Votes::Void;
     claim.asked = fleet.all;
     // An entry of it may stand in the queues, at a place that is not known here.
     claim.parked.put(|over| {

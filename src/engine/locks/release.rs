@@ -164,8 +164,8 @@ pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// A claim is forgotten before masters have answered its park: what that was to replace there is released by
-/// itself.
+/// A lock is left before masters have answered its park: what that was to replace there is released by
+/// itself. A claim that is forgotten replaces none that lives longer.
 pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
     let replaced = locks.claims.get(id).parked.as_ref().into_iter().flat_map(|parked| parked.all_replaced());
     for (master, old) in replaced.collect::<Vec<_>>() {
@@ -487,7 +487,6 @@ pub(crate) fn forget_orphans(ground: &mut Ground, locks: &mut Locks) {
 /// A claim ends before each master has confirmed the release.
 fn forget_claim(ground: &mut Ground, locks: &mut Locks, id: Id) {
     ground.stats.orphans += 1;
-    forget_replaced(locks, id);
     locks.claims.free(id);
 }
 

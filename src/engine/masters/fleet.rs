@@ -247,9 +247,9 @@ impl Fleet {
         if !matches!(link.connection.state, State::Connecting { .. }) {
             return;
         }
+        // Its deadline is behind that of the connect, which has a timer.
         link.start_handshake(ground.now, &self.config, login, &mut ground.rng);
         self.has_queued = true;
-        self.arm(ground, master);
     }
 
     /// The reason to be shown for a connection that broke, if the link had one.
@@ -329,7 +329,6 @@ impl Fleet {
             }
             self.follow_round_trips();
             self.plan_records(ground);
-            self.arm(ground, master);
         }
         Admission { predecessor, refusal, is_reconnect, is_restart }
     }
@@ -563,7 +562,7 @@ impl Fleet {
     pub(crate) fn left_in_quarantine(&mut self, now: Instant, master: MasterId) -> Option<Duration> {
         let until = self.link(master).quarantined_until;
         let is_quarantined = self.quarantined(now).contains(master);
-        is_quarantined.then(|| until.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
+        until.filter(|_| is_quarantined).map(|at| at.saturating_duration_since(now))
     }
 }
 

@@ -253,20 +253,21 @@ impl Link {
         if is_joining {
             self.doubt();
         }
-        let mut watch_end = now + needed;
+        let mut watch_end = None;
         let mut quarantined_until = now + needed.saturating_sub(age);
         if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity
             && self.learnt.run_id.is_some()
         {
-            watch_end = *watched_since.get_or_insert(now) + needed;
-            quarantined_until = if *is_doubtful { watch_end } else { quarantined_until.min(watch_end) };
+            let end = *watched_since.get_or_insert(now) + needed;
+            quarantined_until = if *is_doubtful { end } else { quarantined_until.min(end) };
+            watch_end = Some(end);
         }
         let is_trusted = config.quarantine == Quarantine::Trust && !is_joining || mutant!(NoQuarantine);
         self.count_quarantine(now);
         self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed < needed;
-        self.mark_due_at = is_to_mark.then_some(watch_end);
+        self.mark_due_at = watch_end.filter(|_| is_to_mark);
         if mutant!(MarkUnwatched) {
             self.mark_due_at = is_to_mark.then_some(now);
         }

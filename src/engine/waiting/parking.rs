@@ -169,7 +169,7 @@ pub(crate) enum Event {
 }
 
 impl Parking {
-    /// In the memory of another one that is over, if there is one.
+    /// In the memory of another one that is over, if there is one. Its first round begins right behind this.
     pub(crate) fn new(
         now: Instant,
         master_count: usize,
@@ -177,11 +177,10 @@ impl Parking {
         rng: &mut impl Rng,
         over: Option<&mut Self>,
     ) -> Self {
-        let (mut last, mut holders) =
+        let (mut last, holders) =
             over.map(|over| (take(&mut over.last), take(&mut over.holders))).unwrap_or_default();
         last.clear();
         last.resize(master_count, Id::NOBODY);
-        holders.clear();
         let mut waiter = [0; WAITER_SIZE];
         rng.fill_bytes(&mut waiter);
         let due = Due { answers: None, round: now, early: None, look: None, look_pause: Duration::ZERO };

@@ -75,7 +75,6 @@ pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
     let follows = waits && op.parking.is_none() && !op.has_tried_enough() && parks(ground, fleet, op);
     if follows {
         ground.stats.retries += 1;
-        op.take_key(locks.claims.get(op.claim));
     }
     follows
 }
@@ -85,10 +84,8 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
     if locks.claims.is_full() {
+        // That makes room: an operation owns one claim at the most.
         release::forget_orphans(ground, locks);
-        if locks.claims.is_full() {
-            return give_up(core, id);
-        }
     }
     let op = locks.ops.get_mut(id);
     let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
@@ -157,17 +154,6 @@ fn owing(claims: &Slab<Claim>, parking: &Parking) -> MasterSet {
         parked.is_some_and(|parked| parked.owing.contains(*master))
     };
     parking.all_last().filter(owes).map(|(master, _)| master).collect()
-}
-
-/// There is no room for another round.
-#[cold]
-fn give_up(core: &mut Core, id: Id) -> Step {
-    release::leave_rounds(core, id);
-    let claim = core.locks.ops.get(id).claim;
-    if core.locks.claims.find(claim).is_some_and(|claim| claim.owner == Some(id)) {
-        release::release_attempt(core, claim);
-    }
-    Step::Refuse(id)
 }
 
 /// Sends the running round to a master that owes no answer to an earlier one. Where it cannot park, the
@@ -481,7 +467,6 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
             let claim = locks.claims.get_mut(op.claim);
             let parking = op.parking_mut();
             fleet.note_unanswered(ground, claim, parking.waiting);
-            parking.plan_give_back(now, claim.tally.granted, fleet.round_trip(), &mut ground.rng);
             parking.plan_look(now, fleet.round_trip(), ttl);
             Step::Decide(id)
         }
