@@ -387,6 +387,36 @@ fn the_rounds_of_the_next_waiter_replace_their_own_tokens() {
     assert_eq!(rig.engine.claim_count(), 1, "tokens of earlier rounds are left");
 }
 
+/// Its round is over, as another one runs or as the caller has gone.
+#[test]
+fn a_late_answer_to_a_park_is_counted() {
+    for is_refused in [true, false] {
+        for goes in [true, false] {
+            let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
+            let until = rig.now + ms(60_000);
+            rig.masters[usize::from(!is_refused)..].iter_mut().for_each(|it| it.put(KEY, OTHER, Some(until)));
+            rig.masters[0].load_scripts();
+            rig.stall_replies(0);
+            let lock = rig.acquire_with("a", fair());
+            let answers = |rig: &Rig| {
+                let stats = &rig.engine.stats(rig.now).masters[0];
+                (stats.refused, stats.granted, stats.late)
+            };
+            let before = answers(&rig);
+            rig.run_for(ms(1100));
+            if goes {
+                rig.release(lock, false);
+            }
+            // The next round is answered behind it.
+            rig.stop_master(0);
+            rig.end_stall(0);
+            let (refused, granted) = (u64::from(is_refused), u64::from(!is_refused));
+            let expected = (before.0 + refused, before.1 + granted, before.2 + granted);
+            assert_eq!(answers(&rig), expected, "refused: {is_refused}, the caller goes: {goes}");
+        }
+    }
+}
+
 /// An entry stays for 3 s, and its key lives for 10 s, both with the drift allowance.
 #[test]
 fn a_park_sent_late_is_looked_after_longer() {

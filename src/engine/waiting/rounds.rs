@@ -330,21 +330,21 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     if let ParkAnswer::Failed(failure) = &answer {
         core.masters.fleet.note_park_refused(master, failure);
     }
-    let Some(op) = core.locks.ops.find_mut(id) else { return Heard::Then(Step::Done) };
-    let is_running = op.claim == claim_id;
-    if op.parking.is_some() && !is_running {
+    if let Some(op) = core.locks.ops.find(id)
+        && op.parking.is_some()
+        && op.claim != claim_id
+    {
         // It was late: the running round comes behind it, unless it was sent there already.
         let asked = core.locks.claims.get(op.claim).asked;
         let is_owed = !asked.contains(master) || mutant!(LateAnswerParksAgain);
         if is_owed && core.masters.fleet.usable.contains(master) {
             send(core, master, id);
         }
-        return Heard::Then(Step::Done);
     }
     follow_answer(core, master, claim_id, answer)
 }
 
-/// The answer to the park of a round that runs, or whose lock is held or given up.
+/// The answer to the park of a round that runs, whose lock is held or given up, or that is over.
 fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAnswer) -> Heard {
     let now = core.ground.now;
     let claim = core.locks.claims.get_mut(claim_id);
