@@ -426,6 +426,28 @@ fn releases_without_room_go_out_once_there_is_some() {
     assert_eq!(rig.engine.claim_count(), 0, "released everywhere");
 }
 
+/// So is one behind which others wait: the swap has no room either.
+#[test]
+fn a_release_without_room_is_answered_once_there_is_some() {
+    let name = "n".repeat(limits::RESOURCE_SIZE_MAX);
+    for waits in [false, true] {
+        let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
+        let lock = rig.acquire(&name, 10_000, 0);
+        granted(&mut rig);
+        if waits {
+            rig.acquire(&name, 10_000, 60_000);
+        }
+        fill(&mut rig, "a");
+        rig.engine.submit(rig.now, Request::Release { lock, awaited: true }).expect("always taken");
+        rig.pump();
+        let outcome = rig.outcomes.iter().find(|(its, _)| *its == lock).map(|(_, outcome)| outcome);
+        assert!(
+            matches!(outcome, Some(Outcome::Release(Ok(_)))),
+            "behind it one waits: {waits}, {outcome:?}"
+        );
+    }
+}
+
 #[test]
 fn a_refusal_for_want_of_room_names_its_lock() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)).on_event(|_| {}));

@@ -45,7 +45,7 @@ use crate::engine::locks::claim::Claim;
 use crate::engine::locks::kind::Tag;
 use crate::engine::locks::op::{HandoverStreak, Held, OpState};
 use crate::engine::locks::slab::Id;
-use crate::engine::locks::{counting, mode, release};
+use crate::engine::locks::{counting, mode};
 use crate::engine::masters::Masters;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::owed::{Owed, Verb};
@@ -81,9 +81,6 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
         locks.ops.free(id);
     }
     hand_over(core, claim_id, successor, streak);
-    if awaited {
-        release::check(core, claim_id);
-    }
     Step::Decide(successor)
 }
 
@@ -122,7 +119,7 @@ fn turn_time(ground: &Ground, locks: &Locks, id: Id) -> Duration {
 
 /// Hands the lock of a claim that is given up over to an operation that waits for it. A usable master that
 /// may hold the key is sent the swap, another one a `SET`. A swap without room is made up for by a release
-/// when the answers are due.
+/// once there is some, or when the answers are due.
 fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
