@@ -69,3 +69,15 @@ fn an_adoption_that_fails_names_no_earlier_holder() {
     rig.pump();
     assert_eq!(holder(&mut rig), HolderTtl::Unknown);
 }
+
+#[test]
+fn an_adoption_ends_at_its_limit() {
+    let (mut rig, handle) = passed(Options::new());
+    rig.run_for(ms(100));
+    (0..2).for_each(|index| rig.stop_master(index));
+    submit(&mut rig, &handle, HandleAct::Adopt { auto_extend: None });
+    rig.run_for(ms(49));
+    assert_eq!(rig.outcome(), None);
+    rig.run_for(ms(1));
+    assert!(matches!(denied(&mut rig), AcquireError::NoQuorum(_)));
+}

@@ -165,6 +165,10 @@ fn a_wait_shorter_than_the_quarantine_fails() {
         );
     }
     assert!(denial.to_string().contains("not counted for another 10."), "{denial}");
+    let state = rig.engine.master_status(rig.now, id(0)).state;
+    let MasterState::Quarantined(left) = state else { panic!("{state:?}") };
+    rig.acquire_with("a", Options::new().ttl(ms(1000)).wait(left));
+    no_quorum(&mut rig);
     // A wait that is long enough is worth it, and so is one for a master that may come back in time.
     rig.acquire("a", 1000, 20_000);
     assert_eq!(rig.outcome(), None);

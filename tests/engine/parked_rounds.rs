@@ -439,3 +439,48 @@ fn a_park_sent_late_is_looked_after_longer() {
     rig.run_for(ms(100));
     assert_eq!(rig.engine.claim_count(), 0);
 }
+
+/// The park is to replace that token, and its answer is still to come.
+#[test]
+fn a_token_that_a_park_replaces_is_not_released_too() {
+    let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(100))));
+    rig.acquire_with("a", fair());
+    rig.run_for(ms(100));
+    rig.stall_replies(0);
+    run_to_park(&mut rig, 0, 2);
+    rig.run_for(ms(300));
+    assert_eq!((script_count(&rig, 0, "park"), script_count(&rig, 0, "unpark")), (2, 0));
+}
+
+/// Its answer comes after the time for answers, and another master fails right behind it.
+#[test]
+fn a_master_that_waits_late_has_not_failed() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    rig.masters[0].load_scripts();
+    rig.stall_replies(0);
+    rig.acquire_with("a", fair());
+    rig.run_for(ms(550));
+    rig.end_stall(0);
+    rig.masters[2].log.clear();
+    rig.refuse(1, true);
+    rig.reset_conn(1);
+    rig.run_for(ms(200));
+    let sent = rig.masters[2].take_log();
+    assert!(!sent.contains(&"SET".to_owned()), "the round goes on: {sent:?}");
+}
+
+/// Its claim has the memory of one that was parked.
+#[test]
+fn a_lock_behind_a_parked_one_is_released_as_any() {
+    let mut rig = with_other(Rig::new(1, defaults));
+    let lock = rig.acquire_with("a", fair());
+    free(&mut rig, 0);
+    rig.pump();
+    granted(&mut rig);
+    rig.release(lock, false);
+    let lock = rig.acquire("a", 10_000, 0);
+    granted(&mut rig);
+    rig.masters[0].log.clear();
+    rig.release(lock, false);
+    assert_eq!((script_count(&rig, 0, "release"), script_count(&rig, 0, "unpark")), (1, 0));
+}

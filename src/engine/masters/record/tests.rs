@@ -62,6 +62,7 @@ fn what_is_no_record_is_named() {
     for (text, why) in [
         ("", Unusable::Foreign),
         ("7", Unusable::Foreign),
+        ("redlatch:fleet:2x observed", Unusable::Foreign),
         ("redlatch:fleet:", Unusable::Foreign),
         ("redlatch:fleet:x observed", Unusable::Foreign),
         ("redlatch:fleet:2 anything else", Unusable::Newer),
