@@ -142,14 +142,15 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         print(&[header.to_owned()].into_iter().chain(lines).collect::<String>())?;
     }
     failures.lines(client.masters().len()).iter().for_each(say);
-    if other_count > 0 {
-        say(Message::OtherKeys { count: other_count });
-    }
-    if is_cut {
-        say(Message::ListCut { count });
-    }
+    remarks(other_count, is_cut.then_some(count)).for_each(say);
     let is_unknown = locks.iter().any(|lock| lock.inspection.status() == LockStatus::Unknown);
     Ok(if is_unknown { code::NO_QUORUM } else { 0 })
+}
+
+/// What is said of keys that are not in the list. `cut_at` is the number of names where there are more.
+fn remarks(other_count: usize, cut_at: Option<usize>) -> impl Iterator<Item = Message<'static>> {
+    let others = (other_count > 0).then_some(Message::OtherKeys { count: other_count });
+    others.into_iter().chain(cut_at.map(|count| Message::ListCut { count }))
 }
 
 /// Adds the failures of an inspection. A key of another type is no failure of its master, nor is a quarantine

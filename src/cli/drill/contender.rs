@@ -176,6 +176,8 @@ fn draw_hold(rng: &mut StdRng, longest: Duration) -> Duration {
 mod tests {
     use std::thread;
 
+    use redlatch::Config;
+
     use super::super::course::course_of;
     use super::*;
 
@@ -232,6 +234,18 @@ mod tests {
                 contender.timed(limit, |_| thread::sleep(ms(30)));
                 assert!(contender.record.latest_call >= ms(20), "{:?}", contender.record.latest_call);
             }
+        });
+    }
+
+    #[test]
+    fn a_visit_that_cannot_succeed_counts_as_failed() {
+        course_of(&["--ttl", "20ms"], |course| {
+            let config = Config::builder().masters(["unix:///nowhere"]).max_ttl(Duration::from_millis(19));
+            let redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
+            let mut contender = Contender::new(redlock, course);
+            contender.visit();
+            let Record { locked, contended, no_quorum, failed, .. } = contender.record;
+            assert_eq!((locked, contended, no_quorum, failed), (0, 0, 0, 1));
         });
     }
 

@@ -1,6 +1,7 @@
 //! Bounds of options, and the problems of masters.
 
 use redlatch::Client;
+use redlatch::status::Warning;
 
 use super::*;
 
@@ -48,6 +49,18 @@ fn doubts_name_each_master_that_does_not_count() {
     assert_eq!(doubts(&masters), ["all 5 masters: not connected: gone"]);
     masters.iter_mut().for_each(|master| master.state = MasterState::Ready);
     assert_eq!(doubts(&masters), [""; 0]);
+    // A warning is none of its state.
+    masters[1].warnings = vec![Warning::NoRunId, Warning::Replica];
+    masters[2].state = MasterState::Silent;
+    masters[2].warnings = vec![Warning::Replica];
+    assert_eq!(
+        doubts(&masters),
+        [
+            format!("unix:///nowhere/2: {}", Warning::NoRunId),
+            "unix:///nowhere/2, unix:///nowhere/3: it is a replica; list its master instead".to_owned(),
+            format!("unix:///nowhere/3: {}", Failure::Silent),
+        ]
+    );
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_status_is_shown_as_it_was() {
     let known = |index: u8| Found::Known(records[usize::from(index) - 1].clone());
     let down = (name(3).into(), Err("Connection refused".to_owned()));
     let (some, more) = (
-        &[("redlatch/0.1.0", 2), ("billing", 1), ("redlatch/\u{1b}]0;x", 1)][..],
+        &[("redlatch/0.1.0", 2), ("billing of the northern branch", 1), ("redlatch/\u{1b}]0;x", 1)][..],
         &[("redlatch/0.1.0", 5)][..],
     );
     let same = vec![
