@@ -199,13 +199,18 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
 /// # Errors
 /// As [`Probe::receive`].
 pub(super) fn read_record(probe: &mut Probe, prefix: &[u8]) -> Result<Found, ProbeError> {
-    Ok(match probe.exchange(&[[b"GET".to_vec(), Found::key(prefix)]])?.remove(0) {
+    Ok(found_in(probe.exchange(&[[b"GET".to_vec(), Found::key(prefix)]])?.remove(0)))
+}
+
+/// The content of the key of the record, by the answer to `GET`.
+fn found_in(answer: Answer) -> Found {
+    match answer {
         Answer::Null => Found::Absent,
         Answer::Text(text) => Found::from_text(&text),
         Answer::Error(text) if text.starts_with("WRONGTYPE") => Found::Unusable(Unusable::Foreign),
         Answer::Error(text) => Found::Unusable(Unusable::Refused(text.into())),
         _ => Found::Unusable(Unusable::Foreign),
-    })
+    }
 }
 
 /// Searches a part of the keys that a server can look at in a short time for records of fleets.
@@ -415,6 +420,20 @@ mod tests {
         assert_eq!(is_cluster("cluster_enabled:0\r\n"), Some(false));
         assert_eq!(is_cluster("server_mode:cluster\r\n"), Some(true));
         assert_eq!(is_cluster("redis_mode:standalone\r\ncluster_enabled:1\r\n"), Some(false));
+    }
+
+    #[test]
+    fn each_answer_says_what_record_there_is() {
+        let refusal = "NOPERM No permissions to access a key";
+        for (answer, found) in [
+            (Answer::Null, Found::Absent),
+            (Answer::Text(b"redlatch:fleet:1 x".to_vec()), Found::Unusable(Unusable::Damaged)),
+            (Answer::Error("WRONGTYPE Operation".to_owned()), Found::Unusable(Unusable::Foreign)),
+            (Answer::Error(refusal.to_owned()), Found::Unusable(Unusable::Refused(refusal.into()))),
+            (Answer::Integer(1), Found::Unusable(Unusable::Foreign)),
+        ] {
+            assert_eq!(found_in(answer), found);
+        }
     }
 
     #[test]
