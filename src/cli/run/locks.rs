@@ -62,7 +62,7 @@ impl Locks {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::sync::Arc;
 
@@ -72,7 +72,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Two locks that are valid for 9 s and 10 s, and the present.
-    fn two() -> (Locks, [OpId; 2], Instant) {
+    pub(in super::super) fn two() -> (Locks, [OpId; 2], Instant) {
         let now = Instant::now();
         let config = Arc::new(Config::builder().masters(["redis://h"]).build().expect("valid settings"));
         let mut engine = Engine::new(config, [7; 32], now);

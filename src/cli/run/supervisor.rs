@@ -183,8 +183,7 @@ impl<'a> Supervisor<'a> {
         let slept = self.session.redlock.suspended() - self.suspended;
         if !slept.is_zero() {
             self.suspended += slept;
-            self.timeline.shift(slept);
-            self.locks.shift(slept);
+            shift(&mut self.timeline, &mut self.locks, slept);
         }
     }
 
@@ -260,5 +259,30 @@ impl<'a> Supervisor<'a> {
         let lock = &self.session.label[..];
         let in_time = || Message::NotExtendedInTime { lock }.to_string();
         self.locks.failure().map_or_else(in_time, ToOwned::to_owned)
+    }
+}
+
+/// The machine slept: what is still to come is nearer by as much.
+fn shift(timeline: &mut Timeline, locks: &mut Locks, slept: Duration) {
+    timeline.shift(slept);
+    locks.shift(slept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::locks::tests::two;
+    use super::*;
+
+    #[test]
+    fn a_sleep_counts_for_the_locks_and_for_the_next_signal() {
+        let second = Duration::from_secs(1);
+        let (mut locks, ids, now) = two();
+        let config = redlatch::Config::builder().masters(["redis://h"]).build().expect("valid settings");
+        let ttl = config.ttl(10 * second).expect("a valid TTL");
+        let mut timeline = Timeline::new(ttl, None, locks.valid_until());
+        shift(&mut timeline, &mut locks, 2 * second);
+        assert_eq!((timeline.remaining(now), locks.valid_until()), (7 * second, now + 7 * second));
+        assert!(locks.renew(ids[0], now + 20 * second), "the other one has 8 s");
+        assert_eq!(locks.valid_until(), now + 8 * second);
     }
 }
