@@ -255,10 +255,7 @@ fn next_piece(from: &mut BufReader<impl Read>) -> Option<String> {
 
 /// Waits until all is written, for a bounded time: for the end of the program.
 pub(crate) fn finish() {
-    let mut queue = queue();
-    queue.status = None;
-    STDERR.changed.notify_all();
-    drop(wait_until_written(queue));
+    drop(wait_until_written(queue()));
 }
 
 pub(crate) fn stderr_is_terminal() -> bool {
