@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use redlatch::{Client, Guard, LockHandle, Quarantine};
 
@@ -296,5 +296,45 @@ fn a_lock_whose_handle_cannot_be_written_is_not_kept() {
         expect(&failed, 70, &["No such file or directory"]);
         assert_eq!(failed.stdout, "");
         assert_released(&mut fleet);
+    }
+}
+
+#[test]
+fn a_run_does_not_touch_the_handle_of_another_one() {
+    let fleet = Fleet::start(1);
+    let place = Place::new("untouched");
+    let words = ["report", "--", "sh", "-c", "echo in; read line"];
+    let mut run = Running::start_with_stdin(&mut place.on(&fleet, "run", &words));
+    assert_eq!(run.line(), "in");
+    fs::write(place.file(), "another one's\n").expect("own file");
+    // A file that is renamed changes the time of its folder.
+    let folder = fs::File::open(&place.0).expect("own folder");
+    folder.set_modified(UNIX_EPOCH).expect("own folder");
+    run.send("\n");
+    expect(&run.finish(), 0, &[]);
+    assert_eq!(place.text(), "another one's\n");
+    assert_eq!(folder.metadata().expect("own folder").modified().expect("a time"), UNIX_EPOCH);
+}
+
+#[test]
+fn places_that_are_not_given_back_in_time_are_said_if_asked_for() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("unconfirmed");
+    for (subcommand, command) in [("acquire", &[][..]), ("run", &["--", "true"])] {
+        for (options, is_said) in [(&["-v"][..], true), (&[], false)] {
+            let name = format!("{subcommand}-{is_said}");
+            fleet.masters().for_each(|master| _ = master.ask(&format!("SET {name} other PX 600000")));
+            let words = [options, &["--wait", "60s", &name], command].concat();
+            let waiting = Running::start(&mut place.on(&fleet, subcommand, &words));
+            let waiters = |master: &mut Master| master.ask(&format!("ZCARD redlatch:wait:{name}")).text();
+            eventually(PATIENCE, "it waits", || fleet.masters().all(|master| waiters(master) == "1"));
+            fleet.master(2).stop();
+            waiting.signal("TERM");
+            let ended = waiting.finish();
+            fleet.master(2).cont();
+            expect(&ended, 143, &["SIGTERM came before"]);
+            let said = ended.stderr.contains("1 release not confirmed by all masters");
+            assert_eq!(said, is_said, "{subcommand} {options:?}: {}", ended.stderr);
+        }
     }
 }

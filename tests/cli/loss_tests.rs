@@ -137,6 +137,17 @@ fn a_lock_gone_before_the_end_gives_76() {
 }
 
 #[test]
+fn a_release_that_too_few_masters_confirm_is_said() {
+    let mut fleet = Fleet::start(3);
+    let mut run =
+        Running::start_with_stdin(impatient(&fleet).args(["r", "--", "sh", "-c", "echo ready; read line"]));
+    run.line();
+    (0..2).for_each(|index| fleet.master(index).stop());
+    run.send("\n");
+    expect(&run.finish(), 0, &["the release of lock \"r\" is not confirmed; it ends with its TTL"]);
+}
+
+#[test]
 fn max_hold_ends_the_command() {
     let fleet = Fleet::start(1);
     let options = ["--ttl", "2s", "--max-hold", "1s", "r", "--", "sleep", "60"];

@@ -3,8 +3,9 @@
 use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{Finished, PATIENCE, Running, expect, finish, redlatch, trusting};
 
-/// A run whose first attempts meet two masters that stand still, and later ones do not.
-fn run_through_a_stall(fleet: &mut Fleet) -> Finished {
+/// A run whose first attempts meet two masters that stand still, and later ones do not. A key of another
+/// holder is there for so long after the stall.
+fn run_through_a_stall(fleet: &mut Fleet, held_ms: u32) -> Finished {
     for index in 0..2 {
         assert_eq!(fleet.master(index).ask("CLIENT PAUSE 600000 WRITE").text(), "OK");
     }
@@ -15,13 +16,14 @@ fn run_through_a_stall(fleet: &mut Fleet) -> Finished {
     for index in 0..2 {
         assert_eq!(fleet.master(index).ask("CLIENT UNPAUSE").text(), "OK");
     }
+    fleet.masters().for_each(|master| _ = master.ask(&format!("PEXPIRE r {held_ms}")));
     run.finish()
 }
 
 #[test]
 fn a_stall_of_two_masters_does_not_end_a_run() {
     let mut fleet = Fleet::start(3);
-    let finished = run_through_a_stall(&mut fleet);
+    let finished = run_through_a_stall(&mut fleet, 0);
     expect(&finished, 0, &[]);
     assert_eq!(finished.stdout, "ran\n");
 }
@@ -29,12 +31,19 @@ fn a_stall_of_two_masters_does_not_end_a_run() {
 #[test]
 fn contention_after_a_stall_ends_a_run() {
     let mut fleet = Fleet::start(3);
-    for master in fleet.masters() {
-        assert_eq!(master.ask("SET r other PX 600000").text(), "OK");
-    }
-    let finished = run_through_a_stall(&mut fleet);
-    expect(&finished, 75, &["is held by another client"]);
-    assert_eq!(finished.stdout, "");
+    // The lock is free again before the time for an outage is over. A slow machine may ask for it as late.
+    eventually(PATIENCE * 4, "a run finds the lock taken", || {
+        for master in fleet.masters() {
+            assert_eq!(master.ask("SET r other PX 600000").text(), "OK");
+        }
+        let finished = run_through_a_stall(&mut fleet, 600);
+        let is_taken = finished.code == Some(75);
+        if is_taken {
+            expect(&finished, 75, &["is held by another client"]);
+            assert_eq!(finished.stdout, "");
+        }
+        is_taken
+    });
 }
 
 #[test]

@@ -219,11 +219,16 @@ fn a_stopped_command_continues_with_its_lock() {
     // One that the terminal does not stop, in the group of the command, and one in a session of its own.
     let deaf = "sh -c \"trap \\\"\\\" TSTP; echo deaf \\$\\$; exec sleep 600\" &";
     let away = "setsid sh -c \"echo away \\$\\$; exec sleep 600\" &";
-    let command = format!("sh -c '{deaf} {away} echo ready; read line; echo got $line; read line; exit 7'");
+    // One that somebody stopped before.
+    let idle = "setsid sh -c \"echo idle \\$\\$; kill -STOP \\$\\$; exec sleep 600\" &";
+    let command =
+        format!("sh -c '{deaf} {away} {idle} echo ready; read line; echo got $line; read line; exit 7'");
     let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("30s", &command));
     let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
     session.wait_for("ready");
     let others = [session.wait_for("deaf "), session.wait_for("away ")];
+    let idle = session.wait_for("idle ");
+    eventually(PATIENCE, "it is stopped", || is_stopped(&idle));
     session.type_in("\x1a");
     // 128 and the number of the signal that stopped the job.
     assert!(session.wait_for("stopped ").parse::<u32>().expect("a number") > 128);
@@ -238,8 +243,9 @@ fn a_stopped_command_continues_with_its_lock() {
     }
     session.type_in("end\n");
     assert_eq!(session.wait_for("ended "), "7");
+    assert!(is_stopped(&idle), "it was not stopped with the command");
     // The others outlive the command, and keep the terminal.
-    others.iter().for_each(|other| signal(other.parse().expect("a number"), "KILL"));
+    others.iter().chain([&idle]).for_each(|other| signal(other.parse().expect("a number"), "KILL"));
     session.finish();
 }
 
