@@ -326,8 +326,6 @@ impl Owner {
         waker: &Waker,
     ) -> Poll<Result<(), LockReentrantError>> {
         let shared = self.request.client.shared();
-        // First: a fork may have inherited the answers locked.
-        shared.process.check().map_err(AcquireError::Stopped)?;
         loop {
             let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
