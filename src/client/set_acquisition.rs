@@ -349,7 +349,7 @@ mod tests {
         assert!(acquisition.answer(now, 0, Ok(()), &mut back, |()| Duration::ZERO).is_none());
         match acquisition.answer(now + took, 1, Ok(()), &mut back, |()| Duration::ZERO) {
             Some(SetStep::Failed(Failed { error: AcquireError::Expired(denial), .. })) => {
-                assert_eq!(denial.took, took)
+                assert_eq!((denial.attempts, denial.took), (1, took))
             }
             step => panic!("{step:?}"),
         }

@@ -79,6 +79,34 @@ fn a_callback_for_a_stopped_client_is_called_at_once() {
     assert_eq!(receiver.try_recv(), Ok(std::thread::current().id()));
 }
 
+/// The master gives no answer, and nobody waits for one: a place that is kept would be missing to others.
+#[test]
+fn an_operation_that_nobody_wants_gives_its_place_back_at_once() {
+    let double = Double::start(1).expect("a free port");
+    let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+    let held = client.lock("held").ttl(LONG).acquire().expect("free");
+    let count = Arc::<Count>::default();
+    let waker = Waker::from(count.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut answered = client.lock("answered").ttl(LONG).acquire_async();
+    assert!(Pin::new(&mut answered).poll(&mut context).is_pending());
+    let start = clock::now();
+    while count.get() == 0 {
+        assert!(clock::now() - start < PATIENCE, "it is not answered");
+        std::thread::yield_now();
+    }
+    double.master(0).stop().expect("it runs");
+    let mut asked = client.lock("asked").ttl(LONG).acquire_async();
+    assert!(Pin::new(&mut asked).poll(&mut context).is_pending());
+    drop(held);
+    assert_eq!(client.stats().operations, 2, "a guard is dropped");
+    drop(answered);
+    assert_eq!(client.stats().operations, 1, "an answer that has come is dropped");
+    drop(asked);
+    assert_eq!(client.stats().operations, 0, "a call under way is dropped");
+    double.master(0).resume().expect("it hangs");
+}
+
 #[test]
 fn each_end_of_a_guard_is_as_it_was() {
     let double = Double::start(1).expect("a free port");

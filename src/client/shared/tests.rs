@@ -449,21 +449,32 @@ fn denied(driver: &mut Driver) -> OpId {
     driver.engine.submit(clock::now(), request).expect("room")
 }
 
-/// Nobody leads, so only the call itself can wake the observer's thread.
+/// Nobody else leads, so only the call itself, or the leader, can wake the observer's thread.
 #[test]
-fn a_call_wakes_the_observer() {
-    let ((driver, poller), reported) = observed();
-    let started = Shared::start_by(driver, poller, |name, run| {
-        Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))
-    });
-    let shared = started.expect("it starts");
-    // Whenever its thread is asleep.
-    for _ in 0..100 {
-        let _ = shared.with(|inner| denied(&mut inner.driver)).expect("it goes on");
-        let event = reported.recv_timeout(PATIENCE);
-        assert!(matches!(event, Ok(Event::Denied { .. })), "{event:?}");
+fn a_call_and_a_leader_wake_the_observer() {
+    let call = |shared: &Shared| _ = shared.with(|inner| denied(&mut inner.driver)).expect("it goes on");
+    // It does not give the lock back by itself.
+    let lead = |shared: &Shared| {
+        let mut inner = shared.lock();
+        denied(&mut inner.driver);
+        let (poller, now) = (inner.poller.take().expect("nobody leads"), inner.now());
+        drop(shared.lead(inner, poller, Some(now), |_| false).expect("it goes on"));
+    };
+    for end in [&call as &dyn Fn(&Shared), &lead] {
+        let ((driver, poller), reported) = observed();
+        let started = Shared::start_by(driver, poller, |name, run| {
+            Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))
+        });
+        let shared = started.expect("it starts");
+        // Whenever its thread is asleep.
+        for _ in 0..100 {
+            end(&shared);
+            // A leader finds out that nothing listens there, too.
+            let mut events = iter::repeat_with(|| reported.recv_timeout(PATIENCE).expect("it is woken"));
+            assert!(events.any(|event| matches!(event, Event::Denied { .. })));
+        }
+        shared.observing.as_ref().expect("it has an observer").end();
     }
-    shared.observing.as_ref().expect("it has an observer").end();
 }
 
 /// Each of its looks enters the client, which reads the clock.

@@ -176,3 +176,23 @@ fn a_cancel_wakes_a_task_in_each_queue() {
     stage.await_nothing_left();
     drop(task);
 }
+
+/// A caller that waits for a slot comes through a door, a lock of its own.
+#[test]
+fn a_try_stands_at_no_door() {
+    let mut stage = Stage::new();
+    let error = slots(&stage.client).try_acquire().expect_err("both are taken");
+    assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+    let mut task = Box::pin(slots(&stage.client).try_acquire_async());
+    let waker = Waker::from(stage.is_woken.clone());
+    let error = loop {
+        stage.is_woken.0.store(false, Ordering::SeqCst);
+        match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => break result.expect_err("both are taken"),
+            Poll::Pending => stage.turn_until("it is woken", |stage| stage.is_woken.0.load(Ordering::SeqCst)),
+        }
+    };
+    assert!(matches!(error, AcquireError::Contended(_)), "{error}");
+    assert_eq!(stage.client.stats().acquired, 0, "a door is a lock that it acquires");
+    stage.await_nothing_left();
+}

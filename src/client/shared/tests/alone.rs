@@ -290,3 +290,31 @@ fn an_idle_client_looks_rarely_unless_it_connects() {
     let look = inner.look_at(inner.last_turn) - inner.last_turn;
     assert!(inner.driver.engine.is_connecting() && look == limits::CONNECT_LOOK_PAUSE, "{look:?}");
 }
+
+/// The time for which the thread that a client takes for its own closes it.
+fn closing_time() -> Duration {
+    let ((driver, poller), _) = observed();
+    let (closing, closed) = mpsc::channel::<Arc<Shared>>();
+    let (sender, took) = mpsc::channel();
+    let own = Mutex::new(Some(move || {
+        let shared = closed.recv().expect("the client");
+        let begun = clock::now();
+        shared.close();
+        let _ = sender.send(clock::now() - begun);
+    }));
+    let started = Shared::start_by(driver, poller, |name, _| match name {
+        "redlatch" => Ok(thread::spawn(own.lock().expect("no panic").take().expect("one thread"))),
+        _ => Ok(thread::spawn(|| ())),
+    });
+    closing.send(started.expect("it starts")).expect("it waits for this");
+    took.recv_timeout(PATIENCE).expect("it ends")
+}
+
+/// A late machine may need several tries.
+#[test]
+fn the_clients_own_thread_does_not_wait_for_its_end() {
+    let start = clock::now();
+    while closing_time() >= limits::CLOSE_WAIT {
+        assert!(clock::now() - start < PATIENCE, "it waits each time");
+    }
+}
