@@ -158,7 +158,7 @@ fn is_under_way(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
     use mio::Poll;
@@ -195,24 +195,27 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_connection_under_way_does_not_stand_yet() {
-        let any = std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let new =
-            || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    /// The address of a listener that takes no more connections, and the sockets that keep it so.
+    pub(in crate::driver) fn full() -> (SocketAddr, Vec<socket2::Socket>) {
+        let new = || socket2::Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let listener = new();
-        listener.bind(&any.into()).expect("a free port");
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
         listener.listen(0).expect("it listens");
         let address = listener.local_addr().expect("bound");
         // Nobody accepts, so the queue of the listener is soon full.
-        let _waiting = [(); 4].map(|()| {
+        let waiting = [(); 4].map(|()| {
             let other = new();
             other.set_nonblocking(true).expect("a socket option");
             let _ = other.connect(&address);
             other
         });
+        (address.as_socket().expect("an address"), [listener].into_iter().chain(waiting).collect())
+    }
+
+    #[test]
+    fn a_connection_under_way_does_not_stand_yet() {
+        let (address, _full) = full();
         let poll = Poll::new().expect("a poller");
-        let address = address.as_socket().expect("an address");
         let mut socket = Socket::tcp(address, poll.registry(), Token(0)).expect("it is under way");
         assert!(!socket.handle_writable().expect("nothing has failed"), "nobody has answered");
     }

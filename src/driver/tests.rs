@@ -3,7 +3,7 @@
 #[cfg(all(unix, feature = "double"))]
 mod cuts;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread;
@@ -116,6 +116,31 @@ fn addresses_are_tried_in_their_order() {
         listeners[1 - reached].accept().map(drop).expect_err("nobody comes");
         listeners[1 - reached].set_nonblocking(false).expect("a socket option");
     }
+}
+
+/// What has no byte to send is not looked at again and again.
+#[test]
+fn a_master_that_connects_leaves_nothing_unsent() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let (hanging, _full) = super::socket::tests::full();
+    let config = Config::builder().masters(["redis://h", "redis://i"]).connect_timeout(PATIENCE);
+    let config = config.build().expect("valid settings");
+    let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    driver.engine.handle_timeout(clock::now());
+    for address in [listener.local_addr().expect("bound"), hanging] {
+        let Some(LinkRequest::Connect(master)) = driver.engine.poll_link() else {
+            panic!("no wish to connect")
+        };
+        driver.open(master, Ok(vec![address]));
+    }
+    let is_connected =
+        |driver: &Driver, index: usize| driver.sockets[index].as_ref().expect("an attempt").is_connected();
+    while !is_connected(&driver, 0) {
+        driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
+    }
+    assert!(!is_connected(&driver, 1) && !driver.has_unsent);
+    let (mut greeted, _) = listener.accept().expect("it is connected");
+    assert!(greeted.read(&mut [0; 1]).expect("it is open") > 0, "the greeting is sent");
 }
 
 #[test]

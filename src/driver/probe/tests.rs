@@ -135,6 +135,15 @@ fn a_server_that_hangs_is_named_by_what_it_owes() {
     assert_eq!(why, "not finished within 20ms; give more time, or ask for less");
 }
 
+#[cfg(feature = "testing")]
+#[test]
+fn a_server_that_accepts_nobody_is_not_connected() {
+    let (address, _full) = crate::driver::socket::tests::full();
+    let why = Probe::plain(address, Duration::from_millis(20)).map(drop).expect_err("it accepts nobody");
+    let said = "no connection within 20ms; check name service, address and firewall";
+    assert_eq!(why, ProbeError::Unreachable(said.to_owned()));
+}
+
 /// The socket takes only a part of it at once.
 #[test]
 fn a_long_command_is_written_to_its_end() {

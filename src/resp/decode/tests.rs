@@ -297,6 +297,18 @@ fn receive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, Opti
     (replies, None)
 }
 
+/// The four of [`Fixed`] are decoded by one look at their bytes, and are what they are in the general form.
+#[test]
+fn fixed_replies_are_known_by_one_look() {
+    for fixed in [Fixed::Ok, Fixed::Null, Fixed::Zero, Fixed::One] {
+        let is_it = |bytes: &[u8]| {
+            decode_any(bytes) == Ok(Decoded::Complete { reply: fixed.reply(), size: bytes.len() })
+        };
+        let (bytes, _) = GOOD.iter().find(|(bytes, _)| is_it(bytes)).expect("it is in the table");
+        assert_eq!(decode_fixed(bytes), Some((fixed, bytes.len())));
+    }
+}
+
 #[test]
 fn good_replies_are_decoded_and_leave_what_follows() {
     for (input, shown) in GOOD {
