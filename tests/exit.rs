@@ -34,6 +34,7 @@ const ENDS: &[&str] = if cfg!(all(target_os = "linux", target_env = "gnu")) {
         "exit is called",
         "two clients",
         "a call is dropped",
+        "a batch is dropped",
     ]
 } else {
     &["a thread is joined", "a thread has it to its end"]
@@ -103,6 +104,11 @@ fn end(task: &str) -> ExitCode {
             let client = CLIENTS[0].get().expect("it is open");
             let mut acquiring = pin!(client.lock("lock 0").ttl(TTL).wait(PATIENCE).acquire_async());
             assert!(acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        "a batch is dropped" => {
+            // Nothing else is dropped on this thread.
+            let client = CLIENTS[0].get_or_init(|| open(urls));
+            drop(client.acquire_all([client.lock("lock 0").ttl(TTL).wait(PATIENCE)]));
         }
         "two clients" => drop([acquire(0), acquire(1)]),
         other => panic!("there is no end {other}"),

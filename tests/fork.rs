@@ -25,7 +25,7 @@ use redlatch::stats::Stats;
 use redlatch::status::Health;
 use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease, LockEnd,
-    Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, Waited,
+    Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, RunError, Waited,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -42,6 +42,7 @@ fn main() {
     a_redlock_is_refused(&mut fleet);
     a_waker_wakes_no_parent(&fleet);
     every_future_is_refused_at_every_stage(&mut fleet);
+    work_that_forks_is_lost_in_the_child(&fleet);
     assert_eq!(fleet.master(0).key_count(), "0");
     // The fence of a leader stays.
     every_call_is_refused(&fleet);
@@ -63,20 +64,43 @@ fn in_child(what: &str, run: impl FnOnce()) {
             // Not by returning: the servers are the parent's to end.
             process::exit(i32::from(is_wrong));
         }
-        Fork::Parent(child) => {
-            let given_up = Instant::now() + PATIENCE;
-            loop {
-                match waitpid_nohang(child).expect("it is a child") {
-                    Some(status) => return assert_eq!(status, 0, "{what}: what the child says is above"),
-                    None if Instant::now() < given_up => thread::sleep(Duration::from_millis(1)),
-                    None => {
-                        let _ = Command::new("kill").args(["-KILL", &child.to_string()]).status();
-                        panic!("{what}: the child hangs");
-                    }
-                }
+        Fork::Parent(child) => await_end(what, child),
+    }
+}
+
+/// Waits for the end of a child, which must be a success.
+fn await_end(what: &str, child: i32) {
+    let given_up = Instant::now() + PATIENCE;
+    loop {
+        match waitpid_nohang(child).expect("it is a child") {
+            Some(status) => return assert_eq!(status, 0, "{what}: what the child says is above"),
+            None if Instant::now() < given_up => thread::sleep(Duration::from_millis(1)),
+            None => {
+                let _ = Command::new("kill").args(["-KILL", &child.to_string()]).status();
+                panic!("{what}: the child hangs");
             }
         }
     }
+}
+
+/// The lock is the parent's, at the end of the work too.
+fn work_that_forks_is_lost_in_the_child(fleet: &Fleet) {
+    let client = Client::open(settings(fleet)).expect("an event loop");
+    let worked = client.lock("work").ttl(TTL).run(|_| match fork().expect("the system forks") {
+        Fork::Child => None,
+        Fork::Parent(child) => Some(child),
+    });
+    match worked {
+        Ok(Some(child)) => await_end("work", child),
+        // The child. Not by returning: the servers are the parent's to end.
+        Err(RunError::Lost(Some(None))) => process::exit(0),
+        Ok(None) => {
+            eprintln!("work: the child takes the lock for its own");
+            process::exit(1);
+        }
+        other => panic!("work: {other:?}"),
+    }
+    assert_eq!(settle(&client, TTL), 0);
 }
 
 fn a_client_is_refused(fleet: &mut Fleet) {

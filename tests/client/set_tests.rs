@@ -1,5 +1,7 @@
 //! Several locks together: all of them or none, without deadlock, in whatever order they are named.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -333,4 +335,28 @@ fn a_prefix_changes_without_a_stop() {
         waiter.join().expect("no panic")
     });
     assert!(waits, "it gets the lock that the set releases");
+}
+
+/// Awaits it, and returns the panic of the poll that follows.
+fn polled_again(future: impl Future) -> String {
+    let mut future = pin!(future);
+    drop(block_on(future.as_mut()));
+    let again = catch_unwind(AssertUnwindSafe(|| poll_once(&mut future).is_ready()));
+    let why = again.expect_err("there is no other answer");
+    (*why.downcast_ref::<&str>().expect("a message")).to_owned()
+}
+
+#[test]
+fn an_acquisition_that_was_answered_has_no_other_answer() {
+    let fleet = Fleet::start(3);
+    let [client, other] = [open(&fleet.urls(), LONG), open(&fleet.urls(), LONG)];
+    for is_held in [false, true] {
+        let _held = is_held.then(|| {
+            let set = other.lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).acquire();
+            set.expect("they are free soon")
+        });
+        let lock = polled_again(client.lock("a").ttl(TTL).try_acquire_async());
+        let set = polled_again(client.lock_set(["a", "b"]).ttl(TTL).try_acquire_async());
+        assert_eq!([lock, set], ["polled after it was ready"; 2], "{is_held}");
+    }
 }

@@ -3,8 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Metadata, Span, Subscriber, dispatcher, info_span};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, within};
+use crate::harness::{Count, LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, poll_with, within};
 
 /// One span, as the subscriber saw it.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +45,8 @@ struct Notes {
     spans: Arc<Mutex<Vec<Seen>>>,
     /// A client that each call of the subscriber asks for something: its mutex must be free.
     asked: Arc<OnceLock<Client>>,
+    /// Whether the next span that a thread enters makes it panic.
+    panics: Arc<AtomicBool>,
 }
 
 thread_local! {
@@ -120,6 +124,9 @@ impl Subscriber for Notes {
     fn event(&self, _: &Event<'_>) {}
 
     fn enter(&self, id: &Id) {
+        if self.panics.swap(false, Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("the subscriber panics"));
+        }
         INSIDE.with_borrow_mut(|inside| inside.push(index(id)));
         self.change_one(id, |span| span.entered += 1);
     }
@@ -327,4 +334,27 @@ fn no_subscriber_is_called_with_the_client_locked() {
         assert_eq!(notes.named("redlatch.hold").len(), 5);
         assert!(notes.spans().iter().all(Seen::is_closed));
     });
+}
+
+/// The task that panics is kept, as some executors do: the others go on without it.
+#[test]
+fn a_panic_of_a_subscriber_leaves_a_hold_to_the_other_callers() {
+    let fleet = Fleet::start(3);
+    let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
+    let (notes, dispatch) = notes();
+    let held = holder.lock("a").ttl(TTL).try_acquire().expect("free");
+    let lock = client.lock("a").ttl(TTL).wait(PATIENCE).reentrant();
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(lock.lock_async()));
+    let count = Arc::<Count>::default();
+    dispatcher::with_default(&dispatch, || {
+        assert!(poll_once(&mut first).is_pending());
+        assert!(poll_with(&mut second, &Waker::from(count.clone())).is_pending());
+        notes.panics.store(true, Ordering::SeqCst);
+        let panicked = catch_unwind(AssertUnwindSafe(|| poll_once(&mut first).is_pending()));
+        panicked.expect_err("its subscriber panics");
+    });
+    assert!(count.get() > 0, "nobody asks any more");
+    held.release().expect("confirmed");
+    drop(block_on(second).expect("released"));
+    drop(first);
 }

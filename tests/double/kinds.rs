@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Guard, LockEnd, Redlock, limits};
+use redlatch::{AcquireError, Client, Event, Guard, LockEnd, Redlock, limits};
 use tokio::task::JoinSet;
 
 use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
@@ -268,6 +268,26 @@ fn a_redlock_writes_what_is_queued_as_it_is_dropped() {
     for master in double.masters() {
         eventually("it is released", || asked(master, &["EXISTS", "a"]) == "0");
     }
+}
+
+/// No call that turns the event loop follows.
+#[test]
+fn a_redlock_reports_events_as_it_opens_and_at_a_flush() {
+    let double = start(1);
+    let events = Arc::<Mutex<Vec<Event>>>::default();
+    let reported = events.clone();
+    let observe = move |event: &Event| reported.lock().expect("no panic").push(event.clone());
+    let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).connect_timeout(PATIENCE);
+    let settings = settings.on_event(observe).build().expect("valid settings");
+    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let opened = std::mem::take(&mut *events.lock().expect("no panic"));
+    assert!(matches!(opened[..], [Event::Connected { .. }]), "{opened:?}");
+    let lease = redlock.lock("a").ttl(TTL).try_acquire().expect("free");
+    events.lock().expect("no panic").clear();
+    drop(lease);
+    redlock.flush();
+    let flushed = events.lock().expect("no panic");
+    assert!(matches!(flushed[..], [Event::Released { .. }]), "{flushed:?}");
 }
 
 #[test]
