@@ -264,8 +264,8 @@ impl<L> SlotAcquisition<L> {
     }
 
     /// The door, if it is held: nobody wants the slot any more, or it is handed out.
-    pub fn into_door(self) -> Option<L> {
-        self.door.filter(|_| !mutant!(DoorKept))
+    pub fn take_door(&mut self) -> Option<L> {
+        self.door.take().filter(|_| !mutant!(DoorKept))
     }
 
     /// The door is held, or nobody needs it: waits for a slot.

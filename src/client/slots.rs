@@ -247,7 +247,8 @@ impl AcquireSlot {
 
     /// Has the door released at once, for the next waiter.
     fn leave_door(&mut self) {
-        let door = self.acquisition.take().and_then(SlotAcquisition::into_door);
+        // What is over stays, and does not begin anew if it is polled again.
+        let door = self.acquisition.as_mut().and_then(SlotAcquisition::take_door);
         drop(self.request.client.release_all(door));
     }
 }

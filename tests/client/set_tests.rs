@@ -352,11 +352,13 @@ fn an_acquisition_that_was_answered_has_no_other_answer() {
     let [client, other] = [open(&fleet.urls(), LONG), open(&fleet.urls(), LONG)];
     for is_held in [false, true] {
         let _held = is_held.then(|| {
+            let slot = other.slots("pool", 1).ttl(TTL).wait(PATIENCE).acquire().expect("it is free soon");
             let set = other.lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE).acquire();
-            set.expect("they are free soon")
+            (slot, set.expect("they are free soon"))
         });
         let lock = polled_again(client.lock("a").ttl(TTL).try_acquire_async());
         let set = polled_again(client.lock_set(["a", "b"]).ttl(TTL).try_acquire_async());
-        assert_eq!([lock, set], ["polled after it was ready"; 2], "{is_held}");
+        let slot = polled_again(client.slots("pool", 1).ttl(TTL).try_acquire_async());
+        assert_eq!([lock, set, slot], ["polled after it was ready"; 3], "{is_held}");
     }
 }

@@ -208,7 +208,7 @@ impl World {
         let pause = self.rng.random_range(0..=self.habits.pause_max);
         let worker = &mut self.clients[client].slots[index];
         worker.due = self.now + pause;
-        let door = worker.acquisition.take().and_then(SlotAcquisition::into_door);
+        let door = worker.acquisition.take().and_then(|mut it| it.take_door());
         if let Some(door) = door {
             self.submit_release(client, door, false);
         }

@@ -36,7 +36,7 @@ pub(super) fn attempt(
     let (slots, step) = SlotAcquisition::begin(Instant::now(), config, count, &options, seed);
     let mut it = SlotWait { wait: its_wait, pool, count, slots };
     let result = it.follow(step);
-    let door = it.slots.into_door();
+    let door = it.slots.take_door();
     its_wait.give_up(door.map(|(lock, _)| lock));
     result
 }

@@ -202,7 +202,7 @@ fn pauses_grow_up_to_their_limit() {
             step => panic!("{step:?}"),
         };
     }
-    assert_eq!((now, acquisition.into_door()), (until, Some("door")));
+    assert_eq!((now, acquisition.take_door()), (until, Some("door")));
     assert_eq!(pauses[0], limits::SLOT_LOOK_PAUSE_MIN);
     assert!(pauses[..pauses.len() - 1].is_sorted(), "the last one ends with the wait");
     assert_eq!(pauses.iter().max(), Some(&limits::SLOT_LOOK_PAUSE_MAX));
