@@ -247,7 +247,7 @@ impl AcquireSlot {
 
     /// Has the door released at once, for the next waiter.
     fn leave_door(&mut self) {
-        // What is over stays, and does not begin anew if it is polled again.
+        // The acquisition stays: it does not begin anew if it is polled again.
         let door = self.acquisition.as_mut().and_then(SlotAcquisition::take_door);
         drop(self.request.client.release_all(door));
     }

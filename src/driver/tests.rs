@@ -118,7 +118,7 @@ fn addresses_are_tried_in_their_order() {
     }
 }
 
-/// What has no byte to send is not looked at again and again.
+/// A connection without a byte to send is not looked at again and again.
 #[test]
 fn a_master_that_connects_leaves_nothing_unsent() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
