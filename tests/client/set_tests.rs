@@ -14,8 +14,8 @@ use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
 use crate::batch_tests::{reads_of, work};
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, block_on, config, open, poll_once,
-    within,
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, await_waiters, block_on, config, open,
+    poll_once, within,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -360,5 +360,25 @@ fn an_acquisition_that_was_answered_has_no_other_answer() {
         let set = polled_again(client.lock_set(["a", "b"]).ttl(TTL).try_acquire_async());
         let slot = polled_again(client.slots("pool", 1).ttl(TTL).try_acquire_async());
         assert_eq!([lock, set, slot], ["polled after it was ready"; 3], "{is_held}");
+    }
+}
+
+#[test]
+fn a_cancel_ends_the_wait_for_one_of_a_set() {
+    let mut fleet = Fleet::start(3);
+    let [client, other] = [open(&fleet.urls(), LONG), open(&fleet.urls(), LONG)];
+    let _held = other.lock("b").ttl(TTL).acquire().expect("free");
+    for is_async in [false, true] {
+        let cancel = Cancel::new();
+        let request = client.lock_set(["a", "b"]).ttl(TTL).wait(PATIENCE * 10).cancel_with(&cancel);
+        let waiting = thread::spawn(move || {
+            let result = if is_async { block_on(request.acquire_async()) } else { request.acquire() };
+            result.expect_err("held")
+        });
+        await_waiters(&mut fleet, 0..3, "b", 1);
+        cancel.cancel();
+        let error = within("the cancel", move || waiting.join().expect("no panic"));
+        assert!(matches!(error.source, AcquireError::Cancelled), "{error}");
+        await_waiters(&mut fleet, 0..3, "b", 0);
     }
 }

@@ -290,6 +290,20 @@ fn a_redlock_reports_events_as_it_opens_and_at_a_flush() {
     assert!(matches!(flushed[..], [Event::Released { .. }]), "{flushed:?}");
 }
 
+/// Callers of the pipelined form would take it for one of theirs.
+#[test]
+fn a_dropped_lease_has_no_outcome() {
+    let double = start(1);
+    let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).build().expect("valid settings");
+    let mut redlock = Redlock::open(settings).expect("an event loop");
+    drop(redlock.lock("a").ttl(TTL).acquire().expect("free"));
+    // The master answers this one behind the release.
+    let lease = redlock.lock("b").ttl(TTL).acquire().expect("free");
+    redlock.release(lease).expect("confirmed");
+    assert_eq!(asked(double.master(0), &["EXISTS", "a"]), "0");
+    assert_eq!(redlock.poll_outcome(), None);
+}
+
 #[test]
 fn only_a_call_after_an_idle_time_waits_for_connections() {
     let double = start(1);

@@ -460,7 +460,23 @@ fn a_call_and_a_leader_wake_the_observer() {
         let (poller, now) = (inner.poller.take().expect("nobody leads"), inner.now());
         drop(shared.lead(inner, poller, Some(now), |_| false).expect("it goes on"));
     };
-    for end in [&call as &dyn Fn(&Shared), &lead] {
+    let answered = |inner: &mut Inner| {
+        let op = denied(&mut inner.driver);
+        let token = inner.completions.expect(op, OutcomeKind::Acquire);
+        inner.deliver();
+        Some(token)
+    };
+    let refused = |inner: &mut Inner| {
+        denied(&mut inner.driver);
+        None
+    };
+    // Not of a kind for which a thread that waits turns the loop before.
+    let wait = |shared: &Shared| drop(shared.wait(OutcomeKind::Release, None, answered));
+    let wait_refused = |shared: &Shared| drop(shared.wait(OutcomeKind::Release, None, refused));
+    let poll = |shared: &Shared| assert!(shared.poll(Waker::noop(), true, answered).is_ready());
+    let poll_refused = |shared: &Shared| assert!(shared.poll(Waker::noop(), true, refused).is_ready());
+    let ends: [&dyn Fn(&Shared); 6] = [&call, &lead, &wait, &wait_refused, &poll, &poll_refused];
+    for end in ends {
         let ((driver, poller), reported) = observed();
         let started = Shared::start_by(driver, poller, |name, run| {
             Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))

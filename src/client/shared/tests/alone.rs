@@ -318,3 +318,30 @@ fn the_clients_own_thread_does_not_wait_for_its_end() {
         assert!(clock::now() - start < PATIENCE, "it waits each time");
     }
 }
+
+#[test]
+fn a_thread_that_waits_beside_a_leader_sleeps() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    let _poller = sleep_for_ever(&mut inner);
+    // With two that wait, each look of a thread has the leader write.
+    let _other = unanswered(&mut inner);
+    drop(inner);
+    let its = shared.clone();
+    let waiting =
+        thread::spawn(move || its.wait(OutcomeKind::Release, None, |inner| Some(unanswered(inner))).is_err());
+    let start = clock::now();
+    while shared.lock().completions.thread_count() == 0 {
+        assert!(clock::now() - start < PATIENCE, "it never waits");
+        thread::yield_now();
+    }
+    let is_woken = || shared.lock().sleep.as_ref().is_some_and(|sleep| sleep.is_woken);
+    let looks = (0..20).any(|_| {
+        sleep_for_ever(&mut shared.lock());
+        thread::sleep(BRIEF / 20);
+        is_woken()
+    });
+    assert!(!looks, "it looks again and again");
+    shared.stop("the end");
+    assert!(waiting.join().expect("no panic"));
+}
