@@ -147,7 +147,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     Ok(if is_unknown { code::NO_QUORUM } else { 0 })
 }
 
-/// What is said of keys that are not in the list. `cut_at` is the number of names where there are more.
+/// Remarks on keys that are not in the list. `cut_at` is the number of names where there are more.
 fn remarks(other_count: usize, cut_at: Option<usize>) -> impl Iterator<Item = Message<'static>> {
     let others = (other_count > 0).then_some(Message::OtherKeys { count: other_count });
     others.into_iter().chain(cut_at.map(|count| Message::ListCut { count }))

@@ -526,6 +526,8 @@ mod tests {
         let wide = "東京".repeat(40);
         assert_eq!(cut(&wide, Some(20)), "redlatch: 東京東京…");
         assert_eq!(cut("東京", Some(16)), "redlatch: 東京");
+        // The last column stays free.
+        assert_eq!((&*cut("ab", Some(13)), &*cut("ab", Some(12))), ("redlatch: ab", "redlatch: …"));
     }
 
     #[test]

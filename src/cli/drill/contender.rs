@@ -238,14 +238,19 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_that_cannot_succeed_counts_as_failed() {
+    fn a_visit_without_a_lock_counts_once() {
+        let ms = Duration::from_millis;
         course_of(&["--ttl", "20ms"], |course| {
-            let config = Config::builder().masters(["unix:///nowhere"]).max_ttl(Duration::from_millis(19));
-            let redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
-            let mut contender = Contender::new(redlock, course);
-            contender.visit();
-            let Record { locked, contended, no_quorum, failed, .. } = contender.record;
-            assert_eq!((locked, contended, no_quorum, failed), (0, 0, 0, 1));
+            // A TTL above the longest one will not get better at once.
+            for (max_ttl_ms, counts) in [(19, (0, 0, 0, 1)), (20, (0, 0, 1, 0))] {
+                let config = Config::builder().masters(["unix:///nowhere"]).max_ttl(ms(max_ttl_ms));
+                let redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
+                let (mut contender, begun) = (Contender::new(redlock, course), Instant::now());
+                contender.visit();
+                let Record { locked, contended, no_quorum, failed, .. } = contender.record;
+                assert_eq!((locked, contended, no_quorum, failed), counts, "{max_ttl_ms} ms");
+                assert!(failed == 0 || begun.elapsed() >= ms(20), "it pauses");
+            }
         });
     }
 

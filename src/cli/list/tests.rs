@@ -28,6 +28,7 @@ fn a_list_is_shown_as_it_was() {
         listed("long", two(holds("thirteen-byte", ms(3_600_000))), none),
         listed("for ever", two(holds("x", HolderTtl::Never)), none),
         listed("read", [readers(2, ms(9)), readers(2, ms(9)), readers(2, ms(9))], fenced),
+        listed("read by two", two(readers(2, ms(9))), none),
         listed("split", [holds("a", ms(9)), holds("b", ms(9)), Absent], none),
         listed("unknown", [holds("a", ms(9)), SILENT, SILENT], none),
         listed("redlatch:slot:3:pool a", two(holds(LABELLED, ms(9001))), none),

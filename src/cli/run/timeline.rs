@@ -227,6 +227,8 @@ mod tests {
         let end = now + validity - ms(1000);
         assert!(timeline.is_valid(end - ms(1)) && !timeline.is_valid(end));
         timeline.asked(now);
+        timeline.shift(ms(500));
+        assert_eq!(timeline.grace(now) - ms(500), timeline.next_due().expect("KILL") - now, "of the grace");
         timeline.shift(validity);
         assert_eq!(timeline.due(now), Due::Kill);
         assert!(!timeline.is_valid(now));
