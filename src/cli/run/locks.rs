@@ -61,29 +61,25 @@ impl Locks {
     }
 }
 
+/// Two locks that are valid for 9 s and 10 s, and the present, for tests.
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use std::sync::Arc;
-
+pub(super) fn two() -> (Locks, [OpId; 2], Instant) {
     use redlatch::engine::{Engine, Request, Resource};
-    use redlatch::{Config, Options};
+    let (now, second) = (Instant::now(), Duration::from_secs(1));
+    let config = redlatch::Config::builder().masters(["redis://h"]).build().expect("valid settings");
+    let mut engine = Engine::new(std::sync::Arc::new(config), [7; 32], now);
+    let ids = ["a", "b"].map(|name| {
+        let (resource, options) = (Resource::new(name).expect("a name"), redlatch::Options::new());
+        engine.submit(now, Request::Acquire { resource, options, label: None }).expect("room")
+    });
+    (Locks::new([(ids[0], now + 9 * second), (ids[1], now + 10 * second)]), ids, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-
-    /// Two locks that are valid for 9 s and 10 s, and the present.
-    pub(in super::super) fn two() -> (Locks, [OpId; 2], Instant) {
-        let now = Instant::now();
-        let config = Arc::new(Config::builder().masters(["redis://h"]).build().expect("valid settings"));
-        let mut engine = Engine::new(config, [7; 32], now);
-        let ids = ["a", "b"].map(|name| {
-            let resource = Resource::new(name).expect("a name");
-            engine
-                .submit(now, Request::Acquire { resource, options: Options::new(), label: None })
-                .expect("room")
-        });
-        (Locks::new([(ids[0], now + 9 * SECOND), (ids[1], now + 10 * SECOND)]), ids, now)
-    }
 
     #[test]
     fn the_least_validity_and_its_failure_count() {

@@ -270,7 +270,7 @@ fn shift(timeline: &mut Timeline, locks: &mut Locks, slept: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::locks::tests::two;
+    use super::super::locks::two;
     use super::*;
 
     #[test]
