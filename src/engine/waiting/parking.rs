@@ -522,4 +522,15 @@ mod tests {
         assert_eq!([parking.waiting, parking.first], [MasterSet::only(second); 2]);
         assert!(parking.aside.is_empty());
     }
+
+    #[test]
+    fn a_part_is_given_back_after_five_round_trips_at_the_least() {
+        let (now, ms, mut rng) = (Instant::now(), Duration::from_millis, StdRng::seed_from_u64(1));
+        for (round_trip, pause) in [(ms(1), limits::PART_TIME_MIN), (ms(20), ms(100))] {
+            let mut parking = Parking::new(now, 3, 0, &mut rng, None);
+            parking.plan_give_back(now, MasterSet::first(1), round_trip, &mut rng);
+            let early = parking.due.early.expect("it is planned") - now;
+            assert!((pause..=pause * 2).contains(&early), "{early:?}");
+        }
+    }
 }
