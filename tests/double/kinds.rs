@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Event, Guard, LockEnd, Redlock, limits};
+use redlatch::{AcquireError, Client, Event, Guard, LockEnd, Quarantine, Redlock, limits};
 use tokio::task::JoinSet;
 
 use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
@@ -255,6 +255,23 @@ fn an_observer_ends_with_its_client() {
     drop(client.lock("a").acquire().expect("free"));
     drop(client);
     eventually("its thread has ended", || Arc::strong_count(&kept) == 1);
+}
+
+/// The master closes the connection meanwhile, as one does that has a limit of idle times.
+#[test]
+fn a_connection_that_was_closed_costs_no_call_after_an_idle_time() {
+    let double = start(1);
+    let settings = double.config().answer_timeout(PATIENCE).quarantine(Quarantine::Trust);
+    let mut redlock = Redlock::open(settings.build().expect("valid settings")).expect("an event loop");
+    // A late machine may need several tries.
+    eventually("a call on a master that is well succeeds", || {
+        let lease = redlock.lock("a").wait(PATIENCE).acquire().expect("free");
+        redlock.release(lease).expect("confirmed");
+        double.master(0).kill();
+        double.master(0).restart().expect("its port is free");
+        thread::sleep(limits::IDLE_MAX);
+        redlock.lock("b").try_acquire().is_ok()
+    });
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_client_without_room_is_drained() {
     let client = double.config().connect().expect("an event loop");
     double.master(0).kill();
     eventually("it notices", || !client.health().has_quorum);
-    let request = |number: usize| client.lock(number.to_string()).wait(PATIENCE);
+    let request = |number: usize| client.lock(number.to_string()).wait(10 * PATIENCE);
     let acquiring = client.acquire_all((0..limits::OPERATION_COUNT_MAX).map(request));
     assert!(matches!(client.lock("a").try_acquire(), Err(AcquireError::Overloaded)));
     assert_eq!(client.drain(Duration::ZERO, HeldLocks::Leave), 0);
