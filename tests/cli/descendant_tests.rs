@@ -67,6 +67,36 @@ fn descendants_that_ignore_term_end_before_the_program_does() {
     }
 }
 
+/// Each process starts the next one when it gets TERM, and ends when that waits for its own.
+const CHAIN: &str = r#"
+    trap 'next=$(($1 + 1))
+        if test $next = 4; then echo end; exit; fi
+        setsid sh -c "$CHAIN" sh $next &
+        until test -e "$PLACE/$next"; do sleep 0.01; done
+        exit' TERM
+    : >"$PLACE/$1"
+    while :; do sleep 0.02; done"#;
+
+/// TERM reaches each of them soon, so that all end before the grace does.
+#[test]
+fn descendants_that_come_at_term_get_it_one_by_one() {
+    let mut fleet = Fleet::start(3);
+    let place = std::env::temp_dir().join(format!("redlatch-chain-{}", std::process::id()));
+    // A busy machine may use the grace up.
+    eventually(PATIENCE * 2, "the last one got TERM", || {
+        std::fs::create_dir(&place).expect("a folder");
+        let mut run = trusting(&fleet, "run");
+        run.args(["--ttl", "6s", "r", "--", "sh", "-c", CHAIN, "sh", "0"]);
+        let run = Running::start(run.env("CHAIN", CHAIN).env("PLACE", &place));
+        eventually(PATIENCE, "the command runs", || place.join("0").exists());
+        lose_lock(&mut fleet);
+        let finished = run.finish();
+        expect(&finished, 76, &["TERM to the command"]);
+        std::fs::remove_dir_all(&place).expect("a folder of its own");
+        finished.stdout == "end\n"
+    });
+}
+
 #[test]
 fn a_descendants_own_end_is_not_cut_short() {
     let mut fleet = Fleet::start(3);

@@ -140,6 +140,20 @@ pub(super) fn list(strangers: &HashSet<Identity>) -> Found {
     is_here.then(|| below(all, getpid(), strangers))
 }
 
+/// Processes that had ended in a list.
+#[derive(Debug, Default)]
+pub(super) struct Ended(HashSet<Identity>);
+
+impl Ended {
+    /// Takes the next list. Returns whether it may miss a process: the numbers are read before the entries,
+    /// and one that ended between the two may have started another one, which has no entry in this list.
+    pub(super) fn follow(&mut self, found: &[Descendant]) -> bool {
+        let ended = found.iter().filter(|it| it.is_zombie()).map(|it| it.id).collect();
+        let before = std::mem::replace(&mut self.0, ended);
+        !self.0.is_subset(&before)
+    }
+}
+
 fn below(mut rest: Vec<Descendant>, root: Pid, strangers: &HashSet<Identity>) -> Vec<Descendant> {
     rest.retain(|it| !strangers.contains(&it.id));
     let mut found = Vec::new();

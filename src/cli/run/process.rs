@@ -23,7 +23,7 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals as SignalStream;
 
-use super::descendants::{self, Descendant, Found, Identity, Search};
+use super::descendants::{self, Descendant, Ended, Found, Identity, Search};
 use super::stage::{self, Failure};
 use super::terminal::Terminal;
 use crate::exit::{Exit, code};
@@ -116,6 +116,8 @@ pub(super) struct Process {
     search: Search,
     /// Descendants of this program that were there before the command.
     strangers: Arc<HashSet<Identity>>,
+    /// Descendants that had ended when they were found last.
+    ended: Ended,
     /// Descendants outside the command's group that were found last.
     known: Vec<Identity>,
     /// Whether nothing was found since TERM.
@@ -168,6 +170,7 @@ impl Process {
             failure,
             search,
             strangers,
+            ended: Ended::default(),
             known: Vec::new(),
             is_first_search: false,
             asked: HashSet::new(),
@@ -253,13 +256,15 @@ impl Process {
     /// stopped.
     pub(super) fn stop_with_own_group(&mut self) {
         self.send_to_group(Signal::STOP);
+        let mut ended = Ended::default();
         for _ in 0..SEARCH_COUNT_MAX {
             let found = descendants::list(&self.strangers).unwrap_or_default();
+            let may_miss_one = ended.follow(&found);
             let running = found.iter().filter(|it| {
                 self.is_outside(it) && !(it.is_zombie() || it.is_stopped() || self.paused.contains(&it.id))
             });
             let running: Vec<_> = running.map(|it| it.id).collect();
-            if running.is_empty() {
+            if running.is_empty() && !may_miss_one {
                 break;
             }
             for id in running {
@@ -303,18 +308,11 @@ impl Process {
         self.search.begin();
     }
 
-    /// The result of a search, once, without processes that have ended. Reaps these, if this program adopted
-    /// them.
+    /// The result of a search, once. Reaps what has ended in it, if this program adopted it.
     pub(super) fn found(&mut self) -> Option<Found> {
-        let mut found = self.search.take()?;
-        if let Some(found) = &mut found {
-            found.retain(|it| {
-                if it.is_zombie() && it.id.pid != self.pid {
-                    reap_adopted(it);
-                }
-                !it.is_zombie()
-            });
-        }
+        let found = self.search.take()?;
+        let ended = found.iter().flatten().filter(|it| it.is_zombie() && it.id.pid != self.pid);
+        ended.for_each(reap_adopted);
         Some(found)
     }
 
@@ -324,13 +322,15 @@ impl Process {
         if is_killed {
             self.send_to_group(Signal::KILL);
         }
-        let Some(found) = found else {
+        let Some(mut found) = found else {
             // Only a group without the command's own entry shows whether others are in it.
             return self.code.is_some() && {
                 self.reap();
                 test_kill_process_group(self.pid).is_err()
             };
         };
+        let may_miss_one = self.ended.follow(&found);
+        found.retain(|it| !it.is_zombie());
         let is_first_search = std::mem::take(&mut self.is_first_search);
         let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
         self.known = outside.iter().map(|it| it.id).collect();
@@ -351,7 +351,7 @@ impl Process {
             // The command itself goes on, and nobody waits for its code.
             self.code.get_or_insert(code::LOST);
         }
-        let is_over = found.iter().all(|it| self.unreachable.contains(&it.id));
+        let is_over = !may_miss_one && found.iter().all(|it| self.unreachable.contains(&it.id));
         self.is_left = is_over && !found.is_empty();
         self.code.is_some() && is_over
     }

@@ -30,6 +30,7 @@ fn process(script: &str) -> Process {
         failure: None,
         search: Search::start(strangers.clone()).expect("a thread"),
         strangers,
+        ended: Ended::default(),
         known: Vec::new(),
         is_first_search: false,
         asked: HashSet::new(),
@@ -112,6 +113,17 @@ fn what_escaped_term_gets_it_and_is_continued() {
     // KILL goes to all that were found.
     assert!(!process.pursue(Some(vec![it, member]), true));
     assert_eq!((ended(other), code_of(&mut process)), ((None, Some(9)), 137));
+}
+
+/// It may have started another one that is not in that list.
+#[test]
+fn a_search_that_finds_one_just_ended_is_not_the_last() {
+    let mut process = process("echo; exit 3");
+    let ended = entry(process.pid, Descendant::is_zombie);
+    assert_eq!(code_of(&mut process), 3);
+    assert!(!process.pursue(Some(vec![ended]), false), "one ended during the search");
+    assert!(process.pursue(Some(vec![ended]), false), "it had ended before");
+    assert!(process.pursue(Some(Vec::new()), false), "it is reaped");
 }
 
 #[test]
