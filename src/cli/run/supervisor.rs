@@ -262,7 +262,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// The machine slept: what is still to come is nearer by as much.
+/// The machine slept for this time: all that is still due comes sooner by as much.
 fn shift(timeline: &mut Timeline, locks: &mut Locks, slept: Duration) {
     timeline.shift(slept);
     locks.shift(slept);

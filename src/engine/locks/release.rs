@@ -164,8 +164,8 @@ pub(crate) fn end_round(core: &mut Core, master: MasterId, id: Id) {
     }
 }
 
-/// A lock is left before masters have answered its park: what that was to replace there is released by
-/// itself. A claim that is forgotten replaces none that lives longer.
+/// A lock is left before masters have answered its park: the tokens that the park was to replace there are
+/// released like any. A claim that is forgotten needs no call: the claims of its older tokens end before it.
 pub(crate) fn forget_replaced(locks: &mut Locks, id: Id) {
     let replaced = locks.claims.get(id).parked.as_ref().into_iter().flat_map(|parked| parked.all_replaced());
     for (master, old) in replaced.collect::<Vec<_>>() {

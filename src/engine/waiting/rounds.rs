@@ -84,7 +84,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
     if locks.claims.is_full() {
-        // That makes room: an operation owns one claim at the most.
+        // That makes room: an operation owns one claim at most, and there are twice as many claims.
         release::forget_orphans(ground, locks);
     }
     let op = locks.ops.get_mut(id);
