@@ -333,7 +333,8 @@ fn places_that_are_not_given_back_in_time_are_said_if_asked_for() {
             let ended = waiting.finish();
             fleet.master(2).cont();
             expect(&ended, 143, &["SIGTERM came before"]);
-            let said = ended.stderr.contains("1 release not confirmed by all masters");
+            // One, or two where the token of an earlier round was not ended there yet.
+            let said = ended.stderr.contains(" not confirmed by all masters");
             assert_eq!(said, is_said, "{subcommand} {options:?}: {}", ended.stderr);
         }
     }
