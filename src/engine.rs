@@ -61,6 +61,7 @@ use crate::config::{Config, Credentials};
 use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
 use crate::handle::LockHandle;
+use crate::limits;
 use crate::mutants::mutant;
 #[cfg(feature = "doctor")]
 pub(crate) use masters::handshake::{error_without_login, info_field, was_replica};
@@ -101,9 +102,17 @@ impl Engine {
     /// system's randomness: the tokens are drawn from it.
     #[must_use]
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
+        Self::with_room_for(limits::OPERATION_COUNT_MAX, config, seed, now)
+    }
+
+    /// Returns an engine with room for this number of operations in place of
+    /// [`limits::OPERATION_COUNT_MAX`], and for twice as many tokens. Tests fill small tables.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_room_for(operations: usize, config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         let mut ground = Ground::new(config, seed, now);
         let masters = Masters::new(&mut ground);
-        Self { core: Core { locks: Locks::new(&mut ground.rng), masters, ground } }
+        Self { core: Core { locks: Locks::new(operations, &mut ground.rng), masters, ground } }
     }
 
     /// The state, at the time of a call.

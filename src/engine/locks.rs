@@ -53,10 +53,10 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    pub(super) fn new(rng: &mut impl Rng) -> Self {
+    pub(super) fn new(operations: usize, rng: &mut impl Rng) -> Self {
         Self {
-            ops: Slab::new(limits::OPERATION_COUNT_MAX),
-            claims: Slab::new(limits::CLAIM_COUNT_MAX),
+            ops: Slab::new(operations),
+            claims: Slab::new(2 * operations),
             queues: WaitQueues::new(rng),
             accounts: Accounts::default(),
             decided: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{Rig, id};
+use crate::rig::{Rig, id, operation_count_max};
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::{Failure, HeldBy, HolderTtl, InputError, Vote};
 use redlatch::{AcquireError, Event, Options, limits};
@@ -363,7 +363,7 @@ fn the_table_of_locks_is_bounded() {
     rig.stop_master(0);
     while rig.engine.poll_event().is_some() {}
     let mut last = None;
-    for count in 1..=limits::OPERATION_COUNT_MAX {
+    for count in 1..=operation_count_max() {
         last = Some(rig.submit_acquire("a", 10_000, 0));
         if count % 10_000 == 0 {
             rig.pump();

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, HandleAct, Outcome, Request, Resource};
 use redlatch::status::MasterState;
-use redlatch::{Config, ConfigBuilder, ExtendError, Options, Quarantine, limits};
+use redlatch::{Config, ConfigBuilder, ExtendError, Options, Quarantine};
 
 use crate::parked::{free, with_other};
-use crate::rig::{Rig, id};
+use crate::rig::{Rig, claim_count_max, id, operation_count_max};
 use crate::{defaults, granted, ms, no_quorum};
 
 #[test]
@@ -50,7 +50,7 @@ fn one_stopped_master_of_three_is_skipped() {
 fn one_stopped_master_of_three_never_overloads_the_client() {
     let mut rig = Rig::new(3, defaults);
     rig.stop_master(2);
-    for n in 0..=limits::OPERATION_COUNT_MAX {
+    for n in 0..=operation_count_max() {
         let ttl = ms(30_000);
         let resource = Resource::new("b").expect("valid");
         let request =
@@ -169,7 +169,7 @@ fn refused_releases_do_not_overload_the_client() {
     let mut rig = Rig::new(1, defaults);
     // As with an ACL that allows SET and no way to delete.
     rig.masters[0].errors.insert("EVALSHA".into(), "NOPERM x".into());
-    for batch in 0..=limits::CLAIM_COUNT_MAX / 1000 {
+    for batch in 0..=claim_count_max() / 1000 {
         for index in 0..1000 {
             let lock = rig.submit_acquire(&format!("{batch}:{index}"), 30_000, 0);
             rig.engine.submit(rig.now, Request::Release { lock, awaited: false }).expect("taken");
@@ -178,7 +178,7 @@ fn refused_releases_do_not_overload_the_client() {
         rig.pump();
         rig.masters[0].log.clear();
         assert_eq!(rig.outcomes.drain(..).next(), None, "batch {batch}");
-        assert!(rig.engine.claim_count() <= limits::CLAIM_COUNT_MAX);
+        assert!(rig.engine.claim_count() <= claim_count_max());
     }
 }
 
@@ -188,7 +188,7 @@ fn the_next_round_of_a_waiter_makes_room_for_itself() {
     let mut rig = with_other(Rig::new(1, |builder| builder.answer_timeout(ms(4000))));
     rig.acquire("a", 30_000, 60_000);
     loop {
-        let count = limits::CLAIM_COUNT_MAX - rig.engine.claim_count();
+        let count = claim_count_max() - rig.engine.claim_count();
         if count == 0 {
             break;
         }
@@ -206,8 +206,8 @@ fn a_handle_makes_room_for_itself() {
     granted(&mut rig);
     let wall = ms(1_700_000_000_000);
     let handle = rig.engine.pass(rig.now, wall, lock, ms(10_000)).expect("it is held");
-    while rig.engine.claim_count() < limits::CLAIM_COUNT_MAX {
-        let count = limits::CLAIM_COUNT_MAX - rig.engine.claim_count();
+    while rig.engine.claim_count() < claim_count_max() {
+        let count = claim_count_max() - rig.engine.claim_count();
         release_in_vain(&mut rig, count.min(1000));
     }
     let act = HandleAct::Adopt { auto_extend: None };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{Engine, LinkRequest, MasterId, OpId, Outcome, Request, Resource};
-use redlatch::{Config, ConfigBuilder, Options};
+use redlatch::{Config, ConfigBuilder, Options, limits};
 
 use crate::model::ModelMaster;
 
@@ -37,6 +37,17 @@ struct Link {
     to_engine: Vec<u8>,
 }
 
+/// Operations that the engine has room for: 16,384, or as many as in a program with `REDLATCH_FULL_TABLES`
+/// (`scripts/soak`). A full table takes a debug build up to a minute.
+pub fn operation_count_max() -> usize {
+    if std::env::var_os("REDLATCH_FULL_TABLES").is_some() { limits::OPERATION_COUNT_MAX } else { 16_384 }
+}
+
+/// Tokens that the engine has room for.
+pub fn claim_count_max() -> usize {
+    2 * operation_count_max()
+}
+
 pub fn id(index: usize) -> MasterId {
     MasterId::new(index).expect("below the limit")
 }
@@ -59,7 +70,7 @@ impl Rig {
         let start = Instant::now();
         let now = start + Duration::from_secs(3600);
         Self {
-            engine: Engine::new(Arc::new(config), [7; 32], now),
+            engine: Engine::with_room_for(operation_count_max(), Arc::new(config), [7; 32], now),
             masters: (0..count).map(|index| ModelMaster::new(&format!("run{index}"), start)).collect(),
             now,
             outcomes: VecDeque::new(),
