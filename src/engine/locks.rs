@@ -35,7 +35,6 @@ use super::waiting::account::Accounts;
 use super::waiting::wait_queues::WaitQueues;
 use crate::config::Config;
 use crate::error::HeldBy;
-use crate::limits;
 use crate::lock::{MasterId, command};
 
 #[derive(Debug)]
