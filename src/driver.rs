@@ -27,6 +27,7 @@ use rand::rngs::SysRng;
 
 use crate::clock;
 use crate::config::{Address, Config, Credentials};
+use crate::engine::masters::trouble::CLOSED;
 use crate::engine::{Engine, LinkRequest, OpId, Request, SubmitError};
 use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
@@ -282,7 +283,12 @@ impl Driver {
                     self.note_unsent();
                 }
             }
-            Err(error) => self.disconnect(master, &error.to_string()),
+            Err(error) => {
+                self.hear_out(master);
+                if self.sockets[master.index()].is_some() {
+                    self.disconnect(master, &error.to_string());
+                }
+            }
         }
     }
 
@@ -343,7 +349,7 @@ impl Driver {
                 }
                 Ok(Received::Connected) => self.engine.handle_connected(clock::now(), master),
                 Ok(Received::Nothing) => return,
-                Ok(Received::End) => return self.disconnect(master, "the server closed the connection"),
+                Ok(Received::End) => return self.disconnect(master, CLOSED),
                 Err(error) => return self.fail(master, &error),
             }
             if self.engine_wants_close(master) {
@@ -352,6 +358,19 @@ impl Driver {
         }
         self.unread.insert(master);
         self.unread_since.get_or_insert_with(clock::now);
+    }
+
+    /// Reads what a server said before it ended the connection.
+    #[cold]
+    fn hear_out(&mut self, master: MasterId) {
+        for _ in 0..READ_COUNT_MAX {
+            let Some(socket) = &mut self.sockets[master.index()] else { return };
+            match socket.recv(self.engine.recv_space(master)) {
+                Ok(Received::Bytes { size, .. }) => self.engine.recv_done(clock::now(), master, size),
+                _ => return,
+            }
+            self.follow_links();
+        }
     }
 
     /// Whether the engine gave this connection up while its bytes were being handled.

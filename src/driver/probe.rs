@@ -20,7 +20,7 @@ use super::resolve::look_up;
 use super::socket::{Received, Socket};
 use crate::clock;
 use crate::config::{Address, Config, Login};
-use crate::engine::masters::trouble::{Trouble, step_refused};
+use crate::engine::masters::trouble::{CLOSED, Trouble, is_full, step_refused};
 use crate::error::CredentialsError;
 use crate::limits;
 use crate::lock::MasterId;
@@ -39,6 +39,10 @@ pub struct Probe {
     space: Box<[u8]>,
     /// Commands that are not written yet.
     unsent: Vec<u8>,
+    /// Reason why no more can be written. The bytes that have arrived are read first.
+    pub(crate) write_error: Option<io::Error>,
+    /// The error reply behind which nothing came yet.
+    last_error: Option<String>,
     /// Longest time of one exchange.
     limit: Duration,
     /// Bounds of its replies.
@@ -217,6 +221,8 @@ impl Probe {
             is_readable: false,
             space: vec![0; limits::READ_SIZE].into(),
             unsent: Vec::new(),
+            write_error: None,
+            last_error: None,
             limit,
             bounds: Bounds::SMALL,
             session,
@@ -250,10 +256,13 @@ impl Probe {
         if db != "0" {
             commands.push(vec![b"SELECT", db.as_bytes()]);
         }
-        self.send(&commands)?;
+        self.send(&commands);
         let answers = self.receive_within(commands.len(), self.bounds, Trouble::NoHandshake)?;
         for (index, answer) in answers.iter().enumerate() {
             let Some(text) = answer.error() else { continue };
+            if is_full(text) {
+                return Err(ProbeError::Unreachable(step_refused("AUTH", text.as_bytes())));
+            }
             if index < login_count || text.starts_with("NOAUTH") || text.starts_with("DENIED") {
                 return Err(ProbeError::LoginRefused(step_refused("AUTH", text.as_bytes())));
             }
@@ -295,7 +304,7 @@ impl Probe {
         &mut self,
         commands: &[C],
     ) -> Result<Vec<Answer>, ProbeError> {
-        self.send(commands)?;
+        self.send(commands);
         self.receive(commands.len())
     }
 
@@ -322,21 +331,19 @@ impl Probe {
         command: &[A],
         bounds: Bounds,
     ) -> Result<Answer, ProbeError> {
-        self.send(&[command])?;
+        self.send(&[command]);
         let answers = self.receive_within(1, bounds, Trouble::NoAnswer)?;
         Ok(answers.into_iter().next().unwrap_or(Answer::Null))
     }
 
-    /// Sends commands. [`Probe::receive`] writes what the socket does not take now, and reads the replies.
-    ///
-    /// # Errors
-    /// [`ProbeError::Unreachable`] if the connection ended. The probe is then of no use any more.
-    pub fn send<C: AsRef<[A]>, A: AsRef<[u8]>>(&mut self, commands: &[C]) -> Result<(), ProbeError> {
+    /// Sends commands. [`Probe::receive`] writes what the socket does not take now, reads the replies, and
+    /// reports a connection that ended.
+    pub fn send<C: AsRef<[A]>, A: AsRef<[u8]>>(&mut self, commands: &[C]) {
         for command in commands {
             let command: Vec<&[u8]> = command.as_ref().iter().map(AsRef::as_ref).collect();
             resp::encode_command(&mut self.unsent, &command);
         }
-        self.write().map_err(unreachable)
+        self.write();
     }
 
     /// Returns the replies to all commands that were sent since the last call, which are `count`.
@@ -356,34 +363,61 @@ impl Probe {
     ) -> Result<Vec<Answer>, ProbeError> {
         let login = self.login.clone();
         let mut replies = Replies::new(count, bounds, login.as_ref());
-        let limit = Limit::new(self.limit, self.session.end);
-        loop {
-            if let Some(answers) = replies.take() {
-                return Ok(answers);
+        let read = self.read_replies(&mut replies, late);
+        if let Some(last) = replies.last() {
+            self.last_error = last.error().map(str::to_owned);
+        }
+        match (&read, &self.last_error) {
+            (Err(Ended::Closed(why)), Some(refusal)) => {
+                Err(unreachable(Trouble::ClosedAfter { why: &why.to_string(), refusal }))
             }
-            // Looked at between any two reads: a peer that sends without end does not hold this up.
-            if clock::now() >= limit.end {
-                return Err(unreachable(match late(limit.time) {
-                    // A session that is over does not say that the master is slow.
-                    Trouble::NoAnswer(time) if time < self.limit => Trouble::NotFinished(self.session.time),
-                    trouble => trouble,
-                }));
-            }
-            self.write().map_err(unreachable)?;
-            match self.read().map_err(unreachable)? {
-                Some(bytes) => replies.read(bytes).map_err(ProbeError::Unreachable)?,
-                None => self.wait(limit.end).map_err(unreachable)?,
-            }
+            (Err(Ended::Closed(why)), None) => Err(unreachable(why)),
+            (Err(Ended::Other(why)), _) => Err(unreachable(why)),
+            (Ok(()), _) => Ok(replies.take()),
         }
     }
 
-    /// Writes as much as the socket takes.
-    fn write(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() && self.channel.is_writable() {
-            let size = self.channel.send(&self.unsent)?;
-            self.unsent.drain(..size);
+    /// Reads until all replies are there.
+    fn read_replies(
+        &mut self,
+        replies: &mut Replies<'_>,
+        late: fn(Duration) -> Trouble<'static>,
+    ) -> Result<(), Ended> {
+        let limit = Limit::new(self.limit, self.session.end);
+        while !replies.are_complete() {
+            // Looked at between any two reads: a peer that sends without end does not hold this up.
+            if clock::now() >= limit.end {
+                return Err(Ended::Other(match late(limit.time) {
+                    // A session that is over does not say that the master is slow.
+                    Trouble::NoAnswer(time) if time < self.limit => {
+                        Trouble::NotFinished(self.session.time).to_string()
+                    }
+                    trouble => trouble.to_string(),
+                }));
+            }
+            self.write();
+            match self.read().map_err(Ended::Closed)? {
+                Some(bytes) => replies.read(bytes).map_err(Ended::Other)?,
+                None => match self.write_error.take() {
+                    Some(error) => return Err(Ended::Closed(error)),
+                    None => self.wait(limit.end).map_err(Ended::Closed)?,
+                },
+            }
         }
         Ok(())
+    }
+
+    /// Writes as much as the socket takes.
+    fn write(&mut self) {
+        while self.write_error.is_none() && !self.unsent.is_empty() && self.channel.is_writable() {
+            match self.channel.send(&self.unsent) {
+                Ok(size) => drop(self.unsent.drain(..size)),
+                Err(error) => {
+                    self.write_error = Some(error);
+                    self.is_readable = true;
+                }
+            }
+        }
     }
 
     /// Reads once; `None` if there is nothing before the next event.
@@ -398,7 +432,7 @@ impl Probe {
                 self.is_readable = false;
                 Ok(None)
             }
-            Received::End => Err(io::Error::other("the server closed the connection")),
+            Received::End => Err(io::Error::other(CLOSED)),
         }
     }
 
@@ -419,6 +453,14 @@ impl Probe {
         }
         Ok(())
     }
+}
+
+/// Why an exchange has no replies.
+enum Ended {
+    /// The connection ended.
+    Closed(io::Error),
+    /// A time limit passed, or the replies are not usable.
+    Other(String),
 }
 
 /// The addresses of a name, or why there are none.

@@ -34,6 +34,7 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
         "ERR" if text.contains("AUTH") && text.contains("password") => {
             "it has no password; remove it from this master's URL"
         }
+        "ERR" if text.contains("max number of clients") => "raise maxclients there, or close idle clients",
         "DENIED" => "it refuses other machines; set a password there",
         "READONLY" => "this is a replica; list its master instead",
         "OOM" => "out of memory; raise maxmemory; keep the policy noeviction",

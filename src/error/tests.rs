@@ -379,7 +379,7 @@ fn samples_of_trouble() -> Vec<Sample> {
             StepRefused { .. } => Trouble::StepRefused { step: "SELECT", refusal: "ERR DB index is out of range" }, "SELECT was refused: ERR DB index";
             WrongStep { .. } => Trouble::WrongStep { step: "ECHO" }, "is it a Redis or Valkey server?";
             WrongShape => Trouble::WrongShape, "is it a Redis or Valkey server?";
-            ClosedAfter { .. } => Trouble::ClosedAfter { why: "the server closed the connection", refusal: "ERR max number of clients reached" }, "after \"ERR max";
+            ClosedAfter { .. } => Trouble::ClosedAfter { why: "the server closed the connection", refusal: "ERR max number of clients reached" }, "after \"ERR max number of clients reached\" (raise maxclients there";
             ListedTwice { .. } => Trouble::ListedTwice { other: "redis://h:6379", run_id: "1a8c" }, "it is the same server as redis://h:6379 (run_id 1a8c); list each server once";
             StrictReplica => Trouble::StrictReplica, "list its master instead";
             StrictEvicting { .. } => Trouble::StrictEvicting { policy: "allkeys-lru" }, "set noeviction";

@@ -33,6 +33,7 @@ impl Connection {
     /// # Errors
     /// If the connection fails.
     pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<()> {
-        self.0.send(&[args]).map_err(io::Error::other)
+        self.0.send(&[args]);
+        self.0.write_error.take().map_or(Ok(()), Err)
     }
 }

@@ -42,3 +42,4 @@ mod terminal;
 mod terminal_tests;
 mod tls_tests;
 mod transcript_tests;
+mod verdict_tests;

@@ -395,6 +395,11 @@ fn a_server_full_of_clients_is_named() {
     let mut second = open(settings(&fleet.urls()));
     let error = second.lock("a").ttl(TTL).try_acquire().expect_err("full");
     assert!(error.to_string().contains("max number of clients reached"), "{error}");
+    // In place of the answer to a login, too.
+    let url = fleet.urls()[0].replace("redis://", "redis://:pw@");
+    let mut third = open(settings(&[url]));
+    let error = third.lock("a").ttl(TTL).try_acquire().expect_err("full").to_string();
+    assert!(error.contains("clients reached\" (raise maxclients") && !error.contains("login"), "{error}");
 }
 
 #[test]

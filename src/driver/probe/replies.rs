@@ -135,9 +135,19 @@ impl<'a> Replies<'a> {
         }
     }
 
-    /// The answers once all are there.
-    pub(super) fn take(&mut self) -> Option<Vec<Answer>> {
-        (self.answers.len() == self.owed_count).then(|| std::mem::take(&mut self.answers))
+    /// Whether all answers are there.
+    pub(super) const fn are_complete(&self) -> bool {
+        self.answers.len() == self.owed_count
+    }
+
+    /// The answers so far.
+    pub(super) fn take(self) -> Vec<Answer> {
+        self.answers
+    }
+
+    /// The last answer so far.
+    pub(super) fn last(&self) -> Option<&Answer> {
+        self.answers.last()
     }
 
     /// Takes bytes that were read. After an error nothing that follows has a meaning.
@@ -292,7 +302,7 @@ mod tests {
         let read = |piece_size: usize| {
             let mut replies = Replies::new(owed_count, bounds, None);
             bytes.chunks(piece_size).try_for_each(|piece| replies.read(piece))?;
-            Ok(replies.take())
+            Ok(replies.are_complete().then(|| replies.take()))
         };
         let whole = read(bytes.len().max(1));
         for piece_size in [1, 2, 7] {

@@ -118,6 +118,48 @@ fn an_exchange_ends_with_its_replies_or_the_connection() {
     assert_eq!(talk("", true), Err(unreachable(before_first)));
 }
 
+#[test]
+fn last_words_of_a_server_are_reported() {
+    let full = "-ERR max number of clients reached\r\n";
+    let said = "the server closed the connection, after \"ERR max number of clients reached\" \
+                (raise maxclients there, or close idle clients)";
+    let other = "the server closed the connection, after \"ERR out of order\"";
+    let talk = |login, says, ends| {
+        let (address, _) = start(says, ends);
+        let work = |probe: &mut Probe, _| probe.exchange(&[["GET", "a"], ["GET", "b"]]);
+        each(&config(&format!("redis://{login}{address}")), LONG, work).expect("threads").remove(0)
+    };
+    for login in ["", ":p@"] {
+        assert_eq!(talk(login, full, true), Err(unreachable(said)), "{login}");
+    }
+    assert_eq!(talk("", "+PONG\r\n|-ERR out of order\r\n", true), Err(unreachable(other)));
+    assert_eq!(talk("", "-ERR out of order\r\n|", true), Err(unreachable(other)));
+    // A later answer shows that the server went on.
+    let ended = "the server closed the connection";
+    assert_eq!(talk("", "-ERR x\r\n|$1\r\ny\r\n", true), Err(unreachable(ended)));
+    // The server does not read the second command, so its end is a reset.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let (go, gone) = mpsc::channel::<()>();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        stream.read(&mut [0; 7]).expect("a part of PING");
+        stream
+            .write_all(full.replace("max number of clients reached", "out of order").as_bytes())
+            .expect("it is open");
+        drop((stream, go));
+    });
+    let gone = std::sync::Mutex::new(gone);
+    let work = move |probe: &mut Probe, _: MasterId| {
+        let _ = gone.lock().expect("one caller").recv();
+        probe.exchange(&[["GET", "a"]])
+    };
+    let result = each(&config(&url), LONG, work).expect("threads").remove(0);
+    let why = result.expect_err("it is closed").to_string();
+    assert!(why.ends_with(", after \"ERR out of order\""), "{why}");
+    peer.join().expect("it has said all");
+}
+
 /// The limits end when the server was connected, so that no slow machine makes it another one.
 #[cfg(feature = "testing")]
 #[test]

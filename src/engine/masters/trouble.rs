@@ -114,7 +114,7 @@ pub(crate) enum Trouble<'a> {
     WrongStep { step: &'static str },
     #[error("its reply does not fit the request; {NO_SERVER}")]
     WrongShape,
-    #[error("{why}, after \"{}\"", with_advice(.refusal))]
+    #[error("{why}, after \"{refusal}\"{}", advice_behind(.refusal))]
     ClosedAfter { why: &'a str, refusal: &'a str },
     #[error("it is the same server as {other} (run_id {run_id}); list each server once")]
     ListedTwice { other: &'a str, run_id: &'a str },
@@ -133,7 +133,11 @@ fn times(count: u32) -> String {
 }
 
 fn with_advice(refusal: &str) -> String {
-    advice(refusal).map_or_else(|| refusal.to_owned(), |advice| format!("{refusal} ({advice})"))
+    format!("{refusal}{}", advice_behind(refusal))
+}
+
+fn advice_behind(refusal: &str) -> String {
+    advice(refusal).map(|advice| format!(" ({advice})")).unwrap_or_default()
 }
 
 fn refused(words: &Option<&str>) -> String {
@@ -149,10 +153,21 @@ pub(crate) fn no_connection(limit: Duration, is_tls: bool, awaits_login: bool) -
     }
 }
 
+/// Why a connection ended that the server ended.
+pub(crate) const CLOSED: &str = "the server closed the connection";
+
+/// Whether a server takes no more connections. It says so in place of its first reply, whatever that is to.
+pub(crate) fn is_full(refusal: &str) -> bool {
+    refusal.starts_with("ERR max number of clients")
+}
+
 /// Why a step of the handshake that must succeed was refused.
 pub(crate) fn step_refused(step: &'static str, refusal: &[u8]) -> String {
     let refusal = &command::answer::error_text(refusal);
     let is_login = step == "AUTH" || refusal.starts_with("NOAUTH");
+    if is_full(refusal) {
+        return Trouble::ClosedAfter { why: CLOSED, refusal }.to_string();
+    }
     let why = if is_login { Trouble::NoLogin { refusal } } else { Trouble::StepRefused { step, refusal } };
     why.to_string()
 }
