@@ -11,6 +11,7 @@ mod advice;
 pub(crate) mod class;
 pub(crate) mod fleet;
 mod handle;
+pub(crate) mod probe;
 mod report;
 mod settings;
 #[cfg(test)]

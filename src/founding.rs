@@ -19,12 +19,14 @@
 pub(crate) mod replacement;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
 use crate::engine::masters::record::{Found, Origin, Record, Seen};
 use crate::error::fleet::{FleetDifference, Unusable};
+use crate::error::probe::ProbeError;
 use crate::limits;
 use crate::mutants::mutant;
 use crate::words::{Counted, Rounded};
@@ -92,9 +94,9 @@ pub struct Refusal {
 /// Reason against a master.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// It did not answer, for this reason.
-    #[error("does not answer: {0}; start it, or correct the list")]
-    Unanswered(String),
+    /// It did not answer, or refused the login.
+    #[error(fmt = fmt_unanswered)]
+    Unanswered(ProbeError),
     /// It does not report its process.
     #[error("does not report its process; use a login with +info")]
     Unnamed,
@@ -169,6 +171,13 @@ pub enum Why {
     },
 }
 
+fn fmt_unanswered(error: &ProbeError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match error {
+        ProbeError::Unreachable(why) => write!(f, "does not answer: {why}; repair it, or correct the list"),
+        ProbeError::LoginRefused(why) => write!(f, "cannot be asked: {why}"),
+    }
+}
+
 impl Why {
     fn of(self, master: &Arc<str>) -> Refusal {
         Refusal { master: master.clone(), why: self }
@@ -180,7 +189,7 @@ impl Why {
 ///
 /// # Errors
 /// [`Refusal`] if any of them may have been in use. Nothing is to be written then.
-pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<Founding, Refusal> {
+pub fn found(config: &Config, masters: &[Result<Candidate, ProbeError>]) -> Result<Founding, Refusal> {
     let mut known: Vec<(usize, &Arc<str>, &Candidate, &str)> = Vec::new();
     for (place, (name, candidate)) in config.labels.iter().zip(masters).enumerate() {
         if candidate.is_err() && mutant!(FoundedWithoutMaster) {
@@ -226,7 +235,7 @@ pub fn found(config: &Config, masters: &[Result<Candidate, String>]) -> Result<F
 /// The facts and the process of a master that answers, and has the data of no other one.
 fn check_server<'a>(
     name: &Arc<str>,
-    answer: &'a Result<Candidate, String>,
+    answer: &'a Result<Candidate, ProbeError>,
 ) -> Result<(&'a Candidate, &'a str), Refusal> {
     let candidate = answer.as_ref().map_err(|why| Why::Unanswered(why.clone()).of(name))?;
     let run_id = candidate.run_id.as_deref().ok_or_else(|| Why::Unnamed.of(name))?;
@@ -321,12 +330,15 @@ mod tests {
     #[test]
     fn each_sign_of_use_refuses_it() {
         let mut unanswered: Vec<_> = all().into_iter().map(Ok).collect();
-        unanswered[1] = Err("connection refused".to_owned());
+        unanswered[1] = Err(ProbeError::Unreachable("connection refused".into()));
         let damaged = Found::from_text(b"redlatch:fleet:1 x");
         let other = Found::Known(found_of(all()).expect("new").changes[0].to.clone());
         let uptime = limits::FOUNDING_UPTIME_MAX * 2;
         let rows = [
-            (found(&config(), &unanswered), Why::Unanswered("connection refused".into())),
+            (
+                found(&config(), &unanswered),
+                Why::Unanswered(ProbeError::Unreachable("connection refused".into())),
+            ),
             (changed(|it| it.run_id = None), Why::Unnamed),
             (changed(|it| it.is_master = false), Why::Replica),
             (changed(|it| it.run_id = Some("r1".into())), Why::SameServer("redis://a:6379".into())),

@@ -211,7 +211,7 @@ pub mod internals {
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
         facts::{ClockOffset, ExaminedMaster, Facts, ask_all, time_us},
-        judge::judge,
+        judge::{granting, judge},
     };
     #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
@@ -220,6 +220,7 @@ pub mod internals {
         #[cfg(feature = "doctor")]
         pub use crate::doctor::candidates::{Asked, ask_candidates, ask_old, literal, write_records};
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
+        pub use crate::error::probe::ProbeError;
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
 use redlatch::internals::words::{Counted, Rounded};
-use redlatch::internals::{ExaminedMaster, Facts, ask_all, judge, whole_us};
+use redlatch::internals::{ExaminedMaster, Facts, ask_all, granting, judge, whole_us};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 const HELP: &str = "\
 Exit codes:
   0 if nothing was found but notes, 1 if there are warnings, 2 if there are errors, 64 bad usage,
-  69 if fewer than a quorum of masters answered, 70 if the operating system refused something
+  69 if fewer than a quorum of masters can grant a lock now, 70 if the operating system refused something
 
 Examples:
   redlatch doctor --prefix lock: --max-ttl 30s
@@ -45,20 +45,19 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let masters = ask_all(&config, args.asked.time_limit)?;
     let findings = judge(&config, &masters);
     print(&match args.json {
-        true => json_text(&masters, &findings),
+        true => json_text(&config, &masters, &findings),
         false => text(&config, &masters, &findings, stdout_width()),
     })?;
-    Ok(code_of(&config, &masters, &findings))
+    Ok(code_of(&config, &findings))
 }
 
 fn worst(findings: &[Finding]) -> Option<Severity> {
     findings.iter().map(|finding| finding.severity).max()
 }
 
-fn code_of(config: &Config, masters: &[ExaminedMaster], findings: &[Finding]) -> u8 {
-    let answered = masters.iter().filter(|master| master.facts.is_ok()).count();
+fn code_of(config: &Config, findings: &[Finding]) -> u8 {
     match worst(findings) {
-        _ if answered < quorum(config.master_count()) => code::NO_QUORUM,
+        _ if granting(config, findings) < quorum(config.master_count()) => code::NO_QUORUM,
         Some(Severity::Error) => code::ERRORS,
         Some(Severity::Warning) => code::WARNINGS,
         _ => 0,
@@ -68,24 +67,18 @@ fn code_of(config: &Config, masters: &[ExaminedMaster], findings: &[Finding]) ->
 fn text(config: &Config, masters: &[ExaminedMaster], findings: &[Finding], width: usize) -> String {
     let mut out = String::new();
     let count = config.master_count();
-    let quarantine = match config.quarantine() {
-        Quarantine::Trust => "restarted masters are trusted",
-        Quarantine::Strict => "strict mode",
-        _ => "quarantine by uptime",
+    let after = Rounded(config.quarantine_time());
+    let summary = match config.quarantine() {
+        Quarantine::Trust => "restarted masters are trusted".to_owned(),
+        Quarantine::Strict => format!("strict mode, {after} after a restart"),
+        _ => format!("quarantine by uptime, {after} after a restart"),
     };
-    let summary = format!(
-        "{}, quorum {}; {quarantine}, {} after a restart",
-        Counted(count, "master"),
-        quorum(count),
-        Rounded(if config.quarantine() == Quarantine::Trust {
-            Duration::ZERO
-        } else {
-            config.quarantine_time()
-        }),
-    );
+    let from = out.len();
+    add_paragraph(&mut out, width, "", 2, &verdict(granting(config, findings), count));
+    paint(&mut out, from, NO_LOCK, Colour::Alarm);
     add_paragraph(&mut out, width, "", 2, &summary);
     for ExaminedMaster { name, facts } in masters {
-        let what = facts.as_ref().map_or_else(|_| "no answer".to_owned(), facts_line);
+        let what = facts.as_ref().map_or_else(|why| why.in_short().to_owned(), facts_line);
         add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
     }
     for finding in findings {
@@ -119,6 +112,20 @@ fn text(config: &Config, masters: &[ExaminedMaster], findings: &[Finding], width
     paint(&mut out, from, "nothing found", Colour::Fine);
     out
 }
+
+/// Whether locks can be acquired, and how many more masters may fail.
+fn verdict(granting: usize, count: usize) -> String {
+    let needed = quorum(count);
+    let follows = match granting.checked_sub(needed) {
+        None => NO_LOCK.to_owned(),
+        Some(0) => "none of them may fail".to_owned(),
+        Some(more) => format!("{more} more may fail"),
+    };
+    let are = if needed == 1 { "is" } else { "are" };
+    format!("{granting} of {} can grant a lock, {needed} {are} needed: {follows}", Counted(count, "master"))
+}
+
+const NO_LOCK: &str = "no lock can be acquired now";
 
 /// The facts about a master, in one line.
 fn facts_line(facts: &Facts) -> String {
@@ -169,11 +176,14 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-fn json_text(masters: &[ExaminedMaster], findings: &[Finding]) -> String {
+fn json_text(config: &Config, masters: &[ExaminedMaster], findings: &[Finding]) -> String {
+    let granting = granting(config, findings);
     let masters: Vec<Value> = masters.iter().map(master_json).collect();
     let worst = worst(findings).map(|severity| severity.to_string());
     let findings: Vec<Value> = findings.iter().map(finding_json).collect();
-    json_line(&json!({ "worst": worst, "masters": masters, "findings": findings }))
+    json_line(
+        &json!({ "granting": granting, "quorum": quorum(config.master_count()), "worst": worst, "masters": masters, "findings": findings }),
+    )
 }
 
 fn finding_json(finding: &Finding) -> Value {
@@ -185,7 +195,10 @@ fn finding_json(finding: &Finding) -> Value {
 }
 
 fn master_json(master: &ExaminedMaster) -> Value {
-    let Ok(facts) = &master.facts else { return json!({ "name": *master.name, "answered": false }) };
+    let facts = match &master.facts {
+        Ok(facts) => facts,
+        Err(why) => return json!({ "name": *master.name, "answered": false, "why": why.to_string() }),
+    };
     let server = &facts.server;
     json!({
         "name": *master.name,

@@ -21,7 +21,7 @@ use crate::lock::FLEET_NAME;
 const CLIENT_NAME: &str = "redlatch/";
 
 /// A master: its URL without the login, and the facts about it or the reason why there are none.
-pub type Asked = (Arc<str>, Result<Candidate, String>);
+pub type Asked = (Arc<str>, Result<Candidate, ProbeError>);
 
 /// Asks each master of a configuration, for `limit` at most; changes nothing.
 ///
@@ -30,7 +30,6 @@ pub type Asked = (Arc<str>, Result<Candidate, String>);
 pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, ConnectError> {
     let settings = config.clone();
     let answers = each(config, limit, move |probe, _| ask(probe, &settings))?;
-    let answers = answers.into_iter().map(|answer| answer.map_err(|why| why.to_string()));
     Ok(config.labels.iter().cloned().zip(answers).collect())
 }
 

@@ -50,10 +50,12 @@ pub enum Problem {
         /// The reason, with advice.
         why: String,
     },
-    /// Fewer than a quorum of masters answered.
+    /// Fewer than a quorum of masters can grant a lock now.
     NoQuorum {
-        /// Number of masters that answered.
-        answered: usize,
+        /// Number of masters that can grant a lock.
+        granting: usize,
+        /// Number of masters.
+        count: usize,
         /// Number of masters that a lock needs.
         needed: usize,
     },
@@ -146,12 +148,16 @@ pub enum Problem {
     Quarantined {
         /// Time until they count.
         left: Duration,
+        /// Whether all masters may be those of a new fleet.
+        is_new: bool,
     },
     /// A new client in strict mode does not count the master: no mark says that it was observed for long
     /// enough.
     Unobserved {
         /// Time for which it must be observed.
         needed: Duration,
+        /// Whether all masters may be those of a new fleet.
+        is_new: bool,
     },
     /// The login lacks rights.
     MissingRights {
@@ -253,16 +259,16 @@ macro_rules! texts {
 texts! {
     Problem::Unreachable { why } => "unreachable",
         format!("not connected: {why}"),
-        "it grants nothing, and the fleet tolerates one failure less",
+        "it grants no lock",
         "follow the reason. If the master is gone for good: redlatch fleet replace";
     Problem::LoginRefused { why } => "login-refused",
         why.as_str(),
-        "it grants nothing, and the fleet tolerates one failure less",
-        "correct user and password in this master's URL";
-    Problem::NoQuorum { answered, needed } => "no-quorum",
-        format!("{} answered, and a lock needs {needed}", Counted(*answered, "master")),
-        "a client here may get no lock",
-        "repair the masters that did not answer";
+        "it grants no lock",
+        "correct user and password: in its URL, in REDLATCH_PASSWORD_FILE, or in the provider of credentials";
+    Problem::NoQuorum { granting, count, needed } => "no-quorum",
+        format!("{granting} of {} can grant a lock, {needed} are needed", Counted(*count, "master")),
+        "no lock can be acquired now",
+        "follow the findings about the other masters";
     Problem::TooFewMasters { count } => "too-few-masters",
         format!("the list has {}", Counted(*count, "master")),
         if *count == 1 {
@@ -354,14 +360,14 @@ texts! {
         "a restart may lose all locks: appendonly is no",
         "the quarantine covers it; locks that are held lose one master of their margin",
         "nothing; or set appendonly yes to keep the margin";
-    Problem::Quarantined { left } => "quarantined",
+    Problem::Quarantined { left, is_new } => "quarantined",
         format!("the master restarted lately: not counted for another {}", Rounded(*left)),
         "until then its votes do not count: it may have forgotten locks",
-        "wait, or set a shorter max_ttl on all clients";
-    Problem::Unobserved { needed } => "unobserved",
+        if *is_new { INIT } else { "wait, or set a shorter max_ttl on all clients" };
+    Problem::Unobserved { needed, is_new } => "unobserved",
         format!("a new client in strict mode does not count it: no mark says that it was observed for {}", Rounded(*needed)),
         "its votes do not count until a client has observed it for that time",
-        "let one client with --strict stay connected for that time";
+        if *is_new { INIT } else { "let one client with --strict stay connected for that time" };
     Problem::MissingRights { feature, effect, rights, user } => "missing-rights",
         format!("user {user} lacks rights for {feature} ({})", rights.join(" ")),
         *effect,
@@ -395,6 +401,9 @@ texts! {
         "after its end no client connects to this master",
         "replace its certificate; docs/operating.md says how, without a restart";
 }
+
+/// Advice for masters that may be new.
+const INIT: &str = "if these masters are new and empty: redlatch fleet init. Otherwise wait";
 
 fn days(time: Duration) -> usize {
     usize::try_from(time.as_secs() / (24 * 3600)).unwrap_or(usize::MAX)

@@ -1,6 +1,6 @@
 //! From facts to findings. It asks nobody and reads no clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 /// The findings, the heaviest first.
 #[must_use]
 pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
-    let mut findings = Findings { config, found: Vec::new() };
+    let mut findings = Findings { config, are_new: are_new(masters), found: Vec::new() };
     findings.of_list(masters);
     for master in masters {
         match &master.facts {
@@ -39,12 +39,49 @@ pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
     }
     findings.of_records(masters);
     findings.of_persistence(masters);
+    let (granting, count, needed) = (granting(config, &findings.found), masters.len(), quorum(masters.len()));
+    if granting < needed {
+        let problem = Problem::NoQuorum { granting, count, needed };
+        findings.found.insert(0, Finding { severity: Severity::Error, masters: Vec::new(), problem });
+    }
     findings.found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings.found
 }
 
+/// Number of masters that can grant a lock now, as far as the findings say.
+#[must_use]
+pub fn granting(config: &Config, findings: &[Finding]) -> usize {
+    let keeps = |finding: &&Finding| keeps_from_granting(config, finding);
+    // The first address of a server votes.
+    let skipped = |finding: &Finding| usize::from(matches!(finding.problem, Problem::SameServer { .. }));
+    let unable = findings.iter().filter(keeps).flat_map(|it| it.masters.iter().skip(skipped(it)));
+    config.master_count() - unable.collect::<BTreeSet<_>>().len()
+}
+
+/// Whether a client that meets this problem gets no vote from the masters.
+fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
+    let is_strict = config.quarantine == Quarantine::Strict;
+    match &finding.problem {
+        Problem::Unreachable { .. }
+        | Problem::LoginRefused { .. }
+        | Problem::WritesRefused { .. }
+        | Problem::Quarantined { .. }
+        | Problem::Unobserved { .. }
+        | Problem::SameServer { .. } => true,
+        Problem::Replica | Problem::EvictingPolicy { .. } => is_strict,
+        Problem::FleetDiffers { .. } => is_strict && finding.severity == Severity::Error,
+        Problem::MissingRights { rights, .. } => {
+            rights.iter().any(|right| right == "+set" || right.starts_with('~'))
+        }
+        Problem::MissingCommands { commands, .. } => commands.contains(&"set"),
+        _ => false,
+    }
+}
+
 struct Findings<'a> {
     config: &'a Config,
+    /// Whether all masters may be those of a new fleet.
+    are_new: bool,
     found: Vec<Finding>,
 }
 
@@ -64,11 +101,7 @@ impl Findings<'_> {
 
     /// Findings about all masters together.
     fn of_list(&mut self, masters: &[ExaminedMaster]) {
-        let (count, needed) = (masters.len(), quorum(masters.len()));
-        let answered = answered(masters).count();
-        if answered < needed {
-            self.add_of(Severity::Error, Vec::new(), Problem::NoQuorum { answered, needed });
-        }
+        let count = masters.len();
         if count < 3 {
             self.add_of(Severity::Warning, Vec::new(), Problem::TooFewMasters { count });
         } else if count.is_multiple_of(2) {
@@ -180,11 +213,11 @@ impl Findings<'_> {
                 {
                     // Masters that started together share a finding.
                     let left = Duration::from_secs(left.as_secs() + 1);
-                    self.add(Severity::Warning, name, Problem::Quarantined { left });
+                    self.add(Severity::Warning, name, Problem::Quarantined { left, is_new: self.are_new });
                 }
             }
             Quarantine::Strict if facts.observed < needed => {
-                self.add(Severity::Warning, name, Problem::Unobserved { needed });
+                self.add(Severity::Warning, name, Problem::Unobserved { needed, is_new: self.are_new });
             }
             Quarantine::Strict | Quarantine::Trust => {}
         }
@@ -298,6 +331,15 @@ fn is_near(one: &[u8], other: &[u8]) -> bool {
         1 => short[same..] == long[same + 1..],
         _ => false,
     }
+}
+
+/// Whether all masters may be those of a new fleet, as `redlatch fleet init` wants them.
+fn are_new(masters: &[ExaminedMaster]) -> bool {
+    let is_new = |facts: &Facts| {
+        let is_young = facts.server.uptime.is_some_and(|uptime| uptime < limits::FOUNDING_UPTIME_MAX);
+        is_young && facts.record == Found::Absent && facts.server.role.as_deref() == Some("master")
+    };
+    masters.iter().all(|master| master.facts.as_ref().is_ok_and(is_new))
 }
 
 /// The masters that answered, by their names.

@@ -22,6 +22,7 @@ use crate::clock;
 use crate::config::{Address, Config, Login};
 use crate::engine::masters::trouble::{CLOSED, Trouble, is_full, step_refused};
 use crate::error::CredentialsError;
+pub use crate::error::probe::ProbeError;
 use crate::limits;
 use crate::lock::MasterId;
 use crate::resp;
@@ -52,17 +53,6 @@ pub struct Probe {
     address: Option<IpAddr>,
     /// The login, to keep it out of messages.
     login: Option<Login>,
-}
-
-/// Reason why a master cannot be asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeError {
-    /// There is no connection, or the server did not answer over it.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The server refused the login.
-    #[error("{0}")]
-    LoginRefused(String),
 }
 
 impl fmt::Debug for Probe {
@@ -270,7 +260,7 @@ impl Probe {
                 return Err(ProbeError::Unreachable(step_refused("PING", text.as_bytes())));
             }
             if index > login_count {
-                return Err(ProbeError::LoginRefused(step_refused("SELECT", text.as_bytes())));
+                return Err(ProbeError::Unreachable(step_refused("SELECT", text.as_bytes())));
             }
         }
         Ok(())

@@ -35,6 +35,9 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
             "it has no password; remove it from this master's URL"
         }
         "ERR" if text.contains("max number of clients") => "raise maxclients there, or close idle clients",
+        "ERR" if text.contains("DB index is out of range") => {
+            "correct the database in its URL, or raise databases there"
+        }
         "DENIED" => "it refuses other machines; set a password there",
         "READONLY" => "this is a replica; list its master instead",
         "OOM" => "out of memory; raise maxmemory; keep the policy noeviction",

@@ -7,6 +7,7 @@
 use std::time::Instant;
 
 use super::fleet::{FleetDifference, FleetId, Unusable};
+use super::probe::ProbeError;
 use super::*;
 use crate::Config;
 use crate::client::DriveEnded;
@@ -267,7 +268,8 @@ fn samples_of_settings() -> Vec<Sample> {
 fn samples_of_new_fleets() -> Vec<Sample> {
     table! {
         Why {
-            Unanswered(_) => Why::Unanswered("no answer".to_owned()), "start it";
+            Unanswered(_) => Why::Unanswered(ProbeError::Unreachable("no answer within 1s".to_owned())), "does not answer: no answer within 1s; repair it";
+            Unanswered(_) => Why::Unanswered(ProbeError::LoginRefused("the login was refused: WRONGPASS".to_owned())), "cannot be asked: the login was refused";
             Unnamed => Why::Unnamed, "+info";
             Replica => Why::Replica, "list a master";
             SameServer(_) => Why::SameServer("redis://i:6379".into()), "list each server once";

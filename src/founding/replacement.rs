@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use super::{Candidate, Change, Refusal, Why, check_record, check_server, check_unused, seen};
 use crate::config::Config;
 use crate::engine::masters::record::{Found, Process, Record, Seen};
+use crate::error::probe::ProbeError;
 use crate::mutants::mutant;
 
 /// Answer of the old master to writes of the clients' login.
@@ -109,7 +110,7 @@ impl Replacement {
         &mut self,
         now: Instant,
         old: &OldMaster,
-        masters: &[Result<Candidate, String>],
+        masters: &[Result<Candidate, ProbeError>],
     ) -> Result<Step, Refusal> {
         self.check_old(old)?;
         let ends_at = *self.refuses_since.get_or_insert(now) + self.after.quarantine_time();

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::fleet::Fleet;
-use crate::harness::{Finished, finish, redlatch};
+use crate::harness::{Finished, expect, finish, redlatch};
 
 /// The most used commands that ask masters, short ones first.
 const COMMANDS: [&[&str]; 9] = [
@@ -44,4 +44,77 @@ fn last_words_of_a_full_server_are_shown() {
             assert!(!said.contains("login was refused"), "{words:?}: {said}");
         }
     }
+}
+
+/// One full, one that is hung, and one with another password.
+fn troubled(fleet: &mut Fleet) -> Vec<String> {
+    fleet.master(0).ask("CONFIG SET maxmemory 1");
+    fleet.master(2).ask("CONFIG SET requirepass other");
+    fleet.master(1).stop();
+    let mut urls = fleet.urls();
+    urls[2] = urls[2].replace("redis://", "redis://:wrong@");
+    urls
+}
+
+#[test]
+fn doctor_begins_with_its_verdict() {
+    let mut fleet = Fleet::start(5);
+    let urls = troubled(&mut fleet);
+    let doctor = ["doctor", "--trust", "--connect-timeout", "300ms"];
+    let found = finish(&mut with(&urls, &doctor));
+    expect(&found, 69, &[]);
+    let verdict = "2 of 5 masters can grant a lock, 3 are needed: no lock can be acquired now\n";
+    assert!(found.stdout.starts_with(verdict), "{}", found.stdout);
+    assert!(found.stdout.contains(&format!("{}: login refused\n", fleet.urls()[2])), "{}", found.stdout);
+    fleet.master(1).cont();
+    let found = finish(&mut with(&urls, &doctor));
+    expect(&found, 2, &[]);
+    let verdict = "3 of 5 masters can grant a lock, 3 are needed: none of them may fail\n";
+    assert!(found.stdout.starts_with(verdict), "{}", found.stdout);
+}
+
+#[test]
+fn doctor_advises_to_declare_a_new_fleet() {
+    let fleet = Fleet::start(3);
+    let found = finish(&mut with(&fleet.urls(), &["doctor"]));
+    expect(&found, 69, &[]);
+    assert!(found.stdout.contains("redlatch fleet init"), "{}", found.stdout);
+}
+
+#[test]
+fn a_refused_login_is_no_server_to_start() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| _ = master.ask("CONFIG SET requirepass other"));
+    let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", "redis://:wrong@")).collect();
+    for words in [&["doctor"][..], &["fleet", "status"], &["fleet", "init", "--new"]] {
+        let said = said(&finish(&mut with(&urls, words)));
+        assert!(said.contains("login") && said.contains("WRONGPASS"), "{words:?}: {said}");
+        for wrong in ["no answer", "not answer", "start it"] {
+            assert!(!said.contains(wrong), "{words:?}: {wrong:?} is in {said}");
+        }
+    }
+    // A database that the server does not have is no login.
+    let urls: Vec<_> =
+        fleet.urls().iter().map(|url| url.replace("redis://", "redis://:other@") + "/99").collect();
+    let said = said(&finish(&mut with(&urls, &["doctor"])));
+    assert!(said.contains("correct the database") && !said.contains("login"), "{said}");
+}
+
+#[test]
+fn a_status_needs_an_answer_of_each_master() {
+    let mut fleet = Fleet::start(3);
+    let status = |args: &[&str]| {
+        let words = [&["fleet", "status", "--time-limit", "20s", "--connect-timeout", "20s"], args].concat();
+        finish(&mut with(&fleet.urls(), &words)).code
+    };
+    expect(&finish(&mut with(&fleet.urls(), &["fleet", "init", "--new"])), 0, &[]);
+    assert_eq!(status(&[]), Some(0));
+    assert_eq!(status(&["--max-ttl", "9s"]), Some(1));
+    fleet.master(0).kill();
+    let status = |args: &[&str]| {
+        let words = [&["fleet", "status", "--time-limit", "20s", "--connect-timeout", "20s"], args].concat();
+        finish(&mut with(&fleet.urls(), &words)).code
+    };
+    assert_eq!(status(&[]), Some(69));
+    assert_eq!(status(&["--max-ttl", "9s"]), Some(1), "one that was asked differs");
 }

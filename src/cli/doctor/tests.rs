@@ -54,9 +54,9 @@ fn page(title: &str, width: usize, quarantine: Quarantine, facts: Vec<Result<Fac
     let findings = judge(&config, &masters);
     format!(
         "# {title}: {}\n\n{}\n{}\n",
-        code_of(&config, &masters, &findings),
+        code_of(&config, &findings),
         text(&config, &masters, &findings, width),
-        json_text(&masters, &findings)
+        json_text(&config, &masters, &findings)
     )
 }
 

@@ -7,6 +7,7 @@ use redlatch::Config;
 use redlatch::internals::fleet::{
     Candidate, Change, Founding, Refusal, ask_candidates, found, write_records,
 };
+use redlatch::internals::probe::ProbeError;
 use redlatch::internals::words::{Counted, Rounded};
 
 use crate::exit::{Exit, code};
@@ -70,7 +71,7 @@ pub(super) fn write(config: &Config, limit: Duration, changes: &[Change]) -> Res
 }
 
 /// The facts about each master, or the reason why there are none.
-pub(super) fn ask(config: &Config, limit: Duration) -> Result<Vec<Result<Candidate, String>>, Exit> {
+pub(super) fn ask(config: &Config, limit: Duration) -> Result<Vec<Result<Candidate, ProbeError>>, Exit> {
     Ok(ask_candidates(config, limit)?.into_iter().map(|(_, answer)| answer).collect())
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use redlatch::Config;
-use redlatch::engine::quorum;
 use redlatch::internals::fleet::{Asked, Candidate, Found, Record, Seen, ask_candidates, seen};
+use redlatch::internals::probe::ProbeError;
 use redlatch::internals::words::{Counted, Rounded, Shown, grouped};
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Exit codes:
-  0 if nothing differs, 1 if something does, 64 bad usage, 69 if fewer than a quorum of masters answered,
+  0 if nothing differs, 1 if a master that was asked differs, 64 bad usage, 69 if a master could not be asked,
   70 if the operating system refused something
 
 Example:
@@ -41,11 +41,12 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let masters = ask_candidates(&config, args.asked.time_limit)?;
     let status = Status::new(&config, &masters);
     print(&if args.json { status.json() } else { status.text(stdout_width()) })?;
-    let answered = masters.iter().filter(|(_, answer)| answer.is_ok()).count();
-    Ok(match answered {
-        _ if answered < quorum(masters.len()) => code::NO_QUORUM,
-        _ if status.differs.is_empty() => 0,
-        _ => code::WARNINGS,
+    Ok(if !status.differs.is_empty() {
+        code::WARNINGS
+    } else if masters.iter().any(|(_, answer)| answer.is_err()) {
+        code::NO_QUORUM
+    } else {
+        0
     })
 }
 
@@ -100,7 +101,8 @@ impl<'a> Status<'a> {
         for (name, answer) in self.masters {
             let what = match answer {
                 Ok(candidate) => master_words(candidate),
-                Err(why) => format!("no answer: {why}"),
+                Err(ProbeError::Unreachable(why)) => format!("no answer: {why}"),
+                Err(ProbeError::LoginRefused(why)) => why.clone(),
             };
             add_paragraph(&mut out, width, "", 2, &format!("{name}: {what}"));
         }
@@ -129,6 +131,7 @@ impl<'a> Status<'a> {
             json!({
                 "name": **name,
                 "answered": candidate.is_some(),
+                "why": answer.as_ref().err().map(ToString::to_string),
                 "record": record.map(|it| it.origin().to_string()),
                 "fleet": record.map(|it| it.id().to_string()),
                 "uptime_s": candidate.and_then(|it| Some(it.uptime?.as_secs())),

@@ -177,6 +177,85 @@ fn the_list_of_masters_is_judged() {
 }
 
 #[test]
+fn only_masters_that_can_grant_count() {
+    use Quarantine::{Strict, Trust, Uptime};
+    type Change = fn(&mut Facts);
+    let granting = |quarantine, change: Change| {
+        let (config, mut masters) = (config(3, quarantine, "lock:"), masters(3));
+        masters.iter_mut().for_each(|it| it.facts.as_mut().expect("healthy").rights.denied.clear());
+        change(masters[0].facts.as_mut().expect("healthy"));
+        super::granting(&config, &judge(&config, &masters))
+    };
+    let (full, young): (Change, Change) =
+        (|it| it.write_refusal = Some("OOM no".into()), |it| it.server.uptime = Some(Duration::ZERO));
+    for (quarantine, change, count) in [
+        (Uptime, (|_| {}) as Change, 3),
+        (Uptime, full, 2),
+        (Trust, full, 2),
+        (Uptime, young, 2),
+        (Trust, young, 3),
+        (Strict, |it| it.observed = Duration::ZERO, 2),
+        (Uptime, |it| it.rights.lacks_keys = true, 2),
+        (Uptime, |it| it.rights.denied = vec!["set"], 2),
+        (Uptime, |it| it.rights.denied = vec!["info", "pexpire"], 3),
+        (Uptime, |it| it.rights.unknown = vec!["set"], 2),
+        (Uptime, |it| it.server.role = Some("slave".into()), 3),
+        (Strict, |it| it.server.role = Some("slave".into()), 2),
+        (Uptime, |it| it.server.maxmemory_policy = Some("allkeys-lru".into()), 3),
+        (Strict, |it| it.server.maxmemory_policy = Some("allkeys-lru".into()), 2),
+        // One server has one vote.
+        (Uptime, |it| it.server.run_id = Some("run2".into()), 2),
+        // Two problems keep away one master.
+        (Uptime, |it| (it.write_refusal, it.server.uptime) = (Some("OOM".into()), Some(Duration::ZERO)), 2),
+    ] {
+        let mut facts = healthy(1);
+        change(&mut facts);
+        assert_eq!(granting(quarantine, change), count, "{quarantine:?}: {facts:?}");
+    }
+}
+
+#[test]
+fn doctor_counts_masters_that_can_grant() {
+    let mut all = masters(5);
+    all[0].facts = Err(ProbeError::Unreachable("no answer".into()));
+    all[1].facts = Err(ProbeError::LoginRefused("WRONGPASS".into()));
+    let config = config(5, Quarantine::Uptime, "");
+    assert!(!codes(&judge(&config, &all)).contains(&"no-quorum"), "three are left");
+    all[2].facts.as_mut().expect("healthy").write_refusal = Some("OOM no".into());
+    let found = judge(&config, &all);
+    let Problem::NoQuorum { granting, count, needed } = found[0].problem else { panic!("{found:?}") };
+    assert_eq!((granting, count, needed), (2, 5, 3));
+}
+
+#[test]
+fn a_new_fleet_is_advised_to_be_declared() {
+    let new = |facts: &mut Facts| {
+        (facts.server.uptime, facts.observed) = (Some(Duration::from_secs(9)), Duration::ZERO);
+    };
+    let advice = |change: fn(&mut [ExaminedMaster]), quarantine| {
+        let mut all = masters(3);
+        all.iter_mut().for_each(|it| new(it.facts.as_mut().expect("healthy")));
+        change(&mut all);
+        let found = judge(&config(3, quarantine, ""), &all);
+        let waits = found.iter().find(|it| ["quarantined", "unobserved"].contains(&it.problem.code()));
+        waits.expect("they do not count yet").advice()
+    };
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        assert!(advice(|_| {}, quarantine).contains("redlatch fleet init"));
+        for used in [
+            (|all| all[0].facts = Err(ProbeError::Unreachable("no".into()))) as fn(&mut [ExaminedMaster]),
+            |all| all[0].facts.as_mut().expect("healthy").server.uptime = Some(Duration::from_secs(86_400)),
+            |all| all[0].facts.as_mut().expect("healthy").server.role = Some("slave".into()),
+            |all| {
+                all[0].facts.as_mut().expect("healthy").record = Found::Unusable(Unusable::Damaged);
+            },
+        ] {
+            assert!(!advice(used, quarantine).contains("fleet init"), "it may have been used");
+        }
+    }
+}
+
+#[test]
 fn clocks_that_differ_are_found_beyond_their_error() {
     let offset = |ahead_ms: i64, error: u64| {
         let error = Duration::from_millis(error);
@@ -304,7 +383,7 @@ fn all_findings_keep_the_rules_of_writing() {
             why: "no connection within 1s; check name service, address and firewall".to_owned(),
         },
         Problem::LoginRefused { why: "the login was refused: WRONGPASS".to_owned() },
-        Problem::NoQuorum { answered: 1, needed: 2 },
+        Problem::NoQuorum { granting: 1, count: 3, needed: 2 },
         Problem::TooFewMasters { count: 1 },
         Problem::TooFewMasters { count: 2 },
         Problem::EvenCount { count: 4 },
@@ -325,8 +404,9 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::TrustUnverified,
         Problem::TrustJustified,
         Problem::RestartForgets,
-        Problem::Quarantined { left },
-        Problem::Unobserved { needed: left },
+        Problem::Quarantined { left, is_new: false },
+        Problem::Quarantined { left, is_new: true },
+        Problem::Unobserved { needed: left, is_new: false },
         Problem::NativeDenied { right: "+delifeq", user: user.clone() },
         Problem::CertificateExpires { left },
         Problem::CertificateExpires { left: Duration::ZERO },
@@ -424,7 +504,7 @@ fn the_rest_of_a_quarantine_is_in_whole_seconds() {
         });
         found.into_iter().map(|finding| finding.problem).collect::<Vec<_>>()
     };
-    let left = |left_s| vec![Problem::Quarantined { left: Duration::from_secs(left_s) }];
+    let left = |left_s| vec![Problem::Quarantined { left: Duration::from_secs(left_s), is_new: false }];
     // The quarantine is 30.302 s, and up to one second of the uptime may not have passed yet.
     assert_eq!((uptime(0), uptime(1), uptime(31)), (left(31), left(31), left(1)));
     // One of whole seconds.

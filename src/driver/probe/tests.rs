@@ -80,7 +80,13 @@ fn a_login_is_that_of_a_client() {
         ),
         (":p@", "", "+OK\r\n-ERR x\r\n", auth.to_owned() + ping, Ok("default")),
         ("me:p@", "/7", "+OK\r\n-ERR x\r\n+OK\r\n", both.to_owned(), Ok("me")),
-        ("me:p@", "/7", "+OK\r\n+PONG\r\n-ERR x\r\n", both.to_owned(), Err(refused(step("SELECT", "ERR x")))),
+        (
+            "me:p@",
+            "/7",
+            "+OK\r\n+PONG\r\n-ERR x\r\n",
+            both.to_owned(),
+            Err(unreachable(step("SELECT", "ERR x"))),
+        ),
         (
             "",
             "",

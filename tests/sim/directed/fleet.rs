@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redlatch::internals::fleet::{
-    Candidate, Change, Found, OldMaster, Origin, Record, Replacement, Seen, Step, found,
+    Candidate, Change, Found, OldMaster, Origin, ProbeError, Record, Replacement, Seen, Step, found,
 };
 use redlatch::status::Warning;
 
@@ -170,11 +170,11 @@ pub fn a_process_new_for_another_fleet_is_quarantined() -> Verdict {
 }
 
 /// The facts about a server, as its answers say.
-fn candidate(world: &World, server: usize) -> Result<Candidate, String> {
+fn candidate(world: &World, server: usize) -> Result<Candidate, ProbeError> {
     let master = &world.masters[server];
     let here = master.clock.at(world.now);
     let key_count = master.model.keys().keys().filter(|key| key.as_slice() != RECORD).count();
-    master.is_up.then_some(()).ok_or("it is down")?;
+    master.is_up.then_some(()).ok_or_else(|| ProbeError::Unreachable("it is down".to_owned()))?;
     Ok(Candidate {
         run_id: Some(master.model.run_id.clone()),
         uptime: Some(here.saturating_duration_since(master.model.started)),

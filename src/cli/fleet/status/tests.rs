@@ -34,7 +34,7 @@ fn a_status_is_shown_as_it_was() {
     let seen: Vec<_> = absent.iter().map(|(name, answer)| seen(name, answer.as_ref().ok())).collect();
     let records = Record::of_fleet(&config(9), &seen, Origin::Observed).expect("each is known");
     let known = |index: u8| Found::Known(records[usize::from(index) - 1].clone());
-    let down = (name(3).into(), Err("Connection refused".to_owned()));
+    let down = (name(3).into(), Err(ProbeError::Unreachable("Connection refused".to_owned())));
     let (some, more) = (
         &[("redlatch/0.1.0", 2), ("billing of the northern branch", 1), ("redlatch/\u{1b}]0;x", 1)][..],
         &[("redlatch/0.1.0", 5)][..],
