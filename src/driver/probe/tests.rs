@@ -149,7 +149,7 @@ fn last_words_of_a_server_are_reported() {
     let (go, gone) = mpsc::channel::<()>();
     let peer = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
-        stream.read(&mut [0; 7]).expect("a part of PING");
+        stream.read_exact(&mut [0; 7]).expect("a part of PING");
         stream
             .write_all(full.replace("max number of clients reached", "out of order").as_bytes())
             .expect("it is open");
