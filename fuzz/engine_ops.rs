@@ -21,7 +21,7 @@ use callers::Lock;
 use extras::Query;
 use net::{Peer, Token, TokenLog};
 use redlatch::engine::{Engine, LinkRequest, MasterId, OpId};
-use redlatch::internals::model::{self, ModelMaster};
+use redlatch::internals::model::{self, Dialect, ModelMaster};
 use redlatch::status::MasterState;
 use redlatch::{Config, Quarantine, limits};
 use words::{ERRORS, REPLIES};
@@ -128,7 +128,9 @@ impl<'a> Run<'a> {
         let peers = (0..count).map(|index| {
             let is_young = ages >> index & 1 != 0;
             let mut model = ModelMaster::new(&format!("run{index}"), start);
-            model.is_native = shape >> (3 + index) & 1 != 0;
+            if shape >> (3 + index) & 1 != 0 {
+                model.dialect = [Dialect::Valkey9, Dialect::Redis8][index % 2];
+            }
             if is_young {
                 model.restart(&format!("young{index}"), now);
             }

@@ -230,9 +230,9 @@ pub mod internals {
     #[cfg(all(unix, feature = "double"))]
     pub mod model {
         pub use crate::testing::model::{
-            Answer, Data, Entry, Interpreter, Keys, ModelMaster, NoCommand, Parked, Protocol, Refusal,
-            SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key, lease_end,
-            leases, lua, parking_script, queue_key, script, token_of,
+            Answer, Data, Dialect, Entry, Interpreter, Keys, ModelMaster, NoCommand, Parked, Protocol,
+            Refusal, SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key,
+            lease_end, leases, lua, parking_script, queue_key, script, token_of,
         };
     }
     pub mod pool {

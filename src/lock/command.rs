@@ -30,7 +30,7 @@ const IFEQ: &[u8] = b"$4\r\nIFEQ\r\n";
 pub(crate) enum ReleaseBy {
     /// `DELIFEQ key token`, Valkey 9.0.
     DelIfEq,
-    /// `DELEX key IFEQ token`, Redis 8.4 and Valkey 9.2: run on models only, on no server.
+    /// `DELEX key IFEQ token`, Redis 8.4.
     DelEx,
     /// The script by its digest.
     EvalSha,

@@ -48,10 +48,7 @@ pub struct ModelMaster {
     /// The role that it reports in `INFO`; an empty text as if it reported nothing.
     pub role: String,
     pub maxmemory_policy: String,
-    /// Whether it has `SET IFEQ`, `DELIFEQ` and `DELEX`, and the words of Valkey 9; if not, it is Redis 7.0.
-    pub is_native: bool,
-    /// Whether an error in a script names the script though it `is_native`, as with Valkey 8.
-    pub names_scripts: bool,
+    pub dialect: Dialect,
     /// Whether it echoes something else.
     pub has_wrong_echo: bool,
     /// The login that it wants.
@@ -74,7 +71,42 @@ pub struct ModelMaster {
     pub interprets_all: bool,
 }
 
-/// All commands that it has without `is_native`.
+/// Commands and words of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dialect {
+    /// Redis 7.0: all that compares is a script.
+    #[default]
+    Redis7,
+    /// Redis 8.6: `SET IFEQ` and `DELEX`.
+    Redis8,
+    /// Valkey 8.1: `SET IFEQ`.
+    Valkey8,
+    /// Valkey 9: `SET IFEQ` and `DELIFEQ`.
+    Valkey9,
+}
+
+impl Dialect {
+    pub const ALL: [Self; 4] = [Self::Redis7, Self::Redis8, Self::Valkey8, Self::Valkey9];
+
+    pub fn is_valkey(self) -> bool {
+        matches!(self, Self::Valkey8 | Self::Valkey9)
+    }
+
+    pub fn has_set_if_eq(self) -> bool {
+        self != Self::Redis7
+    }
+
+    /// The command that compares and deletes.
+    pub fn native_release(self) -> Option<&'static str> {
+        match self {
+            Self::Redis7 | Self::Valkey8 => None,
+            Self::Redis8 => Some("DELEX"),
+            Self::Valkey9 => Some("DELIFEQ"),
+        }
+    }
+}
+
+/// Commands of each dialect.
 const NAMES: [&str; 33] = [
     "AUTH",
     "CLIENT",
@@ -122,8 +154,7 @@ impl ModelMaster {
             wall: Wall { epoch: started, epoch_us: 0, step: Duration::ZERO },
             role: "master".to_owned(),
             maxmemory_policy: "noeviction".to_owned(),
-            is_native: false,
-            names_scripts: false,
+            dialect: Dialect::default(),
             has_wrong_echo: false,
             password: None,
             errors: BTreeMap::new(),
@@ -251,18 +282,18 @@ impl ModelMaster {
         self.carry_out(now, words, replies);
     }
 
-    /// Carries out a command. Messages to its own connection stand before its reply with Redis 7.0, and
-    /// behind it since 7.2.
+    /// Carries out a command. Redis 7.0 sends messages to its own connection before the reply, later
+    /// servers behind it.
     fn carry_out(&mut self, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
         self.conns.begin_command();
         let answer = self.answer(now, words);
         let (protocol, pushes) = self.conns.end_command();
-        if self.is_native {
-            answer.encode(protocol, replies);
+        if self.dialect == Dialect::Redis7 {
             replies.extend_from_slice(&pushes);
+            answer.encode(protocol, replies);
         } else {
-            replies.extend_from_slice(&pushes);
             answer.encode(protocol, replies);
+            replies.extend_from_slice(&pushes);
         }
     }
 
@@ -282,7 +313,7 @@ impl ModelMaster {
                 name.to_ascii_lowercase()
             )),
             "SCRIPT" | "EVALSHA" | "EVAL" => self.carry_out_script(now, name, &words[1..]),
-            "DELIFEQ" | "DELEX" if !self.is_native => Err(Refusal::NotUnderstood),
+            "DELIFEQ" | "DELEX" if self.dialect.native_release() != Some(name) => Err(Refusal::NotUnderstood),
             _ => match self.command(now, name, &words[1..]) {
                 Some(answer) => answer,
                 None => self.carry_out_for_connection(now, name, &words[1..]),
@@ -290,18 +321,16 @@ impl ModelMaster {
         };
         carried_out.unwrap_or_else(|refusal| {
             Answer::Error(match refusal {
-                Refusal::NotUnderstood if NAMES.contains(&name) || self.is_native_name(name) => {
+                Refusal::NotUnderstood
+                    if NAMES.contains(&name) || self.dialect.native_release() == Some(name) =>
+                {
                     let name = name.to_ascii_lowercase();
                     format!("ERR wrong number of arguments for '{name}' command").into_bytes()
                 }
-                Refusal::NotUnderstood => unknown_command(words),
+                Refusal::NotUnderstood => unknown_command(self.dialect, words),
                 Refusal::Says(text) => text,
             })
         })
-    }
-
-    fn is_native_name(&self, name: &str) -> bool {
-        self.is_native && matches!(name, "DELIFEQ" | "DELEX")
     }
 }
 
@@ -388,8 +417,8 @@ fn length(mark: u8, input: &[u8]) -> Result<Option<(usize, &[u8])>, NoCommand> {
 const LENGTH_SIZE_MAX: usize = 9;
 
 /// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as
-/// spaces.
-fn unknown_command(words: &[&[u8]]) -> Vec<u8> {
+/// spaces. Redis 8.6 says nothing about arguments if there are none.
+fn unknown_command(dialect: Dialect, words: &[&[u8]]) -> Vec<u8> {
     let mut shown = Vec::new();
     for word in &words[1..] {
         if shown.len() >= ARGUMENTS_SHOWN_MAX {
@@ -402,7 +431,12 @@ fn unknown_command(words: &[&[u8]]) -> Vec<u8> {
     for byte in &mut shown {
         *byte = if matches!(*byte, b'\r' | b'\n') { b' ' } else { *byte };
     }
-    [b"ERR unknown command '", words[0], b"', with args beginning with: ", &shown].concat()
+    let mut error = [b"ERR unknown command '", words[0], b"'"].concat();
+    if !shown.is_empty() || dialect != Dialect::Redis8 {
+        error.extend_from_slice(b", with args beginning with: ");
+        error.extend_from_slice(&shown);
+    }
+    error
 }
 
 /// How much of the arguments of an unknown command is shown.

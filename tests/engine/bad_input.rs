@@ -14,6 +14,7 @@ use redlatch::resp::{self, Decoded, Reply};
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, ExtendError, Options, ReleaseError, limits};
 
+use crate::model::Dialect;
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms};
 
@@ -371,7 +372,9 @@ enum By {
 /// A held lock whose extension or release is under way.
 fn rig_with_request(by: By, request: impl Fn(&mut Rig, OpId)) -> (Rig, OpId) {
     let mut rig = Rig::unconnected(1, |builder| builder.wake_waiters(false));
-    rig.masters[0].is_native = by == By::Native;
+    if by == By::Native {
+        rig.masters[0].dialect = Dialect::Valkey9;
+    }
     rig.pump();
     let lock = rig.acquire("a", TTL_MS, 0);
     granted(&mut rig);

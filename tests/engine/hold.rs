@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::model::Dialect;
 use crate::rig::{Rig, id};
 use redlatch::engine::{OpId, Outcome, Request};
 use redlatch::error::{Failure, Vote};
@@ -328,9 +329,8 @@ fn noscript_is_answered_by_the_whole_script_in_place() {
 #[test]
 fn each_master_is_released_by_what_it_knows() {
     let mut rig = Rig::unconnected(3, defaults);
-    rig.masters[1].is_native = true;
-    rig.masters[2].is_native = true;
-    rig.masters[2].errors.insert("DELIFEQ".into(), "ERR unknown command".into());
+    rig.masters[1].dialect = Dialect::Valkey9;
+    rig.masters[2].dialect = Dialect::Redis8;
     rig.pump();
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -409,9 +409,9 @@ fn a_lost_answer_to_a_release_does_not_keep_the_claim() {
 
 #[test]
 fn a_release_never_deletes_somebody_elses_key() {
-    for is_native in [false, true] {
+    for dialect in Dialect::ALL {
         let mut rig = Rig::unconnected(3, defaults);
-        rig.masters.iter_mut().for_each(|master| master.is_native = is_native);
+        rig.masters.iter_mut().for_each(|master| master.dialect = dialect);
         rig.pump();
         let lock = rig.acquire("a", 1000, 0);
         granted(&mut rig);

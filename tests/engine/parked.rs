@@ -7,7 +7,7 @@ use redlatch::error::HolderTtl;
 use redlatch::internals::SCRIPTS;
 use redlatch::{AcquireError, HeldLocks, Options, Quarantine};
 
-use crate::model::{digest, fence_key, queue_key};
+use crate::model::{Dialect, digest, fence_key, queue_key};
 use crate::rig::Rig;
 use crate::{defaults, denied, granted, ms};
 
@@ -486,7 +486,7 @@ fn a_hand_over_takes_the_entry_of_the_old_token_away() {
 #[test]
 fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
     let mut rig = Rig::unconnected(1, defaults);
-    rig.masters[0].is_native = true;
+    rig.masters[0].dialect = Dialect::Valkey9;
     rig.pump();
     for (time, expected) in [(0, "DELIFEQ"), (9, "DELIFEQ"), (10, "EVALSHA")] {
         let lock = rig.acquire("a", 10_000, 0);
@@ -503,7 +503,7 @@ fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
 #[test]
 fn a_release_that_serves_is_sent_in_full_where_its_script_is_unknown() {
     let mut rig = Rig::unconnected(3, defaults);
-    rig.masters.iter_mut().for_each(|master| master.is_native = true);
+    rig.masters.iter_mut().for_each(|master| master.dialect = Dialect::Valkey9);
     rig.pump();
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);

@@ -6,7 +6,7 @@ use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::{AcquireError, Event, ExtendError, Options, limits};
 
-use crate::model::digest;
+use crate::model::{Dialect, digest};
 use crate::rig::{Rig, id};
 use crate::{defaults, denied, granted, ms, no_quorum};
 
@@ -101,7 +101,7 @@ fn the_next_caller_has_its_own_token_and_ttl() {
 #[test]
 fn servers_with_native_commands_need_no_script_for_it() {
     let mut rig = Rig::unconnected(1, defaults);
-    rig.masters[0].is_native = true;
+    rig.masters[0].dialect = Dialect::Valkey9;
     rig.pump();
     let held = rig.acquire("a", 10_000, 0);
     let next = rig.acquire("a", 10_000, 60_000);

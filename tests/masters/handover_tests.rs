@@ -51,7 +51,7 @@ fn pass_it_on(redlock: &mut Redlock) -> Duration {
     start.elapsed()
 }
 
-/// Each master by what it has of `SET IFEQ` and `DELIFEQ`.
+/// Each master by its native commands.
 fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -66,11 +66,12 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
         }
         for index in 0..count {
             // One SET, three swaps, one release. What a script does counts beside its call.
-            let seen = calls(&mut fleet, index, ["set", "evalsha", "eval", "delifeq", "del"]);
-            let native = Native::of(fleet.master(index));
-            let scripts = if native.set_if_eq { 0 } else { 3 } + u32::from(!native.del_if_eq);
-            let expected = [4, scripts, 0, u32::from(native.del_if_eq), u32::from(!native.del_if_eq)];
-            assert_eq!(seen, expected, "master {index}: {native:?}");
+            let seen = calls(&mut fleet, index, ["set", "evalsha", "eval", "delifeq", "delex", "del"]);
+            let Native { set_if_eq, release } = Native::of(fleet.master(index));
+            let scripts = if set_if_eq { 0 } else { 3 } + u32::from(release.is_none());
+            let by = |name| u32::from(release == name);
+            let expected = [4, scripts, 0, by(Some("delifeq")), by(Some("delex")), by(None)];
+            assert_eq!(seen, expected, "master {index}");
             assert_eq!(fleet.master(index).key_count(), "0");
         }
         return;

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use redlatch::internals::model::{self, ModelMaster};
+use redlatch::internals::model::{self, Dialect, ModelMaster};
 use redlatch::resp::{self, Decoded};
 
 use crate::fleet::{Fleet, eventually};
@@ -64,7 +64,7 @@ fn the_model_answers_as_valkey_does() {
     let Some(place) = valkey_9() else { return };
     let mut fleet = Fleet::start_at(vec![place]);
     let pair = hold_against(fleet.master(0).addr(), None);
-    assert!(pair.model.is_native, "REDLATCH_VALKEY has no native commands");
+    assert_eq!(pair.model.dialect, Dialect::Valkey9, "REDLATCH_VALKEY names another server");
 }
 
 /// The comparison of random commands lets a `PTTL` be off by what an exchange takes; this one does not.
@@ -176,23 +176,19 @@ impl Pair {
         let mut model = ModelMaster::new(number("run_id"), asked.checked_sub(uptime).expect("a short life"));
         model.set_wall(Instant::now(), wall_us());
         model.password = self.model.password.take();
+        model.dialect = dialect_in(&info);
         self.version =
             field(&info, "valkey_version").or(field(&info, "redis_version")).expect("one").to_owned();
         let has_set_if_eq = self.ask(&[b"SET", b"a", b"x", b"IFEQ", b"x", b"PX", b"1"]) == b"$-1\r\n";
         let has_del_if_eq = self.ask(&[b"DELIFEQ", b"a", b"x"]) == b":0\r\n";
         let has_del_ex = self.ask(&[b"DELEX", b"a", b"IFEQ", b"x"]) == b":0\r\n";
-        model.is_native = has_set_if_eq || has_del_if_eq || has_del_ex;
-        // A model without native commands refuses all three as the server has to; one with them has all
-        // three.
+        // What the model lacks, the server has to refuse as well. Redis 8.0 lacks what its dialect has.
+        let (has_if_eq, release) = (model.dialect.has_set_if_eq(), model.dialect.native_release());
         self.commands = Commands {
-            set_if_eq: has_set_if_eq || !model.is_native,
-            del_if_eq: has_del_if_eq || !model.is_native,
-            del_ex: has_del_ex || !model.is_native,
+            set_if_eq: has_set_if_eq || !has_if_eq,
+            del_if_eq: has_del_if_eq || release != Some("DELIFEQ"),
+            del_ex: has_del_ex || release != Some("DELEX"),
         };
-        self.ask(&[b"RPUSH", b"a", b"x"]);
-        let in_script = self.ask(&[b"EVAL", b"return redis.call('get',KEYS[1])", b"1", b"a"]);
-        model.names_scripts = model.is_native && !text(&in_script).contains("script: on ");
-        self.ask(&[b"FLUSHALL"]);
         self.drops_auth_errors = self.drops_auth_errors();
         self.model = model;
         self.slack = self.slack.max(start.elapsed());
@@ -356,6 +352,17 @@ impl Pair {
         let size = self.stream.read(&mut space).expect("the server answers in time");
         assert!(size > 0, "seed {}: the server closed the connection", self.seed);
         received.extend_from_slice(&space[..size]);
+    }
+}
+
+/// The dialect of the server with this `INFO server`.
+fn dialect_in(info: &str) -> Dialect {
+    let major = |name| field(info, name)?.split('.').next()?.parse::<u32>().ok();
+    match (major("valkey_version"), major("redis_version")) {
+        (Some(..9), _) => Dialect::Valkey8,
+        (Some(_), _) => Dialect::Valkey9,
+        (None, Some(8..)) => Dialect::Redis8,
+        (None, _) => Dialect::Redis7,
     }
 }
 

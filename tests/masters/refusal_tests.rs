@@ -178,7 +178,7 @@ fn a_loading_master_refuses_each_operation_by_name() {
 }
 
 /// The rights of docs/operating.md for all kinds of locks, and what it adds to them.
-pub(crate) const RIGHTS: [&str; 30] = [
+pub(crate) const RIGHTS: [&str; 31] = [
     "set",
     "get",
     "del",
@@ -205,6 +205,7 @@ pub(crate) const RIGHTS: [&str; 30] = [
     "exists",
     "zrangebyscore",
     "delifeq",
+    "delex",
     "&",
     "select",
     "~",
@@ -258,7 +259,7 @@ fn grant_all_but(master: &mut Master, right: &str) {
         match each {
             "~" => rule.push_str(" ~lock:*"),
             "&" => rule.push_str(" &lock:*"),
-            "delifeq" if !native.del_if_eq => {}
+            "delifeq" | "delex" if native.release != Some(each) => {}
             command => rule.push_str(&format!(" +{command}")),
         }
     }

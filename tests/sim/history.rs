@@ -11,6 +11,7 @@ use redlatch::{Config, ConfigBuilder, Quarantine, limits};
 use crate::checker::id;
 use crate::clock::{Clock, MS, SECOND, Time, WALL_US};
 use crate::faults::Data;
+use crate::model::Dialect;
 use crate::network::Weather;
 use crate::owners::Owner;
 use crate::sets::SetWorker;
@@ -294,7 +295,11 @@ fn begin_masters(rng: &mut StdRng, world: &mut World, ppm_max: i64) {
             let mark = format!("{} {watched_ms}", master.model.run_id);
             master.model.put(b"redlatch:mark", mark.as_bytes(), None);
         }
-        master.model.is_native = rng.random_range(0..3) == 0;
+        master.model.dialect = match rng.random_range(0..6) {
+            0 => Dialect::Valkey9,
+            1 => Dialect::Redis8,
+            _ => Dialect::Redis7,
+        };
     }
 }
 

@@ -31,7 +31,7 @@ use cases::{Case, Refused, cases, refusals};
 
 use crate::golden::assert_golden;
 use crate::lua;
-use crate::model::{Entry, Keys, ModelMaster, Value, WITHOUT_LIKENESS, fence_key, queue_key};
+use crate::model::{Dialect, Entry, Keys, ModelMaster, Value, WITHOUT_LIKENESS, fence_key, queue_key};
 
 /// The server's clock, which is some microseconds later.
 const NOW_MS: i64 = 1_712_345_678_901;
@@ -161,7 +161,7 @@ impl Rig {
         let now = Instant::now();
         let mut master = ModelMaster::new("run", now);
         // Its errors name no script.
-        master.is_native = true;
+        master.dialect = Dialect::Valkey9;
         master.set_wall(now, NOW_US.unsigned_abs());
         lua::prepare(&mut master);
         let mut rig = Self { now, master, members: Vec::new() };

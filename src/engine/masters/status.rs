@@ -35,8 +35,7 @@ pub struct MasterStatus {
     pub version: Option<Box<str>>,
     /// Identity of the server's process; `None` before it reported one.
     pub run_id: Option<Box<str>>,
-    /// Command that usually releases plain locks there: `DELIFEQ`, `DELEX IFEQ` (run on models only, on no
-    /// server) or `EVALSHA`.
+    /// Command that usually releases plain locks there: `DELIFEQ`, `DELEX IFEQ` or `EVALSHA`.
     pub release_command: &'static str,
     /// Optional commands that the server refused, with the error texts.
     pub refused: Vec<(&'static str, Box<str>)>,

@@ -44,7 +44,7 @@ impl ModelMaster {
             capital_options = in_capitals.iter().map(Vec::as_slice).collect();
             options = &capital_options;
         }
-        let is_native = self.is_native;
+        let has_if_eq = self.dialect.has_set_if_eq();
         let data = &mut self.data;
         Ok(match (name, args, options) {
             ("GET", [key], _) => Answer::bulk(data.string(now, key)?),
@@ -71,7 +71,7 @@ impl ModelMaster {
                 }
                 data.set(key, value, Some(expires)).map(|()| Answer::ok())?
             }
-            ("SET", [key, value, _, old, ..], [b"IFEQ", _, b"PX", ttl]) if is_native => {
+            ("SET", [key, value, _, old, ..], [b"IFEQ", _, b"PX", ttl]) if has_if_eq => {
                 data.may_take_memory()?;
                 if data.string(now, key)? != Some(*old) {
                     return Ok(Answer::Nil);
@@ -81,6 +81,9 @@ impl ModelMaster {
             ("SET", [_, _, _, ..], _) => {
                 data.may_take_memory()?;
                 return Refusal::says(SYNTAX);
+            }
+            ("DELEX", [key, _, _], _) if data.is_taken(now, key) && data.string(now, key).is_err() => {
+                return Refusal::says("ERR Key should be of string type if conditions are specified");
             }
             ("DELIFEQ", [key, value], _) | ("DELEX", [key, b"IFEQ", value], _) => {
                 let is_own = data.string(now, key)? == Some(*value);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::commands::integer;
-use super::{Answer, ModelMaster, Protocol, Refusal, in_capitals};
+use super::{Answer, Dialect, ModelMaster, Protocol, Refusal, in_capitals};
 
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
@@ -207,7 +207,8 @@ impl ModelMaster {
 
     fn greeting(&self) -> Answer {
         let text = |text: &str| Answer::Bulk(text.as_bytes().to_vec());
-        let (server, version) = if self.is_native { ("valkey", "9.1.2") } else { ("redis", "7.0.15") };
+        let server = if self.dialect.is_valkey() { "valkey" } else { "redis" };
+        let version = self.version();
         let proto = if self.protocol(self.conns.served) == Protocol::Resp3 { 3 } else { 2 };
         Answer::Map(vec![
             ("server", text(server)),
@@ -218,6 +219,15 @@ impl ModelMaster {
             ("role", text("master")),
             ("modules", Answer::Array(Vec::new())),
         ])
+    }
+
+    fn version(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Redis7 => "7.0.15",
+            Dialect::Redis8 => "8.6.2",
+            Dialect::Valkey8 => "8.1.4",
+            Dialect::Valkey9 => "9.1.2",
+        }
     }
 
     /// With a password there are two users that have it: `default` and `me`.
@@ -240,11 +250,10 @@ impl ModelMaster {
                 // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
                 let seconds = |at: Instant| at.saturating_duration_since(self.wall.epoch).as_secs();
                 let uptime = seconds(now + self.wall.step).saturating_sub(seconds(self.started));
-                let version = if self.is_native {
-                    "7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2"
-                } else {
-                    "7.0.15"
-                };
+                let mut version = self.version().to_owned();
+                if self.dialect.is_valkey() {
+                    version = format!("7.2.4\r\nserver_name:valkey\r\nvalkey_version:{version}");
+                }
                 let run_id = &self.run_id;
                 format!(
                     "# Server\r\nredis_version:{version}\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n"

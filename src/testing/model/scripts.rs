@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::lock::{NamedScript, SCRIPTS};
 
 use super::commands::{integer, millis};
-use super::{Answer, ModelMaster, Refusal};
+use super::{Answer, Dialect, ModelMaster, Refusal};
 
 /// Runs a script with its keys and arguments in place of the model.
 pub type Interpreter = fn(
@@ -76,7 +76,7 @@ impl ModelMaster {
             ("EVALSHA", [sha, args @ ..]) if place(sha).is_some_and(|it| self.scripts.contains(&it)) => {
                 (known(sha)?, args)
             }
-            ("EVALSHA", [_, _, ..]) if self.is_native => {
+            ("EVALSHA", [_, _, ..]) if self.dialect.is_valkey() => {
                 return Refusal::says("NOSCRIPT No matching script.");
             }
             ("EVALSHA", [_, _, ..]) => return Refusal::says("NOSCRIPT No matching script. Please use EVAL."),
@@ -101,7 +101,7 @@ impl ModelMaster {
 
     /// An error of a command in a script.
     fn in_script(&self, refusal: Refusal, script: &NamedScript) -> Refusal {
-        let is_named = !self.is_native || self.names_scripts;
+        let is_named = self.dialect != Dialect::Valkey9;
         let place = if is_named { format!("{}, ", script.sha) } else { String::new() };
         match refusal {
             Refusal::Says(text) => {

@@ -209,7 +209,7 @@ impl Commands {
     /// What a server refuses by its form.
     fn draw_bad(&self, rng: &mut StdRng) -> Command {
         let key = *KEYS.choose(rng).expect("not empty");
-        let bad: &[&[&[u8]]] = &[
+        let bad: [&[&[u8]]; 16] = [
             &[b"GET"],
             &[b"GET", key, key],
             &[b"SET", key],
@@ -223,12 +223,18 @@ impl Commands {
             &[b"EVALSHA", b"x"],
             &[b"EVALSHA", b"x", b"0"],
             &[b"EVAL"],
-            &[b"NOSUCH"],
             &[b"NoSuch", key, b"\r\n", key, key, key],
+            &[b"NOSUCH"],
             &[b"DELIFEQ", key],
         ];
-        let count = if self.del_if_eq { bad.len() } else { bad.len() - 1 };
-        Command::of(bad[rng.random_range(0..count)])
+        // Redis 8.0, which lacks DELEX, has other words for an unknown command without arguments than 8.6.
+        let is_right = |it: &&&[&[u8]]| match it[..] {
+            [b"NOSUCH"] => self.del_ex,
+            [b"DELIFEQ", _] => self.del_if_eq,
+            _ => true,
+        };
+        let bad: Vec<_> = bad.iter().filter(is_right).collect();
+        Command::of(bad.choose(rng).expect("not empty"))
     }
 }
 

@@ -10,7 +10,8 @@ use rand::{RngExt, SeedableRng};
 use redlatch::resp::{self, Decoded};
 
 use super::commands::{KEYS, wall_us};
-use super::model::ModelMaster;
+use super::dialect_in;
+use super::model::{Dialect, ModelMaster};
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::PATIENCE;
 use crate::valkey_tests::valkey_9;
@@ -38,12 +39,15 @@ fn open(addr: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Whether the model of this server has the native commands.
-fn has_native(stream: &mut TcpStream) -> bool {
-    stream.write_all(b"DELIFEQ no-such-key x\r\n").expect("the server reads");
-    let mut space = [0; 4096];
-    let size = stream.read(&mut space).expect("the server answers in time");
-    space[..size].starts_with(b":0")
+fn dialect_of(stream: &mut TcpStream) -> Dialect {
+    stream.write_all(b"INFO server\r\n").expect("the server reads");
+    let mut received = Vec::new();
+    while reply_count(&received) < 1 {
+        let mut space = [0; 4096];
+        let size = stream.read(&mut space).expect("the server answers in time");
+        received.extend_from_slice(&space[..size]);
+    }
+    dialect_in(&String::from_utf8_lossy(&received))
 }
 
 impl Audience {
@@ -51,7 +55,7 @@ impl Audience {
         let mut conns: Vec<_> = (0..=SUBSCRIBER_COUNT).map(|_| open(addr)).collect();
         let mut model = ModelMaster::new("", Instant::now());
         model.set_wall(Instant::now(), wall_us());
-        model.is_native = has_native(&mut conns[0]);
+        model.dialect = dialect_of(&mut conns[0]);
         Self { addr, conns, model, message_count: 0 }
     }
 

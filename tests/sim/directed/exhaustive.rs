@@ -1,6 +1,7 @@
 //! What is small enough to be tried in all ways.
 
 use super::*;
+use crate::model::Dialect;
 
 /// The bytes of a `SET` and of a release, and more.
 const REQUESTS_SIZE: usize = 200;
@@ -39,9 +40,9 @@ pub fn a_connection_may_end_inside_any_reply() -> Verdict {
 
 /// A lock is handed over while the connection to one master ends at one byte of what is under way, a swap or
 /// more.
-fn hand_over_cut_at(requests_size: usize, replies_size: usize, is_native: bool) -> Verdict {
+fn hand_over_cut_at(requests_size: usize, replies_size: usize, dialect: Dialect) -> Verdict {
     let mut world = unconnected(3, defaults);
-    world.masters[0].model.is_native = is_native;
+    world.masters[0].model.dialect = dialect;
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -65,12 +66,12 @@ fn hand_over_cut_at(requests_size: usize, replies_size: usize, is_native: bool) 
 }
 
 pub fn a_connection_may_end_inside_any_hand_over() -> Verdict {
-    for is_native in [false, true] {
+    for dialect in Dialect::ALL {
         for size in 0..REQUESTS_SIZE {
-            hand_over_cut_at(size, 0, is_native).map_err(|why| format!("request byte {size}: {why}"))?;
+            hand_over_cut_at(size, 0, dialect).map_err(|why| format!("request byte {size}: {why}"))?;
         }
         for size in 1..REPLIES_SIZE {
-            hand_over_cut_at(0, size, is_native).map_err(|why| format!("reply byte {size}: {why}"))?;
+            hand_over_cut_at(0, size, dialect).map_err(|why| format!("reply byte {size}: {why}"))?;
         }
     }
     Ok(())
@@ -146,9 +147,9 @@ const ERRORS: [&str; 15] = [
 pub fn any_error_costs_at_most_one_vote() -> Verdict {
     for command in COMMANDS {
         for error in ERRORS {
-            for is_native in [false, true] {
-                one_bad_master(command, error, is_native)
-                    .and_then(|()| bad_masters(command, error, is_native))
+            for dialect in Dialect::ALL {
+                one_bad_master(command, error, dialect)
+                    .and_then(|()| bad_masters(command, error, dialect))
                     .map_err(|why| format!("{command}, {error}: {why}"))?;
             }
         }
@@ -156,9 +157,9 @@ pub fn any_error_costs_at_most_one_vote() -> Verdict {
     Ok(())
 }
 
-fn one_bad_master(command: &str, error: &str, is_native: bool) -> Verdict {
+fn one_bad_master(command: &str, error: &str, dialect: Dialect) -> Verdict {
     let mut world = unconnected(3, defaults);
-    world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+    world.masters.iter_mut().for_each(|master| master.model.dialect = dialect);
     world.masters[1].model.errors.insert(command.to_owned(), error.to_owned());
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
@@ -177,10 +178,10 @@ fn one_bad_master(command: &str, error: &str, is_native: bool) -> Verdict {
     demand(world.clients[0].engine.claim_count() == 0, "a claim outlived its TTL")
 }
 
-fn bad_masters(command: &str, error: &str, is_native: bool) -> Verdict {
+fn bad_masters(command: &str, error: &str, dialect: Dialect) -> Verdict {
     let mut world = world(3, 1, defaults);
     for master in &mut world.masters {
-        master.model.is_native = is_native;
+        master.model.dialect = dialect;
         master.model.errors.insert(command.to_owned(), error.to_owned());
     }
     let lock = world.submit_acquire(0, KEY, ms(1000), Duration::ZERO).expect("room");

@@ -1,7 +1,7 @@
 //! Fencing tokens: larger from one holder to the next, whatever is lost or late.
 
 use super::*;
-use crate::model::fence_key;
+use crate::model::{Dialect, fence_key};
 
 /// What a client got with its fenced lock.
 fn fenced(world: &mut World, client: usize, ttl: Duration, wait: Duration) -> Result<(OpId, u64), String> {
@@ -316,7 +316,7 @@ pub fn fenced_and_plain_locks_exclude_each_other() -> Verdict {
 
 pub fn a_fenced_script_that_was_flushed_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
-    world.masters[0].model.is_native = true;
+    world.masters[0].model.dialect = Dialect::Valkey9;
     for _ in 0..2 {
         (0..3).for_each(|master| world.masters[master].model.flush_scripts());
         let (lock, _) = fenced(&mut world, 0, ms(10_000), Duration::ZERO)?;

@@ -1,6 +1,7 @@
 //! Extension and release.
 
 use super::*;
+use crate::model::Dialect;
 
 pub fn a_flushed_script_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
@@ -277,9 +278,9 @@ pub fn a_broken_shorter_extension_cuts_nothing() -> Verdict {
 }
 
 pub fn full_masters_still_extend() -> Verdict {
-    for is_native in [false, true] {
+    for dialect in Dialect::ALL {
         let mut world = unconnected(3, defaults);
-        world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+        world.masters.iter_mut().for_each(|master| master.model.dialect = dialect);
         world.add_client(Clock::new(0, 0), 0);
         world.run_for(10 * MS);
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;

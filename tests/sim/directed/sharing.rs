@@ -1,6 +1,7 @@
 //! Readers, who have a lock together, and writers that keep new ones out.
 
 use super::*;
+use crate::model::Dialect;
 
 /// The lock of a reader.
 fn read(world: &mut World, client: usize, ttl: Duration) -> Result<OpId, String> {
@@ -58,9 +59,9 @@ fn nobody_is_left(world: &World) -> Verdict {
 }
 
 pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
-    for is_native in [false, true] {
+    for dialect in Dialect::ALL {
         let mut world = world(3, 4, defaults);
-        world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+        world.masters.iter_mut().for_each(|master| master.model.dialect = dialect);
         let (one, other) = (read(&mut world, 0, ms(10_000))?, read(&mut world, 1, ms(5_000))?);
         let refused = acquire(&mut world, 2, KEY, ms(1000), Duration::ZERO)?;
         demand(contended(&refused), "a plain lock beside readers")?;
@@ -211,9 +212,9 @@ pub fn a_reader_is_extended_only_where_it_is() -> Verdict {
 }
 
 pub fn a_writers_commands_spare_readers() -> Verdict {
-    for is_native in [false, true] {
+    for dialect in Dialect::ALL {
         let mut world = world(3, 2, defaults);
-        world.masters.iter_mut().for_each(|master| master.model.is_native = is_native);
+        world.masters.iter_mut().for_each(|master| master.model.dialect = dialect);
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;
         (0..3).for_each(|master| world.flush_all(master));
         let reader = read(&mut world, 1, ms(10_000))?;
