@@ -32,6 +32,8 @@ mod least_tests;
 mod list_tests;
 mod loss_tests;
 mod outage_tests;
+#[path = "../golden/page.rs"]
+mod page;
 mod queue_tests;
 mod replace_tests;
 mod run_tests;

@@ -1,11 +1,13 @@
 //! All that commands print and their exit codes, in each state of their lock, held to
-//! `tests/golden/transcripts`. Times, addresses, tokens and process ids are left out.
+//! `tests/golden/transcripts`. Times, addresses, tokens and process ids are left out. The free lock is shown
+//! whole, any other state by what differs (`2=`: two lines are the same).
 
 use std::path::Path;
 
 use crate::fleet::Fleet;
 use crate::golden::assert_golden;
 use crate::harness::{Finished, PATIENT, finish, redlatch};
+use crate::page::{differing, wrapped};
 
 /// A command line, in the words of a shell; `FILE` is a path of the test.
 const LINES: &[&str] = &[
@@ -144,22 +146,21 @@ fn run(fleet: &Fleet, line: &str, file: &Path, is_outage: bool) -> Finished {
 fn each_command_prints_what_it_did() {
     let mut fleet = Fleet::start(1);
     let file = std::env::temp_dir().join(format!("redlatch-transcript-{}", std::process::id()));
-    let mut page = String::new();
+    // The exit code and the lines, by command line and state.
+    let mut printed = vec![Vec::new(); LINES.len()];
     for (state, commands, killed_count) in STATES {
         fleet.masters().take(*killed_count).for_each(|master| master.kill());
-        for line in LINES {
+        for (line, printed) in LINES.iter().zip(&mut printed) {
             for command in *commands {
                 let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
                 fleet.master(0).command(&words);
             }
             let Finished { code, stdout, stderr } =
                 run(&fleet, line, &file, ["refusing", "down"].contains(state));
-            let (name, code) =
-                (file.to_str().expect("text"), code.map_or_else(|| "-".to_owned(), |code| code.to_string()));
-            let indented = |text: &str| {
-                masked(text, name).lines().map(|line| format!("    {line}\n")).collect::<String>()
-            };
-            page += &format!("{state}: {line}: {code}\n{}{}", indented(&stdout), indented(&stderr));
+            let name = file.to_str().expect("text");
+            let code = code.map_or_else(|| "-".to_owned(), |code| code.to_string());
+            let text = masked(&stdout, name) + &masked(&stderr, name);
+            printed.push((code, text.lines().map(str::to_owned).collect::<Vec<_>>()));
             // A handle is for the next two lines.
             if *killed_count == 0 && !line.contains("FILE") {
                 fleet.master(0).ask("FLUSHALL");
@@ -169,6 +170,17 @@ fn each_command_prints_what_it_did() {
         fleet.masters().take(*killed_count).for_each(|master| master.restart());
         fleet.master(0).ask("CONFIG SET min-replicas-to-write 0");
         fleet.master(0).ask("FLUSHALL");
+    }
+    let mut page = String::new();
+    for (line, printed) in LINES.iter().zip(&printed) {
+        page += &format!("# {line}\n");
+        let mut usual: &[String] = &[];
+        for ((state, ..), (code, lines)) in STATES.iter().zip(printed) {
+            let (mark, other) = differing(lines, usual);
+            page += &format!("{state}: {code}{mark}\n");
+            other.iter().for_each(|line| page += &wrapped(4, line));
+            usual = &printed[0].1;
+        }
     }
     assert_golden("transcripts", &page);
 }

@@ -31,6 +31,8 @@ mod name_tests;
 mod options_tests;
 mod overload_tests;
 mod owned_tests;
+#[path = "../golden/page.rs"]
+mod page;
 #[path = "../masters/proxy.rs"]
 mod proxy;
 mod recipe_tests;
@@ -40,6 +42,8 @@ mod run_tests;
 mod rw_tests;
 mod scarce_tests;
 mod set_tests;
+#[path = "../golden/shown.rs"]
+mod shown;
 mod slot_tests;
 mod stopping_tests;
 mod stress_tests;

@@ -1,7 +1,6 @@
 //! All that callers see of each call of `Redlock` in each state of one master, held to
 //! `tests/golden/redlock`.
 
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,8 @@ use redlatch::{Cancel, HeldLocks, Lease, Options, Redlock};
 use crate::fleet::{Fleet, eventually};
 use crate::golden::assert_golden;
 use crate::harness::{LONG, PATIENCE, TTL, config};
-use crate::trace::{STATES, begin, counters, end, masked};
+use crate::shown::Shown;
+use crate::trace::{STATES, STYLE, begin, counters, end, rendered};
 
 /// A `Redlock` with a lease of `a`, and one of `b` of the pipelined form.
 struct Blocking {
@@ -23,16 +23,18 @@ struct Blocking {
 }
 
 impl Blocking {
-    fn show(&mut self, value: &impl Debug) {
-        self.shown.push(masked(value));
+    fn show(&mut self, value: &impl Shown) {
+        self.shown.push(value.shown(STYLE));
     }
 
     fn show_lease(&mut self, lease: &Lease) {
         let (margin, waited) = (self.redlock.margin(lease), self.redlock.waited(lease));
         let has_time =
-            (lease.is_valid(), lease.remaining() > Duration::ZERO, lease.valid_until() > Instant::now());
-        let fenced = lease.fencing_token().is_some();
-        self.show(&format_args!("margin {margin}, {waited:?}, valid {has_time:?}, fenced {fenced}"));
+            [lease.is_valid(), lease.remaining() > Duration::ZERO, lease.valid_until() > Instant::now()];
+        let has_time = has_time.map(|it| it.to_string()).join(" ");
+        let fenced = if lease.fencing_token().is_some() { ", fenced" } else { "" };
+        let waited = waited.shown(STYLE);
+        self.show(&format_args!("lease: margin {margin}, valid {has_time}{fenced} {waited}"));
     }
 
     fn lease(&mut self) -> Lease {
@@ -41,7 +43,7 @@ impl Blocking {
 
     fn submit(&mut self, request: Request<'_>) -> Option<OpId> {
         let result = self.redlock.submit(request);
-        result.inspect_err(|error| self.shown.push(masked(error))).ok()
+        result.inspect_err(|error| self.shown.push(error.to_string())).ok()
     }
 
     /// The outcomes of the pipelined form until this one's.
@@ -180,12 +182,14 @@ fn each_call_of_a_redlock_is_seen_as_it_was() {
     let calls = BLOCKING.iter().map(|(name, run)| (*name, Some(*run), HeldLocks::Leave));
     let ends = ENDS.map(|(name, held)| (name, None, held));
     for (name, run, held) in calls.chain(ends) {
+        page += &format!("# {name}\n");
+        let mut usual = Vec::new();
         for state in STATES {
             let events: Arc<Mutex<Vec<String>>> = Arc::default();
             let observed = events.clone();
             let settings = config(&fleet.urls(), LONG).max_ttl(TTL);
             let settings =
-                settings.on_event(move |event| observed.lock().expect("no panic").push(masked(event)));
+                settings.on_event(move |event| observed.lock().expect("no panic").push(event.shown(STYLE)));
             let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
             let lease = Some(redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
             let lock = redlock.submit(ask("b", Options::new())).expect("room");
@@ -208,7 +212,7 @@ fn each_call_of_a_redlock_is_seen_as_it_was() {
                     // Whether a master that lost keys, or refuses, answers in so short a time is open.
                     let left =
                         Some(it.redlock.drain(limit, held)).filter(|_| ["well", "down"].contains(&state));
-                    page += &format!("# {name}: {state}\n  {left:?}, valid {}\n", lease.is_valid());
+                    page += &format!("{state}: {}, valid {}\n", left.shown(STYLE), lease.is_valid());
                     end(&mut fleet, state);
                     continue;
                 }
@@ -216,10 +220,15 @@ fn each_call_of_a_redlock_is_seen_as_it_was() {
             if let Some(lease) = it.lease.take() {
                 it.show_lease(&lease);
             }
-            let (shown, counters) = (it.shown.join("\n  "), counters(&it.redlock.stats()));
+            let mut lines = it.shown;
+            lines.push(format!("counters: {}", counters(&it.redlock.stats())));
             let mut events = std::mem::take(&mut *events.lock().expect("no panic"));
             events.retain(|event| !event.contains("onnected"));
-            page += &format!("# {name}: {state}\n  {shown}\n  [{counters}]\n  {}\n", events.join("\n  "));
+            lines.push(format!("events: {}", events.join("; ")));
+            page += &rendered(state, &lines, &usual);
+            if state == "well" {
+                usual = lines;
+            }
             end(&mut fleet, state);
         }
     }

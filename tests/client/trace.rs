@@ -1,9 +1,9 @@
 //! All that callers see of each call of `Client` in each state of one master, held to
-//! `tests/golden/calls`. Times, addresses and tokens are left out.
+//! `tests/golden/calls`. Times, addresses and tokens are left out. The state in which all is well is shown
+//! whole, any other by what differs (`2=`: two lines are the same).
 //!
 //! The calls of a `Client` block and are awaited in turn: both must be seen the same.
 
-use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +16,8 @@ use redlatch::{AcquireError, Cancel, Client, Guard, HeldLocks, LockHandle};
 use crate::fleet::{Fleet, eventually};
 use crate::golden::assert_golden;
 use crate::harness::{LONG, PATIENCE, TTL, block_on, config, poll_once};
+use crate::page::{differing, wrapped};
+use crate::shown::{Shown, Style};
 
 /// States of the master while a call runs.
 pub(crate) const STATES: [&str; 5] =
@@ -47,48 +49,13 @@ pub(crate) fn end(fleet: &mut Fleet, state: &str) {
     fleet.master(0).ask("FLUSHALL");
 }
 
-/// Times, ports and tokens as one word each; the reason of a broken connection depends on who notices first.
-pub(crate) fn masked(value: &impl Debug) -> String {
-    let text = format!("{value:?}");
-    let words = text.split_inclusive(|char: char| !char.is_ascii_hexdigit());
-    let is_token = |word: &str| word.trim_end_matches(|char: char| !char.is_ascii_hexdigit()).len() == 40;
-    let words =
-        words.map(|word| if is_token(word) { format!("TOKEN{}", &word[40..]) } else { word.to_owned() });
-    let text: String = words.collect();
-    let mut shown = String::new();
-    let mut rest = &*text;
-    while let Some(at) = rest.find(|char: char| char.is_ascii_digit()) {
-        let is_word = rest[..at].ends_with(|char: char| char.is_alphanumeric());
-        let size =
-            rest[at..].find(|char: char| !char.is_ascii_hexdigit() && char != '.').unwrap_or(rest.len() - at);
-        let (number, behind) = rest[at..].split_at(size);
-        let unit = ["ns", "µs", "ms", "s"].iter().find(|unit| behind.starts_with(*unit));
-        shown += &rest[..at];
-        match unit {
-            Some(unit) if !is_word => {
-                shown += "TIME";
-                rest = &behind[unit.len()..];
-                continue;
-            }
-            _ if shown.ends_with("127.0.0.1:")
-                || shown.ends_with("tv_sec: ")
-                || shown.ends_with("tv_nsec: ") =>
-            {
-                shown += "N"
-            }
-            _ => shown += number,
-        }
-        rest = behind;
-    }
-    shown += rest;
-    for reason in ["why: \"", "Replied(\""] {
-        if let Some(at) = shown.find(reason) {
-            let from = at + reason.len();
-            let size = shown[from..].find('"').expect("the end of a text");
-            shown.replace_range(from..from + size, "…");
-        }
-    }
-    shown.replace("ConnectionLost", "NotConnected { why: \"…\" }")
+/// Real times are never the same.
+pub(crate) const STYLE: Style = Style { start: None };
+
+/// The lines of a call in one state, beside those while all is well.
+pub(crate) fn rendered(state: &str, lines: &[String], usual: &[String]) -> String {
+    let (mark, other) = differing(lines, usual);
+    other.into_iter().fold(format!("{state}{mark}\n"), |page, line| page + &wrapped(2, line))
 }
 
 pub(crate) fn counters(stats: &Stats) -> String {
@@ -129,8 +96,8 @@ macro_rules! call {
 }
 
 impl Call<'_> {
-    fn show(&mut self, value: &impl Debug) {
-        self.shown.push(masked(value));
+    fn show(&mut self, value: &impl Shown) {
+        self.shown.push(value.shown(STYLE));
     }
 
     fn guard(&mut self) -> Guard {
@@ -138,15 +105,26 @@ impl Call<'_> {
     }
 
     fn show_guard(&mut self, guard: &Guard) {
-        let (name, margin) = (guard.resource_str().map(str::to_owned), guard.margin());
-        let fencing = guard.fencing_token().is_some();
-        let is_lost = poll_once(&mut guard.lost()).is_ready();
+        let mut lines = vec![format!("guard of {}", guard.resource_str().expect("a name in UTF-8"))];
+        if guard.margin() > 0 {
+            lines.push(format!("margin {}", guard.margin()));
+        }
+        if guard.fencing_token().is_some() {
+            lines.push("fenced".to_owned());
+        }
+        if poll_once(&mut guard.lost()).is_ready() {
+            lines.push("lost".to_owned());
+        }
         let has_time =
-            (guard.is_valid(), guard.remaining() > Duration::ZERO, guard.valid_until() > Instant::now());
-        self.show(&format_args!(
-            "{name:?}, margin {margin}, fenced {fencing}, lost {is_lost}, valid {has_time:?}"
-        ));
-        self.show(&guard.waited());
+            [guard.is_valid(), guard.remaining() > Duration::ZERO, guard.valid_until() > Instant::now()];
+        if has_time != [true; 3] {
+            lines.push(format!(
+                "valid, remaining, before its end: {}",
+                has_time.map(|it| it.to_string()).join(" ")
+            ));
+        }
+        lines.extend(Some(guard.waited().shown(STYLE)).filter(|waited| !waited.is_empty()));
+        self.shown.push(lines.join(", "));
     }
 
     fn show_acquired(&mut self, result: Result<Guard, AcquireError>) {
@@ -381,6 +359,8 @@ fn each_call_of_a_client_is_seen_as_it_was() {
     let mut fleet = Fleet::start(1);
     let mut page = String::new();
     for (name, run) in CALLS {
+        page += &format!("# {name}\n");
+        let mut usual = Vec::new();
         for state in STATES {
             let mut both = Vec::new();
             for is_async in [false, true] {
@@ -403,14 +383,18 @@ fn each_call_of_a_client_is_seen_as_it_was() {
                     call.show_guard(guard);
                 }
                 let losses = call.losses.load(Ordering::SeqCst);
-                let (counters, shown) = (counters(&client.stats()), call.shown.join("\n  "));
-                both.push(format!("  {shown}\n  [{counters}; losses {losses}]\n"));
+                let mut shown = call.shown;
+                shown.push(format!("counters: {}; losses {losses}", counters(&client.stats())));
+                both.push(shown);
                 drop(guard);
                 drop(client);
                 end(&mut fleet, state);
             }
-            page += &format!("# {name}: {state}\n{}", both[0]);
             assert_eq!(both[0], both[1], "{name}: {state}: blocking, and awaited");
+            page += &rendered(state, &both[0], &usual);
+            if state == "well" {
+                usual = both.swap_remove(0);
+            }
         }
     }
     assert_golden("calls", &page);

@@ -16,6 +16,8 @@ mod leave;
 mod login;
 mod loss;
 mod masters;
+#[path = "../golden/page.rs"]
+mod page;
 mod pairs;
 mod parked;
 mod parked_rounds;
@@ -25,6 +27,8 @@ mod regressions;
 #[path = "../sim/rig.rs"]
 mod rig;
 mod second_faults;
+#[path = "../golden/shown.rs"]
+mod shown;
 mod stats;
 mod strict;
 #[cfg(target_os = "linux")]

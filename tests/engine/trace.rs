@@ -1,37 +1,49 @@
 //! All that callers and masters see of each operation in each state of the masters, held to
 //! `tests/golden/engine/`.
 //!
-//! A step shows what differs since the step before: outcomes and events with all their fields, commands to
-//! the masters with their arguments, counters, the state of each master and of the lock, and the deadline.
-//! Tokens are left out; other random values follow from the seed of the rig.
+//! A step shows what changed since the step before: outcomes, events, commands to the masters, the state of
+//! each master and of the lock, and the next deadline. The end shows the counters. A page first has the life
+//! of an operation while all is well. For each other state it has only the lines that differ: a step says
+//! how many of its lines are `=`, which means as when all is well. Tokens are left out; other random values
+//! follow from the seed of the rig.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{HandleAct, OpId, Reason, Request, Resource};
+use redlatch::engine::{HandleAct, MasterId, OpId, Reason, Request, Resource};
 use redlatch::internals::SCRIPTS;
-use redlatch::{Event, HeldLocks, Options};
+use redlatch::{AcquireError, HeldLocks, Options};
 
 use crate::golden::assert_golden;
 use crate::ms;
-use crate::rig::{Rig, id};
+use crate::page::{differing, wrapped};
+use crate::rig::Rig;
+use crate::shown::{Shown, Style};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The callers' wall clock at the beginning, as the time since 1970; that of the masters agrees.
 const WALL: Duration = Duration::from_secs(1_700_000_000);
 
+/// A step: its heading, and its lines.
+type Shot = (String, Vec<String>);
+
 struct Journal {
     rig: Rig,
     start: Instant,
-    page: String,
+    steps: Vec<Shot>,
+    /// What a call answers at once; it stands in front of the next step's lines.
+    answers: Vec<String>,
     /// The lock that the operation is about.
     lock: Option<OpId>,
     /// State as it was shown last, by what it is the state of.
     shown: BTreeMap<String, String>,
+    counters: BTreeMap<String, String>,
+    /// Whether a handshake is shown by its commands.
+    shows_handshakes: bool,
 }
 
 impl Journal {
-    fn new(title: &str) -> Self {
+    fn new() -> Self {
         let mut rig = Rig::unconnected(3, |builder| {
             builder
                 .on_event(|_| {})
@@ -45,20 +57,26 @@ impl Journal {
         rig.masters.iter_mut().for_each(|master| master.set_wall(start, wall_us));
         rig.engine.handle_wall_clock(start, WALL);
         rig.pump();
+        let (shown, counters) = (BTreeMap::new(), BTreeMap::new());
+        let (steps, answers) = (Vec::new(), Vec::new());
         let mut journal =
-            Self { rig, start, page: format!("# {title}\n"), lock: None, shown: BTreeMap::new() };
-        // The beginning is that of each page: `an_engine_connects_as_it_did` has it.
-        let page = std::mem::take(&mut journal.page);
+            Self { rig, start, steps, answers, lock: None, shown, counters, shows_handshakes: false };
+        // `an_engine_connects_as_it_did` has the beginning of each page.
         journal.show("connected");
-        journal.page = page;
+        journal.steps.clear();
+        journal.counters = journal.count();
         journal
+    }
+
+    const fn style(&self) -> Style {
+        Style { start: Some(self.start) }
     }
 
     fn submit(&mut self, request: Request<'_>) -> Option<OpId> {
         match self.rig.engine.submit(self.rig.now, request) {
             Ok(id) => Some(id),
             Err(error) => {
-                self.page += &format!("  not taken: {error:?}\n");
+                self.answers.push(format!("not taken: {error}"));
                 None
             }
         }
@@ -77,35 +95,25 @@ impl Journal {
     /// Moves what can move now, and shows what differs.
     fn show(&mut self, step: &str) {
         self.rig.pump();
-        let mut lines = Vec::new();
+        let style = self.style();
+        let mut lines = std::mem::take(&mut self.answers);
         for (id, outcome) in std::mem::take(&mut self.rig.outcomes) {
-            let of = if Some(id) == self.lock { "" } else { " of another request" };
-            lines.push(format!("outcome{of}: {}", self.masked(&format!("{outcome:?}"))));
+            let of = if Some(id) == self.lock { "" } else { "another request: " };
+            lines.push(format!("{of}{}", outcome.shown(style)));
         }
         while let Some(event) = self.rig.engine.poll_event() {
-            // Its error is that of the outcome.
-            let shown = match event {
-                Event::Denied { resource, .. } => format!("Denied {{ resource: {resource:?} }}"),
-                event => self.masked(&format!("{event:?}")),
-            };
-            lines.push(format!("event: {shown}"));
+            lines.push(format!("event: {}", event.shown(style)));
         }
         lines.extend(self.commands());
         let state = self.state();
         let changed = state.iter().filter(|(of, state)| self.shown.get(*of) != Some(state));
-        let changed: Vec<_> = changed.map(|(of, state)| format!("{of} {state}")).collect();
-        if !changed.is_empty() {
-            lines.push(format!("now: {}", changed.join("; ")));
-        }
+        lines.extend(changed.map(|(of, state)| format!("{of} {state}")));
         self.shown = state;
         if !lines.is_empty() {
             let (now, due) = (self.rig.now - self.start, self.rig.engine.next_timeout());
             let due = due.filter(|(_, reason)| !matches!(reason, Reason::Link(_)));
-            let due = due.map_or_else(String::new, |(at, reason)| {
-                format!("; {reason:?} due at {:?}", at - self.start)
-            });
-            self.page += &format!("{now:?} {step}{due}\n");
-            lines.iter().for_each(|line| self.page += &format!("  {line}\n"));
+            let due = due.map_or_else(String::new, |(at, _)| format!(", due at {:?}", at - self.start));
+            self.steps.push((format!("{now:?} {step}{due}"), lines));
         }
     }
 
@@ -113,7 +121,16 @@ impl Journal {
     fn commands(&mut self) -> Vec<String> {
         let mut by_log: Vec<(String, Vec<usize>)> = Vec::new();
         for (index, master) in self.rig.masters.iter_mut().enumerate() {
-            let log: Vec<_> = master.log.drain(..).map(|words| command(&words)).collect();
+            let mut log: Vec<_> = master.log.drain(..).map(|words| command(&words)).collect();
+            let end = log.iter().position(|command| command.contains("SUBSCRIBE"));
+            if let Some(end) = end.filter(|_| !self.shows_handshakes) {
+                log.splice(..=end, ["the handshake".to_owned()]);
+            }
+            for index in (1..log.len()).rev() {
+                if log[index].strip_prefix("EVAL ") == Some(&log[index - 1]) {
+                    log[index] = "EVAL".to_owned();
+                }
+            }
             let log = log.join("; ");
             match by_log.iter_mut().find(|(other, _)| *other == log) {
                 Some((_, masters)) => masters.push(index),
@@ -121,56 +138,72 @@ impl Journal {
             }
         }
         by_log.retain(|(log, _)| !log.is_empty());
-        by_log.into_iter().map(|(log, masters)| format!("masters {masters:?} got: {log}")).collect()
+        by_log.into_iter().map(|(log, masters)| format!("{} got {log}", numbers(masters))).collect()
     }
 
     fn state(&self) -> BTreeMap<String, String> {
         let Rig { engine, now, .. } = &self.rig;
         let mut state = BTreeMap::new();
-        let mut note = |of: &str, what: String| _ = state.insert(of.to_owned(), what);
-        for (index, status) in engine.health(*now).masters.into_iter().enumerate() {
-            let (state, refused, warnings) = (status.state, status.refused, status.warnings);
-            note(&format!("master {index}"), format!("{state}{refused:?}{warnings:?}").replace("[]", ""));
-        }
         let health = engine.health(*now);
-        note("health", format!("has_quorum {}, may_fail {}", health.has_quorum, health.may_fail));
-        if let Some(lock) = self.lock {
-            let valid_until = engine.valid_until(lock).map(|at| at.saturating_duration_since(self.start));
-            note("valid_until", format!("{valid_until:?}"));
-            note("granted", format!("{:?}, margin {}", engine.granted(lock), engine.margin(lock)));
-            note("is_losing", engine.is_losing(*now, lock).to_string());
-            note("waited", format!("{:?}", engine.waited(lock)));
-            note("last_failure", format!("{:?}", engine.last_failure(*now, lock)));
+        for (index, status) in health.masters.iter().enumerate() {
+            let refused = status.refused.iter().map(|(command, why)| format!("{command}: {why}"));
+            let notes = refused.chain(status.warnings.iter().map(ToString::to_string));
+            let notes = notes.filter_map(|note| note.split(", last ").next().map(str::to_owned));
+            // Without advice, and without times that change at each moment.
+            let master = status.state.to_string();
+            let shown = master.split("; ").next().and_then(|shown| shown.split(" for another ").next());
+            let notes: Vec<_> = shown.map(str::to_owned).into_iter().chain(notes).collect();
+            state.insert(format!("master {index}"), notes.join("; "));
         }
-        let owed = [0, 1, 2].map(|index| engine.owed_count(id(index)));
-        note("owed", format!("{owed:?}"));
-        let page = engine.stats(*now).to_prometheus();
+        if let Some(lock) = self.lock {
+            let granted = engine.granted(lock).map(|set| numbers(set.iter().map(MasterId::index)));
+            let held = match (engine.valid_until(lock), granted) {
+                (Some(at), Some(granted)) => {
+                    let (until, margin) = (at.shown(self.style()), engine.margin(lock));
+                    let losing = if engine.is_losing(*now, lock) { ", losing" } else { "" };
+                    format!("{until}, granted by {granted}, margin {margin}{losing}")
+                }
+                _ => "not held".to_owned(),
+            };
+            state.insert("lock".to_owned(), held);
+            if let Some(waited) = engine.waited(lock).map(|waited| waited.shown(self.style())) {
+                state.insert(
+                    "so far".to_owned(),
+                    if waited.is_empty() { "at once".to_owned() } else { waited },
+                );
+            }
+            match engine.last_failure(*now, lock) {
+                // The times and counts of its denial change at each moment.
+                Some(AcquireError::Contended(denial) | AcquireError::NoQuorum(denial)) => {
+                    state.insert("last votes".to_owned(), denial.report.shown(self.style()));
+                }
+                Some(error) => _ = state.insert("last failure".to_owned(), error.to_string()),
+                None => {}
+            }
+        }
+        state
+    }
+
+    /// The counters that are not zero; several masters' beside each other.
+    fn count(&self) -> BTreeMap<String, String> {
+        let page = self.rig.engine.stats(self.rig.now).to_prometheus();
         let mut counts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for line in page.lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket")) {
             let (name, value) = line.rsplit_once(' ').expect("a name and a value");
             let name = name.split('{').next().expect("a name").trim_start_matches("redlatch_");
-            counts.entry(name.trim_end_matches("_total")).or_default().push(value);
+            counts.entry(name.trim_end_matches("_total")).or_default().push(value.trim_end_matches("000"));
         }
-        counts.into_iter().for_each(|(name, values)| note(name, values.join(" ")));
-        state
+        counts.retain(|_, values| values.iter().any(|value| !value.trim_matches(['0', '.']).is_empty()));
+        counts.into_iter().map(|(name, values)| (name.to_owned(), values.join(" "))).collect()
     }
 
-    /// Moments as times since the start, and tokens by their length.
-    fn masked(&self, text: &str) -> String {
-        let origin = moment(&format!("{:?}", self.start)).expect("a moment").0;
-        let mut shown = String::new();
-        let mut rest = text;
-        while let Some(at) = rest.find("Instant {") {
-            let (at_ns, size) = moment(&rest[at..]).expect("a moment");
-            let since = Duration::from_nanos(u64::try_from(at_ns.saturating_sub(origin)).expect("soon"));
-            shown += &format!("{}{since:?}", &rest[..at]);
-            rest = &rest[at + size..];
-        }
-        shown += rest;
-        let words = shown.split_inclusive(|char: char| !char.is_ascii_hexdigit());
-        words
-            .map(|word| if word.len() > 40 { format!("TOKEN{}", &word[40..]) } else { word.to_owned() })
-            .collect()
+    /// The last step: the counters that changed since the beginning.
+    fn end(mut self) -> Vec<Shot> {
+        let counters = self.count();
+        let changed = counters.iter().filter(|(name, value)| self.counters.get(*name) != Some(value));
+        let lines = changed.map(|(name, value)| format!("{name} {value}")).collect();
+        self.steps.push(("counters".to_owned(), lines));
+        self.steps
     }
 
     /// Lets time pass, and shows each moment at which something differs.
@@ -185,25 +218,46 @@ impl Journal {
     }
 }
 
-/// The nanoseconds of the first moment in a text, and the length of its part.
-fn moment(text: &str) -> Option<(u128, usize)> {
-    let end = text.find('}')? + 1;
-    let mut numbers = text[..end].split(|char: char| !char.is_ascii_digit()).filter(|part| !part.is_empty());
-    let seconds: u128 = numbers.next()?.parse().ok()?;
-    Some((seconds * 1_000_000_000 + numbers.next()?.parse::<u128>().ok()?, end))
+fn numbers(masters: impl IntoIterator<Item = usize>) -> String {
+    masters.into_iter().map(|master| master.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// A command: scripts by their names, and arguments with random bytes by their length.
+/// A life, or only what differs from a life while all is well. A step with the lines of the step before says
+/// `again`.
+fn rendered(title: &str, steps: &[Shot], usual: &[Shot]) -> String {
+    let mut page = format!("# {title}\n");
+    let mut before: &[String] = &[];
+    for (heading, lines) in steps {
+        let usual = usual.iter().find(|(other, _)| other == heading).map_or(&[][..], |(_, lines)| lines);
+        let (mark, other) = differing(lines, usual);
+        if lines == before {
+            page += &format!("{heading} again\n");
+        } else if heading == "counters" && !other.is_empty() {
+            page += &wrapped(0, &format!("{heading}{mark}: {}", other.join(", ")));
+        } else {
+            page += &format!("{heading}{mark}\n");
+            other.iter().for_each(|line| page += &wrapped(2, line));
+        }
+        before = lines;
+    }
+    page
+}
+
+/// A command: scripts by their names, the three keys of a lock as one, and arguments with random bytes by
+/// their length.
 fn command(words: &[Vec<u8>]) -> String {
     let shown = words.iter().map(|word| {
         let text = String::from_utf8_lossy(word);
         match SCRIPTS.iter().find(|script| text == script.sha || text == script.text) {
             Some(script) => script.name.to_owned(),
+            None if word.is_empty() => "\"\"".to_owned(),
             None if word.len() <= 24 && word.iter().all(u8::is_ascii_graphic) => text.into_owned(),
             None => format!("<{}>", word.len()),
         }
     });
-    shown.collect::<Vec<_>>().join(" ")
+    let shown = shown.collect::<Vec<_>>().join(" ");
+    let shown = shown.replace(" 3 a redlatch:wait:a redlatch:fence:a", " a+wait+fence");
+    shown.strip_prefix("EVALSHA ").map_or(shown.clone(), str::to_owned)
 }
 
 /// A state of the masters: its name, its beginning and its end.
@@ -317,13 +371,17 @@ const OPERATIONS: &[Operation] = &[
     }),
     ("leave", hold, |journal| {
         let left = journal.rig.engine.leave(journal.rig.now, journal.lock.expect("asked for"));
-        journal.page += &format!("  left: {}\n", journal.masked(&format!("{left:?}")));
+        let left = left.shown(journal.style());
+        journal.answers.push(left);
     }),
     ("leave for a time", hold, |journal| journal.about(|lock| Request::LeaveFor { lock, rest: ms(1500) })),
     ("adopt", hold, |journal| {
         let (lock, now) = (journal.lock.expect("asked for"), journal.rig.now);
         let handle = journal.rig.engine.pass(now, WALL + (now - journal.start), lock, ms(5000));
-        let Ok(handle) = handle else { return journal.page += &format!("  not passed: {handle:?}\n") };
+        let handle = match handle {
+            Ok(handle) => handle,
+            Err(error) => return journal.answers.push(format!("not passed: {error}")),
+        };
         let act = HandleAct::Adopt { auto_extend: None };
         journal.lock = journal.submit(Request::ByHandle { handle: &handle, act });
     }),
@@ -355,8 +413,9 @@ const OPERATIONS: &[Operation] = &[
 fn each_operation_is_seen_as_it_was() {
     for (operation, prepare, run) in OPERATIONS {
         let mut page = String::new();
+        let mut usual = Vec::new();
         for (state, begin, end) in STATES {
-            let mut journal = Journal::new(&format!("{operation}: {state}"));
+            let mut journal = Journal::new();
             prepare(&mut journal);
             journal.show("held");
             // Another time than that of the beginning, and a counted one.
@@ -374,16 +433,24 @@ fn each_operation_is_seen_as_it_was() {
                 journal.show("given up");
             }
             journal.run_for(12 * SECOND);
-            page += &journal.page;
+            let steps = journal.end();
+            page += &rendered(state, &steps, &usual);
+            if usual.is_empty() {
+                usual = steps;
+            }
         }
         assert_golden(&format!("engine/{}", operation.replace(' ', "-")), &page);
     }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/engine");
+    let pages = std::fs::read_dir(folder).expect("it is there").count();
+    assert_eq!(pages, OPERATIONS.len() + 1, "a page of an operation that is gone");
 }
 
 /// Masters that connect, fail and return.
 #[test]
 fn an_engine_connects_as_it_did() {
-    let mut journal = Journal::new("masters");
+    let mut journal = Journal::new();
+    journal.shows_handshakes = true;
     journal.shown.clear();
     journal.show("connected");
     break_conn(&mut journal.rig, 1);
@@ -391,5 +458,5 @@ fn an_engine_connects_as_it_did() {
     journal.run_for(SECOND);
     journal.rig.refuse(1, false);
     journal.run_for(SECOND);
-    assert_golden("engine/masters", &journal.page);
+    assert_golden("engine/masters", &rendered("masters", &journal.end(), &[]));
 }

@@ -30,6 +30,33 @@ fn difference(expected: &str, found: &str) -> String {
 }
 
 #[test]
+fn each_page_is_held_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = String::new();
+    let mut folders = vec![root.join("src"), root.join("tests")];
+    while let Some(folder) = folders.pop() {
+        for entry in
+            std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("it is there").path())
+        {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|end| end == "rs") {
+                sources += &std::fs::read_to_string(entry).expect("text");
+            }
+        }
+    }
+    let pages = std::fs::read_dir(root.join("tests/golden")).expect("a folder");
+    for page in pages.map(|page| page.expect("it is there").path()).filter(|page| page.extension().is_none())
+    {
+        // Tests of a folder count its pages themselves.
+        let name = page.file_name().and_then(|name| name.to_str()).expect("a name");
+        let call =
+            if page.is_dir() { format!("\"{name}/{{}}\"") } else { format!("assert_golden(\"{name}\"") };
+        assert!(sources.contains(&call), "no test holds tests/golden/{name}");
+    }
+}
+
+#[test]
 fn a_difference_shows_the_lines_that_differ() {
     assert_eq!(difference("a\nb\nc\n", "a\nx\ny\nc\n"), "@ line 2\n-b\n+x\n+y\n");
     assert_eq!(difference("", "a\n"), "@ line 1\n+a\n");
