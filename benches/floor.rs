@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo bench --bench floor                        the ratios, on five masters of its own
-//! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/syscalls)
+//! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/release.d/syscalls)
 //! floor tls                                        the ratios of TLS to plaintext alone
 //! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on masters of its own
 //! floor plain DEPTH PAIRS                          the same without TLS

@@ -1,5 +1,5 @@
 //! `master_cost HOST:PORT`: what locks, waiters, fences and connections cost one master, in memory and in
-//! processor time (`scripts/master-cost`). The master has nothing else to do, and forgets its data.
+//! processor time (`benches/scripts/master-cost`). The master has nothing else to do, and forgets its data.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};

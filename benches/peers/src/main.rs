@@ -1,4 +1,4 @@
-//! Compares redlatch with its peers; `scripts/bench` calls it. See the library beside it for what flows
+//! Compares redlatch with its peers; `benches/scripts/bench` calls it. See the library beside it for what flows
 //! where.
 //!
 //! ```text

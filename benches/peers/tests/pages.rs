@@ -6,7 +6,7 @@ use std::path::Path;
 use redlatch_peers::family::Results;
 use redlatch_peers::report;
 
-/// What `scripts/bench --render` reads and writes.
+/// What `benches/scripts/bench --render` reads and writes.
 const FILES: [&str; 7] = [
     "README.md",
     "docs/compare.svg",
@@ -30,5 +30,5 @@ fn the_pages_have_the_stored_figures() {
     let same = |file: &&str| fs::read(root.join(file)).ok() == fs::read(copy.join(file)).ok();
     let changed: Vec<&str> = FILES.into_iter().filter(|file| !same(file)).collect();
     let _ = fs::remove_dir_all(&copy);
-    assert!(changed.is_empty(), "scripts/bench --render writes them anew: {changed:?}");
+    assert!(changed.is_empty(), "benches/scripts/bench --render writes them anew: {changed:?}");
 }

@@ -1,4 +1,4 @@
-//! Hand-over, fairness and renewal by redlatch and by others; `scripts/bench --family` calls it.
+//! Hand-over, fairness and renewal by redlatch and by others; `benches/scripts/bench --family` calls it.
 //!
 //! ```text
 //! family [--quick] [--only PEER]… [--write ROOT]

@@ -128,7 +128,7 @@ fn counts(figures: &Figures) -> String {
     table.to_markdown()
 }
 
-/// A target that `scripts/bench` measures: the scenario, the figure, the wanted value.
+/// A target that `benches/scripts/bench` measures: the scenario, the figure, the wanted value.
 type Target = (&'static str, Share, &'static str);
 
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use std::path::Path;
 const PAGES: [&str; 3] = ["README.md", "docs/dev/peers.md", "docs/dev/speed.md"];
 const END: &str = "<!-- end -->";
 
-/// What measures: `scripts/bench` or `scripts/bench --family`.
+/// What measures: `benches/scripts/bench` or `benches/scripts/bench --family`.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Bench,

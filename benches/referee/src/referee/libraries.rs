@@ -15,7 +15,7 @@ pub(crate) struct Library {
     pub(crate) has_quarantine: bool,
 }
 
-/// Redlatch, the controls, and the libraries of each language whose runtime `scripts/referee` has found.
+/// Redlatch, the controls, and the libraries of each language whose runtime `benches/scripts/referee` has found.
 pub(crate) fn all() -> Vec<Library> {
     let own = std::env::current_exe().expect("this program");
     let contender = own.with_file_name("contender");

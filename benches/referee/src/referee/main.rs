@@ -8,7 +8,7 @@
 //!   table, JSON ◄── outcomes
 //! ```
 //!
-//! `scripts/referee` does the set-up and names what is there by variables.
+//! `benches/scripts/referee` does the set-up and names what is there by variables.
 
 #![warn(unreachable_pub)]
 
