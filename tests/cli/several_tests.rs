@@ -87,7 +87,7 @@ fn several_locks_in_opposite_orders_do_not_deadlock() {
 
 #[test]
 fn a_wait_beyond_any_clock_is_one_without_end() {
-    let fleet = Fleet::start(3);
+    let mut fleet = Fleet::start(3);
     for flag in ["--fair", "--fenced"] {
         let mut holder = Running::start_with_stdin(trusting(&fleet, "run").args([
             "r",
@@ -100,7 +100,9 @@ fn a_wait_beyond_any_clock_is_one_without_end() {
         let mut command = trusting(&fleet, "run");
         let waiter =
             Running::start(command.args([flag, "-w", "300000000000years", "r", "--", "echo", "mine"]));
-        std::thread::sleep(Duration::from_millis(600));
+        eventually(PATIENCE, "it stands in the masters' queues", || {
+            fleet.masters().all(|master| master.ask("EXISTS redlatch:wait:r").text() == "1")
+        });
         holder.send("\n");
         expect(&holder.finish(), 0, &[]);
         let waited = waiter.finish();

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, signal, trusting};
@@ -115,19 +114,19 @@ fn slots_are_listed_inspected_and_unlocked() {
 #[test]
 fn a_killed_holder_frees_its_slot_after_the_ttl() {
     for count in ["1", "9"] {
-        let fleet = Fleet::start(3);
-        let run = |wait: &str, script: &str| {
-            let mut run = trusting(&fleet, "run");
+        let mut fleet = Fleet::start(3);
+        let run = |fleet: &Fleet, wait: &str, script: &str| {
+            let mut run = trusting(fleet, "run");
             run.args(["--ttl", "1s", "--slots", count, "--wait", wait, "pool", "--", "sh", "-c", script]);
             Running::start(&mut run)
         };
         let forever = format!("echo in; {FOREVER}");
         let mut holders: Vec<_> =
-            (0..count.parse().expect("a number")).map(|_| run("1min", &forever)).collect();
+            (0..count.parse().expect("a number")).map(|_| run(&fleet, "1min", &forever)).collect();
         holders.iter_mut().for_each(|holder| assert_eq!(holder.line(), "in"));
-        let first = run("1h", "echo first");
-        std::thread::sleep(Duration::from_millis(200));
-        let second = run("1h", "echo second");
+        let first = run(&fleet, "1h", "echo first");
+        eventually(PATIENCE, "it stands at the door", || holder_count(&mut fleet, "redlatch:door:pool") >= 2);
+        let second = run(&fleet, "1h", "echo second");
         first.signal("KILL");
         drop(first);
         holders[0].signal("KILL");

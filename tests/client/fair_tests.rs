@@ -306,36 +306,6 @@ fn a_fair_lock_may_be_kept_and_reentrant() {
     });
 }
 
-#[test]
-fn the_documented_rights_suffice_for_fair_waiting() {
-    within("each waiter has the lock", || {
-        let mut fleet = Fleet::start(3);
-        let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
-                     +evalsha +script|load +eval +info +echo &lock:* +publish +subscribe +unsubscribe +time +exists \
-                     +zadd +zrem +zcard +zrange +zrangebyscore";
-        fleet.masters().for_each(|master| assert_eq!(master.ask(rules).text(), "OK"));
-        let urls: Vec<_> =
-            fleet.urls().iter().map(|url| url.replace("redis://", "redis://locker:pw@")).collect();
-        let settings = config(&urls, LONG).prefix("lock:").build().expect("valid settings");
-        let clients = [(); 2].map(|()| Client::open(settings.clone()).expect("an event loop"));
-        let lock = clients[0].lock("a").fair().ttl(TTL);
-        let guard = lock.wait(PATIENCE).acquire().expect("allowed");
-        eventually(PATIENCE, "each master has it", || guard.margin() == 1);
-        let waiting = clients[1].clone();
-        let waiter = thread::spawn(move || waiting.lock("a").fair().ttl(TTL).wait(PATIENCE).acquire());
-        eventually(PATIENCE, "it stands in the queue, and listens", || {
-            fleet.masters().all(|master| {
-                master.ask("ZCARD lock:redlatch:wait:a").text() == "1"
-                    && master.ask("PUBSUB CHANNELS lock:redlatch:c:*").text() != "[]"
-            })
-        });
-        guard.release().expect("the masters answer");
-        let guard = waiter.join().expect("no panic").expect("it is notified");
-        guard.release().expect("the masters answer");
-        assert_nothing_left(&clients[0], &mut fleet);
-    });
-}
-
 /// A holder and a waiter of a fair lock on masters without a queue, and what each of them refused.
 fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'static str, Box<str>)> {
     let [holder, client] = clients;

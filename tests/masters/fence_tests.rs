@@ -179,25 +179,6 @@ fn threads_of_one_client_have_rising_tokens() {
 }
 
 #[test]
-fn the_documented_rights_suffice_for_fenced_locks() {
-    let mut fleet = Fleet::start(1);
-    let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
-                 +evalsha +script|load +eval +info +echo +client|setname";
-    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
-    let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
-    let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
-    let mut redlock = connect();
-    let error = redlock.lock("a").ttl(TTL).fenced().try_acquire().expect_err("no TIME");
-    assert!(error.to_string().contains("the ACL user lacks"), "{error}");
-    assert_eq!(fleet.master(0).ask("ACL SETUSER locker +time").text(), "OK");
-    let mut redlock = connect();
-    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("allowed");
-    redlock.extend(&mut lease, TTL).expect("allowed");
-    assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
-    assert_eq!(fleet.master(0).keys(), "[lock:redlatch:fence:a]");
-}
-
-#[test]
 fn a_malformed_fence_costs_a_vote() {
     let mut fleet = Fleet::start(3);
     assert_eq!(fleet.master(0).ask("SET redlatch:fence:a x").text(), "OK");

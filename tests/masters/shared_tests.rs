@@ -265,24 +265,3 @@ fn a_reader_whose_masters_lost_it_is_not_extended() {
     assert_eq!(reader.release(lease).map(|released| released.was_already_gone()), Ok(true));
     assert_eq!(writer.release(alone).map(|released| released.deleted >= 2), Ok(true));
 }
-
-#[test]
-fn the_documented_rights_suffice_for_shared_locks() {
-    let mut fleet = Fleet::start(1);
-    let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
-                 +evalsha +script|load +eval +info +echo +client|setname";
-    assert_eq!(fleet.master(0).ask(rules).text(), "OK");
-    let url = fleet.master(0).url().replace("redis://", "redis://locker:pw@");
-    let connect = || open(settings(std::slice::from_ref(&url)).prefix("lock:"));
-    let error = connect().lock("a").ttl(TTL).shared().try_acquire().expect_err("no TYPE");
-    assert!(error.to_string().contains("the ACL user lacks"), "{error}");
-    let more = "ACL SETUSER locker +time +type +pexpireat +zadd +zrem +zrange +zscore +zremrangebyscore";
-    assert_eq!(fleet.master(0).ask(more).text(), "OK");
-    let mut redlock = connect();
-    let mut lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("allowed");
-    redlock.extend(&mut lease, TTL).expect("allowed");
-    assert!(matches!(redlock.lock("a").ttl(TTL).try_acquire(), Err(AcquireError::Contended(_))));
-    assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
-    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
-    assert_eq!(fleet.master(0).keys(), "[]");
-}

@@ -133,21 +133,7 @@ fn a_new_replica_is_refused_after_reconnecting() {
 }
 
 #[test]
-fn a_server_by_two_addresses_is_refused() {
-    let mut fleet = Fleet::start(1);
-    let mut urls = fleet.urls();
-    urls.push(format!("redis://localhost:{}", fleet.master(0).port()));
-    let mut redlock = open(strict(&urls));
-    drive(&mut redlock, "one of the two names is refused", |redlock| {
-        let is_named =
-            |why: &str| why.contains("same server as redis://") && why.contains("list each server once");
-        redlock.masters().iter().any(|it| matches!(&it.state, MasterState::Down(why) if is_named(why)))
-    });
-    assert!(redlock.lock("a").ttl(MAX_TTL).try_acquire().is_err());
-}
-
-#[test]
-fn strict_mode_works_with_the_documented_rights() {
+fn strict_mode_without_rights_to_its_mark_only_watches() {
     let mut fleet = Fleet::start(1);
     let rules = "ACL SETUSER locker on >pw resetkeys ~p:* resetchannels -@all +set +get +del +pexpire +pttl \
                  +evalsha +script|load +eval +info +echo +client|setname";
