@@ -287,11 +287,24 @@ fn shown(step: &SlotStep<&'static str>) -> String {
         SlotStep::Pause(time) => format!("pause {time:?}"),
         SlotStep::Held(slot, _) => format!("held, free {}", *slot == FREE),
         SlotStep::Failed(AcquireError::Contended(denial)) => {
-            let known: Vec<_> = denial.slots.iter().map(|it| (it.slot == FREE, it.ttl)).collect();
-            format!("contended by {:?}, {:?}, known {known:?}", denial.held_by, denial.holder)
+            let known = denial.slots.iter().filter(|it| it.slot == FREE).count();
+            let by = match denial.held_by {
+                HeldBy::Slots(count) => format!("{count} slots"),
+                HeldBy::SlotRivals(count) => format!("rivals of {count} slots"),
+                _ => "a lock".to_owned(),
+            };
+            let left = match denial.holder {
+                HolderTtl::Left(left) => format!("{left:?} left"),
+                HolderTtl::Never => "no end".to_owned(),
+                HolderTtl::Gone => "gone".to_owned(),
+                HolderTtl::Unknown => "end unknown".to_owned(),
+            };
+            format!("contended by {by}, {left}, {} known, the free one {known}", denial.slots.len())
         }
-        SlotStep::Failed(AcquireError::NoQuorum(denial)) => format!("no quorum, {:?}", denial.held_by),
-        SlotStep::Failed(error) => format!("{error:?}"),
+        SlotStep::Failed(AcquireError::NoQuorum(_)) => "no quorum".to_owned(),
+        SlotStep::Failed(AcquireError::Overloaded) => "overloaded".to_owned(),
+        SlotStep::Failed(AcquireError::Cancelled) => "cancelled".to_owned(),
+        SlotStep::Failed(error) => error.to_string(),
     }
 }
 
@@ -327,7 +340,11 @@ fn walk(count: u32, options: Options, path: &[&'static str], seen: &mut Vec<Stri
         };
         step = next;
     }
-    let error = acquisition.failed(now).map(|it| it.is_contended());
+    let failed = match acquisition.failed(now).map(|it| it.is_contended()) {
+        None => "",
+        Some(true) => "; contended so far",
+        Some(false) => "; failed so far",
+    };
     let line = format!("{}{}: {}", "  ".repeat(path.len()), path.last().unwrap_or(&""), shown(&step));
     let (kind, inside) = (shown(&step).chars().take(5).collect::<String>(), acquisition.door.is_some());
     let state = format!(
@@ -335,7 +352,8 @@ fn walk(count: u32, options: Options, path: &[&'static str], seen: &mut Vec<Stri
         acquisition.races,
         acquisition.max_tries.saturating_sub(acquisition.tries).min(2)
     );
-    *page += &format!("{line}; inside {inside}, contended {error:?}");
+    let place = if inside { "; inside" } else { "" };
+    *page += &format!("{line}{place}{failed}");
     let is_known = !answers(&step).is_empty() && seen.contains(&state);
     *page += if is_known { "; as before\n" } else { "\n" };
     if !is_known {
@@ -352,7 +370,10 @@ fn each_step_of_a_slot_is_as_it_was() {
     let many = limits::SLOT_STAND_MAX + 1;
     let plain = Options::new().wait(WAIT);
     for (count, options) in [(many, plain), (3, plain), (many, plain.max_attempts(2)), (3, plain.fenced())] {
-        page += &format!("# {count} slots, {:?}, {:?}\n", options.mode, options.max_attempts);
+        let fenced = if options.mode == Mode::Fenced { ", fenced" } else { "" };
+        let attempts =
+            options.max_attempts.map_or_else(String::new, |count| format!(", {count} attempts at most"));
+        page += &format!("# {count} slots{fenced}{attempts}\n");
         walk(count, options, &[], &mut Vec::new(), &mut page);
     }
     crate::words::golden::assert_golden("slots", &page);
