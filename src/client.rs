@@ -1,5 +1,9 @@
 //! One set of connections for many threads and tasks: [`Client`], what it is asked, and what it gives.
 
+// First, so that rustdoc shows `connect` and `lock` before all other methods of `Client`, and the methods of
+// `LockRequest` in the order of its file.
+mod request;
+
 mod callbacks;
 pub mod completions;
 mod election;
@@ -11,7 +15,6 @@ mod passing;
 mod pending;
 mod reentrant;
 mod relay;
-mod request;
 mod set;
 pub mod set_acquisition;
 mod shared;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::limits;
 
-/// The builder methods of a type that has [`Options`]: itself, or in the field that is named.
-macro_rules! option_methods {
+/// The builder methods for the times of a type that has [`Options`]: itself, or in the field that is named.
+/// Apart from [`option_methods`], so that they come first on the type's page.
+macro_rules! time_methods {
     ($($field:ident).*) => {
         /// Sets how long the lock lives on the masters unless it is extended: at least 1 ms more than the
         /// drift allowance, at most the configured `max_ttl`. The default is 10 s, or `max_ttl` if that is
@@ -21,7 +22,12 @@ macro_rules! option_methods {
             self.$($field.)*wait = Some(wait);
             self
         }
+    };
+}
 
+/// The other builder methods of such a type.
+macro_rules! option_methods {
+    ($($field:ident).*) => {
         /// Sets the largest number of attempts at the masters; zero counts as one. By default only the wait
         /// limits them, and it still does: give a long wait if only the number is to count. A place in the
         /// wait queue behind other callers of the same client is no attempt, and one in the masters' queues
@@ -183,7 +189,9 @@ macro_rules! held_methods {
     };
 }
 
-pub(crate) use {auto_extend_method, fair_method, held_methods, option_methods, request_methods};
+pub(crate) use {
+    auto_extend_method, fair_method, held_methods, option_methods, request_methods, time_methods,
+};
 
 /// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -221,7 +229,7 @@ pub enum WaitPolicy {
 /// use redlatch::{Mode, Options};
 /// use std::time::Duration;
 ///
-/// let options = Options::new().ttl(Duration::from_secs(30)).wait(Duration::ZERO).fenced();
+/// let options = Options::new().ttl(Duration::from_secs(30)).fenced();
 /// assert_eq!(options.mode, Mode::Fenced);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -282,6 +290,7 @@ impl Options {
         self.wait.unwrap_or_else(ttl)
     }
 
+    time_methods!();
     option_methods!();
     fair_method!();
     auto_extend_method!();

@@ -22,7 +22,7 @@ use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, Waited};
 use crate::limits;
 use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
 use crate::mutants::mutant;
-use crate::options::{Options, fair_method, held_methods, option_methods, request_methods};
+use crate::options::{Options, fair_method, held_methods, option_methods, request_methods, time_methods};
 use crate::process::Process;
 
 /// Lock client for one thread. Nothing is sent or read between its calls.
@@ -44,10 +44,11 @@ use crate::process::Process;
 /// use redlatch::Redlock;
 /// use std::time::Duration;
 ///
-/// let mut redlock = Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+/// let mut redlock = Redlock::connect(masters)?;
 /// let lease = redlock.lock("orders:42").wait(Duration::from_secs(2)).acquire()?;
 /// // … work while lease.is_valid() …
-/// drop(lease); // released by the next call, or by `redlock.release(lease)` with the masters' answer
+/// drop(lease); // the next call releases it; `release` waits for the answer
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Redlock {
@@ -513,6 +514,7 @@ impl Redlock {
 }
 
 impl<'a> LeaseRequest<'a> {
+    time_methods!(options);
     request_methods!('a);
     fair_method!(options);
 

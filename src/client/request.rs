@@ -1,5 +1,8 @@
 //! [`LockRequest`]: a lock to be acquired, with all its options. [`Acquire`]: its acquisition. [`RwLock`]: a
 //! name with a request to read and one to write.
+//!
+//! Contains the calls with which a program begins, `Client::connect` and `Client::lock`, so that rustdoc
+//! shows them first.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -17,18 +20,42 @@ use super::shared::{Inner, Shared, Stopped};
 use super::trace::AcquireSpan;
 use crate::cancel::{Cancel, Registration};
 use crate::clock;
+use crate::config::ConfigBuilder;
+use crate::driver::ConnectError;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, Report, Round};
 use crate::lock::{HolderLabel, LockName, MasterId, Vote};
 use crate::mutants::mutant;
-use crate::options::{Options, auto_extend_method, fair_method, option_methods, request_methods};
+use crate::options::{
+    Options, auto_extend_method, fair_method, option_methods, request_methods, time_methods,
+};
 
 impl Client {
+    /// Connects to the masters at these URLs with default settings, on this thread; see [`Client::open`].
+    /// In a task, await [`Client::connect_async`].
+    ///
+    /// # Errors
+    /// [`ConnectError`]. A master that cannot be reached is no error.
+    pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
+        Self::builder().masters(urls).connect()
+    }
+
     /// Returns a request for the lock of this name; see [`LockName`]. It borrows the client, and the name if
     /// that is a reference. [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be
     /// stored and spawned.
     pub fn lock<'a, 'n: 'a>(&'a self, name: impl Into<LockName<'n>>) -> LockRequest<'a> {
         LockRequest::new(Cow::Borrowed(self), name.into())
+    }
+
+    /// Connects with the settings in the environment, such as `REDLATCH_MASTERS`, on this thread. The command
+    /// line reads the same variables; [`ConfigBuilder::from_env`] lists them.
+    /// In a task, await `ConfigBuilder::from_env()?.connect_async()`.
+    ///
+    /// # Errors
+    /// [`ConnectError::Config`] names a variable that is missing or wrong. A master that cannot be reached is
+    /// no error.
+    pub fn from_env() -> Result<Self, ConnectError> {
+        ConfigBuilder::from_env()?.connect()
     }
 
     /// Returns a request like [`Client::lock`] that owns a handle and the name. It can be stored, sent to
@@ -56,7 +83,8 @@ impl Client {
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
     /// let names = ["orders:1", "orders:2", "orders:3"];
-    /// for acquiring in client.acquire_all(names.iter().map(|name| client.lock(name))) {
+    /// let requests = names.iter().map(|name| client.lock(name));
+    /// for acquiring in client.acquire_all(requests) {
     ///     match acquiring.block() {
     ///         Ok(guard) => println!("{:?}", guard.resource().escape_ascii()),
     ///         Err(error) => println!("{error}"),
@@ -79,9 +107,9 @@ impl Client {
 }
 
 /// Request for one lock; made by [`Client::lock`] and [`Client::lock_owned`]. It sends nothing before one of
-/// the acquire calls.
+/// the acquire calls, or before it is awaited.
 #[derive(Debug, Clone)]
-#[must_use = "nothing is asked before one of the acquire calls"]
+#[must_use = "nothing is asked before one of the acquire calls or an `.await`"]
 pub struct LockRequest<'a> {
     pub(super) client: Cow<'a, Client>,
     pub(super) resource: LockName<'a>,
@@ -95,19 +123,21 @@ impl<'a> LockRequest<'a> {
         Self { client, resource, options: Options::new(), label: None, cancel: None }
     }
 
-    request_methods!('a);
-    fair_method!(options);
-    auto_extend_method!(options);
+    time_methods!(options);
 
-    /// Returns the same request with a handle, a name and a label of its own.
-    pub fn into_owned(self) -> LockRequest<'static> {
-        LockRequest {
-            client: Cow::Owned(self.client.into_owned()),
-            resource: self.resource.into_shared().into(),
-            options: self.options,
-            label: self.label.map(|label| Cow::Owned(label.into_owned())),
-            cancel: self.cancel,
-        }
+    /// Acquires the lock. Retries until the [wait](LockRequest::wait) is over, by default for one TTL.
+    ///
+    /// Blocks the thread. In a task, await [`LockRequest::acquire_async`] or the request itself.
+    ///
+    /// # Errors
+    /// [`AcquireError`]. A lock that was acquired in part is released.
+    pub fn acquire(self) -> Result<Guard, AcquireError> {
+        self.acquire_async().block()
+    }
+
+    /// Returns the future of [`LockRequest::acquire`], for tasks; [`Acquire`] says what dropping it does.
+    pub const fn acquire_async(self) -> Acquire<'a> {
+        Acquire { pending: Pending::new(self), span: AcquireSpan::NEW }
     }
 
     /// Makes one attempt, in about one round trip.
@@ -128,17 +158,19 @@ impl<'a> LockRequest<'a> {
         self.wait(Duration::ZERO).acquire_async()
     }
 
-    /// Acquires the lock, and retries until the wait is over at the latest. The default wait is the TTL.
-    ///
-    /// # Errors
-    /// [`AcquireError`]. A lock that was acquired in part is released.
-    pub fn acquire(self) -> Result<Guard, AcquireError> {
-        self.acquire_async().block()
-    }
+    request_methods!('a);
+    fair_method!(options);
+    auto_extend_method!(options);
 
-    /// Returns the future of [`LockRequest::acquire`], for tasks; [`Acquire`] says what dropping it does.
-    pub const fn acquire_async(self) -> Acquire<'a> {
-        Acquire { pending: Pending::new(self), span: AcquireSpan::NEW }
+    /// Returns the same request with a handle, a name and a label of its own.
+    pub fn into_owned(self) -> LockRequest<'static> {
+        LockRequest {
+            client: Cow::Owned(self.client.into_owned()),
+            resource: self.resource.into_shared().into(),
+            options: self.options,
+            label: self.label.map(|label| Cow::Owned(label.into_owned())),
+            cancel: self.cancel,
+        }
     }
 }
 
@@ -183,6 +215,23 @@ impl Acquire<'_> {
     pub(super) fn open_span(&mut self) {
         let LockRequest { resource, options, .. } = self.pending.ask();
         self.span.open(resource.as_bytes(), options.mode);
+    }
+}
+
+/// Awaiting a request is awaiting [`LockRequest::acquire_async`].
+///
+/// ```no_run
+/// # async fn pay(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let guard = client.lock("orders:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+impl<'a> IntoFuture for LockRequest<'a> {
+    type Output = Result<Guard, AcquireError>;
+    type IntoFuture = Acquire<'a>;
+
+    fn into_future(self) -> Acquire<'a> {
+        self.acquire_async()
     }
 }
 

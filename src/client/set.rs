@@ -26,7 +26,9 @@ use crate::engine::{OpId, Outcome, Released, Request};
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, SetError};
 use crate::limits;
 use crate::lock::{InputError, LockName};
-use crate::options::{Options, WaitPolicy, auto_extend_method, option_methods, request_methods};
+use crate::options::{
+    Options, WaitPolicy, auto_extend_method, option_methods, request_methods, time_methods,
+};
 
 /// Request for several locks together; made by [`Client::lock_set`]. It sends nothing before one of the
 /// acquire calls.
@@ -101,6 +103,7 @@ impl Client {
 }
 
 impl LockSetRequest {
+    time_methods!(options);
     request_methods!('static);
     auto_extend_method!(options);
 

@@ -29,7 +29,7 @@ use crate::clock;
 use crate::engine::{OpId, Outcome, Released, Request, SlotLook};
 use crate::error::{AcquireError, ReleaseError};
 use crate::lock::{LockName, Resource};
-use crate::options::{Options, auto_extend_method, option_methods, request_methods};
+use crate::options::{Options, auto_extend_method, option_methods, request_methods, time_methods};
 use crate::pool::{door_name, slot_name};
 
 /// Request for one of several slots; made by [`Client::slots`]. It sends nothing before one of the acquire
@@ -56,7 +56,8 @@ impl Client {
     ///
     /// A slot takes one round trip where the first one tried is free, mostly two otherwise, and five at
     /// most (eight for a fenced one) before the caller first waits or pauses. Callers that wait get slots in
-    /// the order in which they began to wait. `docs/slots.md` of the repository has the costs.
+    /// the order in which they began to wait. The page
+    /// [slots](https://docs.rs/crate/redlatch/latest/source/docs/slots.md) has the costs.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -73,6 +74,7 @@ impl Client {
 }
 
 impl SlotsRequest {
+    time_methods!(options);
     request_methods!('static);
     auto_extend_method!(options);
 

@@ -57,6 +57,16 @@ fn guards_share_the_name_of_an_owned_request() {
 }
 
 #[test]
+fn awaited_request_returns_its_guard() {
+    let fleet = Fleet::start(1);
+    let client = open(&fleet.urls(), LONG);
+    let guard = block_on(async { client.lock("a").ttl(TTL).await }).expect("free");
+    let refused = block_on(async { client.lock("a").ttl(TTL).wait(std::time::Duration::ZERO).await });
+    assert!(refused.expect_err("held").is_contended());
+    guard.release().expect("confirmed");
+}
+
+#[test]
 fn an_owned_acquisition_is_spawned() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
