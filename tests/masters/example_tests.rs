@@ -1,6 +1,8 @@
 //! Each program of `examples/`, on real servers. `storage_tests` has that of fences.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +16,8 @@ use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::PATIENCE;
 
+#[path = "../../examples/axum.rs"]
+mod axum_service;
 #[path = "../../examples/blocking.rs"]
 mod blocking;
 #[path = "../../examples/cron.rs"]
@@ -77,6 +81,49 @@ fn the_readiness_example_follows_the_quorum() {
     assert!(readiness::respond(&client, "/metrics").1.contains("\nredlatch_masters_ready 1\n"));
     fleet.master(1).restart();
     eventually(PATIENCE, "it is back", || status("/ready") == "200 OK");
+}
+
+/// Sends a request without a body, and returns the status and the body of the answer.
+fn http(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
+    (status, body.to_owned())
+}
+
+#[test]
+fn axum_example_charges_a_payment_once() {
+    let mut fleet = Fleet::start(3);
+    let (client, other) = (open(&fleet), open(&fleet));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let service = axum_service::Service::new(client);
+    let serving = runtime.spawn(axum_service::serve(service, listener, async {
+        stopped.await.ok();
+    }));
+    // A repetition that comes while the first request charges gets its receipt, and so does a later one.
+    let receipts: BTreeSet<_> = thread::scope(|scope| {
+        let requests = [0; 4].map(|_| scope.spawn(|| http(address, "POST /pay/7")));
+        requests.into_iter().map(|request| request.join().expect("no panic")).collect()
+    });
+    assert_eq!(receipts, BTreeSet::from([(200, "receipt 1\n".to_owned())]));
+    assert_eq!(http(address, "POST /pay/8"), (200, "receipt 2\n".to_owned()));
+    let held = other.lock("payment:9").auto_extend(Duration::from_secs(600)).try_acquire().expect("free");
+    assert_eq!(http(address, "POST /pay/9").0, 409, "another instance charges it");
+    held.release().expect("confirmed");
+    assert_eq!(http(address, "GET /ready").0, 200);
+    fleet.master(0).kill();
+    fleet.master(1).kill();
+    eventually(PATIENCE, "the loss is noticed", || http(address, "GET /ready").0 == 503);
+    assert_eq!(http(address, "POST /pay/10").0, 503);
+    stop.send(()).expect("it serves");
+    runtime.block_on(serving).expect("no panic").expect("no error");
 }
 
 #[test]
