@@ -1,57 +1,61 @@
-//! Locks across N independent Redis or Valkey masters in about one round trip.
+//! A distributed lock over independent Redis or Valkey servers, in about one round trip: the [Redlock
+//! algorithm][redlock] with a hand-written RESP codec, one event loop, and one multiplexed connection to each
+//! server.
 //!
-//! # Promises
-//!
-//! - **Exclusion.** At most one guard of a lock is valid at any moment, or any number of shared ones. This
-//!   holds while fewer masters than the lock's [margin](Guard::margin) + 1 lose its key or let it expire
-//!   early, while the rates of the clocks differ by less than the drift allowance (1 % + 2 ms), and while all
-//!   clients share the list of masters, the prefix and the maximum TTL.
-//! - **Fencing.** The tokens of successive [fenced](LockRequest::fenced) guards grow, whatever pauses and
-//!   delays happen, within the bounds of `docs/fencing.md`.
-//! - **Deadlines.** Every call returns by the limit that its options and the configuration set, if the
-//!   process gets CPU time and your wakers and callbacks return.
-//!
-//! Nothing is promised for work that is done after [`Guard::valid_until`], unless the storage checks the
-//! fencing token. With one master the lock is the single-instance lock of the same algorithm. The page
-//! `docs/guarantees.md` of the repository has the assumptions in full.
-//!
-//! # Use
-//!
-//! A thread blocks:
+//! # In a thread
 //!
 //! ```no_run
 //! use redlatch::{AcquireError, Client};
 //! use std::time::Duration;
 //!
-//! let client = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-//! match client.lock("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(2)).acquire() {
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+//! let client = Client::connect(masters)?; // one client per process
+//! let request = client.lock("orders:42").wait(Duration::from_secs(2));
+//! match request.acquire() {
 //!     Ok(guard) => {
 //!         // … the protected work, while guard.is_valid() …
-//!         drop(guard); // released in the background; `release` waits for the masters
+//!         drop(guard); // releases the lock in the background
 //!     }
-//!     Err(AcquireError::Contended(denial)) => println!("another client holds it: {denial}"),
-//!     Err(error) => return Err(error.into()), // an outage, and what each master said
+//!     Err(AcquireError::Contended(denial)) => println!("busy: {denial}"),
+//!     Err(error) => return Err(error.into()), // an outage: what each master said
 //! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! A task awaits, on any executor; futures need no runtime:
-//!
-//! ```no_run
-//! # async fn import(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! let request = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600));
-//! request
-//!     .run_async(async |guard| {
-//!         // … the protected work, which a loss of the lock ends at its next `.await` …
-//!     })
-//!     .await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`Client`] is for many threads and tasks. [`Redlock`] is for one thread, and has no background thread.
-//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own. Every future is safe to
-//! drop at any time; its own page says what a drop does.
+//! # In a task
+//!
+//! On any executor: the futures need no runtime.
+//!
+//! ```no_run
+//! use redlatch::ConfigBuilder;
+//! use std::time::Duration;
+//!
+//! # async fn import() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = ConfigBuilder::from_env()?.connect_async().await?;
+//! let guard = client.lock("orders:42").await?;
+//! // … the protected work, while guard.is_valid() …
+//! guard.release_async().await?;
+//!
+//! // Renews the lock while the work goes on. If the lock is lost, the work
+//! // stops at its next `.await`.
+//! let request = client.lock("report").auto_extend(Duration::from_secs(600));
+//! request.run_async(async |_guard| { /* … the work … */ }).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - **In tasks, call the methods that end in `_async`.** `guard.release()` without it blocks the executor's
+//!   thread, and the compiler cannot see it. It even leads there: for `guard.release().await` it advises to
+//!   remove the `.await`, which compiles and blocks.
+//! - `run_async` takes an async closure, `async |guard| …`. The older form `|guard| async { … }` does not
+//!   compile, because its future cannot borrow the guard.
+//!
+//! [`Client`] serves many threads and tasks. [`Redlock`] serves one thread and needs no background thread.
+//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own, and [`resp`] is the codec.
+//! Any future may be dropped at any time; its page says what a drop does. The page [embedding] has an example
+//! of each.
 //!
 //! # Kinds of locks
 //!
@@ -63,59 +67,76 @@
 //! | a number for storage that refuses late writers | [`LockRequest::fenced`] |
 //! | many readers, one writer | [`Client::rw_lock`] |
 //! | several locks, all or none | [`Client::lock_set`] |
-//! | at most K at a time, each with a number | [`Client::slots`] |
+//! | at most K holders, each with a number | [`Client::slots`] |
 //! | many locks, each by itself | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
-//! | by one leader at a time, for long | [`Client::lead`] |
-//! | passed to another process, released for one that died | [`Guard::into_handle`], [`Guard::to_handle`] |
+//! | one leader for a long time | [`Client::lead`] |
+//! | passed to another process, or released for a process that died | [`Guard::into_handle`], [`Guard::to_handle`] |
 //! | inspected, deleted by force | [`Client::inspect`], [`Client::force_unlock`] |
-//! | ended from another thread | [`LockRequest::cancel_with`] |
+//! | a wait that another thread ends | [`LockRequest::cancel_with`] |
+//!
+//! # Promises
+//!
+//! - **Exclusion.** At most one guard of a lock is valid at any moment, or any number of shared guards. This
+//!   holds while at most [`margin`](Guard::margin) masters lose the lock's key or expire it early, while the
+//!   rates of the clocks differ by less than the drift allowance (1 % + 2 ms), and while all clients share
+//!   the list of masters, the prefix and the maximum TTL.
+//! - **Fencing.** The tokens of successive [fenced](LockRequest::fenced) guards grow, whatever pauses and
+//!   delays happen, within the [bounds of fencing tokens][fencing].
+//! - **Deadlines.** Every call returns within the limit that its options and the configuration set, if the
+//!   process gets CPU time and your wakers and callbacks return.
+//!
+//! Nothing is promised for work after [`Guard::valid_until`], unless the storage checks the fencing token.
+//! With one master the lock is the single-instance lock of the same algorithm. The page [guarantees] lists
+//! all assumptions.
 //!
 //! # Monitoring
 //!
-//! [`Client::stats`] counts locks and samples their times: [`Stats::to_prometheus`] is the text for a scrape.
-//! [`Client::health`] is for a readiness probe. [`ConfigBuilder::on_event`] takes a function that is called
-//! with [`Event`]s. The page `docs/monitoring.md` of the repository has alert rules.
+//! [`Client::stats`] counts locks and samples their times, and [`Stats::to_prometheus`] prints them for a
+//! scrape. [`Client::health`] serves a readiness probe. [`ConfigBuilder::on_event`] takes a function that
+//! gets each [`Event`]. The page [monitoring] has alert rules.
 //!
-//! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
-//!
-//! # Algorithm
-//!
-//! redlatch implements the [Redlock
-//! algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/) as a low-level
-//! multiplexed RESP2 client: non-blocking sockets to all masters, one event loop, and pipelined `SET NX PX`
-//! and compare-and-delete.
+//! # Layers
 //!
 //! ```text
-//!   Client       threads and tasks, guards        Redlock      one thread, leases
-//!      └───────────────────┬─────────────────────────┘
-//!   driver       sockets, clock, randomness       one turn(): write, poll, read, time-outs
+//!   Client     threads and tasks, guards         Redlock     one thread, leases
+//!      └──────────────────┬─────────────────────────┘
+//!   driver     sockets, clock, randomness        one turn(): write, poll, read
 //!      │
-//!   engine       the protocol, without any I/O    operations, claims, links, deadlines
+//!   engine     the protocol, without any I/O     operations, claims, deadlines
 //!    ┌─┴───┐
-//!   wire  lock   bytes and owed replies; votes, verdict, commands
+//!   wire  lock   bytes and owed replies          votes, verdict, commands
 //!    │     │
 //!   resp ──┘     RESP2 encoder, RESP2 and RESP3 decoder
 //! ```
 //!
 //! # Features
 //!
-//! - `suspend`: deadlines count the time in which the machine was suspended, on Linux and Android; without
-//!   it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and virtual machines that are
-//!   put to sleep. See [`Lease::valid_until`].
+//! - `suspend`: deadlines also count the time in which the machine was suspended, on Linux and Android.
+//!   Without it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and for virtual
+//!   machines that are put to sleep. See [`Lease::valid_until`].
 //! - `tracing`: spans of acquisitions and held locks in the caller's context, for the crate `tracing`; and
-//!   `trace_events`, an observer that emits its events. The page `docs/monitoring.md` lists the spans.
+//!   `trace_events`, an observer that emits its events. The page [monitoring] lists the spans.
 //! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
 //! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
 //! - `testing`: the module `testing`, real servers for your tests; for development only.
-//! - `double`: in that module, masters in the process of a test. The page `docs/testing.md` of the repository
-//!   has a service with its tests. It needs a C compiler to build.
+//! - `double`: in that module, masters in the process of a test. The page [testing] shows a service with its
+//!   tests. It needs a C compiler to build.
 //! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 //!
-//! None is on by default. The page `docs/versions.md` of the repository lists what each of them pulls in, and
-//! what a version promises.
+//! None is on by default. The page [versions] lists the packages that each of them needs, and what a version
+//! promises.
+//!
+//! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
+//! [redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+//! [embedding]: https://docs.rs/crate/redlatch/latest/source/docs/embedding.md
+//! [fencing]: https://docs.rs/crate/redlatch/latest/source/docs/fencing.md
+//! [guarantees]: https://docs.rs/crate/redlatch/latest/source/docs/guarantees.md
+//! [monitoring]: https://docs.rs/crate/redlatch/latest/source/docs/monitoring.md
+//! [testing]: https://docs.rs/crate/redlatch/latest/source/docs/testing.md
+//! [versions]: https://docs.rs/crate/redlatch/latest/source/docs/versions.md
 
 #![warn(missing_docs, unreachable_pub)]
 // docs.rs shows which feature an item needs.
@@ -247,6 +268,7 @@ pub mod internals {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/cookbook.md")]
+#[doc = include_str!("../docs/embedding.md")]
 #[doc = include_str!("../docs/errors.md")]
 #[doc = include_str!("../docs/waiting.md")]
 #[doc = include_str!("../docs/fencing.md")]

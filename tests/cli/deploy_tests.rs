@@ -158,6 +158,7 @@ fn yaml_files_are_yaml() {
     let names = [
         "compose.yaml",
         "compose.tls.yaml",
+        "compose.try.yaml",
         "kustomization.yaml",
         "prometheus-rules.yaml",
         "kubernetes/masters.yaml",

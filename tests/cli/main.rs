@@ -34,6 +34,7 @@ mod loss_tests;
 mod outage_tests;
 #[path = "../golden/page.rs"]
 mod page;
+mod page_tests;
 mod queue_tests;
 mod replace_tests;
 mod run_tests;
