@@ -437,7 +437,7 @@ impl ConfigBuilder {
     /// above 10 s ([`limits::GRANTED_TTL_MAX`]) takes two.
     ///
     /// The connection speaks RESP3 for it (`HELLO 3`) and subscribes to a channel of its own. The login needs
-    /// the rights that `docs/operating.md` lists. A master that refuses them, or knows no RESP3, is asked
+    /// [rights](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#access-rights). A master that refuses them, or knows no RESP3, is asked
     /// again and again instead, and its warnings say so. If fewer than a quorum can park, or if this is off,
     /// waiters retry after random delays ([`ConfigBuilder::retry_delay`]), in no order.
     ///
@@ -482,8 +482,9 @@ impl ConfigBuilder {
     /// thread of its own, one for each master at a time, so it may block. At a connect, `connect_timeout`
     /// covers it. If it fails, panics or hangs, only this master is affected, and its open connections stay.
     /// The error that it returns is the source of the [`CredentialsError`] in [`Event::CredentialsFailed`].
-    /// No text of the client shows it, as it may have a secret. The page `docs/operating.md` of the
-    /// repository has more.
+    /// No text of the client shows it, as it may have a secret. The page
+    /// [operating](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#credentials-that-change)
+    /// has more.
     #[must_use]
     pub fn credentials(
         mut self,

@@ -5,13 +5,14 @@
 //!
 //! ```no_run
 //! use redlatch::Config;
-//! use redlatch::doctor::{Severity, examine};
+//! use redlatch::doctor::{Finding, Severity, examine};
 //! use std::time::Duration;
 //!
 //! let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
 //! let config = Config::builder().masters(masters).build()?;
 //! let findings = examine(&config, Duration::from_secs(5))?;
-//! for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
+//! let is_serious = |it: &&Finding| it.severity >= Severity::Warning;
+//! for finding in findings.iter().filter(is_serious) {
 //!     println!("{}: {finding}; {}", finding.problem.code(), finding.advice());
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -248,7 +248,7 @@ impl Engine {
 
     /// Returns the next event for the observer of the configuration
     /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call itself.
-    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`](crate::limits::EVENT_COUNT_MAX)
+    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`]
     /// wait.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.core.ground.events.pop()
@@ -287,7 +287,7 @@ impl Engine {
     /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
     ///
     /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
-    /// [`limits::LOGIN_SIZE_MAX`](crate::limits::LOGIN_SIZE_MAX) bytes, count as an error of the provider.
+    /// [`limits::LOGIN_SIZE_MAX`] bytes, count as an error of the provider.
     pub fn handle_credentials(
         &mut self,
         now: Instant,

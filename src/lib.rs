@@ -36,7 +36,9 @@
 //! let client = ConfigBuilder::from_env()?.connect_async().await?;
 //! let guard = client.lock("orders:42").await?;
 //! // … the protected work, while guard.is_valid() …
-//! guard.release_async().await?;
+//! if let Err(error) = guard.release_async().await {
+//!     eprintln!("{error}"); // not confirmed: it goes on in the background
+//! }
 //!
 //! // Renews the lock while the work goes on. If the lock is lost, the work
 //! // stops at its next `.await`.

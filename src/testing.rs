@@ -16,7 +16,7 @@
 //!
 //! fleet.master(0).stop()?; // it hangs: connections stand, and nothing answers
 //! fleet.master(1).kill(); // it is gone, with all its keys
-//! assert!(client.lock("orders:43").acquire().is_ok(), "three of five are a quorum");
+//! assert!(client.lock("orders:43").acquire().is_ok(), "three of five");
 //!
 //! fleet.master(0).resume()?;
 //! fleet.master(1).restart()?; // empty, on the same port
@@ -86,7 +86,8 @@ impl Fleet {
     /// ```no_run
     /// use redlatch::testing::{Fleet, Server};
     ///
-    /// let fleet = Fleet::start_with(vec![Server::new().password("s3cret").persistent(); 3])?;
+    /// let server = Server::new().password("s3cret").persistent();
+    /// let fleet = Fleet::start_with(vec![server; 3])?;
     /// # Ok::<(), redlatch::testing::FleetError>(())
     /// ```
     ///

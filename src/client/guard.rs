@@ -174,7 +174,8 @@ impl Guard {
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
-    /// let guard = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600)).acquire()?;
+    /// let max_hold = std::time::Duration::from_secs(600);
+    /// let guard = client.lock("orders:42").auto_extend(max_hold).acquire()?;
     /// let must_stop = Arc::new(AtomicBool::new(false));
     /// let tell = must_stop.clone();
     /// guard.on_lost(move || tell.store(true, Ordering::Release));
@@ -195,6 +196,9 @@ impl Guard {
     /// round at most. While a master that answers owes more than 100 replies, it waits on, at most until the
     /// lock's TTL is over. An expired lock is no error: compare the time with [`Guard::valid_until`] before
     /// the release.
+    ///
+    /// Blocks the thread. In a task, await [`Guard::release_async`]: for `release().await` the compiler
+    /// advises to remove the `.await`, and what is left compiles and blocks the executor.
     ///
     /// # Errors
     /// [`ReleaseError::Unconfirmed`] if too few masters answered in time: log it, as the release goes on in

@@ -42,20 +42,23 @@ use crate::limits;
 /// use redlatch::Client;
 /// use std::time::Duration;
 ///
-/// let client = Client::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let guard = client.lock("orders:42").ttl(Duration::from_secs(10)).wait(Duration::from_secs(2)).acquire()?;
+/// let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+/// let client = Client::connect(masters)?;
+/// let request = client.lock("orders:42").ttl(Duration::from_secs(10));
+/// let guard = request.wait(Duration::from_secs(2)).acquire()?;
 /// // … work while guard.is_valid() …
 /// drop(guard); // released in the background; `release` waits for the masters
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The same in a task, on any executor:
+/// The same in a task, on any executor. Each method that waits for masters blocks the thread; in a task, call
+/// the method of the same name that ends in `_async`:
 ///
 /// ```no_run
 /// # use redlatch::Client;
 /// # async fn task(client: Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let guard = client.lock("orders:42").acquire_async().await?;
-/// drop(guard);
+/// let _ = guard.release_async().await; // an error: it goes on in the background
 /// # Ok(())
 /// # }
 /// ```
@@ -71,7 +74,8 @@ impl ConfigBuilder {
     /// use std::time::Duration;
     ///
     /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
-    /// let client = redlatch::Client::builder().masters(urls).max_ttl(Duration::from_secs(20)).connect()?;
+    /// let builder = redlatch::Client::builder().masters(urls);
+    /// let client = builder.max_ttl(Duration::from_secs(20)).connect()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -107,14 +111,6 @@ impl Drop for Handle {
 }
 
 impl Client {
-    /// Connects to the masters at these URLs with default settings; see [`Client::open`].
-    ///
-    /// # Errors
-    /// [`ConnectError`]. A master that cannot be reached is no error.
-    pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
-        Self::builder().masters(urls).connect()
-    }
-
     /// Returns the default settings, to be changed; [`ConfigBuilder::connect`] then connects with them.
     #[must_use]
     pub fn builder() -> ConfigBuilder {
@@ -178,7 +174,8 @@ impl Client {
     ///
     /// A readiness probe returns [`Health::has_quorum`], which changes by itself when masters come back. A
     /// liveness probe must not depend on it: a restart of the process brings no master back, and gives up the
-    /// locks that it holds. `docs/monitoring.md` of the repository has an example.
+    /// locks that it holds. The page
+    /// [monitoring](https://docs.rs/crate/redlatch/latest/source/docs/monitoring.md) has an example.
     ///
     /// Without masters, and so without a quorum, in a fork of the process and in a client that has
     /// stopped.

@@ -32,7 +32,8 @@ impl Guard {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let client = Client::connect(["redis://10.0.0.1"])?;
-    /// let guard = client.lock("orders:42").auto_extend(Duration::from_secs(600)).acquire()?;
+    /// let request = client.lock("orders:42");
+    /// let guard = request.auto_extend(Duration::from_secs(600)).acquire()?;
     /// let message = guard.into_handle(Duration::from_secs(20))?.to_string();
     ///
     /// // In the other process, with a client of the same masters and prefix:

@@ -43,7 +43,8 @@ mod attempt;
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
-/// let lock = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600)).reentrant();
+/// let max_hold = std::time::Duration::from_secs(600);
+/// let lock = client.lock("orders:42").auto_extend(max_hold).reentrant();
 /// let outer = lock.lock()?;
 /// let inner = lock.lock()?; // asks nobody
 /// assert_eq!(lock.hold_count(), 2);

@@ -28,7 +28,8 @@ impl<'a> LockRequest<'a> {
     /// ```no_run
     /// # fn next_batch() -> bool { false }
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
-    /// let request = client.lock("reindex").auto_extend(std::time::Duration::from_secs(3600));
+    /// let max_hold = std::time::Duration::from_secs(3600);
+    /// let request = client.lock("reindex").auto_extend(max_hold);
     /// let count = request.run(|guard| {
     ///     let mut count = 0;
     ///     while guard.is_valid() && next_batch() {
@@ -58,13 +59,17 @@ impl<'a> LockRequest<'a> {
     /// not block. [`LockRequest::auto_extend`] renews the lock meanwhile; without it the work has nine tenths
     /// of the validity of one TTL, unless it calls [`Guard::extend_async`].
     ///
+    /// The work is an async closure, `async |guard| …`. The older form `|guard| async { … }` does not compile,
+    /// because its future cannot borrow the guard.
+    ///
     /// Dropping the future drops the work, then releases the lock in the background. So does a panic of the
     /// work. A release that the masters do not confirm is no error: it goes on in the background.
     ///
     /// ```no_run
     /// # async fn charge() -> u32 { 7 }
     /// # async fn start(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
-    /// let request = client.lock("orders:42").auto_extend(std::time::Duration::from_secs(600));
+    /// let max_hold = std::time::Duration::from_secs(600);
+    /// let request = client.lock("orders:42").auto_extend(max_hold);
     /// let receipt = request.run_async(async |_guard| charge().await).await?;
     /// # let _: u32 = receipt;
     /// # Ok(())

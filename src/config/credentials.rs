@@ -22,7 +22,8 @@ use crate::limits;
 ///     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
 ///     .credentials(|_master| {
 ///         let password = fs::read_to_string("/run/secrets/redis")?; // any error
-///         Ok(Credentials::new(password.trim()).user("locker").valid_for(Duration::from_secs(60)))
+///         let login = Credentials::new(password.trim()).user("locker");
+///         Ok(login.valid_for(Duration::from_secs(60)))
 ///     })
 ///     .build()?;
 /// # Ok::<(), redlatch::error::ConfigError>(())

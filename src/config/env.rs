@@ -90,7 +90,8 @@ impl ConfigBuilder {
     /// [`ConfigBuilder::master`] and [`ConfigBuilder::masters`] add.
     ///
     /// ```no_run
-    /// let client = redlatch::ConfigBuilder::from_env()?.client_name("billing").connect()?;
+    /// let builder = redlatch::ConfigBuilder::from_env()?;
+    /// let client = builder.client_name("billing").connect()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

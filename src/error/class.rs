@@ -8,7 +8,8 @@ use super::{
 /// Class of an error: what it means for a service, whichever operation failed.
 ///
 /// Each error of an operation has `class()`, and the methods of this type. They name no master and no lock,
-/// so a service may pass them on. The page `docs/errors.md` of the repository has a table of all errors.
+/// so a service may pass them on. The page
+/// [errors](https://docs.rs/crate/redlatch/latest/source/docs/errors.md) has a table of all errors.
 ///
 /// ```
 /// use redlatch::{AcquireError, ErrorClass};
@@ -17,7 +18,8 @@ use super::{
 /// fn answer(error: &AcquireError) -> (u16, &'static str) {
 ///     let status = match error.class() {
 ///         ErrorClass::Contended => 409,
-///         ErrorClass::Outage | ErrorClass::Overloaded | ErrorClass::Cancelled | ErrorClass::Stopped => 503,
+///         ErrorClass::Outage | ErrorClass::Overloaded => 503,
+///         ErrorClass::Cancelled | ErrorClass::Stopped => 503,
 ///         _ => 500, // a bug of this service
 ///     };
 ///     (status, error.public_message())

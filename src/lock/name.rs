@@ -23,10 +23,11 @@ use super::resource::Resource;
 ///
 /// # let client = Client::connect(["redis://10.0.0.1"])?;
 /// let (id, name) = (42, String::from("orders:42"));
-/// let requests = [client.lock("orders:42"), client.lock(&name), client.lock(format!("orders:{id}"))];
-/// let owned = [client.lock_owned(&name), client.lock_owned(name.clone()), client.lock_owned("orders:42")];
-/// let candidates = [client.lead("reports"), client.lead(&name), client.lead(name.clone())];
-/// let prices = [client.rw_lock("prices"), client.rw_lock(&name), client.rw_lock(name.clone())];
+/// let request = client.lock("orders:42");
+/// let requests = [client.lock(&name), client.lock(format!("orders:{id}"))];
+/// let owned = [client.lock_owned(&name), client.lock_owned(name.clone())];
+/// let candidates = [client.lead("reports"), client.lead(&name)];
+/// let prices = [client.rw_lock("prices"), client.rw_lock(&name)];
 /// let set = client.lock_set([&name, "orders:43"]);
 /// client.inspect(&name)?;
 /// client.force_unlock(format!("orders:{id}"))?;

@@ -42,19 +42,24 @@ pub enum Decoded<'a> {
 /// ```
 /// use redlatch::resp::{Decoded, ProtocolError, Reply, decode};
 ///
-/// assert_eq!(decode(b"+OK\r\n:7\r\n"), Ok(Decoded::Complete { reply: Reply::Simple(b"OK"), size: 5 }));
-/// // Ten bytes, then a CR that could turn out to be something else: 16 bytes are needed to know more.
+/// let first = Decoded::Complete { reply: Reply::Simple(b"OK"), size: 5 };
+/// assert_eq!(decode(b"+OK\r\n:7\r\n"), Ok(first));
+/// // Ten bytes and the CR behind them: the 16th byte shows whether it is a CR.
 /// assert_eq!(decode(b"$10\r\nabc"), Ok(Decoded::Partial { size_min: 16 }));
 /// assert_eq!(decode(b":+1\r\n"), Err(ProtocolError::NumberInvalid));
 ///
 /// let bytes = b"*2\r\n$4\r\nBUSY\r\n:42\r\n";
-/// let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(bytes) else {
+/// let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(bytes)
+/// else {
 ///     panic!("not an array")
 /// };
 /// assert!(array.iter().eq([Reply::Bulk(b"BUSY"), Reply::Integer(42)]));
 ///
 /// let bytes = b"%1\r\n+proto\r\n:3\r\n";
-/// let Ok(Decoded::Complete { reply: Reply::Map(map), .. }) = decode(bytes) else { panic!("not a map") };
+/// let Ok(Decoded::Complete { reply: Reply::Map(map), .. }) = decode(bytes)
+/// else {
+///     panic!("not a map")
+/// };
 /// assert!(map.pairs().eq([(Reply::Simple(b"proto"), Reply::Integer(3))]));
 /// ```
 #[inline]
