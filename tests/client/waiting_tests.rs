@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
 
-use crate::fleet::{Fleet, Master, eventually};
+use crate::fleet::{Fleet, Master, assert_sooner, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters,
     config, within,
@@ -157,7 +157,7 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
         let start = Instant::now();
         guard.release().expect("the masters answer");
         let guard = waiter.join().expect("no panic").expect("it is served");
-        assert!(start.elapsed() < limits::STAY, "the dead one had a turn: {:?}", start.elapsed());
+        assert_sooner(start, limits::STAY, "a turn of the dead waiter lasts its stay");
         proxies.iter_mut().for_each(|proxy| proxy.refuse(false));
         guard.release().expect("the masters answer");
         dying.join().expect("no panic").expect("it is back").release().expect("the masters answer");
@@ -189,7 +189,7 @@ fn masters_that_forbid_channels_are_still_waited_for() {
             let start = Instant::now();
             guard.release().expect("the masters answer");
             let guard = waiter.join().expect("no panic").expect("it goes on trying");
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+            assert_sooner(start, Duration::from_secs(10), "a waiter that does not poll waits for the TTL");
             guard.release().expect("the masters answer");
             assert_eq!(settle(&second, PATIENCE), 0);
             assert_nothing_left(&first, &mut fleet);
@@ -262,7 +262,7 @@ fn a_waiter_looks_for_a_lock_released_by_hand() {
         let start = Instant::now();
         fleet.masters().for_each(|master| assert_eq!(master.ask("DEL a").text(), "1"));
         let guard = waiter.join().expect("no panic").expect("it looks");
-        assert!(start.elapsed() < limits::STAY, "it looked late: {:?}", start.elapsed());
+        assert_sooner(start, limits::STAY, "a waiter that does not look waits for the key's end");
         guard.release().expect("the masters answer");
         assert_nothing_left(&client, &mut fleet);
     });

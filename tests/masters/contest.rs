@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, ExtendError, Quarantine, Redlock, ReleaseError, limits};
 
-use crate::fleet::{Connection, Fleet, Raw, eventually};
+use crate::fleet::{Connection, Fleet, Raw, assert_sooner, eventually};
 use crate::judge::{self, Visit, VisitName};
 use crate::lockers::{Held, Locker, Mode, Way};
 
@@ -149,7 +149,7 @@ impl Contest {
         self.wait(&format!("acquisitions after {from}"), |shared| {
             shared.entry_counts().iter().zip(&before).all(|(now, before)| now >= &(before + 2))
         });
-        assert!(healed.elapsed() < limit, "{}: {:?} after {from}", self.name, healed.elapsed());
+        assert_sooner(healed, limit, &format!("{}: longer means a lock that stays, after {from}", self.name));
     }
 
     /// Lets the clients play for this long.

@@ -271,6 +271,14 @@ impl Drop for Until<'_> {
     }
 }
 
+/// Fails where something took as long as only a fault takes: the reason says how long that is. A test has no
+/// other upper bound on real time, since a machine may be slow.
+#[track_caller]
+pub(crate) fn assert_sooner(since: Instant, bound: Duration, reason: &str) {
+    let took = since.elapsed();
+    assert!(took < bound, "{took:?}: {reason}");
+}
+
 /// Waits for something to become true; panics with `what` if it does not within `patience`.
 #[track_caller]
 pub(crate) fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut() -> bool) {
