@@ -295,6 +295,34 @@ mod tests {
         assert_eq!(next(&mut own, &masters), changed);
     }
 
+    /// Of two operators with two new masters each would end its replacement.
+    #[test]
+    fn one_record_is_no_majority_of_the_others() {
+        let (mut replacement, mut masters) = replacement(TTL);
+        masters[0].found = Found::Absent;
+        let refused = Err(Why::TooFewRecords { count: 1, needed: 2 }.of(&NEW.into()));
+        assert_eq!(next(&mut replacement, &masters), refused);
+        // Behind the wait, too.
+        let (mut replacement, mut masters) = joining(TTL);
+        assert!(matches!(next(&mut replacement, &masters), Ok(Step::Wait(_))));
+        masters[0].found = Found::Absent;
+        assert_eq!(next(&mut replacement, &masters), refused);
+    }
+
+    /// Another operator's replacement may have the other records.
+    #[test]
+    fn new_master_that_one_record_names_is_refused() {
+        let (mut replacement, mut masters) = joining(TTL);
+        let Ok(Step::Wait(left)) = next(&mut replacement, &masters) else { panic!("it does not wait") };
+        let ended = crate::clock::now() + left;
+        let named = replacement.next(ended, &OldMaster::Refuses, &masters.clone().map(Ok));
+        let Ok(Step::Name { changes, .. }) = named else { panic!("{named:?}") };
+        for change in changes.into_iter().filter(|change| change.place != 1) {
+            masters[change.place].found = Found::Known(change.to);
+        }
+        assert_eq!(next(&mut replacement, &masters), Err(Why::HasRecord.of(&NEW.into())));
+    }
+
     #[test]
     fn a_new_master_that_joins_with_other_settings_is_refused() {
         let (mut own, mut masters) = joining(TTL);
