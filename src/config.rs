@@ -195,7 +195,14 @@ impl Config {
     /// `max_ttl` plus the drift; 30.302 s by default.
     #[must_use]
     pub fn quarantine_time(&self) -> Duration {
-        let whole = self.max_ttl + self.drift.of(self.max_ttl);
+        self.quarantine_time_beside(Duration::ZERO, 0)
+    }
+
+    /// Returns the quarantine by the larger of each of these settings and this client's.
+    pub(crate) fn quarantine_time_beside(&self, max_ttl: Duration, drift_ppm: u32) -> Duration {
+        let max_ttl = max_ttl.min(limits::MAX_TTL_MAX).max(self.max_ttl);
+        let drift_ppm = drift_ppm.min(limits::DRIFT_PPM_MAX).max(self.drift.ppm());
+        let whole = max_ttl + Drift::from_ppm(drift_ppm).unwrap_or(self.drift).of(max_ttl);
         Duration::from_millis(u64::try_from(whole.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
     }
 }

@@ -81,8 +81,7 @@ pub(crate) const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
 /// Shortest time between two questions for a master's time by which the rate of its clock is measured: 60 s.
 pub(crate) const CLOCK_RATE_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time after which a fleet's record that differs, or could not be written or read, is looked at again: 60
-/// s.
+/// Time after which a fleet's record is read again: 60 s.
 pub(crate) const RECORD_PAUSE: Duration = Duration::from_secs(60);
 
 /// Upper bound of the `max_ttl` setting: 7 days.

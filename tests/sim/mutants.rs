@@ -407,6 +407,8 @@ killed! {
     record_overwritten: RecordOverwritten by fleet::clients_that_start_together_notice_each_other;
     /// Strict mode counts a master whose declared settings are others.
     declared_ignored: DeclaredIgnored by fleet::strict_mode_refuses_other_declared_settings;
+    /// A client with a shorter maximum TTL than the declared one counts a restarted master by its own.
+    declared_ttl_ignored: DeclaredTtlIgnored by fleet::the_larger_declared_ttl_is_the_quarantine;
     /// The record under another prefix is believed.
     record_of_other_prefix: RecordOfOtherPrefix by fleet::the_record_of_another_prefix_is_not_believed;
     /// A new fleet is declared though a master does not answer.

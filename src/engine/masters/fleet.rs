@@ -53,6 +53,8 @@ pub(crate) struct Fleet {
     pub(crate) parkers: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
+    /// Longest quarantine: by the larger of this client's settings and of the declared ones.
+    pub(crate) quarantine_time: Duration,
     /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
     /// than any answer limit.
     pub(crate) round_trip_limit: Duration,
@@ -96,6 +98,7 @@ impl Fleet {
         Self {
             wishes: Wishes::new(),
             clocks_due_at: ground.now + limits::CLOCK_RATE_PAUSE,
+            quarantine_time: config.quarantine_time(),
             config,
             all: MasterSet::first(links.len()),
             unread_until: ground.now,
@@ -302,10 +305,10 @@ impl Fleet {
         }
         let link = &mut self.links[master.index()];
         let restart_count = link.stats.restarts;
-        let predecessor = link.finish_handshake(ground.now, &self.config);
+        let predecessor = link.finish_handshake(ground.now, &self.config, self.quarantine_time);
         let is_restart = link.stats.restarts > restart_count;
-        let unfit = link.refuse_unfit(&self.config);
-        self.compare_records(ground);
+        self.follow_records(ground, master);
+        let unfit = self.links[master.index()].refuse_unfit(&self.config);
         let refusal = unfit.or_else(|| self.refuse_declared(master));
         let mut is_reconnect = false;
         if refusal.is_none() {
@@ -321,14 +324,8 @@ impl Fleet {
                     resp::encode_command(out, &[b"SUBSCRIBE", &channel]);
                 });
             }
-            let link = &mut self.links[master.index()];
-            if link.quarantined_until.is_some() {
-                self.quarantined.insert(master);
-            } else {
-                self.quarantined.remove(master);
-            }
-            self.follow_round_trips();
-            self.plan_records(ground);
+            self.note_quarantines(MasterSet::only(master));
+            self.tend_records(ground, master);
         }
         Admission { predecessor, refusal, is_reconnect, is_restart }
     }
@@ -501,6 +498,18 @@ impl Fleet {
                 self.quarantined.remove(master);
             }
         }
+    }
+
+    /// The quarantines of these ready masters were set.
+    fn note_quarantines(&mut self, masters: MasterSet) {
+        for master in masters.iter() {
+            if self.link(master).quarantined_until.is_some() {
+                self.quarantined.insert(master);
+            } else {
+                self.quarantined.remove(master);
+            }
+        }
+        self.follow_round_trips();
     }
 
     /// Whether a master may be in quarantine.

@@ -143,13 +143,14 @@ impl Learnt {
         self.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
     }
 
-    /// For how long the process has run at the least, as far as the mode takes its word for it.
-    pub(crate) fn age(&self, config: &Config) -> Duration {
+    /// For how long the process has run at the least, as far as the mode takes its word for it. A quarantine
+    /// takes `needed`.
+    pub(crate) fn age(&self, config: &Config, needed: Duration) -> Duration {
         match config.quarantine {
-            Quarantine::Uptime | Quarantine::Strict if self.is_new() => config.quarantine_time(),
+            Quarantine::Uptime | Quarantine::Strict if self.is_new() => needed,
             Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
             Quarantine::Uptime => self.run_time().unwrap_or_default(),
-            Quarantine::Strict if self.observed >= config.quarantine_time() => self.observed,
+            Quarantine::Strict if self.observed >= needed => self.observed,
             Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
         }
     }

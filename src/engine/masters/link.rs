@@ -58,10 +58,10 @@ pub(crate) enum Predecessor {
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     pub(crate) difference: Option<FleetDifference>,
-    /// When the record is to be written or read again.
+    /// Whether there was none over this connection when each master was known.
+    pub(crate) has_agreed: bool,
+    /// When the record is read again.
     pub(crate) due_at: Option<Instant>,
-    /// When this client wrote one last over this connection.
-    pub(crate) written_at: Option<Instant>,
 }
 
 /// How often another process was found in place of the one before.
@@ -91,6 +91,8 @@ pub(crate) struct Link {
     pub(crate) quarantined_until: Option<Instant>,
     /// When the quarantine began that ends then.
     quarantined_since: Instant,
+    /// When the handshake of this connection ended.
+    met_at: Instant,
     /// When this client's own watch is over, if it then has to be written into the mark.
     pub(crate) mark_due_at: Option<Instant>,
     pub(crate) comparison: Comparison,
@@ -123,6 +125,7 @@ impl Link {
             clock_asked_at: None,
             quarantined_until: None,
             quarantined_since: now,
+            met_at: now,
             mark_due_at: None,
             comparison: Comparison::default(),
             heard_at: now,
@@ -226,15 +229,20 @@ impl Link {
         let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
         self.scripts_loading = [false; Tag::ALL.len()];
         self.clock_asked_at = None;
-        (self.comparison.due_at, self.comparison.written_at) = (None, None);
+        self.comparison.due_at = None;
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
         self.heard_at = now;
     }
 
-    /// The nonce came back: takes over what was learnt, and decides when the master counts. Whether it may
-    /// count at all, [`Link::refuse_unfit`] says.
-    pub(crate) fn finish_handshake(&mut self, now: Instant, config: &Config) -> Predecessor {
+    /// The nonce came back: takes over what was learnt. [`Link::set_quarantine`] decides when the master
+    /// counts, and [`Link::refuse_unfit`] whether it may at all.
+    pub(crate) fn finish_handshake(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        needed: Duration,
+    ) -> Predecessor {
         if let Some(deadline) = self.connection.deadline() {
             let left = deadline.saturating_duration_since(now);
             self.round_trip.note(config.connect_timeout.saturating_sub(left));
@@ -242,19 +250,24 @@ impl Link {
         self.learnt = self.connection.finish_handshake(now);
         self.by = self.learnt.commands(config);
         self.clock = self.learnt.clock_us.map(|clock_us| (now, clock_us));
+        self.comparison.has_agreed = false;
+        self.met_at = now;
         let is_known = |identity: &Identity| {
             Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
         };
         let is_same_process = self.identity.as_ref().is_some_and(is_known);
-        let needed = config.quarantine_time();
-        let age = self.learnt.age(config);
+        let age = self.learnt.age(config, needed);
         let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
-        let is_joining = self.learnt.record.is_joining();
-        if is_joining {
+        if self.learnt.record.is_joining() {
             self.doubt();
         }
+        predecessor
+    }
+
+    /// Decides when the master counts, where a quarantine takes `needed`.
+    pub(crate) fn set_quarantine(&mut self, now: Instant, config: &Config, needed: Duration) {
         let mut watch_end = None;
-        let mut quarantined_until = now + needed.saturating_sub(age);
+        let mut quarantined_until = self.met_at + needed.saturating_sub(self.learnt.age(config, needed));
         if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity
             && self.learnt.run_id.is_some()
         {
@@ -262,7 +275,8 @@ impl Link {
             quarantined_until = if *is_doubtful { end } else { quarantined_until.min(end) };
             watch_end = Some(end);
         }
-        let is_trusted = config.quarantine == Quarantine::Trust && !is_joining || mutant!(NoQuarantine);
+        let is_trusted = config.quarantine == Quarantine::Trust && !self.learnt.record.is_joining();
+        let is_trusted = is_trusted || mutant!(NoQuarantine);
         self.count_quarantine(now);
         self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
@@ -271,7 +285,6 @@ impl Link {
         if mutant!(MarkUnwatched) {
             self.mark_due_at = is_to_mark.then_some(now);
         }
-        predecessor
     }
 
     /// Another process than before answered. One that may have run when the one before was last heard may not

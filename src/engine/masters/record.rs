@@ -20,7 +20,7 @@
 //! then. A master with neither is another one. A record names no address that anybody could connect to.
 //!
 //! The key has no TTL: one that ended would hide a difference from clients that start later. To change a
-//! setting, an operator deletes it on each master.
+//! setting, an operator declares it (`redlatch fleet init --again`).
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -222,6 +222,14 @@ impl Record {
     #[must_use]
     pub fn with_new(self, run_id: &str) -> Self {
         Self { process: Process::New(run_id.into()), ..self }
+    }
+
+    /// Returns the record of the same fleet for this master of its list.
+    pub(crate) fn on(&self, master: &Seen<'_>) -> Option<Self> {
+        let ours = master.member()?;
+        let by_label = self.members.iter().find(|it| it.label == ours.label);
+        let own = by_label.or_else(|| self.members.iter().find(|it| it.address == ours.address))?;
+        Some(Self { own: own.label, process: Process::Any, ..self.clone() })
     }
 
     /// Returns the record of the same fleet for this member of the list, which takes another one's place.

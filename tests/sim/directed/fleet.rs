@@ -82,6 +82,24 @@ pub fn strict_mode_refuses_other_declared_settings() -> Verdict {
     demand(matches!(state, MasterState::Down(_)), "strict mode counts a master of other settings")
 }
 
+/// A client with a shorter maximum TTL looks at a master that forgot the lock.
+pub fn the_larger_declared_ttl_is_the_quarantine() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.run_for(SECOND);
+    declare(&mut world);
+    refuse(&mut world, 2..3, "SET");
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.masters[2].model.errors.clear();
+    world.pause(0, 20 * SECOND);
+    world.kill_master(1, true);
+    world.start_master(1, Data::Empty);
+    world.run_for(3 * SECOND);
+    let other = add(&mut world, |builder| builder.max_ttl(ms(1000)));
+    world.run_for(10 * MS);
+    let outcome = acquire(&mut world, other, KEY, ms(900), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it counts a master by its own shorter TTL")
+}
+
 /// The record of a master that has just started, which says that its process is new as the one at this URL.
 fn new_record(world: &World, url: &str, settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Vec<u8> {
     let run_id = &world.masters[0].model.run_id;
@@ -372,6 +390,7 @@ tests!(
     a_second_clients_other_settings_are_noticed,
     clients_that_start_together_notice_each_other,
     strict_mode_refuses_other_declared_settings,
+    the_larger_declared_ttl_is_the_quarantine,
     the_record_of_another_prefix_is_not_believed,
     a_new_process_that_restarts_is_quarantined,
     a_process_new_for_another_fleet_is_quarantined,

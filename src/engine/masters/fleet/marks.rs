@@ -20,7 +20,7 @@ impl Fleet {
     /// Writes the mark, unless there is one that serves all whom this client's would serve.
     pub(in crate::engine) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
         let link = &mut self.links[master.index()];
-        let observed = self.config.quarantine_time();
+        let observed = self.quarantine_time;
         let is_absent = answer == MarkAnswer::Absent;
         let longest = match answer {
             MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),

@@ -1,11 +1,14 @@
 //! The records of a fleet: what each master has recorded, held against this client, and the first record.
+//!
+//! A record is read in the handshake and once a minute. It is written where there is none, and then it says
+//! what the others say: a client that reaches a master by another address changes no label.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::config::Quarantine;
 use crate::engine::ground::Ground;
-use crate::engine::masters::link::{Comparison, Link};
+use crate::engine::masters::link::Link;
 use crate::engine::masters::owed::{Access, Owed};
 use crate::engine::masters::record::{Found, Origin, Record, Seen};
 use crate::engine::masters::trouble::Trouble;
@@ -22,15 +25,46 @@ impl Fleet {
         masters.map(|(link, name)| link.seen(name)).collect()
     }
 
+    /// The record of a master was read: holds all of them against this client, and decides anew when the
+    /// master counts. Where the longest quarantine is another one now, so for each master.
+    pub(super) fn follow_records(&mut self, ground: &mut Ground, master: MasterId) {
+        self.compare_records(ground);
+        let (now, longest) = (ground.now, self.longest_quarantine());
+        let is_changed = self.quarantine_time != longest;
+        self.quarantine_time = longest;
+        let others = if is_changed { self.ready.without(MasterSet::only(master)) } else { MasterSet::EMPTY };
+        for it in others.union(MasterSet::only(master)).iter() {
+            let link = &mut self.links[it.index()];
+            link.set_quarantine(now, &self.config, longest);
+            if others.contains(it) {
+                // It may have been declared anew together with this one.
+                link.comparison.due_at = Some(now);
+                self.arm(ground, it);
+            }
+        }
+        self.note_quarantines(others);
+    }
+
+    /// The quarantine by the larger of this client's settings and of the declared ones.
+    fn longest_quarantine(&self) -> Duration {
+        let records = self.links.iter().filter_map(|link| link.learnt.record.record());
+        let declared = records.filter(|it| it.origin() == Origin::Declared && !mutant!(DeclaredTtlIgnored));
+        let times = declared.map(|it| self.config.quarantine_time_beside(it.max_ttl(), it.drift_ppm()));
+        times.fold(self.config.quarantine_time(), Duration::max)
+    }
+
     /// Compares each record with this client, and reports each new difference.
-    pub(in crate::engine) fn compare_records(&mut self, ground: &mut Ground) {
+    fn compare_records(&mut self, ground: &mut Ground) {
         if mutant!(RecordUncompared) {
             return;
         }
         let seen = self.seen();
+        let is_whole = seen.iter().all(|it| it.member().is_some());
         let differences: Vec<_> =
             seen.iter().map(|it| it.found.record()?.difference(&self.config, &seen)).collect();
         for (link, difference) in self.links.iter_mut().zip(differences) {
+            let is_known = link.learnt.record.record().is_some();
+            link.comparison.has_agreed |= is_whole && is_known && difference.is_none();
             if link.comparison.difference == difference {
                 continue;
             }
@@ -44,12 +78,15 @@ impl Fleet {
         }
     }
 
-    /// Why strict mode does not count a master: an operator declared other settings there.
+    /// Why strict mode does not count a master: an operator declared other settings there. A connection stays
+    /// over which they agreed before: they may have been declared anew, or a master replaced.
     pub(in crate::engine) fn refuse_declared(&self, master: MasterId) -> Option<String> {
         let link = self.link(master);
         let is_declared = link.learnt.record.record().is_some_and(|it| it.origin() == Origin::Declared);
-        let is_refused =
-            self.config.quarantine == Quarantine::Strict && is_declared && !mutant!(DeclaredIgnored);
+        let is_refused = self.config.quarantine == Quarantine::Strict
+            && is_declared
+            && !link.comparison.has_agreed
+            && !mutant!(DeclaredIgnored);
         let difference = link.comparison.difference.as_ref().filter(|_| is_refused)?;
         Some(Trouble::StrictDeclared { difference }.to_string())
     }
@@ -59,45 +96,28 @@ impl Fleet {
         self.ready.iter().filter(|master| self.refuse_declared(*master).is_some()).collect()
     }
 
-    /// Sets when the record of each ready master is to be looked after. A first one is written when all
-    /// masters count, so that `redlatch fleet init` finds none on new ones.
-    pub(in crate::engine) fn plan_records(&mut self, ground: &mut Ground) {
-        let (now, may_write) = (ground.now, self.may_write_records());
-        let counts_at = self.links.iter().filter_map(|link| link.quarantined_until).max();
+    /// A master was taken in: its record is read again in a minute, and absent ones may now be written.
+    pub(super) fn tend_records(&mut self, ground: &mut Ground, master: MasterId) {
+        self.link_mut(master).comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);
+        self.write_records(ground);
+    }
+
+    /// Writes the absent records, if it may.
+    fn write_records(&mut self, ground: &mut Ground) {
         for master in self.ready.iter() {
-            let link = self.link_mut(master);
-            let Comparison { difference, due_at, written_at } = &mut link.comparison;
-            let again = written_at.map(|at| at + limits::RECORD_PAUSE);
-            *due_at = match &link.learnt.record {
-                Found::Absent if may_write => counts_at.max(again).or(Some(now)),
-                Found::Known(_) if difference.is_none() => None,
-                Found::Known(_) | Found::Unusable(_) => due_at.or(Some(now + limits::RECORD_PAUSE)),
-                Found::Absent | Found::Unread => None,
-            };
+            if self.first_record(ground.now, master).is_some() {
+                self.tend_record(ground.now, master);
+            }
             self.arm(ground, master);
         }
     }
 
-    /// Whether this client knows each master, and nothing contradicts what it would write.
-    fn may_write_records(&self) -> bool {
-        let is_in_doubt = |link: &Link| {
-            link.comparison.difference.is_some() || link.learnt.record == Found::Unusable(Unusable::Newer)
-        };
-        self.config.records_fleet
-            && !self.links.iter().any(is_in_doubt)
-            && Record::of_fleet(&self.config, &self.seen(), Origin::Observed).is_some()
-    }
-
-    /// Writes the record of a master that has none, and reads it.
-    pub(in crate::engine) fn tend_record(&mut self, now: Instant, master: MasterId) {
-        let records = Record::of_fleet(&self.config, &self.seen(), Origin::Observed);
+    /// Writes the record of a master that has none, if it may, and reads it.
+    pub(super) fn tend_record(&mut self, now: Instant, master: MasterId) {
         let key = Found::key(&self.config.prefix);
         let to = MasterSet::only(master);
-        let link = self.link(master);
-        let is_absent = link.learnt.record == Found::Absent;
-        if let Some(record) = records.filter(|_| is_absent && self.may_write_records()) {
-            self.link_mut(master).comparison.written_at = Some(now);
-            let record = record[master.index()].to_string();
+        if let Some(record) = self.first_record(now, master) {
+            let record = record.to_string();
             self.queue(to, Owed::Record(Access::Write), |out| {
                 let words: [&[u8]; 4] = [b"SET", &key, record.as_bytes(), b"NX"];
                 let is_overwriting = mutant!(RecordOverwritten);
@@ -107,10 +127,37 @@ impl Fleet {
         self.queue(to, Owed::Record(Access::Read), |out| resp::encode_command(out, &[b"GET", &key]));
     }
 
+    /// The record for a master that has none: as on the others, or the first one. `None` before each master
+    /// is known and counts, so that `redlatch fleet init` finds none on new ones, and while anything
+    /// contradicts.
+    fn first_record(&self, now: Instant, master: MasterId) -> Option<Record> {
+        let is_in_doubt = |link: &Link| {
+            link.comparison.difference.is_some()
+                || link.learnt.record == Found::Unusable(Unusable::Newer)
+                || link.quarantined_until.is_some_and(|at| at > now)
+        };
+        let is_absent = self.link(master).learnt.record == Found::Absent;
+        if !is_absent || !self.config.records_fleet || self.links.iter().any(is_in_doubt) {
+            return None;
+        }
+        let seen = self.seen();
+        let mut first = Record::of_fleet(&self.config, &seen, Origin::Observed)?;
+        match seen.iter().find_map(|it| it.found.record()) {
+            Some(other) => other.on(&seen[master.index()]),
+            None => Some(first.swap_remove(master.index())),
+        }
+    }
+
     /// A record was read again.
     pub(in crate::engine) fn handle_record(&mut self, ground: &mut Ground, master: MasterId, found: Found) {
-        self.link_mut(master).learnt.record = found;
-        self.compare_records(ground);
-        self.plan_records(ground);
+        let link = self.link_mut(master);
+        link.comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);
+        if link.learnt.record != found {
+            link.learnt.record = found;
+            self.follow_records(ground, master);
+            self.note_quarantines(MasterSet::only(master));
+            self.write_records(ground);
+        }
+        self.arm(ground, master);
     }
 }

@@ -80,9 +80,10 @@ fn sleep(until: Option<Instant>, due: Option<Instant>) -> &'static str {
 
 fn state(inner: &mut Inner) -> Vec<(&'static str, String)> {
     let relay = inner.completions.relay_until();
-    // A drive need not look.
-    let look = inner.background.drive.is_none().then(|| inner.look_at(inner.last_turn));
-    let look = earlier(inner.due(), look);
+    // A drive does what is due, and need not look.
+    let look =
+        inner.background.drive.is_none().then(|| earlier(inner.due(), Some(inner.look_at(inner.last_turn))));
+    let look = look.flatten();
     let master = MasterId::new(0).expect("the first one");
     let number = |count: usize| count.to_string();
     vec![
@@ -371,8 +372,7 @@ impl Stage {
                 let (is_driven, is_led) = (inner.background.drive.is_some(), inner.poller.is_none());
                 // A leader looks, too.
                 let looked = if is_led { begun } else { inner.last_turn };
-                let look = (!is_driven).then(|| inner.look_at(looked));
-                let due = earlier(inner.due(), look);
+                let due = (!is_driven).then(|| earlier(inner.due(), Some(inner.look_at(looked)))).flatten();
                 let lingers = self.seen_drop_count != seen_drop_count;
                 let is_short = until.is_some_and(|until| due.is_none_or(|due| until < due)) && !lingers;
                 let sleep = if is_short { "SLEEPS TOO SHORT" } else { sleep(until, due) };
