@@ -243,6 +243,7 @@ pub mod internals {
         #[cfg(feature = "doctor")]
         pub use crate::doctor::candidates::{Asked, ask_candidates, ask_old, literal, write_records};
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
+        pub use crate::engine::masters::trouble::is_of_settings;
         pub use crate::error::probe::ProbeError;
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};

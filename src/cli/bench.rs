@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::exit::{Exit, code};
 use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::{self, Enough};
+use super::options::{self, Contradictions, Enough};
 use super::output::{self, say};
 pub(crate) use args::Args;
 use report::{Limit, Measured, Progress, Report};
@@ -46,6 +46,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGINT, SIGTERM])?;
     let mut redlock = Redlock::open(config)?;
+    let mut contradictions = Contradictions::default();
+    contradictions.look(&redlock);
     options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.has_come())?;
     if let Some(code) = interrupt.code() {
         return Ok(code);
@@ -56,6 +58,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     load.run(Limit::Pairs(WARM_UP_COUNT), false)?;
     let limit = args.pairs.map_or(Limit::Time(args.time), Limit::Pairs);
     let measured = load.run(limit, true)?;
+    contradictions.look(&load.redlock);
     let masters = load.redlock.masters();
     let left = load.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
     if left > 0 {

@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use super::exit::{Exit, code};
 use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::{self, Enough};
+use super::options::{self, Contradictions, Enough};
 use super::output::{self, say};
 pub(crate) use args::Args;
 use contender::{Contender, Record};
@@ -48,6 +48,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let mut first = Redlock::open(config.clone())?;
+    Contradictions::default().look(&first);
     options::wait_for_masters(&mut first, Enough::All, true, || interrupt.has_come())?;
     if let Some(code) = interrupt.code() {
         return Ok(code);

@@ -8,13 +8,14 @@ use clap::Args as _;
 
 use redlatch::engine::quorum;
 use redlatch::error::{ConfigError, Failure};
+use redlatch::internals::fleet::is_of_settings;
 use redlatch::internals::{env, words};
-use redlatch::status::{MasterState, MasterStatus};
+use redlatch::status::{MasterState, MasterStatus, Warning};
 use redlatch::{Config, ConfigBuilder, Redlock, limits};
 
 use super::exit::Exit;
 use super::message::Message;
-use super::output::Countdown;
+use super::output::{Countdown, say};
 
 /// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
@@ -220,6 +221,39 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     words::grouped(lines, masters.len())
 }
 
+/// Settings that contradict those of other clients, as far as they were said. Two clients may then hold one
+/// lock, so a command that takes locks says it even with `--quiet`.
+#[derive(Default)]
+pub(crate) struct Contradictions {
+    said: Vec<String>,
+}
+
+impl Contradictions {
+    /// Says what is new, a line for each.
+    pub(crate) fn look(&mut self, redlock: &Redlock) {
+        self.new_lines(&redlock.masters()).into_iter().for_each(say);
+    }
+
+    fn new_lines(&mut self, masters: &[MasterStatus]) -> Vec<String> {
+        let found = masters.iter().filter_map(|master| Some((&*master.name, contradiction(master)?)));
+        let new: Vec<_> = found.filter(|(_, text)| !self.said.contains(text)).collect();
+        self.said.extend(new.iter().map(|(_, text)| text.clone()));
+        words::grouped(new, masters.len())
+    }
+}
+
+/// How this client's settings contradict a master: its record of the fleet differs, or it refuses the login.
+fn contradiction(master: &MasterStatus) -> Option<String> {
+    let difference = master.warnings.iter().find_map(|warning| match warning {
+        Warning::FleetDiffers { difference } => Some(difference.to_string()),
+        _ => None,
+    });
+    let MasterState::Down(why) = &master.state else { return difference };
+    // Strict mode refuses it for the difference, and says both.
+    let is_said = is_of_settings(why) || difference.as_ref().is_some_and(|it| why.starts_with(&**it));
+    if is_said { Some(why.to_string()) } else { difference }
+}
+
 /// Fails where a number is out of its bounds.
 pub(crate) fn check_bounds<N: PartialOrd + fmt::Display>(
     option: &'static str,
@@ -259,12 +293,16 @@ pub(crate) fn wait_for_masters(
     is_shown: bool,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
-    let deadline = Instant::now() + redlock.config().quarantine_time() + QUARANTINE_SLACK;
+    let longest =
+        |masters: &[MasterStatus]| masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
+    // A declared `max_ttl` may be longer than that of this client.
+    let limit = redlock.config().quarantine_time().max(longest(&redlock.masters()));
+    let deadline = Instant::now() + limit + QUARANTINE_SLACK;
     let mut countdown = Countdown::default();
     while !is_interrupted() {
         let masters = redlock.masters();
         let restarted = masters.iter().filter_map(quarantine_left).count();
-        let left = masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
+        let left = longest(&masters);
         let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
         let (count, needed) = (masters.len(), quorum(masters.len()));
         let is_enough = match enough {

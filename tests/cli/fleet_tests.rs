@@ -65,6 +65,71 @@ fn a_strict_run_does_not_wait_for_the_last_master() {
     assert_eq!(finished.stderr, "", "two are a quorum, and one will not count for an hour");
 }
 
+/// One host has an old password for a master, another one has no other master in its list.
+#[test]
+fn two_holders_by_settings_are_never_silent() {
+    let mut fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    expect(&init(&urls), 0, &[]);
+    fleet.master(2).ask("ACL SETUSER locker on >new ~* &* +@all");
+    let with_login = |login: &str| urls[2].replace("redis://", &format!("redis://locker:{login}@"));
+    let run = |urls: &[String]| {
+        let mut command = redlatch(urls);
+        command.args(["run", "--quiet"]).args(PATIENT).args(["a", "--", "sh", "-c", "echo held; read line"]);
+        command
+    };
+    let mut one = Running::start_with_stdin(&mut run(&[urls[0].clone(), urls[1].clone(), with_login("old")]));
+    assert_eq!(one.line(), "held");
+    let mut other = Running::start_with_stdin(&mut run(&[with_login("new")]));
+    assert_eq!(other.line(), "held", "the assumption that clients agree is broken");
+    for (mut run, said) in [
+        (one, "the login was refused: WRONGPASS"),
+        (other, "the fleet's record has 3 masters, and this client 1; give all clients one list"),
+    ] {
+        run.send("\n");
+        let finished = run.finish();
+        expect(&finished, 0, &[&urls[2], said]);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn each_command_that_locks_says_a_contradiction() {
+    let fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    expect(&init(&urls), 0, &[]);
+    let said =
+        "all 3 masters: the fleet's record has max_ttl 30s, and this client 29s; give all clients the same";
+    let started = |subcommand: &[&str]| {
+        let mut command = redlatch(&urls);
+        command.args(subcommand).args(PATIENT).args(["--max-ttl", "29s"]);
+        command
+    };
+    let handle = std::env::temp_dir().join(format!("redlatch-contradiction-{}", std::process::id()));
+    let handle = handle.to_str().expect("UTF-8");
+    for (subcommand, rest) in [
+        (&["run", "--quiet"][..], &["a", "--", "true"][..]),
+        (&["acquire", "--quiet", "--handle", handle], &["b"]),
+        (&["bench", "--pairs", "10"], &[]),
+        (&["drill", "--time", "1s"], &[]),
+    ] {
+        let finished = finish(started(subcommand).args(rest));
+        expect(&finished, 0, &[said]);
+        assert_eq!(finished.stderr.matches("max_ttl").count(), 1, "{}", finished.stderr);
+    }
+    std::fs::remove_file(handle).expect("it was written");
+    let mut leader = Running::start(started(&["elect", "--quiet"]).args(["c", "--", "sleep", "1000"]));
+    leader.wait_for_stderr(said);
+    leader.signal("TERM");
+    leader.finish();
+    let strict = finish(started(&["run", "--quiet", "--strict"]).args(["d", "--", "true"]));
+    expect(
+        &strict,
+        69,
+        &["29s; give all clients the same: strict mode refuses a master with other declared settings"],
+    );
+}
+
 #[test]
 fn a_fleet_in_use_is_not_declared() {
     let mut fleet = Fleet::start(3);

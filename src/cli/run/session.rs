@@ -12,7 +12,7 @@ use redlatch::{Config, HeldLocks, LockHandle, Options, Quarantine, Redlock, Rele
 use super::process::{self, Signals};
 use crate::exit::{Exit, code};
 use crate::message::{Message, label, with_lock};
-use crate::options::{self, Enough};
+use crate::options::{self, Contradictions, Enough};
 use crate::output::say;
 
 /// How long the exit waits for masters that are slow to confirm the release.
@@ -43,6 +43,7 @@ pub(super) struct Session {
     pub(super) options: Options,
     pub(super) voice: Voice,
     pub(super) signals: Signals,
+    contradictions: Contradictions,
 }
 
 impl Voice {
@@ -69,9 +70,16 @@ impl Session {
         let redlock = Redlock::open(config)?;
         signals.wake(&redlock);
         let label = label(names.iter().map(Resource::as_bytes));
-        let session = Self { redlock, label, ttl, options, voice, signals };
+        let contradictions = Contradictions::default();
+        let mut session = Self { redlock, label, ttl, options, voice, signals, contradictions };
         session.report(session.describe_masters(started));
+        session.look();
         Ok(session)
+    }
+
+    /// Says how the settings contradict the fleet, if they do by now.
+    pub(super) fn look(&mut self) {
+        self.contradictions.look(&self.redlock);
     }
 
     /// Waits for the masters of a strict fleet: no master of a new one counts before somebody has stayed to
@@ -160,7 +168,8 @@ impl Session {
     }
 
     /// Lets what is under way come to its end, for a bounded time.
-    pub(super) fn close(self) {
+    pub(super) fn close(mut self) {
+        self.look();
         let is_verbose = self.voice == Voice::Verbose;
         let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
         if left > 0 && is_verbose {

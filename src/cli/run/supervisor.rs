@@ -126,6 +126,7 @@ impl<'a> Supervisor<'a> {
                     self.handle_renewal(lock, result);
                 }
             }
+            self.session.look();
             let now = Instant::now();
             self.timeline.run_late(now.saturating_duration_since(self.wake_by));
             self.do_what_is_due(now);

@@ -52,6 +52,7 @@ impl<'a> Wait<'a> {
     }
 
     fn follow_wait(&mut self, why: impl FnOnce(&Redlock) -> Option<AcquireError>) -> Option<Exit> {
+        self.session.look();
         let now = Instant::now();
         let left = self.until.map(|until| until.saturating_duration_since(now));
         if self.ends_by_contention || now >= self.said_next {

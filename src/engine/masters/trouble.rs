@@ -106,7 +106,7 @@ pub(crate) enum Trouble<'a> {
     RepliesTooMany,
     #[error("no answer for {}; check the master", Rounded(limits::SILENCE_MAX))]
     Silent,
-    #[error("the login was refused: {}", with_advice(.refusal))]
+    #[error("{LOGIN_REFUSED}: {}", with_advice(.refusal))]
     NoLogin { refusal: &'a str },
     #[error("{step} was refused: {}", with_advice(.refusal))]
     StepRefused { step: &'static str, refusal: &'a str },
@@ -116,7 +116,7 @@ pub(crate) enum Trouble<'a> {
     WrongShape,
     #[error("{why}, after \"{refusal}\"{}", advice_behind(.refusal))]
     ClosedAfter { why: &'a str, refusal: &'a str },
-    #[error("it is the same server as {other} (run_id {run_id}); list each server once")]
+    #[error("{LISTED_TWICE} {other} (run_id {run_id}); list each server once")]
     ListedTwice { other: &'a str, run_id: &'a str },
     #[error("it is a replica, which strict mode refuses; list its master instead")]
     StrictReplica,
@@ -127,6 +127,16 @@ pub(crate) enum Trouble<'a> {
     #[error("{difference}: strict mode refuses a master with other declared settings")]
     StrictDeclared { difference: &'a FleetDifference },
 }
+
+/// Returns whether a master is not connected, by this reason, because of this client's settings: no wait
+/// changes that.
+#[must_use]
+pub fn is_of_settings(why: &str) -> bool {
+    [LOGIN_REFUSED, LISTED_TWICE].iter().any(|beginning| why.starts_with(beginning))
+}
+
+const LOGIN_REFUSED: &str = "the login was refused";
+const LISTED_TWICE: &str = "it is the same server as";
 
 fn times(count: u32) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
