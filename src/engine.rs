@@ -75,8 +75,6 @@ pub use request::{
 };
 pub(crate) use request::{Left, Released};
 pub(crate) use stats::Stats;
-#[cfg(feature = "metrics")]
-pub(crate) use stats::histogram::Histogram;
 
 pub use crate::lock::{HolderLabel, MasterId, MasterSet, Resource, Ttl, quorum};
 

@@ -119,7 +119,6 @@
 //!   machines that are put to sleep. See [`Lease::valid_until`].
 //! - `tracing`: spans of acquisitions and held locks in the caller's context, for the crate `tracing`; and
 //!   `trace_events`, an observer that emits its events. The page [monitoring] lists the spans.
-//! - `metrics`: `record_metrics`, which feeds the crate `metrics`. [`Stats::to_prometheus`] needs neither.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
 //! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
@@ -168,7 +167,7 @@ mod lock;
 pub mod mutants;
 #[cfg(not(redlatch_mutants))]
 mod mutants;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg(feature = "tracing")]
 mod observe;
 mod options;
 mod pool;
@@ -198,8 +197,6 @@ pub use error::waited::{Waited, WaitedFor};
 pub use event::Event;
 pub use handle::LockHandle;
 pub use lock::{FencingToken, LockName, Token};
-#[cfg(feature = "metrics")]
-pub use observe::record_metrics;
 #[cfg(feature = "tracing")]
 pub use observe::trace_events;
 pub use options::{Mode, Options, WaitPolicy};
