@@ -268,6 +268,46 @@ fn examples_in_pages_hide_nothing() {
     assert!(count > 20, "{count} examples");
 }
 
+/// The lines of code in the doc comments of a file, with their numbers.
+fn doc_code(source: &str) -> Vec<(usize, &str)> {
+    let (mut code, mut kind) = (Vec::new(), None);
+    for (index, line) in source.lines().enumerate() {
+        let comment = line.trim_start();
+        let Some(text) = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!")) else {
+            kind = None;
+            continue;
+        };
+        let text = text.strip_prefix(' ').unwrap_or(text);
+        if let Some(fence) = text.strip_prefix("```") {
+            kind = if kind.is_none() { Some(fence) } else { None };
+        } else if kind.is_some_and(|kind| kind != "text") && !text.starts_with("# ") {
+            code.push((index + 1, text));
+        }
+    }
+    code
+}
+
+#[test]
+fn examples_in_rustdoc_fit_80_columns() {
+    let (mut dirs, mut count, mut wide) =
+        (vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")], 0, Vec::new());
+    while let Some(dir) = dirs.pop() {
+        for path in fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let source = fs::read_to_string(&path).expect("text");
+                let code = doc_code(&source);
+                count += code.len();
+                let too_wide = code.into_iter().filter(|(_, line)| line.chars().count() > 80);
+                wide.extend(too_wide.map(|(number, line)| format!("{}:{number}: {line}", path.display())));
+            }
+        }
+    }
+    assert!(count > 300, "{count} lines of examples");
+    assert!(wide.is_empty(), "{wide:#?}");
+}
+
 #[test]
 fn masks_keep_the_words() {
     let line = r#"redlatch: lock "a" is held by another client (vm:22910:sh), for at most 4.9s unless"#;
