@@ -1,7 +1,8 @@
 //! The wire format: RESP2 and RESP3 bytes to replies, and commands, which are RESP2, to bytes.
 //!
-//! The decoder takes the types of both versions, whichever was agreed upon: [`Reply`] lists them. Attributes
-//! (`|`) and streamed types (`$?`, `*?`), which no command of a server sends, are errors.
+//! The decoder takes the types of both versions, whichever was agreed upon: [`Reply`] lists them. It skips
+//! attributes (`|`), as RESP3 asks of a client that does not know them. It does not support the streamed
+//! types of RESP3 (`$?`, `*?`, `%?`, `~?`), which no command of a server sends: they are errors.
 //!
 //! This module owns the grammar and its limits. It does not know what a command means, which reply belongs
 //! to which request, and where the bytes come from or go to.
@@ -16,8 +17,8 @@
 //! - Decoding allocates nothing, copies nothing and never panics, whatever the bytes.
 //! - It reads from left to right and decides on bytes already read alone, so any split of a stream gives the
 //!   same replies and error as one piece.
-//! - It is strict: each value has exactly one encoding, so encoding a decoded reply gives back the very
-//!   bytes. The value of a double or a big number is its text.
+//! - It is strict: but for attributes and the plus of a number, each value has exactly one encoding, so
+//!   encoding a decoded reply gives back the very bytes. The value of a double or a big number is its text.
 #![cfg_attr(
     not(test),
     deny(
@@ -93,6 +94,28 @@ pub enum Reply<'a> {
     Push(Array<'a>),
 }
 
+impl Reply<'_> {
+    /// Returns the reply as RESP2 has it, so that a command has one form of each answer: a null string for
+    /// each null, a number for a boolean and for a double or a big number that is one, an error, a string or
+    /// an array for a blob error, a verbatim string or a set. A map and a push stay: where they come, they
+    /// mean RESP3. Elements stay as they are.
+    #[must_use]
+    pub(crate) fn plain(self) -> Self {
+        let number = |text| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        match self {
+            Reply::NullArray | Reply::Null => Reply::NullBulk,
+            Reply::Boolean(is_true) => Reply::Integer(is_true.into()),
+            Reply::Double(text) | Reply::BigNumber(text) => {
+                number(text).map_or(Reply::Bulk(text), Reply::Integer)
+            }
+            Reply::BlobError(text) => Reply::Error(text),
+            Reply::Verbatim { text, .. } => Reply::Bulk(text),
+            Reply::Set(array) => Reply::Array(array),
+            other => other,
+        }
+    }
+}
+
 /// Shows bytes as an escaped string: replies are text most of the time.
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,7 +145,7 @@ impl fmt::Debug for Reply<'_> {
 /// Elements of an array, a map, a set or a push.
 ///
 /// They were all checked when the reply was decoded, and [`iter`](Array::iter) decodes them a second time, so
-/// an array needs no memory of its own. Two arrays are equal if their elements are.
+/// an array needs no memory of its own. Two arrays are equal if their elements are, with their attributes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Array<'a> {
     /// Number of elements; those of inner arrays do not count. A pair of a map is two.
@@ -207,8 +230,8 @@ impl ExactSizeIterator for Elements<'_> {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A reply starts with a byte that is no type of [`Reply`], as the `|` of an attribute, or a push stands
-    /// inside a reply.
+    /// A reply starts with a byte that is no type of [`Reply`] or an attribute, or a push stands inside a
+    /// reply.
     #[error("a reply starts with the unknown type byte '{}'", .0.escape_ascii())]
     TypeUnknown(u8),
     /// A line holds a CR without LF or an LF without CR, or a number is followed by one of them alone.
@@ -217,8 +240,9 @@ pub enum ProtocolError {
     /// A line goes on beyond 16 KiB ([`REPLY_LINE_SIZE_MAX`]).
     #[error("a line of a reply is longer than {REPLY_LINE_SIZE_MAX} bytes")]
     LineTooLong,
-    /// A number is empty, has a `+`, a leading zero or a byte that is no digit, or is `-0`. Doubles and big
-    /// numbers may have a sign and leading zeros, and doubles have a grammar of their own.
+    /// A number is empty, has a leading zero or a byte that is no digit, or is `-0`; or a length has a plus.
+    /// Doubles and big numbers may have leading zeros, and doubles have a grammar of their own. A streamed
+    /// type has a `?` for its length.
     #[error("a number in a reply is not written in plain decimal digits")]
     NumberInvalid,
     /// A number does not fit in 64 bits with sign.

@@ -46,7 +46,7 @@ pub enum Decoded<'a> {
 /// assert_eq!(decode(b"+OK\r\n:7\r\n"), Ok(first));
 /// // Ten bytes and the CR behind them: the 16th byte shows whether it is a CR.
 /// assert_eq!(decode(b"$10\r\nabc"), Ok(Decoded::Partial { size_min: 16 }));
-/// assert_eq!(decode(b":+1\r\n"), Err(ProtocolError::NumberInvalid));
+/// assert_eq!(decode(b":01\r\n"), Err(ProtocolError::NumberInvalid));
 ///
 /// let bytes = b"*2\r\n$4\r\nBUSY\r\n:42\r\n";
 /// let Ok(Decoded::Complete { reply: Reply::Array(array), .. }) = decode(bytes)
@@ -203,7 +203,11 @@ impl<'a> Cursor<'a> {
     #[inline(never)]
     fn reply_of_resp3(&mut self, kind: u8, depth: usize) -> Result<Reply<'a>, Stop> {
         match kind {
-            b'%' | b'~' if depth >= REPLY_DEPTH_MAX => Err(ProtocolError::NestingTooDeep.into()),
+            b'%' | b'~' | b'|' if depth >= REPLY_DEPTH_MAX => Err(ProtocolError::NestingTooDeep.into()),
+            b'|' => {
+                self.skip_attributes(depth)?;
+                self.reply(depth)
+            }
             b'_' => self.expect(b"\r\n", ProtocolError::LineBreak).map(|()| Reply::Null),
             b'#' => Ok(Reply::Boolean(self.boolean()?)),
             b',' => Ok(Reply::Double(self.number_text(true)?)),
@@ -227,6 +231,18 @@ impl<'a> Cursor<'a> {
                 Ok(Reply::Push(self.array(count, depth)?))
             }
             other => Err(ProtocolError::TypeUnknown(other).into()),
+        }
+    }
+
+    /// Skips attributes, of which the type byte of the first is read: they describe the reply behind them,
+    /// and a client that does not know them must go on reading. A loop, since any number may follow another.
+    fn skip_attributes(&mut self, depth: usize) -> Result<(), Stop> {
+        loop {
+            let pair_count = self.size(self.elements_left / 2, ProtocolError::ElementsTooMany)?;
+            self.array(pair_count.saturating_mul(2), depth)?;
+            if !self.skip(b"|")? {
+                return Ok(());
+            }
         }
     }
 
@@ -269,6 +285,10 @@ impl<'a> Cursor<'a> {
         let too_large = ProtocolError::NumberTooLarge;
         let integer = match self.byte()? {
             b'-' => 0i64.checked_sub_unsigned(self.negative(i64::MIN.unsigned_abs(), too_large)?),
+            b'+' => {
+                let first = self.byte()?;
+                0i64.checked_add_unsigned(self.number(first, i64::MAX.unsigned_abs(), too_large)?)
+            }
             first => 0i64.checked_add_unsigned(self.number(first, i64::MAX.unsigned_abs(), too_large)?),
         };
         Ok(integer.ok_or(too_large)?)

@@ -550,3 +550,23 @@ fn an_early_denial_does_not_deny_asking() {
     let text = denial.to_string();
     assert!(text.starts_with("1 attempt, decided before any answer: 0 of 3"), "{text}");
 }
+
+#[test]
+fn a_second_lock_of_one_key_is_contention() {
+    let mut rig = Rig::new(3, defaults);
+    let first = rig.acquire("a", 10_000, 0);
+    let token = granted(&mut rig).token;
+    rig.acquire("a", 10_000, 0);
+    let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("it is held") };
+    assert_eq!(denial.holder, HolderTtl::Left(ms(10_000)));
+    let now = rig.now;
+    assert!(rig.masters.iter().all(|it| it.value(now, b"a") == Some(token.as_bytes().as_slice())));
+    // Both at once, before either was sent: at most one has it.
+    rig.release(first, true);
+    rig.outcomes.clear();
+    rig.submit_acquire("a", 10_000, 0);
+    rig.submit_acquire("a", 10_000, 0);
+    rig.pump();
+    let won = rig.outcomes.iter().filter(|(_, it)| matches!(it, Outcome::Acquire(Ok(_)))).count();
+    assert_eq!((won, rig.outcomes.len()), (1, 2));
+}

@@ -1,8 +1,8 @@
 //! First commands of a new connection, in one write, and the facts learnt from the answers.
 //!
 //! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every
-//! earlier reply has met its request. Login and database must succeed; all else is optional, and what a
-//! server refused is kept to be shown.
+//! earlier reply has met its request. Login and database must succeed; all else is optional. The refusal of
+//! an optional step, or a reply that is no answer to it, is kept to be shown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +48,11 @@ pub(crate) enum HandshakeStep {
 }
 
 impl HandshakeStep {
+    /// Whether the connection is of no use without it.
+    const fn must_succeed(self) -> bool {
+        matches!(self, Self::Auth | Self::Select | Self::Echo)
+    }
+
     /// The name of a refused command in messages.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -71,6 +76,9 @@ impl HandshakeStep {
         }
     }
 }
+
+/// Words for a reply that is no answer to an optional step.
+const NO_ANSWER: &str = "its reply is no answer to that";
 
 /// Name of the command by which a connection takes messages.
 pub(crate) const HELLO: &str = "HELLO 3";
@@ -313,15 +321,14 @@ impl Handshake {
         (Self { nonce, channel: channel.into(), login: login.cloned(), learnt }, commands.0)
     }
 
-    /// Takes the reply to one step. `Ok(true)` ends the handshake; an error ends the connection.
+    /// Takes the [plain](Reply::plain) reply to one step. `Ok(true)` ends the handshake; an error ends the
+    /// connection.
     pub(crate) fn handle_reply(&mut self, step: HandshakeStep, reply: &Reply<'_>) -> Result<bool, String> {
         let learnt = &mut self.learnt;
         match (step, reply) {
             (_, Reply::Error(text)) => {
                 let text = without_password(without_arguments(text), self.login.as_ref());
-                if matches!(step, HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::Echo)
-                    || text.starts_with(b"LOADING")
-                {
+                if step.must_succeed() || text.starts_with(b"LOADING") {
                     return Err(trouble::step_refused(step.name(), text));
                 }
                 let is_worth_a_word = match step {
@@ -340,7 +347,9 @@ impl Handshake {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
                 }
             }
-            (HandshakeStep::Echo, Reply::Bulk(echo)) if *echo == self.nonce || mutant!(EchoUnchecked) => {
+            (HandshakeStep::Echo, Reply::Bulk(echo) | Reply::Simple(echo))
+                if *echo == self.nonce || mutant!(EchoUnchecked) =>
+            {
                 return Ok(true);
             }
             (HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::SetName, Reply::Simple(b"OK")) => {}
@@ -350,32 +359,34 @@ impl Handshake {
             (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
             (HandshakeStep::TryPublish, Reply::Integer(_)) => {}
             (HandshakeStep::TryQueue, Reply::Integer(0) | Reply::Array(_)) => {}
-            (HandshakeStep::InfoServer, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
+            (HandshakeStep::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
                 learnt.uptime = info_field(info, "uptime_in_seconds").and_then(parse_seconds);
                 let version =
                     info_field(info, "valkey_version").or_else(|| info_field(info, "redis_version"));
                 learnt.version = version.map(command::answer::error_text);
             }
-            (HandshakeStep::InfoReplication, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
+            (HandshakeStep::InfoReplication, Reply::Bulk(info)) => {
                 learnt.role = info_field(info, "role").map(command::answer::error_text);
                 learnt.was_replica = was_replica(info);
             }
-            (HandshakeStep::InfoMemory, Reply::Bulk(info) | Reply::Verbatim { text: info, .. }) => {
+            (HandshakeStep::InfoMemory, Reply::Bulk(info)) => {
                 learnt.maxmemory_policy =
                     info_field(info, "maxmemory_policy").map(command::answer::error_text);
             }
-            (HandshakeStep::ReadMark, Reply::NullBulk | Reply::Null) => {}
+            (HandshakeStep::ReadMark, Reply::NullBulk) => {}
             (HandshakeStep::ReadMark, Reply::Bulk(mark)) => {
                 learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
             }
-            (HandshakeStep::ReadRecord, Reply::NullBulk | Reply::Null | Reply::Bulk(_)) => {
+            (HandshakeStep::ReadRecord, Reply::NullBulk | Reply::Bulk(_)) => {
                 learnt.record = Found::from_reply(reply).unwrap_or_default();
             }
-            (HandshakeStep::TrySetIfEq, Reply::NullBulk | Reply::Null) => learnt.has_set_if_eq = true,
+            (HandshakeStep::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
             (HandshakeStep::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
             (HandshakeStep::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
-            _ => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
+            _ if step.must_succeed() => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
+            // As if it had refused: the echo shows whether the replies still meet their requests.
+            _ => learnt.note_refused(step.name(), NO_ANSWER.into()),
         }
         Ok(false)
     }
@@ -477,12 +488,40 @@ mod tests {
         for step in [HandshakeStep::Auth, HandshakeStep::Select, HandshakeStep::Echo] {
             assert!(handshake.handle_reply(step, &noperm).is_err(), "{step:?}");
         }
-        assert!(
-            handshake
-                .handle_reply(HandshakeStep::InfoServer, &Reply::Error(b"LOADING Redis is loading"))
-                .is_err()
-        );
-        assert!(handshake.handle_reply(HandshakeStep::SetName, &Reply::Integer(1)).is_err());
+    }
+
+    #[test]
+    fn odd_answers_to_optional_steps_are_noted() {
+        let steps: Vec<_> = handshake("redis://h/3").1.into_iter().map(|(step, _)| step).collect();
+        for step in steps.into_iter().filter(|step| !step.must_succeed()) {
+            for odd in [Reply::Simple(b"QUEUED"), Reply::Bulk(b"x"), Reply::Integer(7), Reply::NullBulk] {
+                let is_bulk = matches!(odd, Reply::Bulk(_) | Reply::NullBulk);
+                let fits = match step {
+                    HandshakeStep::ReadRecord => is_bulk,
+                    HandshakeStep::TryPublish => odd == Reply::Integer(7),
+                    HandshakeStep::TrySetIfEq => odd == Reply::NullBulk,
+                    HandshakeStep::LoadScript
+                    | HandshakeStep::InfoServer
+                    | HandshakeStep::InfoReplication
+                    | HandshakeStep::InfoMemory => odd == Reply::Bulk(b"x"),
+                    _ => false,
+                };
+                let (mut handshake, _) = handshake("redis://h/3");
+                assert_eq!(handshake.handle_reply(step, &odd), Ok(false), "{step:?} {odd:?}");
+                let noted: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
+                assert_eq!(noted, [step.name()][usize::from(fits)..], "{step:?} {odd:?}");
+                // Nothing is believed: it parks nobody, and has no command that a server may lack.
+                let Learnt { has_del_if_eq, has_del_ex, has_set_if_eq, .. } = handshake.learnt;
+                assert!(!handshake.learnt.parks() && !has_del_if_eq && !has_del_ex);
+                assert_eq!(has_set_if_eq, fits && step == HandshakeStep::TrySetIfEq);
+            }
+        }
+        let (mut handshake, _) = handshake("redis://h");
+        let Ok(resp::Decoded::Complete { reply, .. }) = resp::decode(b"%0\r\n") else { panic!("a map") };
+        assert_eq!(handshake.handle_reply(HandshakeStep::Hello, &reply), Ok(false));
+        assert!(handshake.learnt.parks());
+        assert_eq!(handshake.handle_reply(HandshakeStep::TryQueue, &Reply::Integer(1)), Ok(false));
+        assert!(!handshake.learnt.parks(), "a queue that nobody has is not empty");
     }
 
     #[test]

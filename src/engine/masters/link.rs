@@ -369,12 +369,11 @@ impl Link {
         let Self { connection, by, learnt, scripts_loading, .. } = self;
         let Connection { wire, state, login, .. } = connection;
         let has_messages = !learnt.channel.is_empty() && matches!(state, State::Ready { .. });
-        let is_push = |reply: &Reply<'_>| {
-            has_messages && park::message(reply).is_some_and(|it| it != Message::Subscribed)
-        };
+        // A push of any other kind is no reply, either: RESP3 has clients skip those that they do not know.
+        let is_push = |reply: &Reply<'_>| park::message(reply).is_some_and(|it| it != Message::Subscribed);
         match wire.next_reply_or_push(is_push) {
             Ok(Some((None, push))) => {
-                let answer = match park::message(&push) {
+                let answer = match park::message(&push).filter(|_| has_messages) {
                     Some(Message::Ring(vote)) => Id::from_bytes(vote).map(Answer::Ring),
                     Some(Message::Vote(vote)) => Id::from_bytes(vote).map(Answer::Granted),
                     _ => None,
@@ -382,6 +381,7 @@ impl Link {
                 Ok(Some((answer.unwrap_or(Answer::Ignored), None)))
             }
             Ok(Some((Some(owed), reply))) => {
+                let reply = reply.plain();
                 if let Owed::Scripts(tag) = owed {
                     scripts_loading[tag as usize] = false;
                 }

@@ -48,7 +48,7 @@ pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
 /// The mark in a reply to `GET`, as far as it is about the process with this `run_id`.
 pub(crate) fn answer(reply: &Reply<'_>, run_id: Option<&str>) -> Result<MarkAnswer, WrongShape> {
     match reply {
-        Reply::NullBulk | Reply::Null => Ok(MarkAnswer::Absent),
+        Reply::NullBulk => Ok(MarkAnswer::Absent),
         Reply::Bulk(_) | Reply::Error(_) if mutant!(ForeignMarkOverwritten) => {
             Ok(MarkAnswer::Observed(Duration::ZERO))
         }

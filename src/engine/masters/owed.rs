@@ -270,7 +270,7 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
 fn written(what: &'static str, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
     match reply {
         // Without `OK` another client was faster.
-        Reply::Simple(b"OK") | Reply::NullBulk | Reply::Null => Ok(Answer::Ignored),
+        Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::Ignored),
         Reply::Error(text) => Ok(Answer::NotWritten(what, command::answer::error_text(text))),
         _ => Err(WrongShape),
     }

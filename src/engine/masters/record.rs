@@ -147,7 +147,7 @@ impl Found {
     /// Takes the reply to `GET`.
     pub(crate) fn from_reply(reply: &Reply<'_>) -> Result<Self, WrongShape> {
         match reply {
-            Reply::NullBulk | Reply::Null => Ok(Self::Absent),
+            Reply::NullBulk => Ok(Self::Absent),
             Reply::Bulk(text) => Ok(Self::from_text(text)),
             Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(Self::Unusable(Unusable::Foreign)),
             Reply::Error(text) => Ok(Self::Unusable(Unusable::Refused(answer::error_text(text)))),

@@ -52,7 +52,7 @@ pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
 pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(Vote::Granted),
-        Reply::NullBulk | Reply::Null => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::NullBulk => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(_) if mutant!(ErrorIsNo) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
@@ -63,7 +63,7 @@ pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") | Reply::Integer(1) => Ok(Vote::Granted),
-        Reply::NullBulk | Reply::Null | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
+        Reply::NullBulk | Reply::Integer(0) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) if is_wrong_type(text) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
@@ -103,8 +103,9 @@ pub(super) fn ttl_of(left_ms: i64) -> Result<HolderTtl, WrongShape> {
 
 /// The clock in a reply to `TIME`, in microseconds since 1970, if it is one.
 pub(crate) fn clock_us(time: &Array<'_>) -> Option<u64> {
-    let mut numbers = time.iter().map(|part| match part {
+    let mut numbers = time.iter().map(|part| match part.plain() {
         Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        Reply::Integer(number) => u64::try_from(number).ok(),
         _ => None,
     });
     let (seconds, micros) = (numbers.next()??, numbers.next()??);

@@ -109,7 +109,7 @@ pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShap
 }
 
 fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
-    let mut elements = parts.iter();
+    let mut elements = parts.iter().map(Reply::plain);
     let mut number = || match elements.next() {
         Some(Reply::Integer(number)) => Ok(number),
         _ => Err(WrongShape),

@@ -316,7 +316,7 @@ pub(crate) fn park_answer(reply: &Reply<'_>) -> Result<ParkAnswer, WrongShape> {
         Reply::Error(text) => return Ok(ParkAnswer::Failed(failure(text))),
         _ => return Err(WrongShape),
     };
-    let mut elements = Elements(parts.iter());
+    let mut elements = Elements(parts.iter().map(Reply::plain));
     let kind = elements.number()?;
     let seen = Seen { ticket_us: elements.count()?, now_us: elements.count()?, has_more: elements.flag()? };
     match (kind, parts.len()) {

@@ -38,7 +38,7 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
 pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, WrongShape> {
     match *reply {
         Reply::Integer(count) => usize::try_from(count).map(Ok).map_err(|_| WrongShape),
-        Reply::NullBulk | Reply::Null => Ok(Ok(0)),
+        Reply::NullBulk => Ok(Ok(0)),
         Reply::Error(text) if is_wrong_type(text) => Ok(Ok(0)),
         Reply::Error(text) => Ok(Err(failure(text))),
         _ => Err(WrongShape),
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn no_key_and_one_of_another_type_have_no_readers() {
         assert_eq!(reader_count(&Reply::Integer(3)), Ok(Ok(3)));
-        for reply in [Reply::NullBulk, Reply::Null, Reply::Error(b"WRONGTYPE x")] {
+        for reply in [Reply::NullBulk, Reply::Error(b"WRONGTYPE x")] {
             assert_eq!(reader_count(&reply), Ok(Ok(0)), "{reply:?}");
         }
         let failed = Failure::Replied("OOM x".into());

@@ -65,6 +65,14 @@ const GOOD: &[(&[u8], &str)] = &[
     (b"~3\r\n:1\r\n:1\r\n_\r\n", "Set([Integer(1), Integer(1), Null])"),
     (b">0\r\n", "Push([])"),
     (b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", r#"Push([Bulk("message"), Bulk("a"), Bulk("")])"#),
+    // Attributes belong to the reply behind them, wherever it stands.
+    (b"|1\r\n+ttl\r\n:9\r\n+OK\r\n", r#"Simple("OK")"#),
+    (b"|0\r\n|1\r\n*1\r\n|0\r\n_\r\n~0\r\n$-1\r\n", "NullBulk"),
+    (b"*2\r\n:1\r\n|1\r\n+ttl\r\n:9\r\n:2\r\n", "Array([Integer(1), Integer(2)])"),
+    (b"%1\r\n|0\r\n+a\r\n|0\r\n*0\r\n", r#"Map([Simple("a"), Array([])])"#),
+    (b"|0\r\n>1\r\n|0\r\n+x\r\n", r#"Push([Simple("x")])"#),
+    (b":+0\r\n", "Integer(0)"),
+    (b":+9223372036854775807\r\n", "Integer(9223372036854775807)"),
     (
         b">2\r\n+x\r\n%1\r\n~1\r\n,1.5\r\n*-1\r\n",
         r#"Push([Simple("x"), Map([Set([Double(1.5)]), NullArray])])"#,
@@ -110,6 +118,10 @@ const PARTIAL: &[(&[u8], usize)] = &[
     (b"%2\r\n", 5),
     (b"%1\r\n:1\r\n", 9),
     (b"~1\r\n", 5),
+    (b"|0\r\n", 5),
+    (b"|1\r\n:1\r\n", 9),
+    (b"*1\r\n|0\r\n$70\r\n", 84),
+    (b":+", 3),
     (b">1\r\n$70\r\n", 80),
 ];
 
@@ -119,13 +131,24 @@ const BAD: &[(&[u8], ProtocolError)] = &[
     (b"\r", TypeUnknown(b'\r')),
     (b"\n", TypeUnknown(b'\n')),
     (b"\0", TypeUnknown(0)),
-    // Attributes and streamed types.
-    (b"|", TypeUnknown(b'|')),
+    // Streamed types.
     (b";", TypeUnknown(b';')),
     (b".", TypeUnknown(b'.')),
     (b"$?", NumberInvalid),
     (b"%?", NumberInvalid),
-    (b"%1\r\n|", TypeUnknown(b'|')),
+    (b"*?", NumberInvalid),
+    (b"~?", NumberInvalid),
+    (b"|?", NumberInvalid),
+    (b"|-", LengthNegative),
+    (b"|513", ElementsTooMany),
+    (b"|256\r\n|257", ElementsTooMany),
+    (b"*1\r\n|0\r\n>", TypeUnknown(b'>')),
+    (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n|", NestingTooDeep),
+    (b":++", NumberInvalid),
+    (b":+-", NumberInvalid),
+    (b":+\r", NumberInvalid),
+    (b":+01", NumberInvalid),
+    (b":+9223372036854775808", NumberTooLarge),
     (b"*1\r\n>", TypeUnknown(b'>')),
     (b"%1\r\n_\r\n>", TypeUnknown(b'>')),
     (b">1\r\n>", TypeUnknown(b'>')),
@@ -200,7 +223,6 @@ const BAD: &[(&[u8], ProtocolError)] = &[
     (b"*1\rX", LineBreak),
     (b":\r", NumberInvalid),
     (b":\n", NumberInvalid),
-    (b":+", NumberInvalid),
     (b":-\r", NumberInvalid),
     (b":--", NumberInvalid),
     (b":-0", NumberInvalid),
@@ -256,7 +278,7 @@ const BAD_LINES: &[(&[u8], ProtocolError)] = &[
     (b"*4294967295\r\n", ElementsTooMany),
     (b"*4294967297\r\n", ElementsTooMany),
     (b":9999999999999999999999\r\n", NumberTooLarge),
-    (b":+5\r\n", NumberInvalid),
+    (b"$+5\r\n", NumberInvalid),
     (b":007\r\n", NumberInvalid),
     (b":5\r:6\r\n", LineBreak),
     (b"+OK\n+OK\r\n", LineBreak),
@@ -459,6 +481,41 @@ fn nesting_ends_at_the_limit() {
         assert!(matches!(complete(&pushed(REPLY_DEPTH_MAX - 1)).0, Reply::Push(_)));
         assert_eq!(decode(&pushed(REPLY_DEPTH_MAX)), Err(NestingTooDeep));
     }
+}
+
+#[test]
+fn any_number_of_attributes_is_skipped() {
+    // As many as fit: they are walked over, not entered.
+    let mut input = b"|0\r\n".repeat(REPLY_SIZE_MAX / 4 - 1);
+    input.extend_from_slice(b":1\r\n");
+    assert_eq!(complete(&input), (Reply::Integer(1), REPLY_SIZE_MAX));
+    input.splice(..0, *b"|0\r\n");
+    assert_eq!(decode(&input), Err(ReplyTooLarge));
+}
+
+#[test]
+fn plain_replies_are_of_resp2() {
+    for (input, plain) in [
+        (&b"_\r\n"[..], Reply::NullBulk),
+        (b"*-1\r\n", Reply::NullBulk),
+        (b"$-1\r\n", Reply::NullBulk),
+        (b"#t\r\n", Reply::Integer(1)),
+        (b"#f\r\n", Reply::Integer(0)),
+        (b",10\r\n", Reply::Integer(10)),
+        (b"(-9223372036854775808\r\n", Reply::Integer(i64::MIN)),
+        (b"(9223372036854775808\r\n", Reply::Bulk(b"9223372036854775808")),
+        (b",1.5\r\n", Reply::Bulk(b"1.5")),
+        (b",inf\r\n", Reply::Bulk(b"inf")),
+        (b"!7\r\nERR a\nb\r\n", Reply::Error(b"ERR a\nb")),
+        (b"=6\r\ntxt:OK\r\n", Reply::Bulk(b"OK")),
+        (b"+OK\r\n", Reply::Simple(b"OK")),
+    ] {
+        assert_eq!(complete(input).0.plain(), plain, "{}", input.escape_ascii());
+    }
+    assert!(matches!(complete(b"~1\r\n_\r\n").0.plain(), Reply::Array(array) if array.len() == 1));
+    // Only RESP3 has them, and that is what they say.
+    assert!(matches!(complete(b"%0\r\n").0.plain(), Reply::Map(_)));
+    assert!(matches!(complete(b">0\r\n").0.plain(), Reply::Push(_)));
 }
 
 #[test]
