@@ -216,6 +216,21 @@ fn a_refused_channel_stops_parking() {
 }
 
 #[test]
+fn a_busy_server_is_asked_for_its_channel_again() {
+    let mut rig = Rig::unconnected(1, defaults);
+    rig.masters[0].errors.insert("SUBSCRIBE".to_owned(), "BUSY Redis is busy running a script".to_owned());
+    rig.pump();
+    let MasterState::Down(why) = rig.engine.master_status(rig.now, id(0)).state else { panic!("it stands") };
+    assert!(why.contains("SUBSCRIBE was refused: BUSY"), "{why}");
+    rig.masters[0].errors.clear();
+    rig.masters[0].put(b"a", b"other", None);
+    rig.run_for(ms(3000));
+    acquire(&mut rig, ms(60_000));
+    rig.run_for(ms(100));
+    assert_eq!(waiters(&rig), [1]);
+}
+
+#[test]
 fn the_slowest_master_learns_the_script() {
     for kind in ["fenced", "shared"] {
         let mut rig = Rig::new(3, defaults);

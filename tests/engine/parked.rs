@@ -522,6 +522,7 @@ fn a_master_that_was_busy_in_its_handshake_parks() {
     rig.masters[0].errors.insert("EXISTS".into(), "BUSY x".into());
     rig.pump();
     rig.masters[0].errors.clear();
+    rig.run_for(ms(3000));
     let mut rig = with_other(rig);
     rig.acquire_with("a", waiting());
     rig.run_for(ms(10));

@@ -2,7 +2,8 @@
 //!
 //! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every
 //! earlier reply has met its request. Login and database must succeed; all else is optional. The refusal of
-//! an optional step, or a reply that is no answer to it, is kept to be shown.
+//! an optional step, or a reply that is no answer to it, is kept to be shown. An error that passes by itself
+//! ends the connection, so that the next handshake asks again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -328,7 +329,7 @@ impl Handshake {
         match (step, reply) {
             (_, Reply::Error(text)) => {
                 let text = without_password(without_arguments(text), self.login.as_ref());
-                if step.must_succeed() || text.starts_with(b"LOADING") {
+                if step.must_succeed() || command::answer::is_passing(text) {
                     return Err(trouble::step_refused(step.name(), text));
                 }
                 let is_worth_a_word = match step {
@@ -487,6 +488,21 @@ mod tests {
         assert_eq!(names, ["CLIENT SETNAME", "SCRIPT LOAD", "INFO server", "DELIFEQ"]);
         for step in [HandshakeStep::Auth, HandshakeStep::Select, HandshakeStep::Echo] {
             assert!(handshake.handle_reply(step, &noperm).is_err(), "{step:?}");
+        }
+    }
+
+    #[test]
+    fn passing_errors_are_not_kept() {
+        let steps: Vec<_> = handshake("redis://h/3").1.into_iter().map(|(step, _)| step).collect();
+        for step in steps {
+            for text in ["LOADING x", "BUSY x", "TRYAGAIN x", "MASTERDOWN x", "CLUSTERDOWN x", "BUSY"] {
+                let (mut handshake, _) = handshake("redis://h/3");
+                let reply = handshake.handle_reply(step, &Reply::Error(text.as_bytes()));
+                assert!(reply.is_err_and(|why| why.contains(text)), "{step:?} {text}");
+            }
+            let (mut handshake, _) = handshake("redis://h/3");
+            let reply = handshake.handle_reply(step, &Reply::Error(b"BUSYKEY x"));
+            assert_eq!(reply.is_err(), step.must_succeed(), "{step:?}");
         }
     }
 

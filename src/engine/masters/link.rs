@@ -407,6 +407,12 @@ fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> R
     if owed.wants_script(reply, by) {
         return Ok(Answer::WantsScript(owed));
     }
+    if let (Owed::Subscription, Reply::Error(text)) = (owed, reply)
+        && command::answer::is_passing(text)
+    {
+        let refusal = &command::answer::error_text(text);
+        return Err(Trouble::StepRefused { step: "SUBSCRIBE", refusal }.to_string());
+    }
     owed.answer(reply, learnt.run_id.as_deref()).map_err(wrong_shape)
 }
 

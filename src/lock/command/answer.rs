@@ -35,6 +35,13 @@ pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
 }
 
+/// Whether an error passes by itself: the master reads its data set, runs a long script, or waits for its own
+/// master or for slots that move.
+pub(crate) fn is_passing(text: &[u8]) -> bool {
+    let code = text.split(|byte| *byte == b' ').next();
+    matches!(code, Some(b"LOADING" | b"BUSY" | b"TRYAGAIN" | b"MASTERDOWN" | b"CLUSTERDOWN"))
+}
+
 /// The bytes behind the grant that `received` starts with, if it does: nearly all replies to
 /// [`super::encode_acquire`] are one.
 #[inline]
