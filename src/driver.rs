@@ -9,6 +9,7 @@
 mod channel;
 #[cfg(feature = "doctor")]
 pub mod probe;
+mod race;
 mod resolve;
 mod socket;
 #[cfg(feature = "tls")]
@@ -37,8 +38,9 @@ use crate::options::{Mode, Options};
 #[cfg(test)]
 pub(crate) use channel::NoPlaintext;
 use channel::{Channel, Channels};
+use race::{Place, Race};
 use resolve::{Calls, Resolver};
-use socket::{Received, Socket};
+use socket::Received;
 #[cfg(feature = "tls")]
 pub use tls::TlsError;
 #[cfg(all(test, feature = "tls"))]
@@ -63,27 +65,8 @@ pub(crate) struct Driver {
     resolver: Resolver,
     /// Calls of the credentials provider.
     asked: Calls<(MasterId, Result<Credentials, CredentialsError>)>,
-    /// By [`MasterId::index`].
-    addresses: Vec<Addresses>,
-}
-
-/// The addresses of a name that is being connected.
-#[derive(Debug, Default)]
-struct Addresses {
-    /// Those that were not tried, the next one last.
-    spare: Vec<SocketAddr>,
-    /// The trouble with the one that came farthest, the latest of several.
-    trouble: Option<(Reach, String)>,
-}
-
-/// How far an attempt to connect came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
-    Nowhere,
-    /// A host refused it.
-    Refused,
-    /// A peer accepted it, and failed in its handshake.
-    Accepted,
+    /// The attempts to connect to each master that is being connected.
+    races: Vec<(MasterId, Race)>,
 }
 
 /// Sleeps until something happens to the sockets of a [`Driver`].
@@ -142,7 +125,6 @@ impl Driver {
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
         let (resolver, asked) = (Resolver::new(waker.clone()), Calls::new(waker.clone()));
         let sockets = (0..limits::MASTER_COUNT_MAX).map(|_| None).collect();
-        let addresses = (0..limits::MASTER_COUNT_MAX).map(|_| Addresses::default()).collect();
         // With one core the servers' answers would have to wait until the looking ends.
         let has_cores_to_spare = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
@@ -159,7 +141,7 @@ impl Driver {
             unread_since: None,
             resolver,
             asked,
-            addresses,
+            races: Vec::new(),
         };
         Ok((driver, Poller { poll, events, spin }))
     }
@@ -217,7 +199,10 @@ impl Driver {
     /// When something is to be done though no event comes.
     pub(crate) fn due(&self) -> Option<Instant> {
         // It is in the past: a deadline before it is over, too.
-        self.unread_since.or_else(|| self.engine.next_timeout().map(|(at, _)| at))
+        self.unread_since.or_else(|| {
+            let deadline = self.engine.next_timeout().map(|(at, _)| at);
+            self.races.iter().filter_map(|(_, race)| race.due()).chain(deadline).min()
+        })
     }
 
     /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it.
@@ -233,6 +218,10 @@ impl Driver {
             self.engine.handle_timeout(now);
         }
         self.follow_links();
+        let is_due = |race: &Race| race.due().is_some_and(|at| at <= now);
+        while let Some((master, _)) = self.races.iter().find(|(_, race)| is_due(race)) {
+            self.advance(*master);
+        }
         self.flush();
         now
     }
@@ -315,17 +304,16 @@ impl Driver {
                 }
                 continue;
             }
-            let Some(master) = MasterId::new(event.token().0) else { continue };
+            let Some(master) = MasterId::new(event.token().0) else {
+                self.handle_attempt(event.token());
+                continue;
+            };
             let Some(socket) = &mut self.sockets[master.index()] else { continue };
-            if event.is_writable() {
-                match socket.handle_writable() {
-                    Ok(true) => self.engine.handle_connected(clock::now(), master),
-                    Ok(false) => {}
-                    Err(error) => {
-                        self.fail(master, &error);
-                        continue;
-                    }
-                }
+            if event.is_writable()
+                && let Err(error) = socket.handle_writable()
+            {
+                self.disconnect(master, &error.to_string());
+                continue;
             }
             if event.is_readable() || event.is_read_closed() || event.is_error() {
                 self.receive(master, event.is_read_closed() || event.is_error());
@@ -347,10 +335,9 @@ impl Driver {
                         return;
                     }
                 }
-                Ok(Received::Connected) => self.engine.handle_connected(clock::now(), master),
-                Ok(Received::Nothing) => return,
+                Ok(Received::Nothing | Received::Connected) => return,
                 Ok(Received::End) => return self.disconnect(master, CLOSED),
-                Err(error) => return self.fail(master, &error),
+                Err(error) => return self.disconnect(master, &error.to_string()),
             }
             if self.engine_wants_close(master) {
                 return;
@@ -385,8 +372,7 @@ impl Driver {
             match request {
                 LinkRequest::Close(master) => {
                     self.resolver.forget(master);
-                    self.addresses[master.index()] = Addresses::default();
-                    self.sockets[master.index()] = None;
+                    self.drop_connection(master);
                 }
                 LinkRequest::Credentials(master) => {
                     let config = self.engine.config().clone();
@@ -399,9 +385,7 @@ impl Driver {
                 LinkRequest::Connect(master) => {
                     let config = self.engine.config().clone();
                     match &config.masters[master.index()].address {
-                        Address::Unix { path } => {
-                            self.connect(master, |registry, token| Socket::unix(path, registry, token))
-                        }
+                        Address::Unix { path } => self.race(master, vec![Place::Unix(path.clone())]),
                         Address::Tcp { host, port } | Address::Tls { host, port } => {
                             if let Some(found) = self.resolver.resolve(master, host, *port) {
                                 self.open(master, found);
@@ -415,68 +399,54 @@ impl Driver {
 
     fn open(&mut self, master: MasterId, found: io::Result<Vec<SocketAddr>>) {
         match found {
-            Ok(mut addresses) => {
-                addresses.reverse();
-                self.addresses[master.index()] = Addresses { spare: addresses, trouble: None };
-                self.connect_next(master);
-            }
+            Ok(addresses) => self.race(master, addresses.into_iter().map(Place::Tcp).collect()),
             Err(error) => {
                 self.disconnect(master, &format!("its name cannot be resolved ({error}); check the name"))
             }
         }
     }
 
-    /// Tries the next address of a master's name. Without one, says what became of those before.
-    fn connect_next(&mut self, master: MasterId) {
-        let addresses = &mut self.addresses[master.index()];
-        if let Some(address) = addresses.spare.pop() {
-            return self.connect(master, |registry, token| Socket::tcp(address, registry, token));
-        }
-        match addresses.trouble.take() {
-            Some((_, why)) => self.disconnect(master, &why),
-            None => self.disconnect(master, "its name has no address; check the name"),
+    fn race(&mut self, master: MasterId, places: Vec<Place>) {
+        let limit = self.engine.config().connect_timeout;
+        self.drop_connection(master);
+        self.races.push((master, Race::new(Token(master.index()), places, limit)));
+        self.advance(master);
+    }
+
+    /// Starts the attempts to connect to a master that are due.
+    fn advance(&mut self, master: MasterId) {
+        let Some((_, race)) = self.races.iter_mut().find(|(it, _)| *it == master) else { return };
+        let open = |socket| self.channels.open(master, socket);
+        if let Err(why) = race.advance(clock::now(), &self.registry, open) {
+            self.disconnect(master, &why);
         }
     }
 
-    fn connect(&mut self, master: MasterId, open: impl FnOnce(&Registry, Token) -> io::Result<Socket>) {
-        let socket = open(&self.registry, Token(master.index()));
-        match socket.and_then(|socket| self.channels.open(master, socket)) {
-            Ok(channel) => {
-                self.unread.remove(master);
-                self.sockets[master.index()] = Some(channel);
-            }
-            Err(error) => self.try_next(master, Reach::Nowhere, &error),
+    /// Something happened to an attempt to connect.
+    #[cold]
+    fn handle_attempt(&mut self, token: Token) {
+        let Some(master) = MasterId::new(race::connection_of(token).0) else { return };
+        let Some((_, race)) = self.races.iter_mut().find(|(it, _)| *it == master) else { return };
+        let Some((_, channel)) = race.drive(&self.registry, token) else { return self.advance(master) };
+        self.drop_connection(master);
+        let has_read = channel.is_tls();
+        self.sockets[master.index()] = Some(channel);
+        self.engine.handle_connected(clock::now(), master);
+        if has_read {
+            // It may hold more than the end of its handshake.
+            self.receive(master, true);
         }
     }
 
-    /// An attempt to connect goes on with the next address; a connection that stood is lost.
-    fn fail(&mut self, master: MasterId, error: &io::Error) {
-        match self.sockets[master.index()].take() {
-            Some(channel) if !channel.is_connected() => {
-                let reach = if channel.is_accepted() {
-                    Reach::Accepted
-                } else if error.kind() == io::ErrorKind::ConnectionRefused {
-                    Reach::Refused
-                } else {
-                    Reach::Nowhere
-                };
-                self.try_next(master, reach, error);
-            }
-            _ => self.disconnect(master, &error.to_string()),
-        }
-    }
-
-    /// An attempt to connect came so far: goes on with the next address.
-    fn try_next(&mut self, master: MasterId, reach: Reach, error: &io::Error) {
-        let trouble = &mut self.addresses[master.index()].trouble;
-        if trouble.as_ref().is_none_or(|(farthest, _)| *farthest <= reach) {
-            *trouble = Some((reach, error.to_string()));
-        }
-        self.connect_next(master);
+    /// Closes the connection to a master, and ends all attempts to connect.
+    fn drop_connection(&mut self, master: MasterId) {
+        self.races.retain(|(it, _)| *it != master);
+        self.unread.remove(master);
+        self.sockets[master.index()] = None;
     }
 
     fn disconnect(&mut self, master: MasterId, why: &str) {
-        self.sockets[master.index()] = None;
+        self.drop_connection(master);
         self.engine.handle_disconnected(clock::now(), master, why);
     }
 }

@@ -335,6 +335,9 @@ pub const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Shortest pause before a renewal that failed is tried again, without its random part.
 pub(crate) const RENEWAL_PAUSE_MIN: Duration = Duration::from_millis(1);
 
+/// Largest number of addresses of one name that are tried for one connection.
+pub(crate) const ADDRESS_COUNT_MAX: usize = 16;
+
 /// A time without end, in place of one that would overflow the clock.
 pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

@@ -4,6 +4,8 @@ use std::io;
 #[cfg(feature = "doctor")]
 use std::time::Duration;
 
+use mio::{Registry, Token};
+
 use super::ConnectError;
 use super::socket::{Received, Socket};
 #[cfg(feature = "tls")]
@@ -62,7 +64,6 @@ impl Channel {
         Self::Plain { socket, has_received: false }
     }
 
-    #[cfg(feature = "doctor")]
     pub(super) const fn is_tls(&self) -> bool {
         !matches!(self, Self::Plain { .. })
     }
@@ -82,6 +83,15 @@ impl Channel {
             Self::Plain { socket, .. } => socket.is_connected(),
             #[cfg(feature = "tls")]
             Self::Tls(socket) => socket.is_accepted(),
+        }
+    }
+
+    /// Has the events of the socket come with another token.
+    pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Self::Plain { socket, .. } => socket.register_anew(registry, token),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.register_anew(registry, token),
         }
     }
 

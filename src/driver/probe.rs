@@ -12,10 +12,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mio::event::Event;
 use mio::{Events, Poll, Token};
 
 use super::ConnectError;
 use super::channel::{Channel, Channels};
+use super::race::{Place, Race};
 use super::resolve::look_up;
 use super::socket::{Received, Socket};
 use crate::clock;
@@ -25,6 +27,7 @@ use crate::error::CredentialsError;
 pub use crate::error::probe::ProbeError;
 use crate::limits;
 use crate::lock::MasterId;
+use crate::lock::command::answer::is_passing;
 use crate::resp;
 pub use replies::Answer;
 use replies::{Bounds, Replies};
@@ -157,22 +160,16 @@ impl Probe {
     ) -> Result<Self, ProbeError> {
         let url = &config.masters[master.index()];
         let limit = Limit::new(config.connect_timeout, session.end);
-        let mut probe = match &url.address {
-            Address::Unix { path } => Self::connect(config.connect_timeout, session, None, |poll| {
-                channels.open(master, Socket::unix(path, poll.registry(), TOKEN)?)
-            }),
+        let places = match &url.address {
+            Address::Unix { path } => vec![Place::Unix(path.clone())],
             Address::Tcp { host, port } | Address::Tls { host, port } => {
                 let (host, port) = (host.clone(), *port);
                 let addresses = addresses(limit, move || look_up(&host, port, 0))?;
-                let none = Err(unreachable("its name has no address; check the name"));
-                addresses.into_iter().fold(none, |connected, address| match connected {
-                    Ok(probe) => Ok(probe),
-                    Err(_) => Self::connect(config.connect_timeout, session, Some(address), |poll| {
-                        channels.open(master, Socket::tcp(address, poll.registry(), TOKEN)?)
-                    }),
-                })
+                addresses.into_iter().map(Place::Tcp).collect()
             }
-        }?;
+        };
+        let open = |socket| channels.open(master, socket);
+        let mut probe = Self::connect(config.connect_timeout, session, places, open)?;
         probe.login.clone_from(&url.login);
         if config.has_provider() {
             let limit = Limit::new(config.connect_timeout, session.end);
@@ -191,24 +188,42 @@ impl Probe {
     #[cfg(feature = "testing")]
     pub(crate) fn plain(address: SocketAddr, limit: Duration) -> Result<Self, ProbeError> {
         let session = Limit::new(limits::FOREVER, clock::now() + limits::FOREVER);
-        let open = |poll: &Poll| Ok(Channel::plain(Socket::tcp(address, poll.registry(), TOKEN)?));
-        Ok(Self { bounds: Bounds::WIDE, ..Self::connect(limit, session, Some(address), open)? })
+        let open = |socket| Ok(Channel::plain(socket));
+        let probe = Self::connect(limit, session, vec![Place::Tcp(address)], open)?;
+        Ok(Self { bounds: Bounds::WIDE, ..probe })
     }
 
-    /// Connects to one address.
+    /// Connects to one of several addresses, the first that answers.
     fn connect(
         limit: Duration,
         session: Limit,
-        address: Option<SocketAddr>,
-        open: impl FnOnce(&Poll) -> io::Result<Channel>,
+        places: Vec<Place>,
+        open: impl Fn(Socket) -> io::Result<Channel>,
     ) -> Result<Self, ProbeError> {
-        let poll = Poll::new().map_err(unreachable)?;
-        let channel = open(&poll).map_err(unreachable)?;
-        let mut probe = Self {
+        let mut poll = Poll::new().map_err(unreachable)?;
+        let mut events = Events::with_capacity(limits::ADDRESS_COUNT_MAX);
+        let connecting = Limit::new(limit, session.end);
+        let mut race = Race::new(TOKEN, places, connecting.time);
+        let (place, channel) = loop {
+            race.advance(clock::now(), poll.registry(), &open).map_err(unreachable)?;
+            if clock::now() >= connecting.end {
+                let time = connecting.time;
+                let (plain, tls) = (Trouble::NoConnection(time), Trouble::NoTlsConnection(time));
+                return Err(unreachable(if race.is_tls() { tls } else { plain }));
+            }
+            let end = race.due().map_or(connecting.end, |at| at.min(connecting.end));
+            sleep(&mut poll, &mut events, end).map_err(unreachable)?;
+            let drive = |event: &Event| race.drive(poll.registry(), event.token());
+            if let Some(winner) = events.iter().find_map(drive) {
+                break winner;
+            }
+        };
+        Ok(Self {
             poll,
-            events: Events::with_capacity(4),
+            events,
             channel,
-            is_readable: false,
+            // Over TLS it may hold more than the end of its handshake.
+            is_readable: true,
             space: vec![0; limits::READ_SIZE].into(),
             unsent: Vec::new(),
             write_error: None,
@@ -216,21 +231,12 @@ impl Probe {
             limit,
             bounds: Bounds::SMALL,
             session,
-            address: address.map(|address| address.ip().to_canonical()),
+            address: match place {
+                Place::Tcp(address) => Some(address.ip().to_canonical()),
+                Place::Unix(_) => None,
+            },
             login: None,
-        };
-        let limit = Limit::new(limit, session.end);
-        while !probe.channel.is_connected() {
-            if clock::now() >= limit.end {
-                let (plain, tls) = (Trouble::NoConnection(limit.time), Trouble::NoTlsConnection(limit.time));
-                return Err(unreachable(if probe.channel.is_tls() { tls } else { plain }));
-            }
-            // Over TLS, reading makes the connection. One in plaintext stands before it can be read.
-            if !probe.is_readable || probe.read().map_err(unreachable)?.is_none() {
-                probe.wait(limit.end).map_err(unreachable)?;
-            }
-        }
-        Ok(probe)
+        })
     }
 
     fn log_in(&mut self, db: u32) -> Result<(), ProbeError> {
@@ -256,7 +262,7 @@ impl Probe {
             if index < login_count || text.starts_with("NOAUTH") || text.starts_with("DENIED") {
                 return Err(ProbeError::LoginRefused(step_refused("AUTH", text.as_bytes())));
             }
-            if text.starts_with("LOADING") {
+            if is_passing(text.as_bytes()) {
                 return Err(ProbeError::Unreachable(step_refused("PING", text.as_bytes())));
             }
             if index > login_count {
@@ -417,8 +423,7 @@ impl Probe {
         }
         match self.channel.recv(&mut self.space)? {
             Received::Bytes { size, .. } => Ok(Some(&self.space[..size])),
-            Received::Connected => Ok(Some(&[])),
-            Received::Nothing => {
+            Received::Nothing | Received::Connected => {
                 self.is_readable = false;
                 Ok(None)
             }
@@ -428,11 +433,7 @@ impl Probe {
 
     /// Waits for the socket.
     fn wait(&mut self, end: Instant) -> io::Result<()> {
-        let timeout = end.saturating_duration_since(clock::now());
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-            _ => {}
-        }
+        sleep(&mut self.poll, &mut self.events, end)?;
         let mut is_writable = false;
         for event in &self.events {
             is_writable |= event.is_writable();
@@ -451,6 +452,15 @@ enum Ended {
     Closed(io::Error),
     /// A time limit passed, or the replies are not usable.
     Other(String),
+}
+
+/// Waits for an event.
+fn sleep(poll: &mut Poll, events: &mut Events, end: Instant) -> io::Result<()> {
+    let timeout = end.saturating_duration_since(clock::now());
+    poll.poll(events, Some(timeout)).or_else(|error| match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// The addresses of a name, or why there are none.

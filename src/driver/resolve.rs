@@ -115,16 +115,25 @@ impl Resolver {
     }
 }
 
-/// All addresses, each at the front in its turn: one that swallows connections is not always the first to be
-/// tried.
+/// All addresses, each at the front in its turn: one that accepts connections and answers nothing is not
+/// always the first to be tried.
 pub(super) fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
     Ok(in_turn((host, port).to_socket_addrs()?.collect(), turn))
 }
 
+/// IPv6 and IPv4 stand in turns (RFC 8305): a network that swallows one of them costs one attempt.
 fn in_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
     let count = addresses.len();
     addresses.rotate_left(turn % count.max(1));
-    addresses
+    let starts_with_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (firsts, seconds): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|it| it.is_ipv6() == starts_with_ipv6);
+    let (mut firsts, mut seconds) = (firsts.into_iter(), seconds.into_iter());
+    let pairs = std::iter::from_fn(|| match (firsts.next(), seconds.next()) {
+        (None, None) => None,
+        pair => Some([pair.0, pair.1]),
+    });
+    pairs.flatten().flatten().take(limits::ADDRESS_COUNT_MAX).collect()
 }
 
 #[cfg(test)]
@@ -209,5 +218,17 @@ mod tests {
             assert_eq!(in_turn(all.to_vec(), turn).iter().map(SocketAddr::port).collect::<Vec<_>>(), ports);
         }
         assert_eq!(in_turn(Vec::new(), 5), []);
+        assert_eq!(in_turn([all[0]; 20].to_vec(), 7).len(), limits::ADDRESS_COUNT_MAX);
+    }
+
+    #[test]
+    fn both_families_stand_in_turns() {
+        let old = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let new = |port| SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port));
+        let all = vec![new(1), new(2), new(3), old(4), old(5)];
+        for (turn, ports) in [(0, [1, 4, 2, 5, 3]), (1, [2, 4, 3, 5, 1]), (3, [4, 1, 5, 2, 3])] {
+            let ordered: Vec<_> = in_turn(all.clone(), turn).iter().map(SocketAddr::port).collect();
+            assert_eq!(ordered, ports, "{turn}");
+        }
     }
 }

@@ -39,6 +39,8 @@ pub(super) enum Received {
     End,
 }
 
+const INTEREST: Interest = Interest::READABLE.add(Interest::WRITABLE);
+
 /// Idle time before the kernel asks whether the peer's host still lives, and between its questions.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
@@ -58,15 +60,23 @@ impl Socket {
             Err(error) => return Err(error),
         }
         let mut stream = TcpStream::from_std(socket.into());
-        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        registry.register(&mut stream, token, INTEREST)?;
         Ok(Self { stream: Stream::Tcp(stream), is_connected: false, is_writable: false })
     }
 
     /// Starts to connect to a Unix socket.
     pub(super) fn unix(path: &Path, registry: &Registry, token: Token) -> io::Result<Self> {
         let mut stream = UnixStream::connect(path)?;
-        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        registry.register(&mut stream, token, INTEREST)?;
         Ok(Self { stream: Stream::Unix(stream), is_connected: false, is_writable: false })
+    }
+
+    /// Has the events come with another token. What has happened already comes again.
+    pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Tcp(stream) => registry.reregister(stream, token, INTEREST),
+            Stream::Unix(stream) => registry.reregister(stream, token, INTEREST),
+        }
     }
 
     pub(super) const fn is_unix(&self) -> bool {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Config, Driver, LinkRequest, Poller};
+use super::{Channel, Config, Driver, LinkRequest, Poller};
 use crate::clock;
 use crate::lock::MasterId;
 use crate::status::MasterState;
@@ -100,15 +100,8 @@ fn addresses_are_tried_in_their_order() {
         (vec![refused, first, second], 0),
         (vec![refused, refused, second], 1),
     ] {
-        let config = Config::builder().master("redis://h").connect_timeout(PATIENCE);
-        let config = config.build().expect("valid settings");
-        let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
-        driver.engine.handle_timeout(clock::now());
-        let Some(LinkRequest::Connect(master)) = driver.engine.poll_link() else {
-            panic!("no wish to connect")
-        };
-        driver.open(master, Ok(addresses));
-        while !driver.sockets[0].as_ref().expect("an attempt").is_connected() {
+        let (mut driver, mut poller) = connecting(addresses, PATIENCE);
+        while driver.sockets[0].is_none() {
             driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
         }
         listeners[reached].accept().expect("it is connected");
@@ -116,6 +109,61 @@ fn addresses_are_tried_in_their_order() {
         listeners[1 - reached].accept().map(drop).expect_err("nobody comes");
         listeners[1 - reached].set_nonblocking(false).expect("a socket option");
     }
+}
+
+/// A driver that connects its only master, whose name has these addresses.
+fn connecting(addresses: Vec<SocketAddr>, connect_timeout: Duration) -> (Driver, Poller) {
+    let config = Config::builder().master("redis://h").connect_timeout(connect_timeout);
+    let config = config.build().expect("valid settings");
+    let (mut driver, poller) = Driver::new(Arc::new(config)).expect("an event loop");
+    driver.engine.handle_timeout(clock::now());
+    let Some(LinkRequest::Connect(master)) = driver.engine.poll_link() else { panic!("no wish to connect") };
+    driver.open(master, Ok(addresses));
+    (driver, poller)
+}
+
+#[test]
+fn a_swallowed_connection_costs_a_quarter_second() {
+    let (swallowing, _full) = super::socket::tests::full();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let live = listener.local_addr().expect("bound");
+    let ms = Duration::from_millis;
+    // Where time is short, each address gets its share.
+    for (dead_count, timeout, shortest) in
+        [(1, PATIENCE, ms(250)), (2, PATIENCE, ms(500)), (9, ms(1000), ms(900))]
+    {
+        eventually_within(shortest + ms(250), "the next address", || {
+            let addresses = [vec![swallowing; dead_count], vec![live]].concat();
+            let start = clock::now();
+            let (mut driver, mut poller) = connecting(addresses, timeout);
+            while driver.sockets[0].is_none() {
+                driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
+            }
+            assert!(clock::now() - start >= shortest, "{dead_count}");
+            assert!(driver.races.is_empty() && driver.due().is_some_and(|at| at > clock::now()));
+            listener.accept().expect("it is connected");
+        });
+    }
+}
+
+#[test]
+fn only_one_address_gets_a_login() {
+    let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
+    let addresses = listeners.each_ref().map(|it| it.local_addr().expect("bound"));
+    let (mut driver, mut poller) = connecting(addresses.to_vec(), PATIENCE);
+    // Both are connected before the driver looks.
+    let later = clock::now() + Duration::from_secs(1);
+    let open = |socket| Ok(Channel::plain(socket));
+    driver.races[0].1.advance(later, &driver.registry, open).expect("attempts");
+    let mut peers = listeners.map(|it| it.accept().expect("it is connected").0);
+    while driver.sockets[0].is_none() {
+        driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
+    }
+    driver.turn(&mut poller, Some(Duration::ZERO)).expect("a turn");
+    drop(driver);
+    let mut sizes = peers.each_mut().map(|peer| peer.read_to_end(&mut Vec::new()).unwrap_or(usize::MAX));
+    sizes.sort_unstable();
+    assert!(sizes[0] == 0 && sizes[1] > 0, "{sizes:?}");
 }
 
 /// A connection without a byte to send is not looked at again and again.
@@ -133,12 +181,10 @@ fn a_master_that_connects_leaves_nothing_unsent() {
         };
         driver.open(master, Ok(vec![address]));
     }
-    let is_connected =
-        |driver: &Driver, index: usize| driver.sockets[index].as_ref().expect("an attempt").is_connected();
-    while !is_connected(&driver, 0) {
+    while driver.sockets[0].is_none() {
         driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
     }
-    assert!(!is_connected(&driver, 1) && !driver.has_unsent);
+    assert!(driver.sockets[1].is_none() && !driver.has_unsent);
     let (mut greeted, _) = listener.accept().expect("it is connected");
     assert!(greeted.read(&mut [0; 1]).expect("it is open") > 0, "the greeting is sent");
 }
@@ -251,9 +297,9 @@ fn a_turn_begins_with_what_is_asked_for() {
     let master = MasterId::new(0).expect("small");
     driver.unread.insert(master);
     driver.begin_turn();
-    assert!(driver.sockets[0].is_some(), "it connects");
+    assert_eq!(driver.races.len(), 1, "it connects");
     assert!(driver.unread.is_empty(), "what an earlier connection left unread went with it");
-    while !driver.sockets[0].as_ref().expect("as before").is_connected() {
+    while driver.sockets[0].is_none() {
         assert!(poller.wait(Some(PATIENCE)).expect("a poll"));
         driver.handle_events(&poller.events);
     }
@@ -267,7 +313,7 @@ fn a_connection_that_is_given_up_is_read_no_more() {
     let (listener, mut driver, mut poller) = asked_to_connect();
     let master = MasterId::new(0).expect("small");
     driver.begin_turn();
-    while !driver.sockets[0].as_ref().expect("an attempt").is_connected() {
+    while driver.sockets[0].is_none() {
         driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
     }
     let (mut peer, _) = listener.accept().expect("it is connected");

@@ -21,6 +21,7 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
+use mio::{Registry, Token};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
@@ -94,6 +95,10 @@ impl TlsMaster {
 impl TlsSocket {
     pub(super) const fn is_connected(&self) -> bool {
         self.is_established
+    }
+
+    pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.socket.register_anew(registry, token)
     }
 
     /// Whether a peer has accepted the connection below.

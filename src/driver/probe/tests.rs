@@ -192,6 +192,19 @@ fn a_server_that_accepts_nobody_is_not_connected() {
     assert_eq!(why, ProbeError::Unreachable(said.to_owned()));
 }
 
+#[test]
+fn a_probe_goes_on_beside_a_swallowed_connection() {
+    let (swallowing, _full) = crate::driver::socket::tests::full();
+    let (live, _) = start("+PONG\r\n", false);
+    let session = Limit::new(LONG, clock::now() + LONG);
+    let places = [swallowing, live].map(Place::Tcp).into();
+    let start_time = clock::now();
+    let mut probe = Probe::connect(LONG, session, places, |socket| Ok(Channel::plain(socket)))
+        .expect("one of them answers");
+    assert_eq!((probe.address(), probe.log_in(0)), (Some(live.ip()), Ok(())));
+    assert!(clock::now() - start_time < LONG / 2);
+}
+
 /// The socket takes only a part of it at once.
 #[test]
 fn a_long_command_is_written_to_its_end() {
