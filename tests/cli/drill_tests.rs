@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, trusting};
 
@@ -229,17 +231,21 @@ fn a_contender_may_end_after_the_drill() {
 fn the_times_in_the_lines_of_a_contender_count() {
     let fleet = Fleet::start(3);
     let first = std::env::temp_dir().join(format!("redlatch-drill-first-{}", std::process::id()));
+    // Of the clock that all programs share, in ms: within the drill, however late it starts.
+    let base = clock_gettime(ClockId::Monotonic).tv_sec * 1000 + 2500;
     // Each holds for 1 ms, and the second 1 ms later; their locks end before their work.
     let taker = format!(
-        "mkdir {0} 2>/dev/null && n=1 || n=2; echo asked ${{n}}000000; echo a library speaks; \
-         echo acquired ${{n}}000000 ${{n}}900000; sleep 0.3; echo released $((n + 1))100000",
+        "mkdir {0} 2>/dev/null && n=$(({base} + 1)) || n=$(({base} + 2)); echo asked ${{n}}000000; \
+         echo a library speaks; echo acquired ${{n}}000000 ${{n}}900000; sleep 0.3; \
+         echo released $((n + 1))100000",
         first.display()
     );
     let finished = finish(&mut foreign(&fleet, &taker));
     std::fs::remove_dir(&first).ok();
     // One after the other writes that it held at the same time.
     let together = format!(
-        "mkdir {} 2>/dev/null || sleep 0.3; echo acquired 1000000 1900000; echo released 2000000",
+        "mkdir {} 2>/dev/null || sleep 0.3; echo acquired {base}000000 {base}900000; \
+         echo released $(({base} + 1))000000",
         first.display()
     );
     let found = finish(&mut foreign(&fleet, &together));

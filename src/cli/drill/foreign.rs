@@ -26,6 +26,12 @@ const LINE_SIZE_MAX: usize = 4096;
 /// More than a pipe holds of a program that has ended.
 const REST_SIZE_MAX: usize = 1 << 17;
 
+/// By how much an event may precede the drill, whose beginning is read by another reading of the clock.
+const CLOCK_ERROR_MAX: Duration = Duration::from_secs(1);
+
+/// Longest validity that a library may state.
+const VALIDITY_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// One call of the program's library.
 #[derive(Debug, Clone, Copy)]
 enum Call {
@@ -42,11 +48,13 @@ pub(super) struct Foreign<'a> {
     /// The lock that it holds: since when, and until when it says that it is valid.
     held: Option<(Instant, Instant)>,
     record: Record,
+    /// Whether it has written a time outside of the drill.
+    is_off: bool,
 }
 
 impl<'a> Foreign<'a> {
     pub(super) fn new(number: usize, clock: Clock, course: &'a Course<'a>) -> Self {
-        Self { course, number, clock, call: None, held: None, record: Record::default() }
+        Self { course, number, clock, call: None, held: None, record: Record::default(), is_off: false }
     }
 
     /// Runs the program until it ends; it is killed when it outlasts the drill by more than two calls.
@@ -74,13 +82,28 @@ impl<'a> Foreign<'a> {
             Err(error) => Some(error.to_string()),
         };
         if let Some(why) = why {
-            self.record.failed += 1;
+            self.fail(&why);
             self.end_call(Instant::now());
-            say(Message::ContenderFailed { number: self.number + 1, why: &why });
         }
         // It did not say that it released.
         self.end_hold(Instant::now());
         self.record
+    }
+
+    fn fail(&mut self, why: &str) {
+        self.record.failed += 1;
+        say(Message::ContenderFailed { number: self.number + 1, why: &why });
+    }
+
+    /// Whether an event of this drill can have this time, and the end of a validity that one.
+    fn is_within(&self, at: Instant, until: Option<Instant>) -> bool {
+        let (args, begun) = (self.course.args, self.course.begun);
+        // Programs have two TTLs behind the end, and may be late.
+        let longest = args.time.saturating_add(3 * args.ttl).saturating_add(CLOSE_LIMIT);
+        let is_early = |at: Instant| begun.saturating_duration_since(at) > CLOCK_ERROR_MAX;
+        let is_sane =
+            |until: Instant| !is_early(until) && until.saturating_duration_since(at) <= VALIDITY_MAX;
+        !is_early(at) && at.saturating_duration_since(begun) <= longest && until.is_none_or(is_sane)
     }
 
     /// The index of the lock that it contends for.
@@ -136,12 +159,20 @@ impl<'a> Foreign<'a> {
         self.handle(&String::from_utf8_lossy(&line), Instant::now());
     }
 
-    /// Takes one line. A time that it does not give is that of its reading.
+    /// Takes one line. A time that it does not give is that of its reading. A line with a time of another
+    /// clock counts for nothing: in the drill's seconds and in the witness it would stand anywhere.
     fn handle(&mut self, line: &str, read_at: Instant) {
         let mut words = line.split_whitespace();
         let word = words.next();
         let mut time = || words.next().and_then(|word| word.parse().ok()).map(|ns| self.clock.instant(ns));
         let (at, until) = (time().unwrap_or(read_at), time());
+        let is_event = matches!(word, Some("asked" | "acquired" | "refused" | "released" | "done"));
+        if is_event && !self.is_within(at, until) {
+            if !std::mem::replace(&mut self.is_off, true) {
+                self.fail("it wrote a time outside of the drill; write ns of CLOCK_MONOTONIC");
+            }
+            return;
+        }
         match word {
             Some("asked") => self.call = Some(Call::Acquire(at)),
             Some("acquired") => {
@@ -212,7 +243,8 @@ impl Clock {
         let difference = Duration::from_nanos(ns.abs_diff(self.ns));
         let moved =
             if ns >= self.ns { self.now.checked_add(difference) } else { self.now.checked_sub(difference) };
-        moved.unwrap_or(self.now)
+        // A time that this clock does not have is none of the drill.
+        moved.unwrap_or(self.now + 2 * VALIDITY_MAX)
     }
 }
 

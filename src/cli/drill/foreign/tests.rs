@@ -10,7 +10,7 @@ use super::*;
 /// Returns how often a lock was held, refused, outlasted, had two holders and had two at work, and by how
 /// many ms the latest call was late.
 fn counts(lines: &str) -> [u64; 6] {
-    course_of(&["--ttl", "1s"], |course| counts_in(course, lines))
+    course_of(&["--ttl", "1s", "--time", "20min"], |course| counts_in(course, lines))
 }
 
 fn counts_in(course: &Course<'_>, lines: &str) -> [u64; 6] {
@@ -65,9 +65,38 @@ fn lines_of_a_contender_are_visits_and_calls() {
     assert_eq!(counts(&format!("{long}refused;{long}x refused;{long}")), [0, 1, 0, 0, 0, 0]);
 }
 
+/// As of the wall clock, of a process's own beginning, in ms, or of another machine.
+#[test]
+fn times_of_another_clock_are_a_defect() {
+    let off = |lines: &str| {
+        course_of(&["--ttl", "1s", "--time", "30s"], |course| {
+            let clock = Clock { now: course.begun, ns: 1_000_000_000_000 };
+            let mut contender = Foreign::new(0, clock, course);
+            lines.split(';').for_each(|line| contender.handle(line, Instant::now()));
+            contender.end_hold(Instant::now());
+            let Record { locked, failed, latest_call, ref seconds, .. } = contender.record;
+            assert!(seconds.len() <= 40 && latest_call < Duration::from_secs(40), "{lines}");
+            (locked, failed)
+        })
+    };
+    assert_eq!(
+        off("asked 1000000000000;acquired 1001000000000 1002000000000;released 1001500000000"),
+        (1, 0)
+    );
+    for time in ["0", "1", "998900000000", "1035000000000", "1790000000000000000", "18446744073709551615"] {
+        for word in ["asked", "acquired", "refused", "released", "done"] {
+            assert_eq!(off(&format!("{word} {time};{word} {time}")), (0, 1), "{word} {time}");
+        }
+    }
+    for until in ["0", "1790000000000000000"] {
+        assert_eq!(off(&format!("acquired 1001000000000 {until}")), (0, 1), "{until}");
+    }
+    assert_eq!(off("asking 5;tried 7 times"), (0, 0), "a library prints what it likes");
+}
+
 #[test]
 fn visits_beside_one_that_goes_on_are_kept() {
-    course_of(&["--ttl", "1s", "--resources", "1"], |course| {
+    course_of(&["--ttl", "1s", "--resources", "1", "--time", "20min"], |course| {
         let clock = Clock { now: course.begun, ns: 0 };
         let [mut one, mut other] = [0, 1].map(|number| Foreign::new(number, clock, course));
         let at = |second: u64| format!("{second}000000000");
