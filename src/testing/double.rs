@@ -177,6 +177,7 @@ impl DoubleMaster<'_> {
     }
 
     /// Makes each answer to what arrives from now on leave this much later; [`Duration::ZERO`] by default.
+    /// With [`Duration::MAX`] it never leaves.
     pub fn delay(self, delay: Duration) {
         self.hub.lock().delay(self.index, delay);
     }

@@ -12,7 +12,7 @@ use std::{fmt, thread};
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::inspection::LockStatus;
 use redlatch::testing::{Double, DoubleMaster, FleetError, Reply};
-use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
+use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine, Redlock};
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -32,6 +32,65 @@ fn start(size: usize) -> Double {
 /// A client whose answer limit is not met by chance.
 fn open(double: &Double) -> Client {
     double.config().max_ttl(TTL).answer_timeout(PATIENCE).connect().expect("an event loop")
+}
+
+/// Each public call that takes a time takes the longest one: it refuses it, or means "without end".
+#[test]
+fn no_time_is_too_long() {
+    let max = Duration::MAX;
+    let double = start(1);
+    let config = double.config().max_ttl(TTL).answer_timeout(PATIENCE).max_hold(max);
+    let client = config.connect().expect("an event loop");
+    for refused in [
+        double.config().max_ttl(max).build(),
+        double.config().answer_timeout(max).build(),
+        double.config().connect_timeout(max).build(),
+        double.config().retry_delay(max..=max).build(),
+        double.config().spin(max).build(),
+    ] {
+        refused.expect_err("it is too long");
+    }
+    assert!(client.config().ttl(max).is_err());
+    let hold = |name: &'static str| client.lock(name).ttl(TTL).wait(max).acquire().expect("free");
+    client.lock("a").ttl(max).acquire().expect_err("it is too long");
+    client.lock("a").min_validity(max).acquire().expect_err("it is too long");
+    drop(client.lock("a").ttl(TTL).wait(max).auto_extend(max).acquire().expect("free"));
+    hold("b").extend(max).expect_err("it is too long");
+    hold("c").leave_for(max).expect_err("it is too long");
+    drop(hold("d").into_handle(max).expect_err("it is too long"));
+    drop(client.slots("pool", 2).wait(max).acquire().expect("free"));
+    client
+        .lock_set(["e", "f"])
+        .ttl(TTL)
+        .wait(max)
+        .acquire()
+        .expect("free")
+        .extend(max)
+        .expect_err("as before");
+    let owner = client.lock("g").ttl(TTL).wait(max).reentrant();
+    let held = owner.lock().expect("free");
+    held.extend(max).expect_err("it is too long");
+    drop(held);
+    let mut redlock =
+        Redlock::open(double.config().max_ttl(TTL).build().expect("valid")).expect("an event loop");
+    let mut lease = redlock.lock("h").ttl(TTL).wait(max).acquire().expect("free");
+    redlock.extend(&mut lease, max).expect_err("it is too long");
+    redlock.leave_for(lease, max).expect_err("it is too long");
+    assert_eq!(redlock.drain(max, HeldLocks::Release), 0);
+    assert_eq!(client.drain(max, HeldLocks::Release), 0);
+    redlatch::doctor::examine(&double.config().build().expect("valid"), max).expect("threads");
+    // Last, as it answers nothing any more.
+    double.master(0).delay(max);
+    let late = double
+        .config()
+        .max_ttl(TTL)
+        .answer_timeout(SHORT)
+        .connect_timeout(SHORT)
+        .connect()
+        .expect("an event loop");
+    assert!(matches!(late.lock("i").ttl(TTL).try_acquire(), Err(AcquireError::NoQuorum(_))));
+    double.master(0).delay(Duration::ZERO);
+    double.master(0).restart().expect("a free port");
 }
 
 /// A client that gives masters up soon, once it has them all.

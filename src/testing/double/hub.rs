@@ -17,6 +17,8 @@ use crate::testing::error::FleetError;
 use crate::testing::model::{self, ModelMaster};
 use crate::testing::port::{PORT_ATTEMPTS_MAX, free_port_at};
 
+/// Longest delay, which no test outlasts: a year. A longer one might overflow the clock.
+const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a new master says that it has run: longer than any quarantine.
 const UPTIME: Duration = Duration::from_secs(30 * 86_400);
 /// Events taken from the kernel at once.
@@ -237,7 +239,7 @@ impl Masters {
     }
 
     pub(super) fn delay(&mut self, index: usize, delay: Duration) {
-        self.all[index].delay = delay;
+        self.all[index].delay = delay.min(DELAY_MAX);
     }
 
     pub(super) fn refuse(&mut self, index: usize, command: &str, error: &str) {
