@@ -65,7 +65,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         say(Message::ReleasesUnconfirmed { left });
     }
     let report = Report { args, masters, round_trip, measured };
-    output::print_until(report.text(), &interrupt)?;
+    output::print_until(report.text(), || interrupt.has_come())?;
     let done = if report.measured.pairs > 0 { 0 } else { code::NO_QUORUM };
     Ok(interrupt.code().unwrap_or(done))
 }

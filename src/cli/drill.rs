@@ -66,7 +66,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         say(Message::ReleasesUnconfirmed { left: unreleased });
     }
     let text = if args.json { report.json() } else { report.text() };
-    output::print_until(text, &course.interrupt)?;
+    output::print_until(text, || course.interrupt.has_come())?;
     Ok(report.code(course.interrupt.code()))
 }
 

@@ -17,7 +17,6 @@ use std::time::Duration;
 use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 
-use super::interrupt::Interrupt;
 use super::message::Message;
 
 /// The most texts that wait for stderr. Each has at most some lines for each master.
@@ -295,13 +294,14 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// The same for a program that catches signals: one that came ends the wait for a reader that does not read.
-pub(crate) fn print_until(text: String, interrupt: &Interrupt) -> io::Result<()> {
+/// The same for a program that catches signals: once it `is_over`, nobody waits for a reader that does not
+/// read.
+pub(crate) fn print_until(text: String, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
     let (sender, printed) = mpsc::channel();
     thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
     loop {
-        // After a signal the reader has this time once more.
-        let is_last = interrupt.has_come();
+        // The reader then has this time once more.
+        let is_last = is_over();
         match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => {

@@ -54,7 +54,7 @@ impl Unheard {
 }
 
 /// Fills a pipe. It blocks its other writers as it did before.
-fn fill(pipe: &mut PipeWriter) {
+pub(crate) fn fill(pipe: &mut PipeWriter) {
     let flags = fcntl_getfl(&*pipe).expect("an open file");
     fcntl_setfl(&*pipe, flags | OFlags::NONBLOCK).expect("an open file");
     // Single bytes fill it to the last one.

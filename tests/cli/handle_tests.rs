@@ -1,15 +1,17 @@
 //! `redlatch acquire --handle`, `redlatch release --handle` and `redlatch run --handle`.
 
 use std::fs;
+use std::io::pipe;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use redlatch::{Client, Guard, LockHandle, Quarantine};
 
+use crate::blocked_tests::fill;
 use crate::fleet::{Fleet, Master, eventually};
-use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, trusting};
+use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, signal, trusting};
 
 /// A place for a file, in a folder that is removed with its test.
 struct Place(PathBuf);
@@ -80,6 +82,32 @@ fn a_lock_whose_token_nobody_gets_is_not_kept() {
     assert!(!full.stderr.contains("is held for"), "{}", full.stderr);
     assert_eq!(place.all(), 0, "no handle is left");
     assert!(holder_count(&mut fleet, "deploy") < 2, "a quorum has confirmed the release");
+}
+
+/// Neither a signal nor the end of the lock waits for whoever reads the token.
+#[test]
+fn a_token_that_nobody_reads_holds_nothing_up() {
+    let mut fleet = Fleet::start(3);
+    let place = Place::new("unread");
+    for (ttl, stop, code) in [("30s", Some("TERM"), 143), ("30s", Some("INT"), 130), ("1s", None, 76)] {
+        let (_reader, mut writer) = pipe().expect("a pipe");
+        fill(&mut writer);
+        let mut acquire = place.on(&fleet, "acquire", &["--ttl", ttl, "--fenced", "deploy"]);
+        acquire.stdin(Stdio::null()).stdout(writer.try_clone().expect("a file"));
+        let mut program = acquire.spawn().expect("redlatch was built");
+        if let Some(name) = stop {
+            eventually(PATIENCE, "it is held", || place.all() > 0 && holder_count(&mut fleet, "deploy") >= 2);
+            signal(program.id(), name);
+        }
+        let mut status = None;
+        eventually(PATIENCE, "it ends", || {
+            status = program.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|status| status.code()), Some(code), "{stop:?}");
+        assert_eq!(place.all(), 0, "no handle is left");
+        eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "deploy") < 2);
+    }
 }
 
 #[test]

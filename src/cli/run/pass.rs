@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use redlatch::Options;
 use redlatch::engine::Resource;
 use redlatch::internals::env::parse_time;
+use redlatch::{FencingToken, Options};
 
 use super::acquire::{Wanted, acquire};
 use super::job::holder_label;
@@ -17,7 +17,7 @@ use crate::exit::{Exit, code};
 use crate::handle::HandleFile;
 use crate::message::Message;
 use crate::options::MasterOptions;
-use crate::output::say;
+use crate::output::{print_until, say};
 
 /// Acquire a lock, and leave it held under a handle in a file.
 ///
@@ -103,6 +103,16 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     result.map(|()| 0)
 }
 
+/// Prints the token. A signal, or the end of the lock, ends the wait for a reader that does not read.
+fn print_token(session: &Session, token: FencingToken, valid_until: Instant) -> Result<(), Exit> {
+    let mut ended = None;
+    print_until(format!("{token}\n"), || {
+        ended = ended.take().or_else(|| session.interrupted());
+        ended.is_some() || Instant::now() >= valid_until
+    })?;
+    ended.map_or(Ok(()), Err)
+}
+
 /// Acquires the lock, writes its handle, and leaves it.
 fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &HandleFile) -> Result<(), Exit> {
     session.wait_if_strict()?;
@@ -122,11 +132,11 @@ fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &Hand
         return Err(exit);
     }
     if let Some(token) = grant.fencing_token
-        && let Err(exit) = crate::output::print(&format!("{token}\n"))
+        && let Err(exit) = print_token(session, token, grant.valid_until)
     {
         session.release_by(&handle);
         file.remove(&handle);
-        return Err(exit.into());
+        return Err(exit);
     }
     // The disk may have been slow, or whoever reads the token.
     let left = grant.valid_until.saturating_duration_since(Instant::now());
