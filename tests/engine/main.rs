@@ -24,6 +24,7 @@ mod parked_rounds;
 mod query;
 mod record;
 mod regressions;
+mod repairs;
 #[path = "../sim/rig.rs"]
 mod rig;
 mod second_faults;
