@@ -2,6 +2,7 @@
 
 mod acquire;
 mod bad_input;
+mod crowded;
 mod drain;
 mod ends;
 mod events;

@@ -1,6 +1,6 @@
 //! Entries and their places: old values and entries, tickets, full and foreign queues.
 
-use crate::rig::{Answer, HOUR_MS, LOCK, QUEUE, RELEASE, Rig};
+use crate::rig::{Answer, FENCE, HOUR_MS, LOCK, QUEUE, RELEASE, Rig};
 
 #[test]
 fn the_old_value_is_deleted_first() {
@@ -137,7 +137,90 @@ fn a_full_queue_drops_the_dead() {
     fill(&mut rig, 1);
     let mut first = rig.waiter(1);
     first.waits();
-    assert_eq!(rig.waiting(), [first.name()]);
+    assert_eq!(rig.entry_count(), 4096 - 64 - 16 + 1);
+}
+
+/// The dead of a crowd that came after a waiter.
+#[test]
+fn dead_entries_behind_a_live_head_make_room() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let mut head = rig.waiter(1);
+    (head.ticket, head.asked_us) = (1, 0);
+    head.waits();
+    fill(&mut rig, 1);
+    rig.call(&["ZREMRANGEBYRANK", QUEUE, "-1", "-1"]);
+    assert_eq!(rig.entry_count(), 4096);
+    for place in 2..102 {
+        rig.waiter(place).waits();
+    }
+    let count = rig.entry_count();
+    assert!((4096 - 64..4096).contains(&count), "{count}");
+}
+
+#[test]
+fn a_heartbeat_in_a_full_queue_keeps_its_place() {
+    let mut rig = Rig::new();
+    rig.hold("other");
+    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
+    first.waits();
+    let stay_end = rig.now_ms() + HOUR_MS;
+    fill(&mut rig, stay_end);
+    rig.call(&["ZREMRANGEBYRANK", QUEUE, "0", "0"]);
+    for _ in 0..3 {
+        assert_eq!(rig.entry_count(), 4096);
+        assert!(matches!(second.park(), Answer::Error(_)), "it is full");
+        first.next_round();
+        first.waits();
+    }
+}
+
+/// Counts the entries that commands return to a script, in front of the script.
+const COUNTING: &str = "local looked, raw = 0, redis local function count(found) \
+    for _, it in ipairs(type(found) == 'table' and found or {}) do \
+    if string.sub(it, 1, 9) == 'redlatch:' then looked = looked + 1 end end return found end \
+    local redis = {call = function(...) return count(raw.call(...)) end, \
+    pcall = function(...) return count(raw.pcall(...)) end, error_reply = raw.error_reply, \
+    status_reply = raw.status_reply} local function run() ";
+
+/// Beside them at most sixteen that it removes, and the first one a few times.
+#[test]
+fn no_call_looks_at_more_than_64_entries() {
+    let mut rig = Rig::new();
+    let stay_end = rig.now_ms() + HOUR_MS;
+    let id = "waiter-own..";
+    let park = |at: &str, stay: &str| {
+        let value = "value-of-20-bytes...";
+        [id, "2", "5", at, "0", "old", "1", "p", stay, "800", "7000", "c", "votevote", "", value]
+            .map(str::to_owned)
+    };
+    let calls = [
+        ("park", park("5", "3000").to_vec()),
+        ("park", park("5", "0").to_vec()),
+        ("unpark", ["5", "value", "", "", ""].map(str::to_owned).to_vec()),
+        ("unpark", ["", "value", "", "", ""].map(str::to_owned).to_vec()),
+        ("serve", Vec::new()),
+        ("release_serve", vec!["other".to_owned()]),
+        ("swap_parked", ["", "other", "new", "7000"].map(str::to_owned).to_vec()),
+        ("force_unlock_serve", Vec::new()),
+        ("shared_acquire_queue", ["own", "7000"].map(str::to_owned).to_vec()),
+    ];
+    for (script, args) in &calls {
+        for is_dead in [false, true] {
+            rig.call(&["FLUSHALL"]);
+            fill(&mut rig, if is_dead { 1 } else { stay_end });
+            rig.hold("other");
+            let text =
+                redlatch::internals::SCRIPTS.iter().find(|it| it.name == *script).expect("it is there").text;
+            let text = format!("{COUNTING} {text} end run() return looked");
+            let keys = if ["swap_parked", "shared_acquire_queue"].contains(script) { "2" } else { "3" };
+            let names = [LOCK, QUEUE, FENCE];
+            let names = &names[..keys.parse().expect("a number")];
+            let args: Vec<_> = args.iter().map(String::as_str).collect();
+            let looked = rig.call(&[&["EVAL", &text, keys], names, &args].concat()).int();
+            assert!(looked <= 64 + 16 + 4, "{script}, dead {is_dead}: {looked}");
+        }
+    }
 }
 
 #[test]

@@ -105,6 +105,10 @@ impl Rig {
         entries.list().iter().map(|it| it.text().to_owned()).collect()
     }
 
+    pub fn entry_count(&mut self) -> i64 {
+        self.call(&["ZCARD", QUEUE]).int()
+    }
+
     /// The readers whose values are in the set, without the marker.
     pub fn readers(&mut self) -> Vec<String> {
         let members = self.call(&["ZRANGE", LOCK, "1", "-1"]);

@@ -10,7 +10,7 @@
 //! | `s` `S` | its stay ends as late as that of a waiter that was rung, a millisecond later |
 //! | `~` `!` `g` | it is not fresh; nobody has subscribed to its channel; its grant has no time |
 //! | `o` `n` `O` `R` | it is the caller's, of the round before, of this one, of the next one, of a large one |
-//! | `k` `v` | its value is `other`, the caller's |
+//! | `k` `v` `w` | its value is `other`, the caller's, the caller's old one |
 //! | `1` to `8` | a field is no number: round, stay, fresh, grant, size, token, window, TTL of the fence |
 //! | `X` | its mark is another one |
 //! | `=` `_` `/` | its token is the fence, the one behind it, the one behind the server's clock |
@@ -97,6 +97,7 @@ fn entry(place: usize, word: &str) -> String {
     let owner = match word {
         _ if word.contains('k') => "other".to_owned(),
         _ if word.contains('v') => "own".to_owned(),
+        _ if word.contains('w') => "old".to_owned(),
         _ => format!("value-{place}"),
     };
     let numbers = [round, stay_ms, fresh_ms, grant_ms];
@@ -132,13 +133,17 @@ fn waiters(queue: &str) -> Vec<String> {
     let words: Vec<&str> = match queue {
         "full" => vec!["p!"; 4096],
         "full but one" => vec!["p!"; 4095],
+        // The rank that the caller's value draws.
+        "full, dead at its rank" => [vec!["p!"; 3959], vec!["p-"; 64], vec!["p!"; 73]].concat(),
         "full of dead" => [vec!["p-"; 4095], vec!["p-X"]].concat(),
         "17 dead" => [vec!["p-"; 17], vec!["p"]].concat(),
         "16 dead" => [vec!["p-"; 16], vec!["p"]].concat(),
         "17 unheard" => [vec!["p!"; 17], vec!["p"]].concat(),
         "16 unheard" => [vec!["p!"; 16], vec!["p"]].concat(),
-        "129 readers" => vec!["r"; 129],
-        "128 readers" => vec!["r"; 128],
+        "65 readers" => vec!["r"; 65],
+        "64 readers" => vec!["r"; 64],
+        "64 before pv" => [vec!["p"; 64], vec!["pv"]].concat(),
+        "63 before pv" => [vec!["p"; 63], vec!["pv"]].concat(),
         words => words.split_whitespace().collect(),
     };
     words.into_iter().map(ToOwned::to_owned).collect()

@@ -134,7 +134,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     claim.asked = fleet.all;
     // An entry of it may stand in the queues, at a place that is not known here.
     claim.parked.put(|over| {
-        let mut parked = Parked::new(now, id, over);
+        let mut parked = Parked::new(now, id, None, over);
         (parked.masters, parked.was_held) = (fleet.all, !mutant!(HandleLeavesFence));
         parked
     });

@@ -96,6 +96,9 @@ pub(crate) struct Release {
     pub(crate) absent: MasterSet,
     /// See [`Claim::unproven`].
     pub(crate) unproven: MasterSet,
+    /// Masters whose command under way looks for the entry where it is not: that nothing was there is no
+    /// proof.
+    pub(crate) astray: MasterSet,
 }
 
 /// Possible effect of a vote or an answer.
@@ -304,8 +307,8 @@ impl Claim {
         self.votes = Votes::Void;
         forget(&mut self.failures);
         let (unproven, empty) = (self.unproven(), MasterSet::EMPTY);
-        let (deleted, absent) = (empty, empty);
-        self.release = Some(Release { started: now, owed, sent, deleted, absent, unproven });
+        let (deleted, absent, astray) = (empty, empty, empty);
+        self.release = Some(Release { started: now, owed, sent, deleted, absent, unproven, astray });
     }
 
     /// A connection broke: what it owed to this claim will not come.
@@ -490,13 +493,9 @@ impl Claim {
         self.parked.as_mut().expect("it is parked")
     }
 
-    /// The place of its entry in the queue of a master, if it is known: `ticket_us` for an attempt that had
-    /// none.
-    pub(crate) fn entry_at(&self, master: MasterId, ticket_us: u64) -> Option<u64> {
-        match self.parked.as_ref() {
-            Some(parked) if parked.masters.contains(master) => parked.at(master),
-            _ => Some(ticket_us),
-        }
+    /// The place of its entry in the queue of a master, as far as it is known.
+    pub(crate) fn entry_at(&self, master: MasterId) -> Option<u64> {
+        self.parked.as_ref().and_then(|parked| parked.at(master))
     }
 
     /// Masters where a deletion is no proof ([`Doubts::unproven`]).

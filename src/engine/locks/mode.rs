@@ -290,8 +290,8 @@ pub(crate) fn send_unpark(
     let mut sent = MasterSet::EMPTY;
     // Nearly always its place is the same on all.
     while let Some(first) = left.iter().next() {
-        let at_us = claim.entry_at(first, 0);
-        let same: MasterSet = left.iter().filter(|master| claim.entry_at(*master, 0) == at_us).collect();
+        let at_us = claim.entry_at(first);
+        let same: MasterSet = left.iter().filter(|master| claim.entry_at(*master) == at_us).collect();
         sent = sent.union(fleet.queue(same, owed, |out| {
             encode_unpark(out, script, &claim.entry, at_us, fence.as_ref(), prefix_size);
         }));
@@ -313,15 +313,7 @@ pub(crate) fn send_parked_swap(
     let prefix_size = fleet.config.prefix.len();
     let sent = to.iter().map(|master| {
         fleet.queue(MasterSet::only(master), owed, |out| {
-            encode_swap_parked(
-                out,
-                script,
-                &old.entry,
-                &new.entry,
-                old.entry_at(master, 0),
-                ttl,
-                prefix_size,
-            );
+            encode_swap_parked(out, script, &old.entry, &new.entry, old.entry_at(master), ttl, prefix_size);
         })
     });
     sent.fold(MasterSet::EMPTY, MasterSet::union)

@@ -241,6 +241,7 @@ pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
     }
     let release = claim.release_mut();
     release.unproven = unproven;
+    release.astray = release.astray.intersection(under_way);
     release.sent = under_way.union(sent);
 }
 
@@ -286,8 +287,9 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
         ReleaseAnswer::Absent => {
             release.absent.insert(master);
             // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
-            // later.
-            if !claim.doubts.connection_lost.contains(master) || mutant!(AbsentIsProof) {
+            // later. Nor is it one while its entry waits at another place than it was looked for.
+            let is_proof = !claim.doubts.connection_lost.contains(master) || mutant!(AbsentIsProof);
+            if is_proof && !release.astray.contains(master) {
                 release.owed.remove(master);
             }
         }

@@ -60,6 +60,8 @@ pub(crate) struct Parked {
     pub(crate) op: Id,
     /// Masters that were sent the park, where its entry may stand or its key.
     pub(crate) masters: MasterSet,
+    /// The place in the queues that it asks for; a handle does not know it.
+    ticket_us: Option<u64>,
     /// Its place there, as they answered.
     at_us: Vec<(MasterId, u64)>,
     /// The claims whose tokens it replaces there, until they answer.
@@ -77,7 +79,7 @@ pub(crate) struct Parked {
 
 impl Parked {
     /// In the memory of another one that is over, if there is one.
-    pub(crate) fn new(now: Instant, op: Id, over: Option<&mut Self>) -> Self {
+    pub(crate) fn new(now: Instant, op: Id, ticket_us: Option<u64>, over: Option<&mut Self>) -> Self {
         let (mut at_us, mut replaced) =
             over.map(|over| (take(&mut over.at_us), take(&mut over.replaced))).unwrap_or_default();
         at_us.clear();
@@ -85,6 +87,7 @@ impl Parked {
         Self {
             op,
             masters: MasterSet::EMPTY,
+            ticket_us,
             at_us,
             replaced,
             owing: MasterSet::EMPTY,
@@ -119,14 +122,19 @@ impl Parked {
         self.replaced.extend(replaced.map(|id| (master, id)));
     }
 
-    /// A master reports the place of its entry.
-    pub(crate) fn note_at(&mut self, master: MasterId, at_us: u64) {
-        self.at_us.push((master, at_us));
+    /// A master reports the place of its entry. Returns whether it is where it was looked for so far.
+    pub(crate) fn note_at(&mut self, master: MasterId, at_us: u64) -> bool {
+        let is_as_asked = self.at(master) == Some(at_us);
+        if !is_as_asked {
+            self.at_us.push((master, at_us));
+        }
+        is_as_asked
     }
 
-    /// Its place there, if it is known.
+    /// Its place there, as far as it is known: a master that has not answered may have put it elsewhere.
     pub(crate) fn at(&self, master: MasterId) -> Option<u64> {
-        self.at_us.iter().find(|(other, _)| *other == master).map(|(_, at_us)| *at_us)
+        let reported = self.at_us.iter().find(|(other, _)| *other == master);
+        reported.map(|(_, at_us)| *at_us).or(self.ticket_us)
     }
 
     /// The claim that it replaces there.

@@ -95,7 +95,6 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     op.add_label(claim);
     claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
     claim.course = Course::Attempt(id);
-    claim.parked.put(|over| Parked::new(now, id, over));
     let before = op.claim;
     let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
     let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
@@ -126,6 +125,8 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     if mutant!(TicketForgotten) {
         parking.ticket_us = fleet.masters_us(now);
     }
+    let ticket_us = Some(parking.ticket_us);
+    locks.claims.get_mut(claim_id).parked.put(|over| Parked::new(now, id, ticket_us, over));
     op.claim = claim_id;
     op.tries.streak.count = 0;
     op.is_noted = true;
@@ -214,12 +215,11 @@ fn encode(
         id: &parking.waiter,
         round: parking.round,
         ticket_us: parking.ticket_us,
-        at_us: match locks.claims.find(before) {
-            // It was never here, or never parked.
-            _ if before == Id::NOBODY => Some(parking.ticket_us),
-            Some(before) => before.entry_at(master, parking.ticket_us),
-            None => None,
-        },
+        at_us: locks
+            .claims
+            .find(before)
+            .and_then(|before| before.entry_at(master))
+            .unwrap_or(parking.ticket_us),
         waited_us: whole_us(ground.now - op.asked.submitted),
         old_value: old.map_or(b"", |old| old.entry.value()),
         yields: parking.yields,
@@ -313,7 +313,11 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     let (id, replaced) = (parked.op, parked.take_replaced(master));
     parked.owing.remove(master);
     if let ParkAnswer::Granted(seen) | ParkAnswer::Own(seen) | ParkAnswer::Waiting(seen, _) = &answer {
-        parked.note_at(master, seen.ticket_us);
+        if !parked.note_at(master, seen.ticket_us)
+            && let Some(release) = claim.release.as_mut()
+        {
+            release.astray = release.astray.union(MasterSet::only(master).intersection(release.sent));
+        }
         core.masters.fleet.note_clock(now, master, seen.now_us);
         if seen.has_more {
             release::serve_on(core, master, claim_id);

@@ -57,8 +57,8 @@ pub(crate) struct Park<'a> {
     pub(crate) round: u32,
     /// The place in the queue that it asks for.
     pub(crate) ticket_us: u64,
-    /// The place that it has there, if this is known.
-    pub(crate) at_us: Option<u64>,
+    /// The place of its last entry there: as the master reported it, else as it was asked for.
+    pub(crate) at_us: u64,
     /// Time since it asked first.
     pub(crate) waited_us: u64,
     /// The value that was last sent to this master; empty without one.
@@ -96,7 +96,7 @@ pub(crate) fn encode_park(out: &mut Vec<u8>, script: Script, entry: &Entry, park
     resp::encode_bulk(out, park.id);
     encode_decimal_bulk(out, u64::from(park.round.min(ROUND_MAX)));
     encode_decimal_bulk(out, park.ticket_us);
-    encode_place(out, park.at_us);
+    encode_decimal_bulk(out, park.at_us);
     encode_decimal_bulk(out, park.waited_us);
     resp::encode_bulk(out, park.old_value);
     encode_decimal_bulk(out, u64::from(park.yields));
@@ -119,8 +119,8 @@ pub(crate) fn encode_park(out: &mut Vec<u8>, script: Script, entry: &Entry, park
     out.extend_from_slice(value);
 }
 
-/// Takes the entry of this value out of the queue, and the value out of the key. `fence` is that of a lock
-/// that was held, whose token raises it.
+/// Takes the entry of this value out of the queue, and the value out of the key. Without its place the entry
+/// is found only among the first. `fence` is that of a lock that was held, whose token raises it.
 pub(crate) fn encode_unpark(
     out: &mut Vec<u8>,
     script: Script,

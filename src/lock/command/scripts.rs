@@ -101,16 +101,16 @@ scripts! {
     SWAP: "swap" from ["swap"], 1 + 3, "1b7711219df5c949b193483054bc4cf6c4f92836";
     FENCED_ACQUIRE: "fenced_acquire" from ["fenced_acquire"], 2 + 6, "3ff6ee94e61a10aabe172ad7e7a42d184f847141";
     SHARED_EXTEND: "shared_extend" from ["shared_extend"], 1 + 2, "e399f87becb35b6d1dced2120999f71b7c300009";
-    SHARED_ACQUIRE_QUEUE: "shared_acquire_queue" from ["queue", "shared_acquire_queue"], 2 + 2, "ccd06c28a34c8973b088dc505f14ba2cfac0ecb5";
-    PARK: "park" from ["queue", "key", "serve", "park"], 3 + 15, "267ac541e1cc09a71d5e917f016675b101d8cea6";
-    UNPARK: "unpark" from ["queue", "key", "fence", "serve", "unpark"], 3 + 5, "346e37887e464ac1f7fa673818510797d39467c3";
-    SERVE: "serve" from ["queue", "key", "serve", "serve_bare"], 3 + 0, "f535e69e1a31a7b89bc8f4c017763438b41d9185";
-    RELEASE_SERVE: "release_serve" from ["queue", "key", "serve", "release_serve"], 3 + 1, "c664f419d20adce77f8edd2339850ec5ee34ce77";
-    FENCED_RELEASE_SERVE: "fenced_release_serve" from ["queue", "key", "fence", "serve", "fenced_release_serve"], 3 + 5, "708c85f4b32af54ec9f4e1d9099f5177a5214f5a";
-    SHARED_RELEASE_SERVE: "shared_release_serve" from ["queue", "key", "serve", "shared_release_serve"], 3 + 1, "2e09bb7612cfcd64eabdff5482e3545e9abe9a27";
-    FORCE_UNLOCK_SERVE: "force_unlock_serve" from ["queue", "key", "serve", "force_unlock_serve"], 3 + 0, "e9229cbbcaefc1cb63f649d5caeae8f261576d7e";
+    SHARED_ACQUIRE_QUEUE: "shared_acquire_queue" from ["queue", "shared_acquire_queue"], 2 + 2, "1034dfabad0fde19a09e45f9685efce9f0620a54";
+    PARK: "park" from ["queue", "key", "serve", "park"], 3 + 15, "42348ec014ed6b2c3282b18add3400f9145e4003";
+    UNPARK: "unpark" from ["queue", "key", "fence", "serve", "unpark"], 3 + 5, "dbdbf1ded86da5ed5493e8300331eb44a5e3038d";
+    SERVE: "serve" from ["queue", "key", "serve", "serve_bare"], 3 + 0, "88f548f6ea4a2b6a79960051575b5f85f278bcf6";
+    RELEASE_SERVE: "release_serve" from ["queue", "key", "serve", "release_serve"], 3 + 1, "cf5e484d50196745c5be1bc11feaa6184d664b1f";
+    FENCED_RELEASE_SERVE: "fenced_release_serve" from ["queue", "key", "fence", "serve", "fenced_release_serve"], 3 + 5, "daa9cd3e9cb6675d2cc1aae72b1bfd21f112582c";
+    SHARED_RELEASE_SERVE: "shared_release_serve" from ["queue", "key", "serve", "shared_release_serve"], 3 + 1, "383630ac2d572dd5fa2151772ea3e130d6d7bd42";
+    FORCE_UNLOCK_SERVE: "force_unlock_serve" from ["queue", "key", "serve", "force_unlock_serve"], 3 + 0, "973fcc99ddd521f9be05707f3de381e43d7a3851";
     FREE_SLOTS: "free_slots" from ["free_slots"], 1 + 3, "d15529addbfd8b199ad80278fc305fcb5be56c47";
-    SWAP_PARKED: "swap_parked" from ["queue", "swap_parked"], 2 + 4, "955c9704bc8a3c234bfb59a3ab6fe92d77ffc3cc";
+    SWAP_PARKED: "swap_parked" from ["queue", "swap_parked"], 2 + 4, "22194a981f175da5c702603f86c1b62a7b51d043";
     ADOPT: "adopt" from ["key", "adopt"], 2 + 4, "fdb3d900c148c3fe8dfa95dde919c4a7aaefcc09";
 }
 

@@ -98,7 +98,7 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
         defect(
             "UnparkServesNobody",
             &["unpark"],
-            "serve_behind(lock, queue, fence, held, holder, is_deleted and held == 'none' and value or nil)",
+            "serve_behind(lock, queue, fence, held, holder, deleted, value)",
             "{}",
         ),
         defect(

@@ -117,15 +117,18 @@ fn of_waiter(script: &str) -> Vec<Case> {
             cross(&[""], &["", "po"], &FENCES, &TOKENS),
             cross(&["other"], &["", "p", "po"], &[""], &["pL", "pH", "pB", "pw", "pwL", "pwH"]),
             cross(&["other"], &["", "po p"], &[""], &["pA"]),
+            cross(&["", "old"], &["pw p", "p pw"], &[""], &["pd", "p"]),
             cross(&["", "other"], &["17 dead", "16 dead"], &[""], &["p"]),
-            cross(&[""], &["129 readers", "128 readers"], &[""], &["r", "rB"]),
+            cross(&[""], &["65 readers", "64 readers"], &[""], &["r", "rB"]),
             cross(&["other"], &["full", "full but one", "full of dead"], &[""], &["p"]),
+            cross(&["other"], &["full, dead at its rank"], &[""], &["p"]),
         ]
         .concat(),
         "unpark" => [
             cross(&LOCKS, &["", "p"], &[""], &["", "?"]),
             cross(&["own", "other"], &QUEUES, &[""], &["", "?"]),
-            cross(&["own"], &["pv p"], &[""], &["A"]),
+            cross(&["own", ""], &["pv p"], &[""], &["A"]),
+            cross(&["other"], &["64 before pv", "63 before pv"], &[""], &["?"]),
             cross(&["rare", "readers rare", "readers rare other", "other", ""], &["p", "r"], &[""], &["@"]),
             cross(&["own", "rare"], &["", "f"], &FENCES, &["f", "f=", "f_", "f<", "f(", "f)", "f>"]),
         ]
@@ -137,7 +140,7 @@ fn of_waiter(script: &str) -> Vec<Case> {
             cross(&[""], &FENCED, &FENCES, &[""]),
             cross(
                 &[""],
-                &["17 dead", "16 dead", "17 unheard", "16 unheard", "129 readers", "128 readers"],
+                &["17 dead", "16 dead", "17 unheard", "16 unheard", "65 readers", "64 readers"],
                 &[""],
                 &[""],
             ),

@@ -11,7 +11,7 @@ const PARKED: Park<'static> = Park {
     id: b"\0\r\n123456789",
     round: 7,
     ticket_us: 1_800_000_000_000_000,
-    at_us: Some(1_800_000_000_000_001),
+    at_us: 1_800_000_000_000_001,
     waited_us: 0,
     old_value: b"0123456789abcdefghij\tlabel",
     yields: true,
@@ -74,12 +74,12 @@ fn a_park_has_all_of_a_round() {
         check(PARK, &KEYS, &args, |out, script| encode_park(out, script, &entry(), &park));
     };
     check_park(PARKED, [b"7", b"1800000000000001", b"1", b"p", b"3000", b""]);
-    let park = Park { round: u32::MAX, at_us: None, yields: false, stay_ms: 0, ..PARKED };
+    let park = Park { round: u32::MAX, at_us: 17, yields: false, stay_ms: 0, ..PARKED };
     let shared = Park { mode: ParkMode::Shared, ..park };
-    check_park(shared, [b"99999999", b"", b"0", b"r", b"0", b""]);
+    check_park(shared, [b"99999999", b"17", b"0", b"r", b"0", b""]);
     let fenced = Park { mode: ParkMode::Fenced(fence()), ..park };
     let part = b"00018000000000000000150000000000090000";
-    check_park(fenced, [b"99999999", b"", b"0", b"f", b"0", part]);
+    check_park(fenced, [b"99999999", b"17", b"0", b"f", b"0", part]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn the_longest_names_fit_a_request() {
     let park = Park {
         round: u32::MAX,
         ticket_us: u64::MAX,
-        at_us: Some(u64::MAX),
+        at_us: u64::MAX,
         waited_us: u64::MAX,
         old_value: &[b'v'; Token::SIZE + 1 + HOLDER_LABEL_SIZE_MAX],
         mode: ParkMode::Fenced(Fence { token: FencingToken::near(u64::MAX), window, prefix_size }),

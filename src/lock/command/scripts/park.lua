@@ -6,8 +6,9 @@
 -- -3 if unknown; `readers` is how many have the lock; `label` is the holder's with its separator, or nothing. `reason` and
 -- `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
 --
--- `at` is the ticket that it has here as this master answered last; `ticket` where it has never been here; empty where it is
--- unknown: then all entries are looked through. `fenced` is the token, half of the window and the TTL of the fence.
+-- `at` is the ticket of its last entry here: as this master answered, else as it was asked for. Clocks that are seconds apart
+-- shift a ticket: an entry that is elsewhere stays until its time is over. `fenced` is the token, half of the window and the
+-- TTL of the fence.
 local lock, queue, fence = KEYS[1], KEYS[2], KEYS[3]
 local id, round, ticket, at, waited_us, old, yields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local mode, stay_ms, fresh_ms, grant_ms, channel = ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12]
@@ -43,6 +44,7 @@ for _, member in ipairs(entries_at(queue, at)) do
 end
 
 local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, now_us = now_us, now_ms = now_ms}
+call.ended = old
 -- The answer to a waiter, whatever cannot be read for it: its entry is there.
 local function waiting()
   local left_ms, readers, label = redis.pcall('pttl', lock), 0, ''
@@ -76,8 +78,10 @@ if is_free(call.held, mode) and redis.call('exists', queue) == 0 then
   end
 end
 
+-- A full queue: looks for dead entries from a random rank on, which the token draws.
 if redis.call('zcard', queue) >= WAITERS_MAX then
-  for _, member in ipairs(entries_at(queue, '')) do
+  local rank = (256 * string.byte(value) + string.byte(value, 2)) % WAITERS_MAX
+  for _, member in ipairs(redis.call('zrange', queue, rank, rank + LOOKED_MAX - 1)) do
     if string.sub(member, 1, 11) == MARK and is_over(member, now_ms) then
       redis.pcall('zrem', queue, member)
     end

@@ -12,7 +12,7 @@
 -- A fenced waiter's token (16), half of its window in microseconds (12) and the TTL of its fence (10) follow. The value is
 -- the rest.
 local MARK, STAY_MAX_MS, RUNG_MS = 'redlatch:1:', 3000, 200
-local REMOVED_MAX, READERS_MAX, WAITERS_MAX, SHIFT_MAX_US = 16, 128, 4096, 3000000
+local REMOVED_MAX, LOOKED_MAX, WAITERS_MAX, SHIFT_MAX_US = 16, 64, 4096, 3000000
 
 local function encode(id, mode, round, stay_end, fresh_end, grant_ms, channel, vote, fenced, value)
   local numbers = string.format('%08.0f%013.0f%013.0f%010.0f%03.0f', round, stay_end, fresh_end, grant_ms, #channel)
@@ -47,13 +47,13 @@ local function is_over(member, now_ms)
   return stay_end <= now_ms or stay_end > now_ms + STAY_MAX_MS
 end
 
--- The entries with this ticket, or all of them where it is unknown. None where the queue is of another type.
+-- At most 64 entries: those with this ticket, or the first ones where it is unknown. None where the queue is of another type.
 local function entries_at(queue, ticket)
   local from, to = ticket, ticket
   if ticket == '' then
     from, to = '-inf', '+inf'
   end
-  local found = redis.pcall('zrangebyscore', queue, from, to)
+  local found = redis.pcall('zrangebyscore', queue, from, to, 'limit', 0, LOOKED_MAX)
   return found.err and {} or found
 end
 

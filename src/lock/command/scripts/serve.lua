@@ -74,8 +74,8 @@ local function judge(call, entry, member, is_own)
   if not is_own and is_over(member, now_ms) then
     return 'remove'
   end
-  -- A repair put it there.
-  if has(call.lock, call.held, call.holder, entry.value, now_ms) then
+  -- A repair put it there; or this call ends it, and did not find it at its ticket.
+  if has(call.lock, call.held, call.holder, entry.value, now_ms) or entry.value == call.ended then
     return 'remove'
   end
   if not is_free(call.held, entry.mode) then
@@ -100,7 +100,8 @@ end
 --
 -- `call` has the keys `lock`, `queue` and `fence`, the clocks `now_us` and `now_ms`, and what the lock's key has: `held` and
 -- `holder`, which stay right. `own` is the entry whose own command runs: its grant is the reply, and nothing is published.
--- `is_brief` says that this entry does not stay. `only_rings` grants nothing and asks the first waiter to ask again.
+-- `is_brief` says that this entry does not stay. `only_rings` grants nothing and asks the first waiter to ask again. `ended` is
+-- a value that the call has ended.
 --
 -- It adds to `call`: `is_granted`, the own entry has the lock; `notified`, other waiters have it or were rung; `more`, the
 -- call stopped at its limit; `reason` and `largest`, why the own token is refused; `error`, why the own write failed.
@@ -112,7 +113,7 @@ local function serve(call)
     if not member or string.sub(member, 1, 11) ~= MARK then
       return
     end
-    if removed_count >= REMOVED_MAX or reader_count >= READERS_MAX then
+    if removed_count >= REMOVED_MAX or reader_count >= LOOKED_MAX then
       call.more = true
       return
     end
@@ -151,8 +152,9 @@ end
 -- Serves behind a command that deleted `value`, or with no value behind any other command. Returns what `serve` adds.
 --
 -- One value in 64, the same on all masters, only rings: clients of other libraries get a window in which the lock is free.
-local function serve_behind(lock, queue, fence, held, holder, value)
-  local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder}
+-- `ended` is as `serve` has it.
+local function serve_behind(lock, queue, fence, held, holder, value, ended)
+  local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, ended = ended}
   call.only_rings = value and string.byte(value, 20) and string.byte(value, 20) % 64 == 0
   if redis.pcall('exists', queue) ~= 1 then
     return call

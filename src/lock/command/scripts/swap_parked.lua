@@ -1,7 +1,7 @@
 -- Sets the key to another token as swap.lua does, and removes the entry of the old one, which would be served when the
 -- new one has ended. Returns 1 if the key held the old token, else 0.
 --
--- `at` is the ticket that the old token has here; unknown: all entries are looked through.
+-- `at` is the ticket of the old token's entry, as in park.lua.
 local lock, queue, at, old_token, new_token, ttl_ms = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 for _, member in ipairs(entries_at(queue, at)) do

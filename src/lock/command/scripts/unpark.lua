@@ -1,8 +1,9 @@
 -- An attempt is over, or the lock that it got: its entry goes, or its key, and the first waiters are served.
 -- Returns 0, 1 or 2 as `answer` has it.
 --
--- `at` is the ticket that it has here; unknown: all entries are looked through. `token` is that of a fenced lock that was held,
--- which raises the fence (fence.lua); else it is empty.
+-- `at` is the ticket of its entry, as in park.lua; a handle does not know it: then the first entries are looked through, as the
+-- holder's ticket is one of the smallest. `token` is that of a fenced lock that was held, which raises the fence (fence.lua);
+-- else it is empty.
 local lock, queue, fence, at, value = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local token, half_us, fence_ttl_ms = ARGV[3], ARGV[4], ARGV[5]
 
@@ -22,4 +23,5 @@ end
 if token ~= '' then
   raise_fence(fence, token, half_us, half_us, fence_ttl_ms, now_us)
 end
-return answer(is_deleted, serve_behind(lock, queue, fence, held, holder, is_deleted and held == 'none' and value or nil))
+local deleted = is_deleted and held == 'none' and value or nil
+return answer(is_deleted, serve_behind(lock, queue, fence, held, holder, deleted, value))
