@@ -169,7 +169,8 @@ pub(crate) const REQUEST_SIZE_MAX: usize = 3 * (RESOURCE_SIZE_MAX + SLOT_PART_SI
 pub(crate) const RENUMBERING_COUNT_MAX: u32 = 3;
 
 /// Largest number of waiters in the queue of one lock on a master, over all clients: 4,096. The masters
-/// refuse one more with an error that says so, which is a failure and not a refusal of the lock.
+/// refuse one more with an error that says so, which is a failure and not a refusal of the lock. The waiter
+/// asks again after a random time that grows.
 pub const WAITER_COUNT_MAX: u64 = 4096;
 
 /// Time for which a waiter's place in the masters' queues is kept without a sign of life from it: 3 s.
@@ -208,6 +209,10 @@ pub(crate) const REJOIN_TIME: Duration = Duration::from_millis(100);
 
 /// Time for which an acquisition polls after too few masters could park it: 1 s.
 pub(crate) const PARK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Longest time after which a waiter asks again that found a full queue, or slow masters, several times: 10
+/// s. It grows from [`PARK_PAUSE`], and half of it is random.
+pub(crate) const PARK_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Largest size of one line of a reply, without its CRLF: 16 KiB. A longer line ends the connection.
 pub const REPLY_LINE_SIZE_MAX: usize = 16 * 1024;

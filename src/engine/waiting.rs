@@ -13,6 +13,7 @@
 
 pub(super) mod account;
 pub(super) mod accounting;
+pub(super) mod brake;
 pub(super) mod handover;
 pub(super) mod parking;
 pub(super) mod pauses;

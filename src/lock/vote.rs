@@ -83,6 +83,12 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns whether the master has more to do than it can: the lock's wait queue there is full, or it
+    /// answers too late.
+    pub(crate) fn is_overload(&self) -> bool {
+        matches!(self, Self::NoAnswer { .. }) || self.is_queue_of_lock_full()
+    }
+
     /// Returns whether this master's wait queue of a lock is full, as `park.lua` replies.
     pub(crate) fn is_queue_of_lock_full(&self) -> bool {
         matches!(self, Self::Replied(text) if text.starts_with("ERR too many wait for this lock"))

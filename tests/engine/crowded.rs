@@ -1,11 +1,13 @@
 //! Waiters of a lock whose queues are full, or whose masters are slow; and entries that are not where a waiter
 //! looks for them.
 
+use std::time::{Duration, Instant};
+
 use redlatch::engine::OpId;
 use redlatch::{Options, limits};
 
 use crate::model::{digest, queue_key};
-use crate::parked::{KEY, free, with_other};
+use crate::parked::{KEY, OTHER, free, with_other};
 use crate::rig::Rig;
 use crate::{defaults, granted, ms};
 
@@ -133,4 +135,50 @@ fn a_heartbeat_in_a_full_queue_keeps_its_place() {
         assert_eq!(words(&rig, 0, "unpark", UNPARK_AT), [b""; 0], "it gave its place up");
     }
     assert!(words(&rig, 0, "park", TICKET).len() >= 5);
+}
+
+/// Times between the parks of a waiter in two minutes.
+fn pauses(rig: &mut Rig) -> Vec<Duration> {
+    let (start, mut seen): (_, Vec<Instant>) = (rig.now, Vec::new());
+    while rig.now < start + ms(120_000) {
+        rig.run_for(ms(50));
+        seen.resize(words(rig, 0, "park", TICKET).len(), rig.now);
+    }
+    seen.windows(2).map(|times| times[1] - times[0]).collect()
+}
+
+#[test]
+fn who_is_told_full_comes_back_in_growing_times() {
+    for is_fair in [false, true] {
+        let mut rig = with_other(Rig::new(3, defaults));
+        let full = "ERR too many wait for this lock script: 567376a0, on @user_script:1.";
+        rig.masters.iter_mut().for_each(|it| drop(it.errors.insert("EVALSHA".into(), full.into())));
+        let options = Options::new().ttl(ms(10_000)).wait(ms(600_000));
+        rig.acquire_with("a", if is_fair { options.fair() } else { options });
+        let pauses = pauses(&mut rig);
+        assert!((12..=30).contains(&pauses.len()), "{pauses:?}");
+        assert!(pauses[..2].iter().all(|it| *it <= ms(2200)), "{pauses:?}");
+        assert!(pauses[4..].iter().all(|it| (ms(5000)..=ms(10_100)).contains(it)), "{pauses:?}");
+        assert!(pauses[4..].windows(2).any(|two| two[0] != two[1]), "{pauses:?}");
+    }
+}
+
+/// Answers take up to this time. A waiter sends less where masters are slow, not more.
+#[test]
+fn the_slower_the_masters_the_less_a_waiter_sends() {
+    let sent = [0, 700, 1500, 3000].map(|delay| {
+        let mut rig = Rig::new(3, defaults);
+        rig.masters.iter_mut().for_each(|master| master.put(KEY, OTHER, None));
+        rig.acquire_with("a", fair());
+        let end = rig.now + ms(300_000);
+        while rig.now < end {
+            (0..3).for_each(|index| rig.stall_replies(index));
+            rig.run_for(ms(delay.max(100)));
+            rig.end_stalls();
+        }
+        let count = |name| words(&rig, 0, name, TICKET - 2).len();
+        count("park") + count("unpark")
+    });
+    let [prompt, slow @ ..] = sent;
+    assert!(slow.iter().all(|sent| *sent <= prompt) && slow[2] < prompt / 2, "{sent:?} in five minutes");
 }

@@ -364,9 +364,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         return Step::DenyQueued(id);
     }
     let mut known = HoldersKnown::All;
-    if is_parked {
-        op.tries.polls_until = Some(now + limits::PARK_PAUSE);
-    } else {
+    if !is_parked {
         known = op.mode.gather_holders(&mut op.tries.holders);
     }
     op.is_noted |= retry_at.is_some();
@@ -470,7 +468,9 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
 /// Lets a waiter retry when the holder's time ends, if that is earlier than planned.
 fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     let denied = op.tries.denied.as_ref().expect("an attempt failed");
-    if let HolderTtl::Left(left) = denied.holder(&op.tries.holders) {
+    if let HolderTtl::Left(left) = denied.holder(&op.tries.holders)
+        && op.tries.braked_for(ground.now).is_zero()
+    {
         op.retry_by(ground.now + left + ground.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER));
     }
 }

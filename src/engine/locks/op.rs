@@ -13,6 +13,7 @@ use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::masters::wall_clock::WallClock;
 use crate::engine::queries::query::Query;
 use crate::engine::request::Validity;
+use crate::engine::waiting::brake::Brake;
 use crate::engine::waiting::parking::Parking;
 use crate::error::{AcquireError, Denial, HeldBy, Report, Waited};
 use crate::handle::Kind;
@@ -96,6 +97,8 @@ pub(crate) struct Tries {
     pub(crate) has_queued: bool,
     /// Until then it polls, as too few masters could park it.
     pub(crate) polls_until: Option<Instant>,
+    /// Slows it down where masters have too much to do.
+    pub(crate) brake: Brake,
     /// How the latest attempt failed that did.
     pub(crate) denied: Option<Box<Denied>>,
     /// The turns in a row that led to this one: none unless the latest attempt was a hand-over. Before the
@@ -107,6 +110,14 @@ pub(crate) struct Tries {
     pub(crate) holders: Vec<(MasterId, HolderTtl)>,
     /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
     pub(crate) reader_count: usize,
+}
+
+impl Tries {
+    /// For how long it asks nobody, as masters have too much to do.
+    pub(crate) fn braked_for(&self, now: Instant) -> Duration {
+        let until = self.polls_until.filter(|_| self.brake.is_on());
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
 }
 
 /// State of an operation. It owns no memory, so a transition drops nothing.
@@ -285,6 +296,7 @@ impl Op {
                 count: 0,
                 has_queued: false,
                 polls_until: None,
+                brake: Brake::OFF,
                 denied: None,
                 streak: HandoverStreak { count: 0, since: now },
                 excluded: MasterSet::EMPTY,
@@ -314,8 +326,18 @@ impl Op {
         self.asked = asked;
         self.state = OpState::New;
         // Taken apart, so that a new field cannot be forgotten here.
-        let Tries { count, has_queued, polls_until, denied, streak: _, excluded, holders, reader_count } =
-            &mut self.tries;
+        let Tries {
+            count,
+            has_queued,
+            polls_until,
+            brake,
+            denied,
+            streak: _,
+            excluded,
+            holders,
+            reader_count,
+        } = &mut self.tries;
+        *brake = Brake::OFF;
         (*count, *has_queued, *excluded) = (0, false, MasterSet::EMPTY);
         (*polls_until, *denied, *reader_count) = (None, None, 0);
         holders.clear();

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
+use super::brake::Brake;
 use crate::engine::core::Core;
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
@@ -11,15 +12,33 @@ use crate::engine::locks::op::Cause;
 use crate::engine::locks::slab::Id;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::link::Link;
+use crate::limits;
 use crate::mutants::mutant;
 
 /// When an operation tries again after an attempt that failed and took so long; `None` to give up.
 pub(crate) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration) -> Option<Instant> {
     let Core { ground, masters, locks } = core;
+    if locks.ops.get(id).parking.is_some() {
+        plan_park(ground, locks, id);
+    }
     if cause == Cause::NoQuorum && is_quarantined_beyond_wait(&masters.fleet, locks, id) {
         return None;
     }
     draw_time(ground, locks, id, took)
+}
+
+/// An acquisition loses its place, or gets none: plans when it parks again. Until then it polls; behind a
+/// brake it asks nobody.
+fn plan_park(ground: &mut Ground, locks: &mut Locks, id: Id) {
+    let op = locks.ops.get_mut(id);
+    let mut failures = locks.claims.get(op.claim).failures.iter();
+    let pause = if failures.any(|(_, failure)| failure.is_overload()) {
+        op.tries.brake.pull(&mut ground.rng)
+    } else {
+        op.tries.brake = Brake::OFF;
+        limits::PARK_PAUSE
+    };
+    op.tries.polls_until = Some(ground.now + pause);
 }
 
 /// Whether so many masters are in quarantine to the end of the wait that no attempt before it can
@@ -41,7 +60,7 @@ fn draw_time(ground: &mut Ground, locks: &Locks, id: Id, took: Duration) -> Opti
         return None;
     }
     let last = op.asked.wait_until?.checked_sub(took.max(Duration::from_millis(1)))?;
-    let delay = draw_pause(ground, took, op.tries.count);
+    let delay = draw_pause(ground, took, op.tries.count).max(op.tries.braked_for(ground.now));
     (last > ground.now + took).then(|| last.min(ground.now + delay))
 }
 

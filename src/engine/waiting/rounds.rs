@@ -451,6 +451,7 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
     }
     if parking.note_answered() {
         parking.plan_look(ground.now, round_trip, ttl);
+        op.tries.brake.ease();
     }
     locks.arm(ground, id);
     Step::Done
