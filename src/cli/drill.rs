@@ -37,7 +37,7 @@ use witness::Witness;
 const OWN_LOCK: &str = "own";
 /// How long masters are waited for that another client counts already.
 const COUNT_LIMIT: Duration = Duration::from_secs(3);
-/// How often progress is shown: after a tenth of the time, within these bounds.
+/// How often progress is shown: after a tenth of the time within these bounds, on a terminal after the first.
 const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
 /// Runs the subcommand; the result is the program's exit code.
@@ -64,6 +64,9 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let unreleased = client.drain(CLOSE_LIMIT, HeldLocks::Release);
     if unreleased > 0 {
         say(Message::ReleasesUnconfirmed { left: unreleased });
+    }
+    if let Some(missing) = report.missing_faults() {
+        say(Message::NoFaults { missing: &missing });
     }
     let text = if args.json { report.json() } else { report.text() };
     output::print_until(text, || course.interrupt.has_come())?;
@@ -116,7 +119,8 @@ fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
         };
         let harming = scope.spawn(move || faults.run());
         let [shortest, longest] = PROGRESS_EVERY;
-        let every = (args.time / 10).clamp(shortest, longest);
+        let is_terminal = output::stderr_is_terminal();
+        let every = if is_terminal { shortest } else { (args.time / 10).clamp(shortest, longest) };
         let mut said_at = Instant::now();
         while !course.is_over() {
             thread::sleep(LOOK_PAUSE);
@@ -125,9 +129,12 @@ fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
                 let found = course.witness.found();
                 let (locks, two_holders) = (found.visit_count, found.overlap_count);
                 let (elapsed, time) = (course.begun.elapsed(), args.time);
-                say(Message::DrillProgress { elapsed, time, locks, two_holders });
+                output::show_progress(
+                    &Message::DrillProgress { elapsed, time, locks, two_holders }.to_string(),
+                );
             }
         }
+        output::clear();
         let mut sum = Record::default();
         contending.into_iter().for_each(|it| sum.add(&it.join().expect("a contender has panicked")));
         Ok((sum, harming.join().expect("the faults have panicked")))

@@ -19,8 +19,8 @@ pub(crate) mod code {
     pub(crate) const REFUSED: u8 = 1;
     /// A drill found two holders of one lock.
     pub(crate) const TWO_HOLDERS: u8 = 1;
-    /// A fault of a drill could not be ended.
-    pub(crate) const UNHEALED: u8 = 2;
+    /// A fault of a drill could not be ended, or none happened.
+    pub(crate) const FAULTS: u8 = 2;
     /// Arguments or settings that cannot work; nothing was sent.
     pub(crate) const USAGE: u8 = 64;
     /// Too few masters could grant.

@@ -137,6 +137,8 @@ messages! {
         "contender {number} failed ({why}); run its command alone to see why");
     FaultFailed { what: Text<'a>, master: Text<'a>, why: Text<'a> } => (
         "{what} on {master} failed ({why}); check the command and the rights");
+    NoFaults { missing: Text<'a> } => (
+        "there was no {missing}, so the drill shows nothing about this fault. Give more --time, or repair failed calls");
     OtherKeys { count: usize } => ("not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"));
     ListCut { count: usize } => ("there are more than {count} names; give a narrower PATTERN");
     // ---- the command ----
@@ -287,6 +289,7 @@ mod tests {
         DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
         ContenderFailed { .. } => ContenderFailed { number: 2, why: &"exit status: 1" }, "contender 2 failed (exit status: 1)";
         FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
+        NoFaults { .. } => NoFaults { missing: &"pause and no hook" }, "there was no pause and no hook, so";
         AlsoPool { .. } => AlsoPool { slots: &[0, 2] }, "it is also a pool with taken slots: 0, 2. Look at one by --slot 0, or at all by redlatch ls";
         UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
         UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";

@@ -224,6 +224,11 @@ pub(crate) fn show(text: &str) {
     change(|queue| queue.status = Some(line));
 }
 
+/// Shows progress: in place on a terminal, elsewhere as a message.
+pub(crate) fn show_progress(text: &str) {
+    if stderr_is_terminal() { show(text) } else { say(text) }
+}
+
 /// Removes what [`show`] shows.
 pub(crate) fn clear() {
     change(|queue| queue.status = None);

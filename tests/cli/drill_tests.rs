@@ -114,7 +114,7 @@ fn a_drill_without_masters_or_sense_says_so() {
     let faults = &json(&failing.stdout)["faults"];
     assert_eq!(
         (&faults["hooks"], &faults["failed"]),
-        (&1.into(), &4.into()),
+        (&0.into(), &4.into()),
         "one fault, healed three times in vain"
     );
     assert!(
@@ -123,6 +123,24 @@ fn a_drill_without_masters_or_sense_says_so() {
     );
     (0..2).for_each(|index| fleet.master(index).kill());
     expect(&finish(&mut drill(&fleet, "1s")), 69, &["1 of 3"]);
+}
+
+#[test]
+fn a_drill_without_its_faults_gives_2() {
+    let fleet = Fleet::start(3);
+    // No fault fits into the time.
+    let short = finish(drill(&fleet, "1s").args(["--pause", "--fault-time", "1h"]));
+    expect(&short, 2, &["there was no pause, so the drill shows nothing about this fault"]);
+}
+
+#[test]
+fn progress_of_a_drill_stays_on_one_line() {
+    let fleet = Fleet::start(3);
+    let script = "\"$REDLATCH\" drill --trust --time 4s --ttl 1s";
+    let Some(session) = crate::terminal::Session::start(&fleet.urls(), script) else { return };
+    let (_, screen) = session.finish();
+    let progress = screen.lines().filter(|line| line.contains(" of 4s: ") && !line.contains('\r')).count();
+    assert!(screen.contains(" of 4s: ") && progress == 0, "{screen:?}");
 }
 
 #[test]
@@ -163,7 +181,7 @@ fn a_pause_that_a_master_refuses_is_counted() {
     // Each connection of the drill is of the default user.
     fleet.masters().for_each(|master| drop(master.ask("ACL SETUSER default -client|pause")));
     let finished = finish(drill(&fleet, "2s").args(["--pause", "--fault-time", "50ms"]));
-    expect(&finished, 0, &["CLIENT PAUSE on redis://127.0.0.1:", "NOPERM"]);
+    expect(&finished, 2, &["CLIENT PAUSE on redis://127.0.0.1:", "NOPERM", "there was no pause"]);
     let faults = &json(&finished.stdout)["faults"];
     assert_eq!((&faults["pauses"], &faults["unhealed"]), (&0.into(), &serde_json::Value::Null));
     let said = finished.stderr.lines().filter(|line| line.contains("CLIENT PAUSE on ")).count();

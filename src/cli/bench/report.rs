@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::ping::{RoundTrip, mean};
-use crate::output::{self, say, stderr_is_terminal};
+use crate::output::{self, stderr_is_terminal};
 
 /// When a phase ends.
 #[derive(Debug, Clone, Copy)]
@@ -208,7 +208,7 @@ impl Progress {
         self.shown_at = elapsed;
         let percent = self.limit.percent(attempts, elapsed);
         let text = format!("{percent}%, {:.1} s, {pairs} pairs", elapsed.as_secs_f64());
-        if stderr_is_terminal() { output::show(&text) } else { say(text) }
+        output::show_progress(&text);
     }
 }
 

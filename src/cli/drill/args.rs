@@ -79,7 +79,8 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its master, 64 bad usage,
+  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its master
+  or an allowed kind of fault never happened, 64 bad usage,
   69 if too few masters can grant or nobody got a lock, 70 if the operating system refused something, 75 if another drill runs or has left keys,
   130 after Ctrl-C, 143 after SIGTERM, both once faults are healed
 

@@ -28,8 +28,9 @@ const PAUSE_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counts {
     pub(super) pauses: u64,
+    /// Hooks that succeeded with `begin`.
     pub(super) hooks: u64,
-    /// Faults that could not be brought about.
+    /// Calls that failed.
     pub(super) failed: u64,
     /// The master whose fault could not be ended.
     pub(super) unhealed: Option<String>,
@@ -104,8 +105,7 @@ impl<'a> Faults<'a> {
     }
 
     fn hook(&mut self, command: &str, master: usize, time: Duration) {
-        self.counts.hooks += 1;
-        self.call(command, master, "begin");
+        self.counts.hooks += u64::from(self.call(command, master, "begin"));
         self.course.pause(time);
         // Also if it has not begun, as far as is known.
         let is_healed = (0..HEAL_COUNT_MAX).any(|_| self.call(command, master, "end"));

@@ -26,7 +26,8 @@ pub(super) struct Report {
     sum: Record,
     found: Found,
     faults: Counts,
-    has_faults: bool,
+    has_pauses: bool,
+    has_hooks: bool,
     is_foreign: bool,
 }
 
@@ -41,7 +42,8 @@ impl Report {
             sum,
             found: course.witness.found(),
             faults,
-            has_faults: args.pause || args.hook.is_some(),
+            has_pauses: args.pause,
+            has_hooks: args.hook.is_some(),
             is_foreign: args.contender.is_some(),
         }
     }
@@ -50,10 +52,11 @@ impl Report {
     pub(super) fn code(&self, of_signal: Option<u8>) -> u8 {
         match of_signal {
             _ if self.found.overlap_count > 0 => code::TWO_HOLDERS,
-            _ if self.faults.unhealed.is_some() => code::UNHEALED,
+            _ if self.faults.unhealed.is_some() => code::FAULTS,
             Some(of_signal) => of_signal,
-            None if self.sum.locked > 0 => 0,
-            None => code::NO_QUORUM,
+            None if self.sum.locked == 0 => code::NO_QUORUM,
+            None if self.missing_faults().is_some() => code::FAULTS,
+            None => 0,
         }
     }
 
@@ -74,11 +77,20 @@ impl Report {
         self.sum.seconds.iter().filter_map(|second| second.margin).min()
     }
 
+    /// The kinds of fault that were allowed and never happened.
+    pub(super) fn missing_faults(&self) -> Option<String> {
+        let Counts { pauses, hooks, .. } = self.faults;
+        let kinds = [(self.has_pauses && pauses == 0, "pause"), (self.has_hooks && hooks == 0, "hook")];
+        let missing: Vec<_> =
+            kinds.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| name).collect();
+        (!missing.is_empty()).then(|| missing.join(" and no "))
+    }
+
     fn faults_text(&self) -> String {
         let Counts { pauses, hooks, failed, unhealed } = &self.faults;
         if let Some(master) = unhealed {
             format!("{master} IS NOT HEALED: its hook failed at the end; heal it by hand")
-        } else if self.has_faults {
+        } else if self.has_pauses || self.has_hooks {
             format!("{pauses} pauses, {hooks} hooks, {failed} failed calls")
         } else {
             "none allowed (--pause, --hook)".to_owned()
@@ -205,7 +217,8 @@ mod tests {
                 sum: Record { seconds, ..Record::default() },
                 found: Found::default(),
                 faults: Counts::default(),
-                has_faults: false,
+                has_pauses: false,
+                has_hooks: false,
                 is_foreign: false,
             };
             report.seconds_without_locks()
@@ -228,7 +241,8 @@ mod tests {
                 sum: Record { locked, ..Record::default() },
                 found: Found { overlap_count, ..Found::default() },
                 faults: Counts { unhealed: unhealed.map(Into::into), ..Counts::default() },
-                has_faults: true,
+                has_pauses: false,
+                has_hooks: false,
                 is_foreign: false,
             };
             report.code(of_signal)
@@ -236,8 +250,26 @@ mod tests {
         assert_eq!(code_of(0, None, 1, None), 0);
         assert_eq!(code_of(0, None, 0, None), code::NO_QUORUM);
         assert_eq!(code_of(0, None, 0, Some(130)), 130);
-        assert_eq!(code_of(0, Some("m"), 1, Some(130)), code::UNHEALED);
+        assert_eq!(code_of(0, Some("m"), 1, Some(130)), code::FAULTS);
         assert_eq!(code_of(1, Some("m"), 1, Some(130)), code::TWO_HOLDERS);
+    }
+
+    #[test]
+    fn faults_that_never_happened_are_missing() {
+        let missing = |options: &[&str], pauses, hooks| {
+            super::super::course::course_of(options, |course| {
+                let record = Record { locked: 1, ..Record::default() };
+                let report = Report::new(course, record, Counts { pauses, hooks, ..Counts::default() });
+                (report.missing_faults(), report.code(None), report.code(Some(130)))
+            })
+        };
+        let both = ["--pause", "--hook", "true"];
+        assert_eq!(missing(&[], 0, 0), (None, 0, 130));
+        assert_eq!(missing(&["--pause"], 1, 0), (None, 0, 130));
+        assert_eq!(missing(&["--pause"], 0, 0), (Some("pause".to_owned()), 2, 130));
+        assert_eq!(missing(&both, 0, 0), (Some("pause and no hook".to_owned()), 2, 130));
+        assert_eq!(missing(&both, 2, 0), (Some("hook".to_owned()), 2, 130));
+        assert_eq!(missing(&both, 1, 1), (None, 0, 130));
     }
 
     #[test]
@@ -270,7 +302,8 @@ mod tests {
                 longest_gap: Duration::from_millis(28),
             },
             faults,
-            has_faults: true,
+            has_pauses: true,
+            has_hooks: true,
             is_foreign: false,
         };
         let found: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
@@ -291,7 +324,8 @@ mod tests {
         report.faults.unhealed = Some("redis://10.0.0.1:6379".into());
         report.found = Found { visit_count: 25, ..Found::default() };
         pages.push(report.text());
-        (report.faults, report.has_faults) = (Counts::default(), false);
+        report.faults = Counts::default();
+        (report.has_pauses, report.has_hooks) = (false, false);
         report.sum.seconds = (0..30).map(|locked| second(locked, true, None)).collect();
         pages.push(report.text());
         crate::golden::assert_golden("drill", &pages.join("\n"));

@@ -46,7 +46,7 @@ fn the_codes_are_those_of_the_manual() {
         code::ERRORS,
         code::REFUSED,
         code::TWO_HOLDERS,
-        code::UNHEALED,
+        code::FAULTS,
         code::USAGE,
         code::NO_QUORUM,
         code::INTERNAL,
