@@ -210,6 +210,10 @@ pub(crate) const REJOIN_TIME: Duration = Duration::from_millis(100);
 /// Time for which an acquisition polls after too few masters could park it: 1 s.
 pub(crate) const PARK_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause after an attempt that a quorum refused for missing rights: 1 s. A reload of the ACL refuses for a
+/// moment, and anything else needs an operator.
+pub(crate) const RIGHTS_PAUSE: Duration = Duration::from_secs(1);
+
 /// Longest time after which a waiter asks again that found a full queue, or slow masters, several times: 10
 /// s. It grows from [`PARK_PAUSE`], and half of it is random.
 pub(crate) const PARK_PAUSE_MAX: Duration = Duration::from_secs(10);

@@ -36,4 +36,5 @@ pub use token::Token;
 pub use ttl::{Drift, Ttl};
 #[doc(hidden)]
 pub use ttl::{whole_ms, whole_us};
+pub(crate) use vote::names_missing_right;
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};

@@ -262,8 +262,12 @@ impl<L> SetAcquisition<L> {
         if self.failed_count == 1 && matches!(failed.error, AcquireError::Contended(_)) {
             return self.wait_for(now, failed.place);
         }
+        let mut took = now.saturating_duration_since(since);
+        if failed.error.lacks_rights() {
+            // The pause is not shorter than the last round.
+            took = took.max(limits::RIGHTS_PAUSE);
+        }
         self.state = SetState::Pausing(failed);
-        let took = now.saturating_duration_since(since);
         SetStep::Pause { attempts: self.failed_count, took, limit: self.left(now) }
     }
 
@@ -293,6 +297,7 @@ impl<L> SetAcquisition<L> {
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::lock::Failure;
 
     fn contended(config: &Config) -> AcquireError {
         let votes = config.labels.iter().map(|name| (name.clone(), Vote::Pending)).collect();
@@ -316,6 +321,23 @@ mod tests {
             }
             let Some(SetStep::Failed(Failed { place, error })) = step else { panic!("{order:?}: {step:?}") };
             assert_eq!((place, error), (1, AcquireError::Overloaded));
+        }
+    }
+
+    #[test]
+    fn missing_rights_pause_a_set_for_a_second() {
+        let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
+        let (config, now) = (Arc::new(config), clock::now());
+        for (text, least) in [("NOPERM no", limits::RIGHTS_PAUSE), ("MISCONF no", Duration::ZERO)] {
+            let votes = vec![(config.labels[0].clone(), Vote::Failed(Failure::Replied(text.into())))];
+            let report = Report { votes, ..Report::new(Round::Acquire, Bytes::new()) };
+            let error = AcquireError::NoQuorum(Box::new(Denial::new(report)));
+            let options = Options::new().wait(Duration::from_secs(60));
+            let (mut acquisition, _) = SetAcquisition::<()>::begin(now, config.clone(), 1, &options);
+            match acquisition.answer(now, 0, Err(error), &mut Vec::new(), |()| Duration::ZERO) {
+                Some(SetStep::Pause { took, .. }) => assert_eq!(took, least, "{text}"),
+                step => panic!("{step:?}"),
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::lock::names_missing_right;
+
 /// Features, and the rights that each needs.
 const RIGHTS: [(&str, &[&str]); 11] = [
     ("all locks", &["set", "get", "del", "pexpire", "evalsha", "eval", "echo"]),
@@ -22,9 +24,7 @@ const RIGHTS: [(&str, &[&str]); 11] = [
 
 /// Advice on an error reply, if there is any.
 pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
-    let is_of_script = text.starts_with("ERR The user executing the script")
-        || text.starts_with("ERR ACL failure in script");
-    if is_of_script || text.starts_with("NOPERM") {
+    if names_missing_right(text) {
         return Some(missing_right(text));
     }
     let code = text.split(' ').next().unwrap_or_default();
@@ -52,10 +52,14 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
 /// The right that an ACL refusal names, and the feature that needs it. Redis 7 names no command in a script.
 fn missing_right(text: &str) -> Cow<'static, str> {
     if text.contains("channel") {
-        return Cow::Borrowed("the ACL user lacks the channels &PREFIX*, which waiters' queues need");
+        return Cow::Borrowed(
+            "the ACL user lacks the channels &PREFIX*, which waiters' queues need; grant them, or set the prefix (--prefix)",
+        );
     }
     if text.contains("access a key") || text.contains("of the keys") {
-        return Cow::Borrowed("the ACL user lacks the keys ~PREFIX*, which all locks need");
+        return Cow::Borrowed(
+            "the ACL user lacks the keys ~PREFIX*, which all locks need; grant them, or set the prefix (--prefix)",
+        );
     }
     let named = text.split_once("run the '").and_then(|(_, rest)| rest.split_once('\''));
     let Some((command, _)) = named else {
@@ -79,8 +83,8 @@ mod tests {
         // in the script.
         let script = "the ACL user lacks a right of this script; see docs/operating.md";
         let time = "the ACL user lacks +time, which waiters' queues, fenced and shared locks need";
-        let keys = "the ACL user lacks the keys ~PREFIX*, which all locks need";
-        let channels = "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
+        let keys = "the ACL user lacks the keys ~PREFIX*, which all locks need; grant them, or set the prefix (--prefix)";
+        let channels = "the ACL user lacks the channels &PREFIX*, which waiters' queues need; grant them, or set the prefix (--prefix)";
         let get = "the ACL user lacks +get, which all locks need";
         let load = "the ACL user lacks +script|load, which scripts sent by digest need";
         for (reply, expected) in [

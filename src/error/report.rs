@@ -71,6 +71,15 @@ impl Report {
         words::grouped(lines, self.votes.len())
     }
 
+    /// Returns whether a quorum of masters refused because the login lacks a right.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn lacks_rights(&self) -> bool {
+        let lacking =
+            self.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Failed(it) if it.is_missing_right()));
+        !self.votes.is_empty() && lacking.count() >= self.quorum()
+    }
+
     /// Returns whether full wait queues of a fair lock keep a quorum from granting, on masters that are well.
     pub(super) fn is_queue_full(&self) -> bool {
         let (mut full_count, mut well_count) = (0, 0);

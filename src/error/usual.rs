@@ -48,6 +48,13 @@ impl AcquireError {
         matches!(self, Self::Input(_) | Self::Stopped(_) | Self::Overloaded | Self::Cancelled)
     }
 
+    /// Returns whether a quorum of masters refused because the login lacks a right.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn lacks_rights(&self) -> bool {
+        matches!(self, Self::NoQuorum(denial) if denial.report.lacks_rights())
+    }
+
     /// Whether the masters may have had too little time, if the caller's wait is over. Then this says nothing
     /// of them, and what failed before it does. The engine itself knows what failed before a later attempt.
     pub(crate) fn may_be_cut_short(&self) -> bool {

@@ -83,6 +83,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns whether the master refused because the login lacks a right.
+    pub(crate) fn is_missing_right(&self) -> bool {
+        matches!(self, Self::Replied(text) if names_missing_right(text))
+    }
+
     /// Returns whether the master has more to do than it can: the lock's wait queue there is full, or it
     /// answers too late.
     pub(crate) fn is_overload(&self) -> bool {
@@ -93,6 +98,13 @@ impl Failure {
     pub(crate) fn is_queue_of_lock_full(&self) -> bool {
         matches!(self, Self::Replied(text) if text.starts_with("ERR too many wait for this lock"))
     }
+}
+
+/// Returns whether this error reply is the refusal of an ACL, also within a script.
+pub(crate) fn names_missing_right(text: &str) -> bool {
+    ["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"]
+        .iter()
+        .any(|start| text.starts_with(start))
 }
 
 /// Reason why a master refused a fencing token.

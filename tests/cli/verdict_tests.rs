@@ -118,3 +118,31 @@ fn a_status_needs_an_answer_of_each_master() {
     assert_eq!(status(&[]), Some(69));
     assert_eq!(status(&["--max-ttl", "9s"]), Some(1), "one that was asked differs");
 }
+
+#[test]
+fn a_forgotten_prefix_ends_a_wait() {
+    let mut fleet = Fleet::start(3);
+    let rule = "ACL SETUSER locker on >pw ~lock:* &lock:* +@all";
+    fleet.masters().for_each(|master| _ = master.ask(rule));
+    let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", "redis://locker:pw@")).collect();
+    let patient = ["--trust", "--connect-timeout", "20s"];
+    for words in [
+        &["run", "--wait", "1h", "a", "--", "true"][..],
+        &["run", "-v", "a", "--", "true"],
+        &["run", "--wait", "1h", "--shared", "a", "--", "true"],
+        &["run", "--wait", "1h", "--fair", "a", "--", "true"],
+        &["run", "--wait", "1h", "--fenced", "a", "--", "true"],
+        &["run", "--wait", "1h", "--slots", "2", "a", "--", "true"],
+        &["run", "--wait", "1h", "--also", "b", "a", "--", "true"],
+        &["acquire", "--wait", "1h", "--handle", "./verdict-handle", "a"],
+    ] {
+        let command = [&words[..1], &patient, &words[1..]].concat();
+        let finished = finish(&mut with(&urls, &command));
+        expect(&finished, 69, &["grant them, or set the prefix (--prefix)"]);
+        // Two of an outage's grace, and none that an unlucky moment adds.
+        let attempts = ["1 attempt ", "2 attempts "];
+        assert!(attempts.iter().any(|count| finished.stderr.contains(count)), "{}", finished.stderr);
+    }
+    let command = [&["run", "--prefix", "lock:", "a"], &patient[..], &["--", "true"]].concat();
+    expect(&finish(&mut with(&urls, &command)), 0, &[]);
+}

@@ -233,6 +233,35 @@ fn an_error_reply_is_released_and_no_refusal() {
 }
 
 #[test]
+fn missing_rights_pause_a_wait_for_a_second() {
+    let attempts = |refusing: usize, error: &str, wakes| {
+        let mut rig = Rig::new(3, |builder| builder.wake_waiters(wakes));
+        for master in &mut rig.masters[..refusing] {
+            for command in ["SET", "EVALSHA", "EVAL"] {
+                master.errors.insert(command.into(), error.into());
+            }
+        }
+        let until = rig.now + ms(60_000);
+        rig.masters[2].put(b"a", b"other", Some(until));
+        rig.acquire("a", 10_000, 5000);
+        rig.run_for(ms(5200));
+        denied(&mut rig);
+        rig.masters[0].log.iter().filter(|args| args[0] == b"SET" && args[1] == b"a").count()
+    };
+    for wakes in [true, false] {
+        let rights = "NOPERM No permissions to access a key";
+        let count = attempts(2, rights, wakes);
+        let others = attempts(2, "MISCONF no", wakes);
+        assert!((4..=6).contains(&count) && others > 30, "{wakes}: {count} and {others} attempts in 5 s");
+    }
+    let script = "ERR ACL failure in script: No permissions to access a key script: on @user_script:1.";
+    let count = attempts(2, script, false);
+    assert!((4..=6).contains(&count), "{count} attempts in 5 s");
+    // The others may grant it.
+    assert!(attempts(1, "NOPERM No permissions to access a key", false) > 10);
+}
+
+#[test]
 fn a_waiter_gets_a_freed_lock_with_new_token() {
     let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
     let until = rig.now + ms(300);

@@ -55,24 +55,24 @@ impl<'a> Wait<'a> {
         self.session.look();
         let now = Instant::now();
         let left = self.until.map(|until| until.saturating_duration_since(now));
-        if self.ends_by_contention || now >= self.said_next {
-            match why(&self.session.redlock) {
-                Some(error @ AcquireError::Contended(_)) if self.ends_by_contention => {
-                    return Some(self.failed(error));
-                }
-                Some(error) if now >= self.said_next => {
-                    self.said_next = now + WAIT_SHOWN_EVERY;
-                    let why = |text: String| with_lock(&self.session.label, without_patience(text));
-                    match self.session.voice {
-                        Voice::Verbose => {
-                            say(Message::AwaitingLock { left, error: &why(format!("{error:#}")) });
-                        }
-                        Voice::Usual if output::stderr_is_terminal() => self.why = why(error.to_string()),
-                        Voice::Usual | Voice::Quiet => {}
-                    }
-                }
-                _ => {}
+        match why(&self.session.redlock) {
+            Some(error @ AcquireError::Contended(_)) if self.ends_by_contention => {
+                return Some(self.failed(error));
             }
+            // Only an operator can end this.
+            Some(error) if error.lacks_rights() => return Some(self.failed(error)),
+            Some(error) if now >= self.said_next => {
+                self.said_next = now + WAIT_SHOWN_EVERY;
+                let why = |text: String| with_lock(&self.session.label, without_patience(text));
+                match self.session.voice {
+                    Voice::Verbose => {
+                        say(Message::AwaitingLock { left, error: &why(format!("{error:#}")) });
+                    }
+                    Voice::Usual if output::stderr_is_terminal() => self.why = why(error.to_string()),
+                    Voice::Usual | Voice::Quiet => {}
+                }
+            }
+            _ => {}
         }
         if !self.why.is_empty() {
             // Whole seconds, so that the line can be read.

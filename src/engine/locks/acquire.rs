@@ -350,7 +350,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         !is_parked && now - started < limit && op.asked.wait_until.is_some_and(|until| until <= now);
     // A round lasts as long as its masters let it wait.
     let took = if is_parked { limit.min(now - started) } else { now - started };
-    let retry_at = pauses::plan_attempt(core, id, cause, took);
+    let retry_at = pauses::plan_attempt(core, id, cause, took, denied.report.lacks_rights());
     accounting::leave(now, &mut core.locks, id);
     release::leave_rounds(core, id);
     core.locks.ops.get_mut(id).take_key(core.locks.claims.get(claim_id));

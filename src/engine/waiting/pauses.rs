@@ -15,8 +15,15 @@ use crate::engine::masters::link::Link;
 use crate::limits;
 use crate::mutants::mutant;
 
-/// When an operation tries again after an attempt that failed and took so long; `None` to give up.
-pub(crate) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration) -> Option<Instant> {
+/// When an operation tries again after an attempt that failed and took so long; `None` to give up. The pause
+/// is longer if a quorum refused for missing rights.
+pub(crate) fn plan_attempt(
+    core: &mut Core,
+    id: Id,
+    cause: Cause,
+    took: Duration,
+    lacks_rights: bool,
+) -> Option<Instant> {
     let Core { ground, masters, locks } = core;
     if locks.ops.get(id).parking.is_some() {
         plan_park(ground, locks, id);
@@ -24,7 +31,8 @@ pub(crate) fn plan_attempt(core: &mut Core, id: Id, cause: Cause, took: Duration
     if cause == Cause::NoQuorum && is_quarantined_beyond_wait(&masters.fleet, locks, id) {
         return None;
     }
-    draw_time(ground, locks, id, took)
+    let pause_min = if lacks_rights { limits::RIGHTS_PAUSE } else { Duration::ZERO };
+    draw_time(ground, locks, id, took, pause_min)
 }
 
 /// An acquisition loses its place, or gets none: plans when it parks again. Until then it polls; behind a
@@ -54,13 +62,19 @@ fn is_quarantined_beyond_wait(fleet: &Fleet, locks: &Locks, id: Id) -> bool {
 
 /// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows,
 /// and early enough to be answered before the wait ends; `None` if it cannot be.
-fn draw_time(ground: &mut Ground, locks: &Locks, id: Id, took: Duration) -> Option<Instant> {
+fn draw_time(
+    ground: &mut Ground,
+    locks: &Locks,
+    id: Id,
+    took: Duration,
+    pause_min: Duration,
+) -> Option<Instant> {
     let op = locks.ops.get(id);
     if op.has_tried_enough() && !mutant!(TriesUnlimited) {
         return None;
     }
     let last = op.asked.wait_until?.checked_sub(took.max(Duration::from_millis(1)))?;
-    let delay = draw_pause(ground, took, op.tries.count).max(op.tries.braked_for(ground.now));
+    let delay = (pause_min + draw_pause(ground, took, op.tries.count)).max(op.tries.braked_for(ground.now));
     (last > ground.now + took).then(|| last.min(ground.now + delay))
 }
 
