@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
-use redlatch::internals::probe::each;
+use redlatch::internals::probe::some;
 use redlatch::internals::whole_ms;
 use redlatch::internals::words::Printable;
 use redlatch::status::MasterState;
@@ -58,6 +58,9 @@ const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a master may take to say which slots of a pool it has.
 const SLOTS_LIMIT: Duration = Duration::from_secs(2);
+
+/// Added to the time limit of an answer, so that a time limit for connecting of the same length ends first.
+const CONNECT_SLACK: Duration = Duration::from_millis(50);
 
 /// How often to look whether a master is connected.
 const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
@@ -202,7 +205,8 @@ fn say_slots(client: &Client, args: &InspectArgs) -> Result<(), Exit> {
     let key = |slot| [prefix, &slot_name(args.resource.as_bytes(), slot)].concat();
     let commands: Vec<[Vec<u8>; 2]> =
         (0..limits::SLOT_COUNT_MAX).map(|slot| [b"EXISTS".to_vec(), key(slot)]).collect();
-    let answers = each(client.config(), SLOTS_LIMIT, move |probe, _| probe.exchange(&commands))?;
+    let asked = connected(client);
+    let answers = some(client.config(), asked, SLOTS_LIMIT, move |mut probe, _| probe.exchange(&commands))?;
     // A master that does not answer is named by the inspection.
     let answers: Vec<_> = answers.into_iter().flatten().collect();
     let is_taken = |slot: &u32| answers.iter().any(|it| it[*slot as usize].integer() == Some(1));
@@ -228,12 +232,25 @@ fn is_change(last: &Inspection, now: &Inspection) -> bool {
 /// A client for questions: each master is connected, or has failed. Opening waits for a straggler only
 /// shortly once a quorum is there, and a question wants every answer.
 pub(super) fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
-    let client = Client::open(masters.query_config()?)?;
-    // The client's time limit for connecting ends this.
+    let config = masters.query_config()?;
+    let limit = config.answer_limit(config.ttl(config.max_ttl())?);
+    let started = Instant::now();
+    let client = Client::open(config)?;
+    // The client's time limit for connecting ends this. With a quorum the limit of an answer does, too.
     while client.masters().iter().any(|master| matches!(master.state, MasterState::Connecting)) {
+        if client.health().has_quorum && started.elapsed() > limit + CONNECT_SLACK {
+            break;
+        }
         thread::sleep(CONNECT_LOOK_PAUSE);
     }
     Ok(client)
+}
+
+/// Places of the masters that are connected. Another connection to the others would fail as late.
+pub(super) fn connected(client: &Client) -> Vec<usize> {
+    let answers = |state: &MasterState| matches!(state, MasterState::Ready | MasterState::Quarantined(_));
+    let masters = client.masters();
+    (0..masters.len()).filter(|place| answers(&masters[*place].state)).collect()
 }
 
 fn json_text(inspection: &Inspection) -> String {

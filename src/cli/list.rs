@@ -16,13 +16,14 @@ use redlatch::error::{Failure, HolderTtl};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::env::parse_time;
 use redlatch::internals::pool::LockOfPool;
-use redlatch::internals::probe::{Probe, ProbeError, each};
+use redlatch::internals::probe::{Probe, ProbeError, some};
 use redlatch::internals::words::{Rounded, Shown};
 use redlatch::internals::{FENCE_NAME, WAIT_NAME};
+use redlatch::status::MasterState;
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
-use super::inspect::{connect, holder, left_ms, status_word};
+use super::inspect::{connect, connected, holder, left_ms, status_word};
 use super::message::Message;
 use super::options::MasterOptions;
 use super::output::{Colour, add_paragraph, json_line, paint, print, say, terminal_width};
@@ -229,12 +230,30 @@ impl Search<'_> {
         &mut self,
         ask: impl Fn(&mut Probe) -> Result<T, ProbeError> + Send + Sync + 'static,
     ) -> Result<Vec<T>, Exit> {
-        let answered = each(self.client.config(), self.args.time_limit, move |probe, _| ask(probe))?;
+        let masters = self.client.masters();
+        let (connected, others): (Vec<_>, Vec<_>) = {
+            let connected = connected(&self.client);
+            (0..masters.len()).partition(|place| connected.contains(place))
+        };
+        for place in others {
+            let state = &masters[place].state;
+            let why = if let MasterState::Down(why) = state {
+                why.to_string()
+            } else {
+                Failure::Silent.to_string()
+            };
+            self.failures.add(&masters[place].name, why);
+        }
+        // Not again, if one hung before.
+        let asked: Vec<_> =
+            connected.into_iter().filter(|place| !self.failures.has(&masters[*place].name)).collect();
+        let limit = self.args.time_limit;
+        let answered = some(self.client.config(), asked.clone(), limit, move |mut probe, _| ask(&mut probe))?;
         let mut answers = Vec::new();
-        for (master, answer) in self.client.masters().into_iter().zip(answered) {
+        for (place, answer) in asked.into_iter().zip(answered) {
             match answer {
                 Ok(answer) => answers.push(answer),
-                Err(error) => self.failures.add(&master.name, error),
+                Err(error) => self.failures.add(&masters[place].name, error),
             }
         }
         Ok(answers)

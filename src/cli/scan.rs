@@ -51,9 +51,14 @@ pub(super) struct Failures(Vec<(Arc<str>, String)>);
 
 impl Failures {
     pub(super) fn add(&mut self, master: &Arc<str>, why: impl ToString) {
-        if self.0.iter().all(|(other, _)| other != master) {
+        if !self.has(master) {
             self.0.push((master.clone(), why.to_string()));
         }
+    }
+
+    /// Whether this master has failed.
+    pub(super) fn has(&self, master: &Arc<str>) -> bool {
+        self.0.iter().any(|(other, _)| other == master)
     }
 
     /// A line for each group of masters that failed alike; there are `count` masters.

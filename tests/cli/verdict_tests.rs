@@ -1,9 +1,10 @@
 //! What each command says of masters that are hung, full or refuse the login, and its exit code.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::fleet::Fleet;
-use crate::harness::{Finished, expect, finish, redlatch};
+use crate::fleet::{Fleet, eventually};
+use crate::harness::{Finished, PATIENCE, expect, finish, redlatch};
 
 /// The most used commands that ask masters, short ones first.
 const COMMANDS: [&[&str]; 9] = [
@@ -145,4 +146,28 @@ fn a_forgotten_prefix_ends_a_wait() {
     }
     let command = [&["run", "--prefix", "lock:", "a"], &patient[..], &["--", "true"]].concat();
     expect(&finish(&mut with(&urls, &command)), 0, &[]);
+}
+
+#[test]
+fn a_hung_master_costs_one_answer_timeout() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| _ = master.ask("SET a held PX 3600000"));
+    fleet.master(1).stop();
+    let urls = fleet.urls();
+    for (words, code) in [(&["inspect", "a"][..], 75), (&["ls"], 0), (&["unlock", "--force", "b"], 0)] {
+        let took = |args: &[&str]| {
+            let begun = Instant::now();
+            let finished = finish(&mut with(&urls, &[words, args].concat()));
+            let took = begun.elapsed();
+            expect(&finished, code, &[]);
+            let said = said(&finished);
+            assert!(said.contains(&format!("{}: ", urls[1])), "{words:?}: {said}");
+            took
+        };
+        // A late machine may need several tries.
+        eventually(PATIENCE, "it waits once", || took(&["--trust"]) < Duration::from_millis(1600));
+        eventually(PATIENCE, "the option counts", || {
+            took(&["--trust", "--answer-timeout", "200ms"]) < Duration::from_millis(800)
+        });
+    }
 }
