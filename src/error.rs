@@ -128,6 +128,14 @@ pub struct Denial {
 
 impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.report.is_of_queued() {
+            return write!(
+                f,
+                "waited for {}{}; no master was asked",
+                Rounded(self.took),
+                self.waited.behind()
+            );
+        }
         write!(f, "{}", Counted(self.attempts as usize, "attempt"))?;
         if self.took.is_zero() {
             // Masters may have been asked: there were too few of them.
@@ -182,12 +190,19 @@ impl Denial {
         }
         let advice = match self.held_by {
             HeldBy::ThisClient => {
-                write!(f, "{lock} is held by this client{}", Labelled(self.holder_label.as_deref()))?;
+                let holder = Labelled(self.holder_label.as_deref());
+                write!(f, "{lock} is held by another caller of this client{holder}")?;
                 "release it, or wait longer"
             }
             HeldBy::Readers(count) => {
                 write!(f, "{lock} is shared by {}", Counted(count, "reader"))?;
                 "wait longer, or keep new readers out"
+            }
+            HeldBy::AnotherClient if self.report.is_of_queued() => {
+                return write!(
+                    f,
+                    "other callers of this client came first for {lock}; wait longer, or retry later"
+                );
             }
             HeldBy::AnotherClient => {
                 write!(f, "{lock} is held by another client{}", Labelled(self.holder_label.as_deref()))?;
@@ -214,7 +229,9 @@ impl Denial {
         };
         match self.holder {
             HolderTtl::Left(left) => {
-                write!(f, ", for at most {} unless extended; {advice}", Rounded(left))
+                // Ends a long sentence.
+                let before = if self.held_by == HeldBy::ThisClient { ':' } else { ',' };
+                write!(f, "{before} for at most {} unless extended; {advice}", Rounded(left))
             }
             HolderTtl::Gone => f.write_str(", or was until now; retry"),
             HolderTtl::Unknown | HolderTtl::Never => write!(f, "; {advice}"),

@@ -80,6 +80,11 @@ impl Report {
         !self.votes.is_empty() && lacking.count() >= self.quorum()
     }
 
+    /// Returns whether no master was asked, as other callers of the client came first.
+    pub(super) fn is_of_queued(&self) -> bool {
+        !self.votes.is_empty() && self.votes.iter().all(|(_, vote)| *vote == Vote::Failed(Failure::Queued))
+    }
+
     /// Returns whether full wait queues of a fair lock keep a quorum from granting, on masters that are well.
     pub(super) fn is_queue_full(&self) -> bool {
         let (mut full_count, mut well_count) = (0, 0);

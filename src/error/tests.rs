@@ -47,6 +47,11 @@ fn contended(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
     AcquireError::Contended(denial(holder, held_by, Vote::Refused { holder }))
 }
 
+/// Behind other callers of the same client.
+fn queued(holder: HolderTtl, held_by: HeldBy) -> AcquireError {
+    AcquireError::Contended(denial(holder, held_by, Vote::Failed(Failure::Queued)))
+}
+
 fn refused_slot(held_by: HeldBy) -> AcquireError {
     let mut denial = denial(HolderTtl::Left(LONG), held_by, Vote::Refused { holder: HolderTtl::Unknown });
     denial.report.resource = "redlatch:slot:2:orders:42".into();
@@ -123,7 +128,9 @@ fn samples_of_calls() -> Vec<Sample> {
             Contended(_) => contended(Ttl::Left(LONG), other), "lock \"orders:42\" is held by another client, for at most 4.4s unless extended; wait longer, or retry later";
             Contended(_) => contended(Ttl::Unknown, other), "lock \"orders:42\" is held by another client; wait longer, or retry later";
             Contended(_) => contended(Ttl::Gone, other), "lock \"orders:42\" is held by another client, or was until now; retry";
-            Contended(_) => contended(Ttl::Left(LONG), own), "lock \"orders:42\" is held by this client, for at most 4.4s unless extended; release it, or wait longer";
+            Contended(_) => contended(Ttl::Left(LONG), own), "lock \"orders:42\" is held by another caller of this client: for at most 4.4s unless extended; release it, or wait longer";
+            Contended(_) => queued(Ttl::Left(LONG), own), "waited for 4.4s; no master was asked";
+            Contended(_) => queued(Ttl::Unknown, other), "other callers of this client came first for lock \"orders:42\"; wait longer, or retry later";
             Contended(_) => contended(Ttl::Left(LONG), HeldBy::Readers(2)), "lock \"orders:42\" is shared by 2 readers, for at most 4.4s unless extended; wait longer, or keep new readers out";
             Contended(_) => contended(Ttl::Unknown, HeldBy::Readers(1)), "is shared by 1 reader;";
             Contended(_) => contended(Ttl::Never, other), "lock \"orders:42\" is held by a key without a TTL, which is no lock; inspect it, then delete it (redlatch unlock --force)";

@@ -149,7 +149,10 @@ fn a_wait_ended_in_the_queue_is_answered() {
     // What is left of the holder's TTL, by its own start.
     assert_eq!(denial.holder, HolderTtl::Left(ms(9950)));
     assert!(denial.report.votes.iter().all(|(_, vote)| *vote == Vote::Failed(Failure::Queued)));
-    assert!(denial.to_string().contains("other callers of this client came first"), "{denial}");
+    assert_eq!(denial.to_string(), "waited for 50ms, behind unknown (50ms); no master was asked");
+    let said = AcquireError::Contended(denial).to_string();
+    assert!(said.starts_with("lock \"a\" is held by another caller of this client"), "{said}");
+    assert!(!said.contains("of 3 masters"), "it is no outage: {said}");
 }
 
 #[test]
