@@ -9,6 +9,7 @@ mod url;
 use std::error::Error;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::event::{Event, Observer};
 use crate::limits;
 use crate::lock::{Drift, HolderLabel, InputError, MasterId, Ttl, Window};
 pub use credentials::Credentials;
-use credentials::CredentialsProvider;
+use credentials::{CredentialsProvider, read_password};
 #[cfg(feature = "tls")]
 pub(crate) use tls::server_name;
 #[cfg(feature = "tls")]
@@ -66,6 +67,8 @@ pub struct Config {
     pub(crate) records_fleet: bool,
     pub(crate) observer: Option<Observer>,
     provider: Option<CredentialsProvider>,
+    /// File of the password for each URL without one.
+    password_file: Option<PathBuf>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
@@ -165,13 +168,16 @@ impl Config {
     /// # Errors
     /// [`CredentialsError`]
     pub fn ask_credentials(&self, master: MasterId) -> Result<Credentials, CredentialsError> {
-        let provider = self.provider.as_ref().ok_or(CredentialsError::NoProvider)?;
-        provider.ask(&self.labels[master.index()])
+        match (&self.provider, &self.password_file) {
+            (Some(provider), _) => provider.ask(&self.labels[master.index()]),
+            (None, Some(file)) => read_password(file, self.masters[master.index()].login.as_ref()),
+            (None, None) => Err(CredentialsError::NoProvider),
+        }
     }
 
-    /// Whether a provider returns the credentials.
+    /// Whether a provider returns the credentials, or a file has them.
     pub(crate) const fn has_provider(&self) -> bool {
-        self.provider.is_some()
+        self.provider.is_some() || self.password_file.is_some()
     }
 
     /// Which fencing tokens masters take.
@@ -247,6 +253,7 @@ impl Default for ConfigBuilder {
             records_fleet: true,
             observer: None,
             provider: None,
+            password_file: None,
             #[cfg(feature = "tls")]
             tls: None,
         };
@@ -498,6 +505,13 @@ impl ConfigBuilder {
         provide: impl Fn(&str) -> Result<Credentials, Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> Self {
         self.config.provider = Some(CredentialsProvider::new(provide));
+        self.config.password_file = None;
+        self
+    }
+
+    /// Sets the file of the password for each URL without one. It is read again at each connect.
+    pub(crate) fn password_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.config.password_file = Some(file.into());
         self
     }
 
@@ -540,6 +554,10 @@ impl ConfigBuilder {
             }
             if url.login.is_some() && config.provider.is_some() {
                 return Err(ConfigError::TwoLogins { index });
+            }
+            let lacks_password = url.login.as_ref().is_some_and(|login| login.password.is_empty());
+            if lacks_password && config.password_file.is_none() {
+                return Err(ConfigError::NoPassword { index });
             }
             config.labels.push(url.to_string().into());
             config.masters.push(url);

@@ -43,7 +43,7 @@ pub(crate) struct AskedOptions {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
-    /// A master, as redis://[[user]:password@]host[:port][/db], rediss://… for TLS, or unix:///path; once for
+    /// A master, as redis://[[user]:password@]host[:port][/db], rediss://… for TLS, or unix:///path[?db=db]; once for
     /// each, or separated by commas or blanks.
     ///
     /// All clients of one lock must name the same masters; an odd number from three up is sensible. A comma
@@ -73,6 +73,11 @@ pub(crate) struct MasterOptions {
     /// A master without an answer delays the start, by about twice this time at most.
     #[arg(long, value_name = "TIME", env = env::CONNECT_TIMEOUT)]
     connect_timeout: Option<OsString>,
+
+    /// A file with the password for each URL without one; a newline at its end is cut. It is read again at each
+    /// connect.
+    #[arg(long, value_name = "FILE", env = env::PASSWORD_FILE)]
+    password_file: Option<OsString>,
 
     #[command(flatten)]
     tls: TlsOptions,
@@ -107,6 +112,7 @@ pub(crate) struct MasterOptions {
 impl MasterOptions {
     /// The settings that these options make, for more settings.
     pub(crate) fn builder(&self) -> Result<ConfigBuilder, Exit> {
+        env::check_names(std::env::vars_os().map(|(name, _)| name))?;
         Ok(env::builder(|variable| self.value(variable))?)
     }
 
@@ -140,6 +146,7 @@ impl MasterOptions {
             env::ANSWER_TIMEOUT => self.answer_timeout.clone(),
             env::CONNECT_TIMEOUT => self.connect_timeout.clone(),
             env::PREFIX => self.prefix.clone(),
+            env::PASSWORD_FILE => self.password_file.clone(),
             env::DRIFT_PPM => self.drift_ppm.clone(),
             env::QUARANTINE if self.trust => Some("trust".into()),
             env::QUARANTINE if self.strict => Some("strict".into()),

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Resource};
 use redlatch::error::InputError;
-use redlatch::internals::env::parse_time;
+use redlatch::internals::env::{self, parse_time};
 use redlatch::internals::slot_acquisition;
 use redlatch::{Options, limits};
 
@@ -347,6 +347,8 @@ fn run_command(
         ("REDLATCH_SLOT", slot.map(|slot| slot.to_string().into())),
         ("REDLATCH_TTL_MS", Some(session.ttl.as_millis().to_string().into())),
         ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
+        // The command locks by a login of its own, if at all.
+        (env::PASSWORD_FILE, None),
     ];
     let _beside_command = output::BesideCommand::begin();
     let process = Process::spawn(&job.command, variables)?;

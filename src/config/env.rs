@@ -24,6 +24,8 @@ pub const QUARANTINE: &str = "REDLATCH_QUARANTINE";
 pub const ANSWER_TIMEOUT: &str = "REDLATCH_ANSWER_TIMEOUT";
 /// See [`ConfigBuilder::connect_timeout`].
 pub const CONNECT_TIMEOUT: &str = "REDLATCH_CONNECT_TIMEOUT";
+/// A file with the password for each URL without one; read again at each connect.
+pub const PASSWORD_FILE: &str = "REDLATCH_PASSWORD_FILE";
 /// A file: `Tls::ca`.
 pub const TLS_CA: &str = "REDLATCH_TLS_CA";
 /// A file: `Tls::client_certificate`.
@@ -37,7 +39,7 @@ pub const TLS_SERVER_NAME: &str = "REDLATCH_TLS_SERVER_NAME";
 type Apply = fn(ConfigBuilder, &OsStr) -> Result<ConfigBuilder, String>;
 
 /// The variables without those of TLS, which depend on each other.
-const SETTINGS: [(&str, Apply); 7] = [
+const SETTINGS: [(&str, Apply); 8] = [
     (MASTERS, |builder, text| Ok(builder.masters(masters(text_of(text)?)?))),
     (MAX_TTL, |builder, text| Ok(builder.max_ttl(time_of(text)?))),
     (PREFIX, |builder, bytes| Ok(builder.prefix(bytes.as_encoded_bytes()))),
@@ -48,6 +50,7 @@ const SETTINGS: [(&str, Apply); 7] = [
     (QUARANTINE, |builder, text| Ok(builder.quarantine(quarantine(text_of(text)?)?))),
     (ANSWER_TIMEOUT, |builder, text| Ok(builder.answer_timeout(time_of(text)?))),
     (CONNECT_TIMEOUT, |builder, text| Ok(builder.connect_timeout(time_of(text)?))),
+    (PASSWORD_FILE, |builder, path| Ok(builder.password_file(path))),
 ];
 /// Reason of an empty list.
 const NO_MASTERS: &str = "no masters given; give the URLs of all of them, separated by commas";
@@ -83,6 +86,7 @@ impl ConfigBuilder {
     /// | `REDLATCH_QUARANTINE` | [`ConfigBuilder::quarantine`]: `uptime`, `strict` or `trust` |
     /// | `REDLATCH_ANSWER_TIMEOUT` | [`ConfigBuilder::answer_timeout`] |
     /// | `REDLATCH_CONNECT_TIMEOUT` | [`ConfigBuilder::connect_timeout`] |
+    /// | `REDLATCH_PASSWORD_FILE` | file with the password for each URL without one; read again at each connect |
     /// | `REDLATCH_TLS_CA`, `REDLATCH_TLS_CERT`, `REDLATCH_TLS_KEY` | files of `Tls`, with the feature `tls` |
     /// | `REDLATCH_TLS_SERVER_NAME` | `Tls::server_name`, with the feature `tls` |
     ///
@@ -97,7 +101,9 @@ impl ConfigBuilder {
     ///
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
+    /// [`ConfigError::UnknownVariable`] names one that differs from a setting's by one or two letters.
     pub fn from_env() -> Result<Self, ConfigError> {
+        check_names(env::vars_os().map(|(name, _)| name))?;
         builder(env::var_os)
     }
 }
@@ -124,10 +130,62 @@ pub fn builder(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Conf
     tls(builder, lookup)
 }
 
+/// Refuses a name that is nearly that of a setting: its value would be ignored.
+///
+/// # Errors
+/// [`ConfigError::UnknownVariable`] names both.
+pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<(), ConfigError> {
+    let names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
+    // A hook of a drill has the name of one master.
+    let is_hook = names.iter().any(|name| name == "REDLATCH_FAULT");
+    let is_known = |name: &str| variables().any(|known| known == name) || EXPORTED.contains(&name);
+    let others = names.iter().filter(|name| {
+        let is_of_kubernetes = name.contains("_SERVICE_") || name.contains("_PORT");
+        name.starts_with("REDLATCH_") && !is_known(name) && !is_of_kubernetes
+    });
+    for name in others.filter(|name| !(is_hook && *name == "REDLATCH_MASTER")) {
+        if let Some(known) = variables().find(|known| distance(name, known) <= NEAR) {
+            return Err(ConfigError::UnknownVariable { name: name.clone(), known });
+        }
+    }
+    Ok(())
+}
+
+/// Letters by which a name may differ from that of a setting to be called a mistake.
+const NEAR: usize = 2;
+
+/// The variables that `redlatch run` and `elect` set for their command.
+const EXPORTED: [&str; 6] = [
+    "REDLATCH_RESOURCE",
+    "REDLATCH_TOKEN",
+    "REDLATCH_FENCING_TOKEN",
+    "REDLATCH_SLOT",
+    "REDLATCH_TTL_MS",
+    "REDLATCH_VALID_MS",
+];
+
+/// Number of letters to insert, delete or replace.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (place, letter) in (1..).zip(one.bytes()) {
+        let mut diagonal = std::mem::replace(&mut row[0], place);
+        for (column, other) in (1..).zip(other.bytes()) {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[column];
+            row[column] = replaced.min(row[column].min(row[column - 1]) + 1);
+        }
+    }
+    row[other.len()]
+}
+
 /// Checks the bounds of one setting by itself, so that an error names its variable.
 fn check(variable: &str, text: &OsStr, apply: Apply) -> Result<(), String> {
     let alone = apply(Config::builder(), text)?;
-    let alone = if variable == MASTERS { alone } else { alone.master("redis://localhost") };
+    // The file of a password may follow.
+    let alone = match variable {
+        MASTERS => alone.password_file(""),
+        _ => alone.master("redis://localhost"),
+    };
     alone.build().map(drop).map_err(|error| error.to_string())
 }
 
@@ -260,6 +318,7 @@ fn of_unit(number: u64, unit: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::CredentialsError;
 
     fn read(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
         let lookup =
@@ -285,6 +344,75 @@ mod tests {
         assert_eq!(config.quarantine(), Quarantine::Strict);
         assert_eq!(config.answer_timeout, Some(Duration::from_millis(300)));
         assert_eq!(config.connect_timeout, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_nearly_known_variable_is_refused() {
+        let check = |names: &[&str]| check_names(names.iter().map(OsString::from));
+        for (name, known) in [
+            ("REDLATCH_MASTER", MASTERS),
+            ("REDLATCH_MASTRES", MASTERS),
+            ("REDLATCH_PERFIX", PREFIX),
+            ("REDLATCH_MAXTTL", MAX_TTL),
+            ("REDLATCH_TLS_CERTS", TLS_CERT),
+            ("REDLATCH_PASSWORDFILE", PASSWORD_FILE),
+            ("REDLATCH_QUARANTNE", QUARANTINE),
+        ] {
+            let refused = Err(ConfigError::UnknownVariable { name: name.to_owned(), known });
+            assert_eq!(check(&["PATH", name]), refused);
+        }
+        let all: Vec<&str> = variables().collect();
+        assert_eq!(check(&all), Ok(()));
+        assert_eq!(check(&EXPORTED), Ok(()));
+        for other in [
+            "REDLATCH_PORT",
+            "REDLATCH_PREFI_PORT",
+            "REDLATCH_MASTERS_SERVICE_HOST",
+            "REDLATCH_MASTERS_PORT_6379_TCP",
+            "REDLATCH_TEST_PIDS",
+            "REDLATCH_SERVER",
+            "MY_REDLATCH_MASTER",
+            "REDLATCH",
+        ] {
+            assert_eq!(check(&[other]), Ok(()), "{other}");
+        }
+        // A hook of a drill may use the command line.
+        assert_eq!(check(&["REDLATCH_FAULT", "REDLATCH_MASTER", "REDLATCH_MASTER_NUMBER"]), Ok(()));
+        assert_eq!([distance("", "ab"), distance("abc", "bca"), distance("a", "a")], [2, 2, 0]);
+    }
+
+    #[test]
+    fn a_password_file_is_for_urls_without_one() {
+        let path = env::temp_dir().join(format!("redlatch-password-{}", std::process::id()));
+        let file = path.to_str().expect("a path of text");
+        let list = "redis://a,redis://me@b,redis://you:pw@c";
+        let config = read(&[(MASTERS, list), (PASSWORD_FILE, file)]).expect("valid settings");
+        let asked = |index| {
+            let master = crate::lock::MasterId::new(index).expect("small");
+            config.ask_credentials(master).map(|it| (it.login.user, it.login.password))
+        };
+        let login = |user: Option<&str>, password: &str| Ok((user.map(Into::into), password.into()));
+        for (content, password) in [("s3", "s3"), ("s4\n", "s4"), ("s5\r\n", "s5"), (" s6\n\n", " s6\n")] {
+            std::fs::write(&path, content).expect("a directory for temporary files");
+            assert_eq!(asked(0), login(None, password));
+            assert_eq!(asked(1), login(Some("me"), password));
+            assert_eq!(asked(2), login(Some("you"), "pw"), "its own one counts");
+        }
+        for content in ["", "\n"] {
+            std::fs::write(&path, content).expect("as before");
+            let said = asked(0).expect_err("it is empty").to_string();
+            assert_eq!(
+                said,
+                format!("the password file {file} is unusable: it is empty; give one line, readable here")
+            );
+        }
+        std::fs::write(&path, vec![b'x'; 1 << 20]).expect("as before");
+        assert!(matches!(asked(0), Err(CredentialsError::TooLong { .. })));
+        std::fs::remove_file(&path).expect("it is there");
+        assert!(matches!(asked(1), Err(CredentialsError::PasswordFile { .. })));
+        assert!(asked(2).is_ok());
+        let without = read(&[(MASTERS, list)]).expect_err("a user without a password");
+        assert_eq!(without, ConfigError::NoPassword { index: 1 });
     }
 
     /// It runs itself with variables.
@@ -359,7 +487,7 @@ mod tests {
             assert!(!error.contains("s3c") && !error.contains("ret@"), "{error}");
         }
         let misplaced = "redis://me:s3cret@h";
-        for variable in variables().filter(|name| ![MASTERS, PREFIX].contains(name)) {
+        for variable in variables().filter(|name| ![MASTERS, PREFIX, PASSWORD_FILE].contains(name)) {
             let read = read(&[(MASTERS, "redis://a"), (variable, misplaced)]);
             let error = read.expect_err(variable).to_string();
             assert!(!error.contains("s3cret"), "{error}");

@@ -98,10 +98,12 @@ pub(crate) fn server_name(
     address: &Address,
 ) -> Result<Option<ServerName<'static>>, ConfigError> {
     let Address::Tls { host, .. } = address else { return Ok(None) };
-    let name = tls.and_then(|tls| tls.server_name.as_ref()).unwrap_or(host);
-    match ServerName::try_from(name.clone()) {
+    // The zone of an address is this machine's own name for a network.
+    let host = host.split('%').next().unwrap_or_default();
+    let name = tls.and_then(|tls| tls.server_name.as_deref()).unwrap_or(host);
+    match ServerName::try_from(name.to_owned()) {
         Ok(name) => Ok(Some(name)),
-        Err(_) => Err(ConfigError::TlsServerName { name: name.clone() }),
+        Err(_) => Err(ConfigError::TlsServerName { name: name.to_owned() }),
     }
 }
 
@@ -149,6 +151,7 @@ mod tests {
         let some = |name: &str| Ok(Some(name.to_owned()));
         assert_eq!(name("rediss://h.example:1", None), some("h.example"));
         assert_eq!(name("rediss://[::1]", None), some("::1"));
+        assert_eq!(name("rediss://[fe80::1%25eth0]", None), some("fe80::1"));
         assert_eq!(name("rediss://10.0.0.1", Some("h")), some("h"));
         assert_eq!(name("rediss://h", Some("10.0.0.1")), some("10.0.0.1"));
         assert_eq!(name("redis://h", Some("x")), Ok(None));

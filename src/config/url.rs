@@ -8,13 +8,14 @@ use crate::error::UrlError;
 use crate::limits;
 
 /// Address of a master and its login: `redis://[[user]:password@]host[:port][/db]`,
-/// `unix://[[user]:password@]/path`, or the bare absolute path of a Unix socket. The default port is 6379.
-/// User and password may be percent-encoded; an IPv6 host stands in brackets.
+/// `unix://[[user]:password@]/path[?db=db]`, or the bare absolute path of a Unix socket. The default port is
+/// 6379. User and password may be percent-encoded. An IPv6 host stands in brackets, with its zone behind `%25`.
+/// The scheme may be in upper case. A user without a password needs `REDLATCH_PASSWORD_FILE`.
 ///
 /// `rediss://` is the same over TLS. It needs the cargo feature `tls`, and is an error without it.
 /// `valkey://` means `redis://`, and `valkeys://` means `rediss://`; messages show them in that form.
 ///
-/// Anything else (a query, a fragment, another scheme) is an error. Neither `Display` nor `Debug` shows user
+/// Anything else (another query, a fragment, another scheme) is an error. Neither `Display` nor `Debug` shows user
 /// or password.
 ///
 /// ```
@@ -69,6 +70,7 @@ impl Address {
 pub(crate) struct Login {
     /// `None` is the server's default user.
     pub(crate) user: Option<Vec<u8>>,
+    /// Empty in a URL whose password is in a file.
     pub(crate) password: Vec<u8>,
 }
 
@@ -95,14 +97,18 @@ impl fmt::Display for MasterUrl {
         let scheme = if self.address.is_tls() { "rediss" } else { "redis" };
         match &self.address {
             Address::Tcp { host, port } | Address::Tls { host, port } if host.contains(':') => {
-                write!(f, "{scheme}://[{host}]:{port}")?;
+                write!(f, "{scheme}://[{}]:{port}", host.replace('%', "%25"))?;
             }
             Address::Tcp { host, port } | Address::Tls { host, port } => {
                 write!(f, "{scheme}://{host}:{port}")?
             }
             Address::Unix { path } => write!(f, "unix://{}", path.display())?,
         }
-        if self.db == 0 { Ok(()) } else { write!(f, "/{}", self.db) }
+        match (&self.address, self.db) {
+            (_, 0) => Ok(()),
+            (Address::Unix { .. }, db) => write!(f, "?db={db}"),
+            (_, db) => write!(f, "/{db}"),
+        }
     }
 }
 
@@ -128,13 +134,18 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
         return Ok(MasterUrl { address: Address::Unix { path: text.into() }, login: None, db: 0 });
     }
     let (scheme, rest) = text.split_once("://").ok_or("no scheme")?;
-    match scheme {
+    let scheme = scheme.to_ascii_lowercase();
+    match &*scheme {
         "rediss" | "valkeys" if !cfg!(feature = "tls") => Err("TLS, which needs the cargo feature tls,"),
         "redis" | "valkey" | "rediss" | "valkeys" => {
+            refuse_tail(rest)?;
             let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
+            if db.contains('@') {
+                return Err("a / in front of the host, which a password has as %2F,");
+            }
             let (login, place) = split_login(authority)?;
             let (host, port) = parse_tcp(place)?;
-            let address = match scheme {
+            let address = match &*scheme {
                 "rediss" | "valkeys" => Address::Tls { host, port },
                 _ => Address::Tcp { host, port },
             };
@@ -142,27 +153,48 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
         }
         "unix" => {
             let (authority, _) = rest.split_once('/').ok_or("no absolute path")?;
+            let (rest, db) = match rest.split_once('?') {
+                Some((rest, query)) => (rest, query.strip_prefix("db=").ok_or(QUERY)?),
+                None => (rest, ""),
+            };
+            refuse_tail(rest)?;
+            refuse_tail(db)?;
             let (login, place) = if authority.is_empty() { (None, rest) } else { split_login(rest)? };
             if !place.starts_with('/') || place.len() == 1 {
                 return Err("no absolute path");
             }
-            if place.contains(['?', '#']) {
-                return Err("an unknown part");
-            }
-            Ok(MasterUrl { address: Address::Unix { path: place.into() }, login, db: 0 })
+            Ok(MasterUrl { address: Address::Unix { path: place.into() }, login, db: parse_db(db)? })
         }
         _ => Err("an unknown scheme"),
     }
 }
 
+/// Refuses what no URL of a master has behind its place. A password has both in another form.
+fn refuse_tail(rest: &str) -> Result<(), &'static str> {
+    match rest.find(['?', '#']).and_then(|at| rest.get(at..)) {
+        Some(tail) if tail.contains('@') => {
+            Err("a ? or # in front of the host, which a password has as %3F or %23,")
+        }
+        Some(tail) if tail.starts_with('?') => Err(QUERY),
+        Some(_) => Err("a fragment, which no master has,"),
+        None => Ok(()),
+    }
+}
+
+/// Settings are options, variables or methods.
+const QUERY: &str = "a query, which only unix:// has, as ?db=1,";
+
 fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
     let Some((login, place)) = authority.rsplit_once('@') else { return Ok((None, authority)) };
-    let (user, password) = login.split_once(':').ok_or("a user without a password")?;
+    let (user, password) = match login.split_once(':') {
+        Some((_, "")) => return Err("an empty password"),
+        Some((user, password)) => (user, password),
+        None if login.is_empty() => return Err("an empty user"),
+        // A file has it.
+        None => (login, ""),
+    };
     let user = if user.is_empty() { None } else { Some(percent_decode(user)?) };
     let password = percent_decode(password)?;
-    if password.is_empty() {
-        return Err("an empty password");
-    }
     if login.len() > limits::LOGIN_SIZE_MAX {
         return Err("a user and password that are too long");
     }
@@ -172,7 +204,19 @@ fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
 fn parse_tcp(place: &str) -> Result<(String, u16), &'static str> {
     let (host, port) = if let Some(bracketed) = place.strip_prefix('[') {
         let (host, rest) = bracketed.split_once(']').ok_or("an unclosed bracket")?;
-        host.parse::<std::net::Ipv6Addr>().map_err(|_| "no IPv6 address between the brackets")?;
+        let (address, zone) = match host.split_once('%') {
+            Some((address, zone)) => (address, Some(zone.strip_prefix("25").unwrap_or(zone))),
+            None => (host, None),
+        };
+        address.parse::<std::net::Ipv6Addr>().map_err(|_| "no IPv6 address between the brackets")?;
+        let is_zone = |zone: &str| {
+            !zone.is_empty()
+                && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        };
+        if !zone.is_none_or(is_zone) {
+            return Err("a zone that is no name of an interface");
+        }
+        let host = zone.map_or_else(|| address.to_owned(), |zone| format!("{address}%{zone}"));
         let port = if rest.is_empty() {
             None
         } else {
@@ -180,16 +224,17 @@ fn parse_tcp(place: &str) -> Result<(String, u16), &'static str> {
         };
         (host, port)
     } else {
-        match place.split_once(':') {
+        let (host, port) = match place.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (place, None),
+        };
+        if host.contains(['@', '%', '[', ']', '\\', ',', ';']) {
+            return Err("an unknown part");
         }
+        (host.to_owned(), port)
     };
     if host.is_empty() {
         return Err("no host");
-    }
-    if host.contains(['?', '#', '@', '%', '[', ']', '\\', ',', ';']) {
-        return Err("an unknown part");
     }
     let port = match port {
         None => PORT_DEFAULT,
@@ -197,7 +242,7 @@ fn parse_tcp(place: &str) -> Result<(String, u16), &'static str> {
             parse_digits(digits).filter(|port| *port != 0).ok_or("a port that is not 1 to 65535")?
         }
     };
-    Ok((host.to_owned(), port))
+    Ok((host, port))
 }
 
 fn parse_db(text: &str) -> Result<u32, &'static str> {
@@ -266,6 +311,13 @@ mod tests {
             ("/run/redis@1.sock", unix("/run/redis@1.sock"), None, 0),
             ("unix:///run/redis@1.sock", unix("/run/redis@1.sock"), None, 0),
             ("valkey://me:pw@h:1/2", tcp("h", 1), login(Some("me"), "pw"), 2),
+            ("unix:///run/redis.sock?db=2", unix("/run/redis.sock"), None, 2),
+            ("unix://me:pw@/run/redis.sock?db=0", unix("/run/redis.sock"), login(Some("me"), "pw"), 0),
+            ("redis://[fe80::1%25eth0]:1", tcp("fe80::1%eth0", 1), None, 0),
+            ("redis://[fe80::1%eth0.1]/2", tcp("fe80::1%eth0.1", 6379), None, 2),
+            ("REDIS://h", tcp("h", 6379), None, 0),
+            ("Unix:///run/x", unix("/run/x"), None, 0),
+            ("redis://me@h", tcp("h", 6379), login(Some("me"), ""), 0),
         ] {
             assert!(text.parse() == Ok(MasterUrl { address, login, db }), "{text}");
         }
@@ -295,7 +347,7 @@ mod tests {
             "redis://[::1",
             "redis://[::1]1",
             "redis://[h]",
-            "redis://me@h",
+            "redis://@h",
             "redis://me:@h",
             "redis://me:%4@h",
             "redis://me:%zz@h",
@@ -306,7 +358,12 @@ mod tests {
             "http://h",
             "redis+tls://h",
             "unixs:///run/x",
-            "REDIS://h",
+            "unix:///run/x?db=x",
+            "unix:///run/x?db=1#f",
+            "unix:///run/x?timeout=1",
+            "redis://[fe80::1%25]",
+            "redis://[fe80::1%25e/0]",
+            "redis://[fe80::1%25e h]",
             "unix://",
             "unix:///",
             "unix://run/x",
@@ -315,6 +372,41 @@ mod tests {
             "redis://h\u{7}",
         ] {
             assert!(text.parse::<MasterUrl>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn parts_that_no_master_has_are_named() {
+        for (text, said) in [
+            ("redis://h:6379?timeout=1", "a query, which only unix:// has"),
+            ("redis://h/1?x", "a query"),
+            ("rediss://h?ca=x", "a query"),
+            ("unix:///run/x?timeout=1", "a query"),
+            ("redis://h#f", "a fragment"),
+            ("redis://h:1/2#f", "a fragment"),
+            ("redis://me:s3/cret@h", "a / in front of the host, which a password has as %2F"),
+            ("redis://me:s3?cret@h", "a ? or # in front of the host"),
+            ("redis://me:s3#cret@h:1", "a ? or # in front of the host"),
+            ("redis://h:x", "a port that is not 1 to 65535"),
+            ("redis://h/x", "a database that is not a number"),
+            ("redis://[fe80::1%25]", "a zone that is no name of an interface"),
+        ] {
+            let error = text.parse::<MasterUrl>().expect_err(text).to_string();
+            assert!(error.starts_with(said) && !error.contains("s3"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_url_is_shown_as_it_can_be_written() {
+        for (text, shown) in [
+            ("UNIX:///run/x?db=2", "unix:///run/x?db=2"),
+            ("/run/x", "unix:///run/x"),
+            ("redis://me:pw@[fe80::1%eth0]", "redis://[fe80::1%25eth0]:6379"),
+            ("redis://h/2", "redis://h:6379/2"),
+        ] {
+            let url: MasterUrl = text.parse().expect(text);
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(shown.parse::<MasterUrl>().expect(shown).address, url.address);
         }
     }
 
@@ -344,8 +436,6 @@ mod tests {
             assert_eq!(url.address, Address::Tls { host: host.to_owned(), port }, "{text}");
             assert_eq!(url.to_string(), shown);
         }
-        let error = "rediss://h?ca=x".parse::<MasterUrl>().expect_err("a query").to_string();
-        assert!(error.starts_with("an unknown part"), "{error}");
     }
 
     #[cfg(not(feature = "tls"))]

@@ -43,6 +43,12 @@ pub enum ConfigError {
         /// Its place in the list, from 0.
         index: usize,
     },
+    /// A user without a password, and no file that has it.
+    #[error("master {}: a user without a password; add it to the URL, or set REDLATCH_PASSWORD_FILE", index + 1)]
+    NoPassword {
+        /// Its place in the list, from 0.
+        index: usize,
+    },
     /// TLS settings, and no URL that wants TLS.
     #[cfg(feature = "tls")]
     #[error("TLS settings are given, but no URL begins with rediss://; write rediss://, or remove them")]
@@ -81,6 +87,14 @@ pub enum ConfigError {
         /// The most it may be.
         max: Duration,
     },
+    /// An environment variable whose name is nearly that of a setting.
+    #[error("{name} is no variable of redlatch; did you mean {known}?")]
+    UnknownVariable {
+        /// Name of the variable.
+        name: String,
+        /// Name of the setting's variable.
+        known: &'static str,
+    },
     /// An environment variable is missing, or its value is not accepted. No password in it is shown.
     #[error("{variable}: {reason}")]
     Variable {
@@ -97,7 +111,7 @@ pub enum ConfigError {
 /// Error of a text that is not the URL of a master. It shows nothing between the scheme and the last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{reason} in `{shown}`; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, or unix:///path"
+    "{reason} in `{shown}`; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, or unix:///path[?db=db]"
 )]
 pub struct UrlError {
     pub(crate) reason: &'static str,
@@ -123,6 +137,14 @@ pub enum CredentialsError {
     NoAnswer {
         /// The `connect_timeout` of the client.
         limit: Duration,
+    },
+    /// The file of the password cannot be used.
+    #[error("the password file {file} is unusable: {why}; give one line, readable here")]
+    PasswordFile {
+        /// The file.
+        file: String,
+        /// The reason.
+        why: String,
     },
     /// The provider returned an empty password.
     #[error("the credentials provider returned an empty password; check the provider")]

@@ -248,12 +248,15 @@ fn samples_of_settings() -> Vec<Sample> {
             MasterCount { .. } => ConfigError::MasterCount { count: 0 }, "0 masters given; give 1 to 32";
             Url { .. } => bad_url("redis://a,redis://b"), "master 1: several URLs, which must be given one by one";
             Url { .. } => bad_url("redis://h:x"), "a port that is not 1 to 65535";
-            Url { .. } => bad_url("redis://me@h"), "a user without a password";
+            Url { .. } => bad_url("redis://h?timeout=1"), "a query, which only unix:// has, as ?db=1, in `redis://h…`";
+            Url { .. } => bad_url("redis://me:a/b@h"), "a / in front of the host, which a password has as %2F, in `redis://…@h`";
             #[cfg(not(feature = "tls"))] Url { .. } => bad_url("rediss://h"), "TLS, which needs the cargo feature tls";
             Url { .. } => bad_url("http://h"), "an unknown scheme in `http://h`; write redis://";
             Url { .. } => bad_url("redis://me:%zz@h"), "a % without two hexadecimal digits";
             SameMaster { .. } => ConfigError::SameMaster { index: 2, other: 0, address: "redis://h:6379".to_owned() }, "master 3 is the same server as master 1 (redis://h:6379); list each server once";
             TwoLogins { .. } => ConfigError::TwoLogins { index: 0 }, "remove one of them";
+            NoPassword { .. } => ConfigError::NoPassword { index: 1 }, "master 2: a user without a password; add it to the URL, or set REDLATCH_PASSWORD_FILE";
+            UnknownVariable { .. } => ConfigError::UnknownVariable { name: "REDLATCH_MASTER".to_owned(), known: "REDLATCH_MASTERS" }, "REDLATCH_MASTER is no variable of redlatch; did you mean REDLATCH_MASTERS?";
             #[cfg(feature = "tls")] TlsUnused => ConfigError::TlsUnused, "write rediss://, or remove them";
             #[cfg(feature = "tls")] TlsServerName { .. } => ConfigError::TlsServerName { name: "a b".to_owned() }, "`a b` cannot be the name of a TLS server; give the name in its certificate";
             Variable { .. } => ConfigError::Variable { variable: "REDLATCH_MAX_TTL", reason: "give a time such as 30s".to_owned() }, "REDLATCH_MAX_TTL: give a time such as 30s";
@@ -361,6 +364,7 @@ fn samples_of_masters() -> Vec<Sample> {
             Failed(_) => CredentialsError::Failed(ProviderError::new("the vault is sealed")), "the credentials provider failed; see Event::CredentialsFailed";
             Panicked => CredentialsError::Panicked, "see its panic message";
             NoAnswer { .. } => CredentialsError::NoAnswer { limit: LONG }, "gave no answer within 4.4s; give it a time-out";
+            PasswordFile { .. } => CredentialsError::PasswordFile { file: "/run/secrets/redis".to_owned(), why: "No such file or directory (os error 2)".to_owned() }, "the password file /run/secrets/redis is unusable: No such file or directory (os error 2); give one line, readable here";
             Empty => CredentialsError::Empty, "returned an empty password; check the provider";
             TooLong { .. } => CredentialsError::TooLong { size: 70_000 }, "give at most 65536";
             NoThread => CredentialsError::NoThread, "check the limits of this process";

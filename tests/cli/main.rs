@@ -38,6 +38,7 @@ mod page_tests;
 mod queue_tests;
 mod replace_tests;
 mod run_tests;
+mod settings_tests;
 mod several_tests;
 mod shared_tests;
 mod slot_tests;

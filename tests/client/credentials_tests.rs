@@ -328,3 +328,26 @@ fn a_provider_needs_urls_without_a_login() {
         .expect_err("two logins");
     assert!(!error.to_string().contains("s3cret"), "{error}");
 }
+
+#[test]
+fn a_password_file_is_read_at_each_connect() {
+    let mut fleet = Fleet::start(1);
+    assert_eq!(fleet.master(0).ask("CONFIG SET requirepass first").text(), "OK");
+    let path = std::env::temp_dir().join(format!("redlatch-reread-{}", std::process::id()));
+    std::fs::write(&path, "first\n").expect("a directory for temporary files");
+    let lookup = |name: &str| match name {
+        "REDLATCH_MASTERS" => Some(fleet.urls().join(",").into()),
+        "REDLATCH_PASSWORD_FILE" => Some(path.clone().into()),
+        _ => None,
+    };
+    let builder = redlatch::internals::env::builder(lookup).expect("valid settings");
+    let builder = builder.quarantine(redlatch::Quarantine::Trust).connect_timeout(PATIENCE).max_ttl(TTL);
+    let client = Client::open(builder.build().expect("valid settings")).expect("an event loop");
+    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("the first password");
+    std::fs::write(&path, "second").expect("it was written before");
+    fleet.master(0).ask("CONFIG SET requirepass second");
+    fleet.master(0).ask("CLIENT KILL TYPE normal");
+    let acquired = client.lock("b").ttl(TTL).wait(PATIENCE).acquire();
+    std::fs::remove_file(&path).expect("it is there");
+    acquired.expect("the second password");
+}
