@@ -98,6 +98,14 @@ pub enum Event {
         /// The first difference, with both values.
         difference: FleetDifference,
     },
+    /// A master was connected that runs no scripts and has no native command that releases, so a lock stays there
+    /// until its TTL ends.
+    NoScripts {
+        /// URL of the master.
+        master: Arc<str>,
+        /// Its error reply.
+        refusal: Arc<str>,
+    },
     /// The votes of a master do not count for a while, because it may have restarted.
     Quarantined {
         /// URL of the master.

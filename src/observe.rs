@@ -57,6 +57,9 @@ fn trace(event: &Event) {
         Event::FleetDiffers { master, difference } => {
             warn!(target: "redlatch", %master, %difference, "settings differ");
         }
+        Event::NoScripts { master, refusal } => {
+            warn!(target: "redlatch", %master, %refusal, "master runs no scripts");
+        }
         Event::Quarantined { master, left } => {
             warn!(target: "redlatch", %master, ?left, "master in quarantine");
         }

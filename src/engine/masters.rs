@@ -162,7 +162,10 @@ impl Masters {
         if is_restart {
             self.report_restart(ground, master);
         }
-        let name = &ground.config.labels[master.index()];
+        let (name, learnt) = (&ground.config.labels[master.index()], &self.fleet.link(master).learnt);
+        if let Some(refusal) = learnt.scripts_refusal().filter(|_| !learnt.has_native_release()) {
+            ground.events.push(|| Event::NoScripts { master: name.clone(), refusal: refusal.into() });
+        }
         if let Some(until) = self.fleet.link(master).quarantined_until {
             let left = until.saturating_duration_since(ground.now);
             ground.events.push(|| Event::Quarantined { master: name.clone(), left });

@@ -335,6 +335,7 @@ fn samples_of_masters() -> Vec<Sample> {
             Evicting { .. } => Warning::Evicting { policy: "allkeys-lru".into() }, "its maxmemory-policy is allkeys-lru, which may evict locks; set noeviction";
             NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which waiters' queues need";
             NotParking { .. } => Warning::NotParking { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
+            NoScripts { .. } => Warning::NoScripts { refusal: "NOPERM User locker has no permissions to run the 'eval' command".into() }, "the ACL user lacks +eval, which all locks need";
             NoRunId => Warning::NoRunId, "grant +info";
             ClockRate { .. } => Warning::ClockRate { ppm: -1500, error_ppm: 20, allowed_ppm: 10_000 }, "its clock is -1500 ppm (±20) off this client's; 10000 are allowed"; FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: 2 * LONG } }, "max_ttl 4.4s";
             NoFleetRecord { .. } => Warning::NoFleetRecord { why: Unusable::Damaged }, "damaged";

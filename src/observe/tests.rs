@@ -63,7 +63,8 @@ fn place(event: &Event) -> usize {
         Event::Restarted { .. } => 8,
         Event::CredentialsFailed { .. } => 9,
         Event::FleetDiffers { .. } => 10,
-        Event::Quarantined { .. } => 11,
+        Event::NoScripts { .. } => 11,
+        Event::Quarantined { .. } => 12,
     }
 }
 
@@ -129,6 +130,11 @@ fn each_event_is_traced_with_its_fields() {
         (
             Event::FleetDiffers { master: master(), difference: difference.clone() },
             format!("WARN redlatch: difference {difference}, master redis://h:6379, message settings differ"),
+        ),
+        (
+            Event::NoScripts { master: master(), refusal: "NOPERM x".into() },
+            "WARN redlatch: master redis://h:6379, message master runs no scripts, refusal NOPERM x"
+                .to_owned(),
         ),
         (
             Event::Quarantined { master: master(), left: ms(7) },

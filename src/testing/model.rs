@@ -221,6 +221,11 @@ impl ModelMaster {
         self.scripts.extend(0..SCRIPTS.len());
     }
 
+    /// It refuses to run scripts with this error.
+    pub fn refuse_scripts(&mut self, error: &str) {
+        self.errors.extend(["EVALSHA", "EVAL"].map(|name| (name.to_owned(), error.to_owned())));
+    }
+
     pub fn flush_scripts(&mut self) {
         self.scripts.clear();
     }

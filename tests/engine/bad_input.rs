@@ -186,7 +186,7 @@ const QUEUE: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 const RECORD: &str = "GET of the fleet's record";
 
 /// Its commands in order, the right reply to each, and whether any other ends it.
-const STEPS: [(&str, &[u8], bool); 21] = [
+const STEPS: [(&str, &[u8], bool); 23] = [
     ("AUTH", b"+OK\r\n", true),
     ("HELLO 3", b"%1\r\n+OK\r\n:1\r\n", false),
     ("SELECT", b"+OK\r\n", true),
@@ -202,6 +202,8 @@ const STEPS: [(&str, &[u8], bool); 21] = [
     ("SET IFEQ", b"$-1\r\n", false),
     ("DELIFEQ", b":0\r\n", false),
     ("DELEX IFEQ", b":0\r\n", false),
+    ("scripts (EVALSHA, EVAL)", b":0\r\n", false),
+    ("scripts (EVALSHA, EVAL)", b":0\r\n", false),
     ("PUBLISH", b":0\r\n", false),
     (QUEUE, b":0\r\n", false),
     (QUEUE, b":0\r\n", false),

@@ -28,6 +28,7 @@ mod regressions;
 mod repairs;
 #[path = "../sim/rig.rs"]
 mod rig;
+mod scriptless;
 mod second_faults;
 #[path = "../golden/shown.rs"]
 mod shown;

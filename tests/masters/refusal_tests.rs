@@ -218,8 +218,8 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
         Operation::Acquire(Kind::Plain) => vec!["set"],
         // Their scripts are not loaded before: they are sent in full once a master does not know them.
         Operation::Acquire(Kind::Fenced) => vec!["evalsha", "eval", "time", "get", "set"],
-        // Without TIME or EXISTS it has no queue, and asks as for a plain lock.
-        Operation::Acquire(Kind::Fair) => vec!["evalsha", "eval", "get", "zrange", "set"],
+        // Without scripts, TIME or EXISTS it has no queue, and asks as for a plain lock.
+        Operation::Acquire(Kind::Fair) => vec!["zrange", "set"],
         Operation::Acquire(Kind::Shared) => {
             vec![
                 "evalsha",
@@ -238,9 +238,9 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
             vec!["evalsha", "time", "zscore", "zremrangebyscore", "zadd", "zrange", "pexpireat"]
         }
         Operation::Release(Kind::Shared) => vec!["evalsha", "zrem", "time"],
-        // A server with the native command has the script beside it.
         Operation::Extend(_) if native.set_if_eq => vec![],
         Operation::Extend(_) => vec!["evalsha", "get", "pexpire"],
+        Operation::Release(Kind::Plain | Kind::Fair) if native.release.is_some() => vec![],
         Operation::Release(_) => vec!["evalsha", "get", "del"],
         Operation::Inspect(Kind::Shared) => vec!["zrevrank", "pttl"],
         Operation::Inspect(_) => vec!["getrange", "pttl"],

@@ -121,6 +121,48 @@ fn mixed_fleets_give_no_lock_twice() {
     contest.finish(&mut fleet);
 }
 
+/// Such a server refuses scripts: it has no name for them.
+fn without_scripts(mut place: Place) -> Place {
+    for command in ["EVALSHA", "EVAL"] {
+        place.words.extend(["--rename-command", command, ""].map(str::to_owned));
+    }
+    place
+}
+
+#[test]
+fn a_lock_held_without_scripts_is_free_at_once() {
+    let Some(valkey) = valkey_9() else { return };
+    for is_right_missing in [false, true] {
+        let place = if is_right_missing { valkey.clone() } else { without_scripts(valkey.clone()) };
+        let mut fleet = Fleet::start_at(vec![place; 3]);
+        let rule = "ACL SETUSER locker on >pw ~* &* +@all -evalsha -eval";
+        fleet.masters().for_each(|master| assert_eq!(master.ask(rule).text(), "OK"));
+        let login = |url: String| url.replace("redis://", "redis://locker:pw@");
+        let urls: Vec<_> = fleet.urls().into_iter().map(login).collect();
+        let mut redlock = open(settings(&urls));
+        for _ in 0..3 {
+            let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
+            thread::sleep(Duration::from_millis(20));
+            redlock.release(lease).expect("confirmed");
+        }
+        assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
+        assert!(fleet.masters().all(|master| master.key_count() == "0"));
+    }
+}
+
+#[test]
+fn masters_without_scripts_give_no_lock_twice() {
+    let Some(valkey) = valkey_9() else { return };
+    let mut fleet = Fleet::start_at(vec![without_scripts(valkey); 3]);
+    let mut contest = Contest::start("three masters without scripts", &fleet.urls(), &Rules::default());
+    contest.progress("all is well", 20);
+    fleet.master(0).kill();
+    contest.survives("one of them is dead", 10);
+    fleet.master(0).restart();
+    contest.recovers("it came back");
+    contest.finish(&mut fleet);
+}
+
 /// Which native commands a server has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Native {

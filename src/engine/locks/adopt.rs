@@ -43,11 +43,12 @@ use crate::engine::queries::DRAINED;
 use crate::engine::request::{HandleAct, SubmitError};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::engine::waiting::parking::Parked;
-use crate::handle::{LockHandle, fleet_of};
+use crate::handle::{Kind, LockHandle, fleet_of};
 use crate::lock::command::adopt::encode_adopt;
+use crate::lock::command::encode_swap;
 use crate::lock::command::entry::{Entry, name_in};
 use crate::lock::command::scripts::Script;
-use crate::lock::{InputError, Resource, Token, Ttl, split_value, whole_ms};
+use crate::lock::{InputError, MasterSet, Resource, Token, Ttl, split_value, whole_ms};
 use crate::mutants::mutant;
 
 /// In the place of the claim whose release an answer to a swap is, too.
@@ -113,10 +114,13 @@ fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
     }
     let old = entry_of(handle, &ground.config.prefix);
     let owed = Owed::round(Verb::Swap, Tag::Plain, NO_CLAIM, claim_id).whole();
-    claim.asked = fleet.queue(fleet.usable, owed, |out| {
+    let native = if claim.kind == Kind::Plain { fleet.native_only } else { MasterSet::EMPTY };
+    let native = native.intersection(fleet.usable);
+    let swapped = fleet.send_compared(native, owed, |out, by| encode_swap(out, by, &old, &claim.entry, ttl));
+    claim.asked = swapped.union(fleet.queue(fleet.usable.without(native), owed, |out| {
         let fencing = claim.kind.fencing_token();
         encode_adopt(out, &old, &claim.entry, ttl, fencing, ground.config.prefix.len());
-    });
+    }));
     let deadline = op.await_votes(claim_id, now + claim.answer_limit);
     op.tries.streak.count = 0;
     ground.timers.arm(op_timer(id), deadline);

@@ -286,8 +286,7 @@ pub(crate) fn send_unpark(
         (Kind::Fenced(token), Some(parked)) if parked.was_held => Some(fence::fence(&fleet.config, token)),
         _ => None,
     };
-    let mut left = to.intersection(fleet.ready);
-    let mut sent = MasterSet::EMPTY;
+    let (mut sent, mut left) = send_without_script(fleet, to, owed, claim);
     // Nearly always its place is the same on all.
     while let Some(first) = left.iter().next() {
         let at_us = claim.entry_at(first);
@@ -339,13 +338,30 @@ pub(crate) fn send_scripted_release(
     claim: &Claim,
     script: Script,
 ) -> MasterSet {
-    let (to, entry) = (to.intersection(fleet.ready), &claim.entry);
+    let (sent, to) = send_without_script(fleet, to, owed, claim);
+    let entry = &claim.entry;
     let prefix_size = fleet.config.prefix.len();
     if matches!(claim.kind, Kind::Plain) && !claim.serves {
-        return fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry));
+        return sent.union(fleet.queue(to, owed, |out| encode_release(out, ReleaseBy::Eval, entry)));
     }
     let mode = fence::park_mode(&fleet.config, claim.kind);
-    fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, mode, prefix_size))
+    sent.union(fleet.queue(to, owed, |out| encode_release_serve(out, script, entry, mode, prefix_size)))
+}
+
+/// Releases a plain lock natively on the ready ones of `to` that refuse scripts. An entry that waits there ends
+/// with its stay. Returns those that had room for it, and the others that are ready.
+fn send_without_script(
+    fleet: &mut Fleet,
+    to: MasterSet,
+    owed: Owed,
+    claim: &Claim,
+) -> (MasterSet, MasterSet) {
+    let to = to.intersection(fleet.ready);
+    let native = match claim.kind {
+        Kind::Plain => to.intersection(fleet.native_only),
+        _ => MasterSet::EMPTY,
+    };
+    (fleet.send_release(native, owed, &claim.entry), to.without(native))
 }
 
 /// Queues an extension on those of `to` that are ready; returns those that had room for it. `Script::Text`

@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use super::Locks;
-use super::claim::{Counted, Course, NO_RELEASE, Votes};
+use super::claim::{Claim, Counted, Course, NO_RELEASE, Votes};
 use super::leaving::Leaving;
 use super::mode::{send_release, send_rest};
 use super::op::OpState;
@@ -25,11 +25,12 @@ use crate::engine::masters::owed::Owed;
 use crate::engine::request::{Left, Outcome, Released};
 use crate::engine::timers::claim_timer;
 use crate::error::{ExtendError, LeaveError, ReleaseError};
+use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park;
 use crate::lock::command::scripts::Script;
-use crate::lock::{MasterId, MasterSet, Vote};
+use crate::lock::{Failure, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
 /// Ends an operation, and releases what it has or may get.
@@ -268,7 +269,26 @@ pub(crate) fn handle_served_answer(
     if has_more {
         serve_on(core, master, id);
     }
+    if let ReleaseAnswer::Failed(failure) = &answer
+        && release_natively(core, master, id, failure)
+    {
+        return;
+    }
     handle_answer(core, master, id, answer);
+}
+
+/// A master failed to release. If it refused the script, it is sent the native command, and true is returned.
+fn release_natively(core: &mut Core, master: MasterId, id: Id, failure: &Failure) -> bool {
+    let fleet = &mut core.masters.fleet;
+    let is_script = |claim: &Claim| claim.kind == Kind::Plain && (claim.serves || claim.parked.is_some());
+    let is_refused = !fleet.native_only.contains(master)
+        && core.locks.claims.find(id).is_some_and(is_script)
+        && fleet.note_script_refused(master, failure);
+    if is_refused {
+        core.locks.claims.get_mut(id).release_mut().sent.remove(master);
+        send_end(core, id, MasterSet::only(master));
+    }
+    is_refused && core.locks.claims.get_mut(id).release_mut().sent.contains(master)
 }
 
 /// Takes the answer of a master to a release or a rest, and settles the awaited release that it ends.

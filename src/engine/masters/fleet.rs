@@ -51,6 +51,8 @@ pub(crate) struct Fleet {
     pub(crate) usable: MasterSet,
     /// Ready masters that can park attempts: their connection carries messages, and they said their time.
     pub(crate) parkers: MasterSet,
+    /// Ready masters that refuse scripts, and release plain locks by a native command.
+    pub(crate) native_only: MasterSet,
     /// Masters whose votes may not count yet; each has a time in its link.
     quarantined: MasterSet,
     /// Longest quarantine: by the larger of this client's settings and of the declared ones.
@@ -107,6 +109,7 @@ impl Fleet {
             ready: MasterSet::EMPTY,
             usable: MasterSet::EMPTY,
             parkers: MasterSet::EMPTY,
+            native_only: MasterSet::EMPTY,
             quarantined: MasterSet::EMPTY,
             round_trip_limit: Duration::ZERO,
             has_queued: false,
@@ -317,6 +320,9 @@ impl Fleet {
             self.usable.insert(master);
             self.ready.insert(master);
             self.groups.join(master, link.by);
+            if link.learnt.scripts_refusal().is_some() && link.learnt.has_native_release() {
+                self.native_only.insert(master);
+            }
             if link.learnt.parks() && link.clock.is_some() {
                 let channel = link.learnt.channel.clone();
                 self.parkers.insert(master);
@@ -356,6 +362,7 @@ impl Fleet {
         self.ready.remove(master);
         self.usable.remove(master);
         self.parkers.remove(master);
+        self.native_only.remove(master);
         self.follow_round_trips();
         self.wishes.close(master, was_open);
         self.arm(ground, master);

@@ -17,7 +17,7 @@ use super::record::{self, Found};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
-use crate::lock::{MasterId, PROBE_NAME};
+use crate::lock::{MasterId, NamedScript, PROBE_NAME};
 use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
@@ -40,6 +40,8 @@ pub(crate) enum HandshakeStep {
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
+    /// The script of a release, by its digest and in full. `NOSCRIPT` is right, too: it is loaded later then.
+    TryScript,
     /// On this connection's own channel, to which nobody has subscribed.
     TryPublish,
     /// Rights of which a script would miss the lack: it gives a lock and takes it back, or asks nobody.
@@ -70,6 +72,7 @@ impl HandshakeStep {
             Self::TrySetIfEq => "SET IFEQ",
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
+            Self::TryScript => SCRIPTS,
             Self::TryPublish => "PUBLISH",
             Self::TryQueue => PARKING,
             Self::Time => "TIME",
@@ -83,6 +86,9 @@ const NO_ANSWER: &str = "its reply is no answer to that";
 
 /// Name of the command by which a connection takes messages.
 pub(crate) const HELLO: &str = "HELLO 3";
+
+/// Name of what a master refused that runs no scripts.
+pub(crate) const SCRIPTS: &str = "scripts (EVALSHA, EVAL)";
 
 /// Name of what a master that cannot park refused.
 pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
@@ -135,7 +141,18 @@ pub(crate) struct Learnt {
 impl Learnt {
     /// Whether it keeps queues of waiters for this login, and sends messages to them.
     pub(crate) fn parks(&self) -> bool {
-        !self.channel.is_empty() && !self.refused.iter().any(|(name, _)| *name == PARKING)
+        let needed = [PARKING, SCRIPTS];
+        !self.channel.is_empty() && !self.refused.iter().any(|(name, _)| needed.contains(name))
+    }
+
+    /// How the master refused to run scripts, if it did, in its words.
+    pub(crate) fn scripts_refusal(&self) -> Option<&str> {
+        self.refused.iter().find(|(name, _)| *name == SCRIPTS).map(|(_, text)| &**text)
+    }
+
+    /// Whether it compares and deletes by a command.
+    pub(crate) const fn has_native_release(&self) -> bool {
+        self.has_del_if_eq || self.has_del_ex
     }
 
     /// Whether a master that answers with this error cannot park.
@@ -306,6 +323,9 @@ impl Handshake {
         commands.push(HandshakeStep::TrySetIfEq, &[b"SET", &key, &nonce, b"IFEQ", &nonce, b"PX", b"1"]);
         commands.push(HandshakeStep::TryDelIfEq, &[b"DELIFEQ", &key, &nonce]);
         commands.push(HandshakeStep::TryDelEx, &[b"DELEX", &key, b"IFEQ", &nonce]);
+        let NamedScript { sha, text, .. } = command::scripts::RELEASE;
+        commands.push(HandshakeStep::TryScript, &[b"EVALSHA", sha.as_bytes(), b"1", &key, &nonce]);
+        commands.push(HandshakeStep::TryScript, &[b"EVAL", text.as_bytes(), b"1", &key, &nonce]);
         let mut channel = Vec::new();
         if config.wakes_waiters {
             let mut random = [0; 16];
@@ -337,6 +357,7 @@ impl Handshake {
                     HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx => {
                         text.starts_with(b"NOPERM")
                     }
+                    HandshakeStep::TryScript => !command::answer::is_noscript(reply),
                     HandshakeStep::TryQueue => Learnt::is_parking_refused(text),
                     HandshakeStep::ReadRecord => {
                         learnt.record = Found::from_reply(&Reply::Error(text)).unwrap_or_default();
@@ -385,6 +406,7 @@ impl Handshake {
             (HandshakeStep::TrySetIfEq, Reply::NullBulk) => learnt.has_set_if_eq = true,
             (HandshakeStep::TryDelIfEq, Reply::Integer(0)) => learnt.has_del_if_eq = true,
             (HandshakeStep::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
+            (HandshakeStep::TryScript, Reply::Integer(0)) => {}
             _ if step.must_succeed() => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
             // As if it had refused: the echo shows whether the replies still meet their requests.
             _ => learnt.note_refused(step.name(), NO_ANSWER.into()),

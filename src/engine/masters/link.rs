@@ -12,7 +12,7 @@ use rand::Rng;
 use super::clock_rate::ClockRateMeter;
 use super::connection::{Connection, State};
 use super::groups::Commands;
-use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING};
+use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING, SCRIPTS};
 use super::logins::CurrentLogin;
 use super::owed::{Answer, Owed};
 use super::record::{Found, Seen};
@@ -163,7 +163,13 @@ impl Link {
         if let Some(refusal) = self.publish_refusal() {
             warnings.push(Warning::NotPublishing { refusal: refusal.into() });
         }
-        let needed = [HELLO, PARKING, HandshakeStep::Time.name()];
+        let mut needed = vec![HELLO, PARKING, HandshakeStep::Time.name()];
+        match self.learnt.scripts_refusal() {
+            Some(refusal) if !self.learnt.has_native_release() => {
+                warnings.push(Warning::NoScripts { refusal: refusal.into() });
+            }
+            _ => needed.push(SCRIPTS),
+        }
         let parks_not = self.learnt.refused.iter().find(|(name, _)| needed.contains(name));
         if let Some((_, refusal)) = parks_not {
             warnings.push(Warning::NotParking { refusal: refusal.clone() });
@@ -404,7 +410,8 @@ impl Link {
 fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
     let is_no = mutant!(NoScriptIsNo) && command::answer::is_noscript(reply) && owed.is_by_digest(by);
     let reply = if is_no { &Reply::Integer(0) } else { reply };
-    if owed.wants_script(reply, by) {
+    let may_run = command::answer::is_noscript(reply) || learnt.scripts_refusal().is_none();
+    if owed.wants_script(reply, by) && may_run {
         return Ok(Answer::WantsScript(owed));
     }
     if let (Owed::Subscription, Reply::Error(text)) = (owed, reply)

@@ -41,6 +41,12 @@ pub enum Warning {
         /// Its error reply.
         refusal: Box<str>,
     },
+    /// It runs no scripts and has no native command that releases, so a lock stays there until its TTL ends.
+    #[error("it runs no scripts, so a lock stays there until its TTL ends: {}", with_advice(.refusal))]
+    NoScripts {
+        /// Its error reply.
+        refusal: Box<str>,
+    },
     /// Its open connections have old credentials, which may end.
     #[error("its connections keep their old credentials: {error}")]
     CredentialsFailed {

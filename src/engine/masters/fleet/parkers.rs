@@ -1,9 +1,9 @@
-//! Which masters park attempts, and what time they have.
+//! Which masters park attempts and run scripts, and what time they have.
 
 use std::time::Instant;
 
 use super::Fleet;
-use crate::engine::masters::handshake::{Learnt, PARKING};
+use crate::engine::masters::handshake::{Learnt, PARKING, SCRIPTS};
 use crate::engine::masters::link::Link;
 use crate::limits;
 use crate::lock::{Failure, MasterId, whole_us};
@@ -21,6 +21,20 @@ impl Fleet {
         {
             self.stop_parking(master, text.clone());
         }
+    }
+
+    /// A master refused the script of a release: it is sent native commands from now on, if it has any.
+    /// Returns whether that is so.
+    pub(in crate::engine) fn note_script_refused(&mut self, master: MasterId, failure: &Failure) -> bool {
+        let learnt = &mut self.link_mut(master).learnt;
+        let Failure::Replied(text) = failure else { return false };
+        if !learnt.has_native_release() || !is_script_refused(text) {
+            return false;
+        }
+        learnt.note_refused(SCRIPTS, text.clone());
+        self.parkers.remove(master);
+        self.native_only.insert(master);
+        true
     }
 
     /// A master cannot park, for this reason, until the next connection.
@@ -54,6 +68,13 @@ impl Fleet {
         clocks.sort_unstable();
         clocks.get(count / 2).copied().unwrap_or(0)
     }
+}
+
+/// Whether an error says that a script did not run, in whatever words, or lacks a right. The error of a script
+/// that ran names it, and passing refusals have a code: `BUSY`, `OOM`.
+fn is_script_refused(text: &str) -> bool {
+    let has_run = text.contains("@user_script") || text.starts_with("ERR Error running script");
+    Learnt::is_parking_refused(text.as_bytes()) || (text.starts_with("ERR") && !has_run)
 }
 
 /// The time of a clock at another moment than the one at which it was read.
