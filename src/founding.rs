@@ -16,6 +16,7 @@
 //! made again between the phases. Each process that is then declared was named by the first phase before,
 //! and shows the keys of any lock that it was asked for since.
 
+pub(crate) mod again;
 pub(crate) mod replacement;
 
 use std::collections::BTreeMap;
@@ -154,6 +155,9 @@ pub enum Why {
     /// It restarted or lost its record while the replacement waited.
     #[error("restarted or lost its record meanwhile; run the command again to go on")]
     ChangedMeanwhile,
+    /// It takes another master's place, which has not ended.
+    #[error("takes another master's place; complete that first: redlatch fleet replace")]
+    Joining,
     /// Its record has no master at this address, which is to be replaced.
     #[error(
         "has a record without {0}; give the address by which clients know it. If another replacement was begun, complete that"
@@ -370,6 +374,7 @@ mod tests {
         let commands = "SET, PEXPIRE, EVALSHA, EVAL".to_owned();
         for why in [
             Why::MayHaveClients,
+            Why::Joining,
             Why::NotListed,
             Why::Listed,
             Why::TakesWrites { commands, user: "default".to_owned() },

@@ -242,6 +242,7 @@ pub mod internals {
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
         pub use crate::engine::masters::trouble::is_of_settings;
         pub use crate::error::probe::ProbeError;
+        pub use crate::founding::again::{Again, Redeclaration};
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }

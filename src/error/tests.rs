@@ -284,6 +284,7 @@ fn samples_of_new_fleets() -> Vec<Sample> {
             Replica => Why::Replica, "list a master";
             SameServer(_) => Why::SameServer("redis://i:6379".into()), "list each server once";
             Old(_) => Why::Old(LONG), "has run for 4.4s";
+            Joining => Why::Joining, "complete that first: redlatch fleet replace";
             HasRecord => Why::HasRecord, "Start it without data";
             Unusable(_) => Why::Unusable(super::fleet::Unusable::Damaged), "can be used";
             HasKeys(_) => Why::HasKeys(1), "has 1 key behind";

@@ -3,6 +3,7 @@
 //! Each command leads a process group of its own, so that these tests do the same with and without a
 //! terminal.
 
+mod again_tests;
 mod bad_input_tests;
 mod bench_tests;
 mod blocked_tests;

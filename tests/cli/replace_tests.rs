@@ -66,17 +66,27 @@ impl Lists {
     }
 }
 
+/// A client that contends for one lock.
+pub(crate) struct Contender<'a> {
+    pub(crate) client: usize,
+    pub(crate) urls: &'a [String],
+    pub(crate) max_ttl: Duration,
+    /// How long it stays.
+    pub(crate) stay: Duration,
+}
+
 /// The visits of a client to one lock until the end, and how many there were so far.
-fn contend(client: usize, urls: &[String], is_over: &AtomicBool, count: &AtomicUsize) -> Vec<Visit> {
-    let config = Config::builder().masters(urls).prefix("p:").max_ttl(Duration::from_secs(1));
+pub(crate) fn contend(contender: &Contender<'_>, is_over: &AtomicBool, count: &AtomicUsize) -> Vec<Visit> {
+    let Contender { client, urls, max_ttl, stay } = *contender;
+    let config = Config::builder().masters(urls).prefix("p:").max_ttl(max_ttl);
     let config = config.answer_timeout(Duration::from_millis(300)).connect_timeout(PATIENCE);
     let client_of_redlatch = config.connect().expect("an event loop");
     let mut visits = Vec::new();
     while !is_over.load(Ordering::SeqCst) {
-        let request = client_of_redlatch.lock("a").ttl(Duration::from_millis(900));
+        let request = client_of_redlatch.lock("a").ttl(max_ttl * 9 / 10);
         let Ok(guard) = request.wait(Duration::from_millis(500)).acquire() else { continue };
         let (from, valid_until) = (Instant::now(), guard.valid_until());
-        thread::sleep(Duration::from_millis(1));
+        thread::sleep(stay);
         let until = Instant::now().min(valid_until);
         let name = VisitName { resource: 0, client, number: visits.len() };
         let visit = Visit { name, is_shared: false, from, until, is_witnessed: false, fencing_token: None };
@@ -98,7 +108,9 @@ fn a_dead_master_of_five_is_replaced_under_load() {
         let _ends = ends.each_ref().map(Until);
         let client = |client: usize| {
             let (ends, counts, urls) = (&ends, &counts, if client < 2 { &old } else { &new });
-            scope.spawn(move || contend(client, urls, &ends[client / 2], &counts[client]))
+            let (max_ttl, stay) = (Duration::from_secs(1), Duration::from_millis(1));
+            let contender = Contender { client, urls, max_ttl, stay };
+            scope.spawn(move || contend(&contender, &ends[client / 2], &counts[client]))
         };
         let progress = |clients: std::ops::Range<usize>| {
             let count = || clients.clone().map(|it| counts[it].load(Ordering::SeqCst)).collect::<Vec<_>>();

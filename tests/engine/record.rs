@@ -303,6 +303,18 @@ fn record_is_read_again_once_a_minute() {
     assert_eq!((differences(&rig), quarantine(&rig, 2)), (vec![None; 3], None));
 }
 
+/// The others were declared anew less than a minute ago.
+#[test]
+fn restarted_master_has_the_other_records_read() {
+    let mut rig = Rig::new(3, prefixed);
+    put_declared(&mut rig, &[0, 2], "max_ttl_ms=10000", "max_ttl_ms=20000");
+    let now = rig.now;
+    rig.reset_conn(1);
+    rig.masters[1].restart("again", now);
+    rig.run_for(limits::BACKOFF_MAX);
+    assert!(quarantine(&rig, 1).is_some_and(|left| left > ms(15_000)));
+}
+
 /// It knows the others by their labels alone.
 #[test]
 fn client_behind_a_port_keeps_labels_and_addresses() {

@@ -409,6 +409,8 @@ killed! {
     declared_ignored: DeclaredIgnored by fleet::strict_mode_refuses_other_declared_settings;
     /// A client with a shorter maximum TTL than the declared one counts a restarted master by its own.
     declared_ttl_ignored: DeclaredTtlIgnored by fleet::the_larger_declared_ttl_is_the_quarantine;
+    /// Used masters are declared again without the wait for locks by the earlier settings.
+    declared_again_without_wait: DeclaredAgainWithoutWait by fleet::a_shorter_ttl_is_declared_after_the_longer_one;
     /// The record under another prefix is believed.
     record_of_other_prefix: RecordOfOtherPrefix by fleet::the_record_of_another_prefix_is_not_believed;
     /// A new fleet is declared though a master does not answer.

@@ -1,11 +1,12 @@
 //! `redlatch fleet init`: declares new, empty masters as a fleet, so that a first lock need not wait.
 
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use redlatch::Config;
 use redlatch::internals::fleet::{
-    Candidate, Change, Founding, Refusal, ask_candidates, found, write_records,
+    Again, Candidate, Change, Founding, Record, Redeclaration, Refusal, ask_candidates, found, write_records,
 };
 use redlatch::internals::probe::ProbeError;
 use redlatch::internals::words::{Counted, Rounded};
@@ -13,7 +14,7 @@ use redlatch::internals::words::{Counted, Rounded};
 use crate::exit::{Exit, code};
 use crate::message::Message;
 use crate::options::AskedOptions;
-use crate::output::{print, say};
+use crate::output::{Countdown, print, say};
 
 /// Declare new, empty masters as a fleet, so that a first lock need not wait.
 ///
@@ -30,6 +31,13 @@ pub(crate) struct Args {
     #[arg(long)]
     new: bool,
 
+    /// Declare masters in use once more, for another max_ttl or drift allowance, while clients go on.
+    ///
+    /// First no client may ask for a TTL above the smaller max_ttl. The command waits for the larger one, and
+    /// refuses if a master restarts meanwhile. The list of masters must be the recorded one.
+    #[arg(long, conflicts_with = "new")]
+    again: bool,
+
     #[command(flatten)]
     asked: AskedOptions,
 }
@@ -39,8 +47,12 @@ Exit codes:
   0 if the fleet is declared, 1 if it was refused and nothing changed, 64 bad usage, 69 if a master failed
   halfway: run it again, 70 if the operating system refused something
 
-Example:
-  redlatch fleet init --prefix lock: --max-ttl 30s";
+Examples:
+  redlatch fleet init --prefix lock: --max-ttl 30s
+  redlatch fleet init --prefix lock: --max-ttl 60s --again     another max_ttl for masters in use";
+
+/// Pause between two looks at the time that is left.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The sentence that a person types.
 const SENTENCE: &str = "these masters are new";
@@ -48,6 +60,9 @@ const SENTENCE: &str = "these masters are new";
 /// Runs `fleet init`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.asked.masters.config()?;
+    if args.again {
+        return declare_again(config, args.asked.time_limit);
+    }
     let mut founding = check(&config, args.asked.time_limit)?;
     confirm(&config, args.new, founding.is_unsure)?;
     for _phase in 0..2 {
@@ -55,19 +70,53 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
         founding = check(&config, args.asked.time_limit)?;
         write(&config, args.asked.time_limit, &founding.changes)?;
     }
-    print(&format!(
-        "fleet {} declared on {}, max TTL {}; locks can be acquired now\n",
-        founding.record.id(),
-        Counted(config.master_count(), "master"),
-        Rounded(founding.record.max_ttl())
-    ))?;
+    say_declared(&founding.record, "locks can be acquired now")?;
     Ok(0)
+}
+
+/// Declares masters in use.
+fn declare_again(config: Config, limit: Duration) -> Result<u8, Exit> {
+    let mut again = Redeclaration::new(config.clone());
+    loop {
+        let masters = ask(&config, limit)?;
+        let now = Instant::now();
+        match again.next(now, &masters).map_err(refused)? {
+            Again::Wait(left) => wait(now + left, "these masters by earlier settings"),
+            Again::Write(changes) => write(&config, limit, &changes)?,
+            Again::Declared(record) => {
+                say_declared(&record, "clients read it within a minute")?;
+                return Ok(0);
+            }
+        }
+    }
+}
+
+fn say_declared(record: &Record, effect: &str) -> io::Result<()> {
+    print(&format!(
+        "fleet {} declared on {}, max TTL {}; {effect}\n",
+        record.id(),
+        Counted(record.master_count(), "master"),
+        Rounded(record.max_ttl())
+    ))
 }
 
 /// Writes records.
 pub(super) fn write(config: &Config, limit: Duration, changes: &[Change]) -> Result<(), Exit> {
     let part = |(master, why)| Message::WrittenInPart { master: &master, why: &why }.to_string();
     write_records(config, limit, changes)?.map_err(|failed| Exit::new(code::NO_QUORUM, part(failed)))
+}
+
+/// Waits until locks on the old master, or by old settings, have ended.
+pub(super) fn wait(end: Instant, old: &str) {
+    let mut countdown = Countdown::default();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        countdown.show(&Message::AwaitingLocks { left, old: &old });
+        thread::sleep(left.min(LOOK_PAUSE));
+    }
 }
 
 /// The facts about each master, or the reason why there are none.
@@ -77,8 +126,11 @@ pub(super) fn ask(config: &Config, limit: Duration) -> Result<Vec<Result<Candida
 
 /// Asks all masters whether they may be declared.
 fn check(config: &Config, limit: Duration) -> Result<Founding, Exit> {
-    let refused = |why: Refusal| Exit::new(code::REFUSED, Message::NotDeclared { why: &why });
     found(config, &ask(config, limit)?).map_err(refused)
+}
+
+fn refused(why: Refusal) -> Exit {
+    Exit::new(code::REFUSED, Message::NotDeclared { why: &why })
 }
 
 /// Wants the word of a person, or of a script where nothing contradicts it.

@@ -1,16 +1,15 @@
 //! `redlatch fleet replace`: a new master takes the place of another one, while clients go on.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redlatch::Config;
 use redlatch::internals::fleet::{Refusal, Replacement, Step, ask_old};
 
-use super::init::{ask, write};
+use super::init::{ask, wait, write};
 use crate::exit::{Exit, code};
 use crate::message::Message;
 use crate::options::AskedOptions;
-use crate::output::{Countdown, print};
+use crate::output::print;
 
 /// Replace a master by a new, empty one at another address, while clients go on.
 ///
@@ -70,19 +69,3 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     print(&format!("{new} has the place of {old}; give the clients the new list now\n"))?;
     Ok(0)
 }
-
-/// Waits until locks on the old master have ended.
-fn wait(end: Instant, old: &str) {
-    let mut countdown = Countdown::default();
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        countdown.show(&Message::AwaitingLocks { left, old: &old });
-        thread::sleep(left.min(LOOK_PAUSE));
-    }
-}
-
-/// Pause between two looks at the time that is left.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);

@@ -332,6 +332,9 @@ impl Fleet {
             }
             self.note_quarantines(MasterSet::only(master));
             self.tend_records(ground, master);
+            if is_restart {
+                self.read_other_records(ground, master);
+            }
         }
         Admission { predecessor, refusal, is_reconnect, is_restart }
     }

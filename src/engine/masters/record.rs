@@ -269,6 +269,11 @@ impl Record {
         if recorded != ours {
             return Some(FleetDifference::DriftPpm { recorded, ours });
         }
+        self.difference_of_masters(seen)
+    }
+
+    /// Returns the first difference of its list from these masters.
+    pub(crate) fn difference_of_masters(&self, seen: &[Seen<'_>]) -> Option<FleetDifference> {
         let (recorded, ours) = (self.members.len(), seen.len());
         if recorded != ours {
             return Some(FleetDifference::MasterCount { recorded, ours });

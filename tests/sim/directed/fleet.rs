@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redlatch::internals::fleet::{
-    Candidate, Change, Found, OldMaster, Origin, ProbeError, Record, Replacement, Seen, Step, found,
+    Again, Candidate, Change, Found, OldMaster, Origin, ProbeError, Record, Redeclaration, Replacement, Seen,
+    Step, found,
 };
 use redlatch::status::Warning;
 
@@ -243,6 +244,36 @@ pub fn masters_of_which_one_is_missing_are_not_declared() -> Verdict {
     hold(&mut world, 0, KEY, ms(1000)).map(drop)
 }
 
+/// The only clients with the longer maximum TTL are gone, and a lock of theirs is not.
+pub fn a_shorter_ttl_is_declared_after_the_longer_one() -> Verdict {
+    let mut world = world(3, 1, defaults);
+    world.run_for(SECOND);
+    declare(&mut world);
+    refuse(&mut world, 2..3, "SET");
+    hold(&mut world, 0, KEY, ms(10_000))?;
+    world.masters[2].model.errors.clear();
+    world.pause(0, 60 * SECOND);
+    world.kill_master(1, true);
+    world.start_master(1, Data::Empty);
+    world.run_for(2 * SECOND);
+    let short = Config::builder().masters((0..3).map(|index| format!("redis://m{index}"))).max_ttl(ms(1000));
+    let mut again = Redeclaration::new(short.build().expect("valid settings"));
+    loop {
+        let candidates: Vec<_> = (0..3).map(|server| candidate(&world, server)).collect();
+        let now = world.masters[0].clock.at(world.now);
+        match again.next(now, &candidates).map_err(|why| why.to_string())? {
+            Again::Wait(left) => world.run_for(Time::try_from(left.as_nanos()).expect("short")),
+            Again::Write(changes) => write(&mut world, &[0, 1, 2], changes),
+            Again::Declared(_) => break,
+        }
+    }
+    let other = add(&mut world, |builder| builder.max_ttl(ms(1000)));
+    world.run_for(10 * MS);
+    let lock = acquire(&mut world, other, KEY, ms(900), Duration::ZERO)?;
+    demand(matches!(lock, Outcome::Acquire(Ok(_))), "masters that were watched do not count")?;
+    verdict(&mut world)
+}
+
 /// The servers of the old list of a replacement and of the new one.
 const BEFORE: [usize; 3] = [0, 1, 2];
 const AFTER: [usize; 3] = [0, 1, 3];
@@ -391,6 +422,7 @@ tests!(
     clients_that_start_together_notice_each_other,
     strict_mode_refuses_other_declared_settings,
     the_larger_declared_ttl_is_the_quarantine,
+    a_shorter_ttl_is_declared_after_the_longer_one,
     the_record_of_another_prefix_is_not_believed,
     a_new_process_that_restarts_is_quarantined,
     a_process_new_for_another_fleet_is_quarantined,

@@ -36,13 +36,20 @@ impl Fleet {
         for it in others.union(MasterSet::only(master)).iter() {
             let link = &mut self.links[it.index()];
             link.set_quarantine(now, &self.config, longest);
-            if others.contains(it) {
-                // It may have been declared anew together with this one.
-                link.comparison.due_at = Some(now);
-                self.arm(ground, it);
-            }
         }
         self.note_quarantines(others);
+        if is_changed {
+            // They may have been declared anew together with this one.
+            self.read_other_records(ground, master);
+        }
+    }
+
+    /// Has the records of the other masters read at once: a master that restarted is judged by them.
+    pub(super) fn read_other_records(&mut self, ground: &mut Ground, master: MasterId) {
+        for it in self.ready.without(MasterSet::only(master)).iter() {
+            self.link_mut(it).comparison.due_at = Some(ground.now);
+            self.arm(ground, it);
+        }
     }
 
     /// The quarantine by the larger of this client's settings and of the declared ones.
