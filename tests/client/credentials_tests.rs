@@ -343,11 +343,11 @@ fn a_password_file_is_read_at_each_connect() {
     let builder = redlatch::internals::env::builder(lookup).expect("valid settings");
     let builder = builder.quarantine(redlatch::Quarantine::Trust).connect_timeout(PATIENCE).max_ttl(TTL);
     let client = Client::open(builder.build().expect("valid settings")).expect("an event loop");
-    client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("the first password");
+    drop(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("the first password"));
     std::fs::write(&path, "second").expect("it was written before");
     fleet.master(0).ask("CONFIG SET requirepass second");
     fleet.master(0).ask("CLIENT KILL TYPE normal");
     let acquired = client.lock("b").ttl(TTL).wait(PATIENCE).acquire();
     std::fs::remove_file(&path).expect("it is there");
-    acquired.expect("the second password");
+    drop(acquired.expect("the second password"));
 }
