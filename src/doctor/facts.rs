@@ -82,6 +82,8 @@ pub struct ServerFacts {
     pub run_id: Option<Box<str>>,
     /// Version of Redis or Valkey.
     pub version: Option<Box<str>>,
+    /// What the server calls itself, if that is neither Redis nor Valkey.
+    pub other_name: Option<Box<str>>,
     /// Time since the process started, in whole seconds.
     pub uptime: Option<Duration>,
     /// `master`, or `slave` for a replica.
@@ -320,6 +322,21 @@ pub fn time_us(answer: &Answer) -> Option<i64> {
     i64::try_from(number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)?).ok()
 }
 
+/// How a server names itself in the section "server" of `INFO`, where it is neither Redis nor Valkey: each has
+/// a field of its version.
+fn other_name(info: &[u8]) -> Option<Box<str>> {
+    let text = String::from_utf8_lossy(info);
+    let name = |line: &str| match line.trim_end().split_once(':')? {
+        ("server_name", name) => Some((name.to_owned(), name.to_owned())),
+        (field, version) => {
+            field.strip_suffix("_version").map(|name| (name.to_owned(), format!("{name} {version}")))
+        }
+    };
+    let mut names = text.lines().filter_map(name);
+    let (_, other) = names.find(|(name, _)| !["redis", "valkey", "gcc"].contains(&&**name))?;
+    Some(error_text(other.as_bytes()))
+}
+
 pub(super) fn server(sections: &[Answer]) -> ServerFacts {
     let field =
         |name: &str| sections.iter().filter_map(Answer::bytes).find_map(|info| info_field(info, name));
@@ -334,6 +351,7 @@ pub(super) fn server(sections: &[Answer]) -> ServerFacts {
     ServerFacts {
         run_id: text("run_id"),
         version: text("valkey_version").or_else(|| text("redis_version")),
+        other_name: sections.first().and_then(Answer::bytes).and_then(other_name),
         uptime: number("uptime_in_seconds").map(Duration::from_secs),
         role: text("role"),
         is_cluster,
@@ -399,6 +417,7 @@ mod tests {
         let expected = ServerFacts {
             run_id: Some("abc".into()),
             version: Some("7.0.15".into()),
+            other_name: None,
             uptime: Some(Duration::from_secs(9)),
             role: None,
             is_cluster: Some(true),
@@ -411,6 +430,20 @@ mod tests {
         };
         assert_eq!(found, expected);
         assert_eq!(server(&[]), ServerFacts::default());
+    }
+
+    #[test]
+    fn servers_of_other_names_are_found() {
+        let name = |info: &str| other_name(info.as_bytes()).map(String::from);
+        for (info, expected) in [
+            ("redis_version:7.0.15\r\ngcc_version:12.2.0\r\nrun_id:a\r\n", None),
+            ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.0\r\n", None),
+            ("redis_version:7.4.0\r\ndragonfly_version:df-v1.40.1\r\n", Some("dragonfly df-v1.40.1")),
+            ("version:2\r\nkvrocks_version:2.9\r\nredis_version:4\r\n", Some("kvrocks 2.9")),
+            ("redis_version:7.2.4\r\nserver_name:other\r\n", Some("other")),
+        ] {
+            assert_eq!(name(info).as_deref(), expected, "{info}");
+        }
     }
 
     #[test]

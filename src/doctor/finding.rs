@@ -100,6 +100,16 @@ pub enum Problem {
         /// Its version.
         version: Box<str>,
     },
+    /// The server calls itself neither Redis nor Valkey.
+    NotTested {
+        /// What it calls itself.
+        server: Box<str>,
+    },
+    /// The server answers `INFO`, and does not report what its votes are judged by.
+    Unreported {
+        /// Names of the fields.
+        fields: String,
+    },
     /// The server is a node of a cluster, and the prefix has no hash tag.
     ClusterWithoutHashTag {
         /// A prefix that puts all keys of a lock into one slot.
@@ -312,6 +322,14 @@ texts! {
         format!("the server is version {version}"),
         "waiters' queues, fenced and shared locks need Redis 5 or later",
         "upgrade the server";
+    Problem::NotTested { server } => "not-tested",
+        format!("the server calls itself {server}"),
+        "redlatch is tested with Redis and Valkey only",
+        "take a Redis or Valkey server, or test this one: redlatch drill";
+    Problem::Unreported { fields } => "unreported",
+        format!("INFO does not report {fields}"),
+        "strict mode refuses it; the other modes may count each reconnect as a restart, or miss an eviction",
+        "take a Redis or Valkey server";
     Problem::ClusterWithoutHashTag { prefix } => "cluster-without-hash-tag",
         "the server is a cluster node, and the prefix has no hash tag",
         "waiters' queues, fenced and shared locks use several keys, which fail with CROSSSLOT",

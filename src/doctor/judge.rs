@@ -68,7 +68,7 @@ fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
         | Problem::Quarantined { .. }
         | Problem::Unobserved { .. }
         | Problem::SameServer { .. } => true,
-        Problem::Replica | Problem::EvictingPolicy { .. } => is_strict,
+        Problem::Replica | Problem::EvictingPolicy { .. } | Problem::Unreported { .. } => is_strict,
         Problem::FleetDiffers { .. } => is_strict && finding.severity == Severity::Error,
         Problem::MissingRights { rights, .. } => {
             rights.iter().any(|right| right == "+set" || right.starts_with('~'))
@@ -153,6 +153,10 @@ impl Findings<'_> {
         if let Some(version) = server.version.as_ref().filter(|version| is_old(version)) {
             self.add(Severity::Warning, name, Problem::OldVersion { version: version.clone() });
         }
+        if let Some(server) = &server.other_name {
+            self.add(Severity::Warning, name, Problem::NotTested { server: server.clone() });
+        }
+        self.of_unreported(name, facts);
         if server.is_cluster == Some(true) {
             self.of_cluster(name);
         }
@@ -168,6 +172,27 @@ impl Findings<'_> {
         self.of_memory(name, facts);
         self.of_quarantine(name, facts);
         self.of_rights(name, facts);
+    }
+
+    /// What a client judges the votes by.
+    fn of_unreported(&mut self, name: &Arc<str>, facts: &Facts) {
+        // The missing right or command is a finding already.
+        if facts.rights.denied.iter().chain(&facts.rights.unknown).any(|right| *right == "info") {
+            return;
+        }
+        let (server, mode) = (&facts.server, self.config.quarantine);
+        let reported = [
+            ("run_id", server.run_id.is_some()),
+            ("uptime_in_seconds", server.uptime.is_some() || mode != Quarantine::Uptime),
+            ("role", server.role.is_some()),
+            ("maxmemory_policy", server.maxmemory_policy.is_some()),
+        ];
+        let missing: Vec<_> =
+            reported.into_iter().filter(|(_, is_there)| !is_there).map(|(it, _)| it).collect();
+        if !missing.is_empty() {
+            let severity = if mode == Quarantine::Strict { Severity::Error } else { Severity::Warning };
+            self.add(severity, name, Problem::Unreported { fields: missing.join(", ") });
+        }
     }
 
     fn of_cluster(&mut self, name: &Arc<str>) {

@@ -355,9 +355,12 @@ fn strict_mode_refuses_unfit_masters_with_advice() {
     let rows: [(Fault, &[&str]); 6] = [
         (|rig| rig.masters[0].role = "slave".into(), &["replica", "list its master"]),
         (|rig| rig.masters[0].maxmemory_policy = "volatile-ttl".into(), &["volatile-ttl", "set noeviction"]),
-        (|rig| rig.masters[0].run_id.clear(), &["does not report its run_id,", "+info"]),
-        (|rig| rig.masters[0].role.clear(), &["does not report its role,", "+info"]),
-        (|rig| rig.masters[0].maxmemory_policy.clear(), &["does not report its maxmemory_policy,", "+info"]),
+        (|rig| rig.masters[0].run_id.clear(), &["does not report its run_id,", "use a Redis"]),
+        (|rig| rig.masters[0].role.clear(), &["does not report its role,", "use a Redis"]),
+        (
+            |rig| rig.masters[0].maxmemory_policy.clear(),
+            &["does not report its maxmemory_policy,", "use a Redis"],
+        ),
         (
             |rig| drop(rig.masters[0].errors.insert("INFO".into(), "NOPERM no info".into())),
             &["run_id, role, maxmemory_policy", "NOPERM no info", "+info"],
@@ -580,4 +583,25 @@ fn a_changed_process_is_reported_in_all_modes() {
             "{mode:?}"
         );
     }
+}
+
+#[test]
+fn missing_fields_of_info_are_named_in_each_mode() {
+    let warnings = |fault: fn(&mut Rig)| {
+        let mut rig = Rig::unconnected(1, |builder| builder.quarantine(Quarantine::Trust));
+        fault(&mut rig);
+        rig.pump();
+        let warnings = rig.engine.master_status(rig.now, id(0)).warnings;
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        warnings(|rig| rig.masters[0].maxmemory_policy.clear()),
+        ["it does not report its maxmemory_policy; use a Redis or Valkey server"]
+    );
+    assert_eq!(
+        warnings(|rig| drop(rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into()))),
+        ["it does not report its run_id, role, maxmemory_policy, so each reconnect counts as a restart; \
+          grant +info (INFO was refused: NOPERM no)"]
+    );
+    assert_eq!(warnings(|_| {}), [""; 0]);
 }

@@ -50,13 +50,14 @@ fn doubts_name_each_master_that_does_not_count() {
     masters.iter_mut().for_each(|master| master.state = MasterState::Ready);
     assert_eq!(doubts(&masters), [""; 0]);
     // A warning is none of its state.
-    masters[1].warnings = vec![Warning::NoRunId, Warning::Replica];
+    let evicting = Warning::Evicting { policy: "allkeys-lru".into() };
+    masters[1].warnings = vec![evicting.clone(), Warning::Replica];
     masters[2].state = MasterState::Silent;
     masters[2].warnings = vec![Warning::Replica];
     assert_eq!(
         doubts(&masters),
         [
-            format!("unix:///nowhere/2: {}", Warning::NoRunId),
+            format!("unix:///nowhere/2: {evicting}"),
             "unix:///nowhere/2, unix:///nowhere/3: it is a replica; list its master instead".to_owned(),
             format!("unix:///nowhere/3: {}", Failure::Silent),
         ]

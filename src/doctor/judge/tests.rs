@@ -15,6 +15,7 @@ fn healthy(index: u8) -> Facts {
         server: ServerFacts {
             run_id: Some(format!("run{index}").into()),
             version: Some("7.0.15".into()),
+            other_name: None,
             uptime: Some(Duration::from_secs(86_400)),
             role: Some("master".into()),
             is_cluster: Some(false),
@@ -82,7 +83,12 @@ fn a_healthy_fleet_has_no_findings() {
 fn each_fact_has_its_finding_alone() {
     use Quarantine::{Strict, Trust, Uptime};
     type Change = fn(&mut Facts);
-    let rows: [(Quarantine, &str, Change, &str, Severity); 17] = [
+    let rows: [(Quarantine, &str, Change, &str, Severity); 22] = [
+        (Uptime, "", |it| it.server.run_id = None, "unreported", Severity::Warning),
+        (Strict, "", |it| it.server.run_id = None, "unreported", Severity::Error),
+        (Uptime, "", |it| it.server.maxmemory_policy = None, "unreported", Severity::Warning),
+        (Strict, "", |it| it.server.maxmemory_policy = None, "unreported", Severity::Error),
+        (Uptime, "", |it| it.server.other_name = Some("dragonfly".into()), "not-tested", Severity::Warning),
         (Uptime, "", |it| it.server.role = Some("slave".into()), "replica", Severity::Error),
         (Uptime, "", |it| it.server.version = Some("4.0.14".into()), "old-version", Severity::Warning),
         (Uptime, "", |it| it.server.is_cluster = Some(true), "cluster-without-hash-tag", Severity::Error),
@@ -225,6 +231,13 @@ fn doctor_counts_masters_that_can_grant() {
     let found = judge(&config, &all);
     let Problem::NoQuorum { granting, count, needed } = found[0].problem else { panic!("{found:?}") };
     assert_eq!((granting, count, needed), (2, 5, 3));
+    // A strict client refuses a server that does not name its process.
+    let mut all = masters(3);
+    all.iter_mut().for_each(|it| it.facts.as_mut().expect("healthy").server.run_id = None);
+    for (mode, granting) in [(Quarantine::Uptime, 3), (Quarantine::Strict, 0)] {
+        let config = self::config(3, mode, "");
+        assert_eq!(super::granting(&config, &judge(&config, &all)), granting);
+    }
 }
 
 #[test]
@@ -310,6 +323,23 @@ fn a_master_declared_new_has_no_quarantine() {
         let codes = codes(&found);
         assert!(!codes.contains(&"quarantined") && !codes.contains(&"unobserved"), "{codes:?}");
     }
+}
+
+#[test]
+fn fields_are_unreported_only_where_info_answers() {
+    let silent = |it: &mut Facts| {
+        (it.server.run_id, it.server.role, it.server.maxmemory_policy) = (None, None, None);
+        it.server.uptime = None;
+    };
+    let shown = |mode| findings(mode, "", silent).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let uptime = "INFO does not report run_id, uptime_in_seconds, role, maxmemory_policy";
+    assert_eq!(shown(Quarantine::Uptime), [uptime]);
+    assert_eq!(shown(Quarantine::Strict), ["INFO does not report run_id, role, maxmemory_policy"]);
+    let found = findings(Quarantine::Strict, "", |it| {
+        silent(it);
+        it.rights.denied = vec!["info"];
+    });
+    assert_eq!(codes(&found), ["missing-rights"], "the right is the cause");
 }
 
 #[test]
@@ -410,6 +440,8 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::NativeDenied { right: "+delifeq", user: user.clone() },
         Problem::CertificateExpires { left },
         Problem::CertificateExpires { left: Duration::ZERO },
+        Problem::NotTested { server: "dragonfly df-v1.40.1".into() },
+        Problem::Unreported { fields: "run_id, role".to_owned() },
         Problem::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: left, ours: 2 * left } },
         Problem::NoFleetRecord { why: Unusable::Damaged },
         Problem::NearPrefix { prefix: "lok:".to_owned() },
@@ -443,7 +475,7 @@ fn all_findings_keep_the_rules_of_writing() {
     for code in &codes {
         assert!(page.contains(&format!("`{code}`")), "docs/operating.md does not list {code}");
     }
-    assert_eq!(codes.len(), 32);
+    assert_eq!(codes.len(), 34);
 }
 
 #[test]

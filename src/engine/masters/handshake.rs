@@ -211,6 +211,12 @@ impl Learnt {
         if let Some(policy) = self.evicting_policy() {
             return Some(Trouble::StrictEvicting { policy }.to_string());
         }
+        let (fields, info_refusal) = self.unreported()?;
+        Some(Trouble::StrictUnreported { fields, info_refusal }.to_string())
+    }
+
+    /// The fields of `INFO` that it does not report, with its refusal of `INFO`.
+    pub(crate) fn unreported(&self) -> Option<(String, Option<&str>)> {
         let reported = [
             ("run_id", self.run_id.is_some()),
             ("role", self.role.is_some()),
@@ -219,9 +225,7 @@ impl Learnt {
         let missing: Vec<_> =
             reported.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect();
         let refused = self.refused.iter().find(|(name, _)| name.starts_with("INFO"));
-        let info_refusal = refused.map(|(_, text)| &**text);
-        let why = Trouble::StrictUnreported { fields: missing.join(", "), info_refusal };
-        (!missing.is_empty()).then(|| why.to_string())
+        (!missing.is_empty()).then(|| (missing.join(", "), refused.map(|(_, text)| &**text)))
     }
 
     /// Keeps what was refused last, of each command.

@@ -180,8 +180,11 @@ impl Link {
         if let Found::Unusable(why) = &self.learnt.record {
             warnings.push(Warning::NoFleetRecord { why: why.clone() });
         }
-        if self.learnt.run_id.is_none() && self.connection.is_ready() {
-            warnings.push(Warning::NoRunId);
+        if self.connection.is_ready()
+            && let Some((fields, refusal)) = self.learnt.unreported()
+        {
+            let info_refusal = refusal.map(Box::from);
+            warnings.push(Warning::Unreported { fields: fields.into(), info_refusal });
         }
         warnings
     }

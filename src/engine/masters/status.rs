@@ -133,8 +133,9 @@ mod tests {
         );
         // One that counts is named for its faults.
         health.masters.truncate(2);
-        health.masters[0].warnings = vec![Warning::Replica, Warning::NoRunId];
-        let faults = format!("; {}; {}", Warning::Replica, Warning::NoRunId);
+        let unreported = Warning::Unreported { fields: "run_id".into(), info_refusal: None };
+        let faults = format!("; {}; {unreported}", Warning::Replica);
+        health.masters[0].warnings = vec![Warning::Replica, unreported];
         assert_eq!(
             format!("{health}\n{health:#}"),
             format!(

@@ -53,9 +53,18 @@ pub enum Warning {
         /// Why they have no new ones.
         error: CredentialsError,
     },
-    /// It does not report its identity, so each reconnect counts as a restart.
-    #[error("it reports no run_id, so each reconnect counts as a restart; grant +info")]
-    NoRunId,
+    /// It does not report what its votes are judged by. Without a `run_id` each reconnect counts as a restart.
+    #[error(
+        "it does not report its {fields}{}; {}",
+        if .fields.contains("run_id") { ", so each reconnect counts as a restart" } else { "" },
+        unreported(.info_refusal.as_deref())
+    )]
+    Unreported {
+        /// Names of the fields of `INFO`.
+        fields: Box<str>,
+        /// Its error reply to `INFO`.
+        info_refusal: Option<Box<str>>,
+    },
     /// Its clock runs at another rate than this client's, by a tenth of the allowed difference or more.
     #[error(
         "its clock is {ppm} ppm (±{error_ppm}) off this client's; {allowed_ppm} are allowed; check both clocks"
@@ -128,7 +137,7 @@ pub(crate) enum Trouble<'a> {
     StrictReplica,
     #[error("its maxmemory-policy is {policy}, which strict mode refuses; set noeviction")]
     StrictEvicting { policy: &'a str },
-    #[error("it does not report its {fields}, which strict mode needs; grant +info{}", refused(.info_refusal))]
+    #[error("it does not report its {fields}, which strict mode needs; {}", unreported(*.info_refusal))]
     StrictUnreported { fields: String, info_refusal: Option<&'a str> },
     #[error("{difference}: strict mode refuses a master with other declared settings")]
     StrictDeclared { difference: &'a FleetDifference },
@@ -156,8 +165,12 @@ fn advice_behind(refusal: &str) -> String {
     advice(refusal).map(|advice| format!(" ({advice})")).unwrap_or_default()
 }
 
-fn refused(words: &Option<&str>) -> String {
-    words.map(|words| format!(" (INFO was refused: {words})")).unwrap_or_default()
+/// The advice for a server that does not report a field, by its refusal of `INFO`.
+fn unreported(info_refusal: Option<&str>) -> String {
+    info_refusal.map_or_else(
+        || "use a Redis or Valkey server".to_owned(),
+        |words| format!("grant +info (INFO was refused: {words})"),
+    )
 }
 
 /// Why there is no connection in time.
