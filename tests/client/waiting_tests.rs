@@ -215,39 +215,6 @@ fn a_silent_client_neither_parks_nor_subscribes() {
     });
 }
 
-/// Waiters with a place are served by each release, so that it finds the lock free only now and then.
-#[test]
-fn a_silent_client_gets_turns_beside_parked_ones() {
-    within("each has its turns", || {
-        let mut fleet = Fleet::start(3);
-        let parking = [(); 2].map(|()| open(config(&fleet.urls(), LONG)));
-        let silent = open(config(&fleet.urls(), LONG).wake_waiters(false));
-        let (done, is_over) = mpsc::channel::<()>();
-        let is_over = std::sync::Mutex::new(is_over);
-        thread::scope(|scope| {
-            for client in &parking {
-                scope.spawn(|| {
-                    let goes_on = || {
-                        let ended = is_over.lock().expect("no panic").try_recv();
-                        matches!(ended, Err(mpsc::TryRecvError::Empty))
-                    };
-                    while goes_on() {
-                        let guard = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("its turn");
-                        guard.release().expect("the masters answer");
-                    }
-                });
-            }
-            for _ in 0..5 {
-                let guard = silent.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("a window comes");
-                guard.release().expect("the masters answer");
-            }
-            drop(done);
-        });
-        parking.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
-        assert_nothing_left(&silent, &mut fleet);
-    });
-}
-
 /// Another library deletes its key, and no script runs.
 #[test]
 fn a_waiter_looks_for_a_lock_released_by_hand() {

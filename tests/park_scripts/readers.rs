@@ -157,18 +157,6 @@ fn a_set_of_somebody_else_is_never_joined() {
     assert_eq!(rig.call(&["ZCARD", LOCK]).int(), 1);
 }
 
-#[test]
-fn the_last_reader_may_only_ring() {
-    let mut rig = Rig::new();
-    let (mut reader, mut writer) = (rig.waiter(1).reader(), rig.waiter(2));
-    reader.value = "a-token-of-19-bytes@".to_owned();
-    assert!(reader.park().is_granted());
-    writer.waits();
-    assert_eq!(release(&mut rig, &reader), 2);
-    assert_eq!(rig.call(&["EXISTS", LOCK]).int(), 0);
-    assert_eq!(writer.messages(), [writer.ring()]);
-}
-
 /// A reader's first attempt.
 fn acquire(rig: &mut Rig, value: &str) -> Value {
     rig.run(SHARED_ACQUIRE, &[value, &HOUR_MS.to_string()])

@@ -189,23 +189,6 @@ fn a_park_serves_whoever_is_first() {
 }
 
 #[test]
-fn one_release_in_64_only_rings() {
-    let mut rig = Rig::new();
-    let rare = "a-token-of-19-bytes@"; // 64 divides its last byte
-    rig.hold(rare);
-    let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
-    first.waits();
-    second.waits();
-    assert_eq!(rig.release(rare), 2);
-    assert_eq!(rig.holder(), None, "clients that poll have a window");
-    assert_eq!(first.messages(), [first.ring()]);
-    assert_eq!(second.messages(), [""; 0]);
-    first.next_round();
-    assert!(first.park().is_granted());
-    rig.assert_holds(&first);
-}
-
-#[test]
 fn a_repaired_value_is_never_written_over() {
     let mut rig = Rig::new();
     rig.hold("other");

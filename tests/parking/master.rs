@@ -23,7 +23,6 @@ struct Serving {
     caller: Option<usize>,
     /// The client whose entry is passed over.
     but: Option<usize>,
-    only_rings: bool,
 }
 
 /// What the first entry of a queue comes to.
@@ -119,23 +118,20 @@ impl<const C: usize> Model<C> {
                 if is_its && !self.has(Defect::UnparkKeepsEntry) {
                     link.entry = None;
                 }
-                let has_deleted = !self.has(Defect::UnparkKeepsKey) && self.end(&mut state, master, token);
+                if !self.has(Defect::UnparkKeepsKey) {
+                    self.end(&mut state, master, token);
+                }
                 if self.has(Defect::UnparkServesNobody) {
                     return vec![state];
                 }
-                let only_rings = has_deleted && self.only_rings(token);
-                self.serve(state, master, Serving { only_rings, ..Serving::default() })
+                self.serve(state, master, Serving::default())
             }
             Command::Release(token) => {
                 let has_deleted = self.end(&mut state, master, token);
                 if !has_deleted || self.has(Defect::ReleaseServesNobody) {
                     return vec![state];
                 }
-                self.serve(
-                    state,
-                    master,
-                    Serving { only_rings: self.only_rings(token), ..Serving::default() },
-                )
+                self.serve(state, master, Serving::default())
             }
             Command::NativeRelease(token) => {
                 state.masters[master].is_silent |= self.end(&mut state, master, token);
@@ -143,11 +139,6 @@ impl<const C: usize> Model<C> {
             }
             Command::Serve => self.serve(state, master, Serving::default()),
         }
-    }
-
-    /// The same releases ring at all masters.
-    fn only_rings(&self, token: Token) -> bool {
-        self.setting.window && token.slot() % 2 == 1
     }
 
     fn park(
@@ -238,7 +229,7 @@ impl<const C: usize> Model<C> {
             back(state);
             return Course::Stops;
         }
-        let only_rings = self.setting.rings_only || serving.only_rings || entry.stay != Stay::Fresh;
+        let only_rings = self.setting.rings_only || entry.stay != Stay::Fresh;
         if is_own && !(only_rings && self.has(Defect::OwnEntryRung)) {
             self.write(state, master, entry.token, true);
             if self.has(Defect::EntryStays) {

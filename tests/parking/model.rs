@@ -39,8 +39,6 @@ pub struct Setting {
     pub yields: bool,
     /// A round may leave the masters of its part to others, and park there later.
     pub aside: bool,
-    /// Releases of every second token only ring.
-    pub window: bool,
     /// The last master is never there.
     pub is_one_dead: bool,
     /// Answers that no vote depends on arrive at once. It makes the space smaller.
@@ -64,7 +62,6 @@ impl Setting {
         rings_only: false,
         yields: false,
         aside: false,
-        window: false,
         is_one_dead: false,
         prompt: true,
         faults: Faults {

@@ -157,7 +157,6 @@ const LARGE: &[(&str, Setting)] = &[
     ("two rounds, a cancel", with(TWO_ROUNDS, Faults { cancels: 1, ..NONE })),
     ("two rounds, first attempts by SET", Setting { sets: true, native: true, ..TWO_ROUNDS }),
     ("two locks of each client", Setting { locks: 2, ..ONE_ROUND }),
-    ("two locks, every second release rings", Setting { locks: 2, window: true, ..ONE_ROUND }),
     ("two rounds of two ticks", Setting { ttl: 2, ..TWO_ROUNDS }),
     ("two rounds, two forced deletions", with(TWO_ROUNDS, Faults { forces: 2, ..NONE })),
     ("two rounds, a crash", with(TWO_ROUNDS, Faults { crashes: 1, ..NONE })),

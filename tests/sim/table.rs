@@ -16,7 +16,7 @@
 //! | `=` `_` `/` | its token is the fence, the one behind it, the one behind the server's clock |
 //! | `<` `(` `)` `>` `]` `}` | its token is at the ends of the window, and of one that is twice as long |
 //! | `b` `y` `d` `?` | as a call: it does not stay; it yields; it has an old value; it does not know its ticket |
-//! | `A` `@` | as a call: it names a ticket where nobody is; its value is one of those behind which waiters are only rung |
+//! | `A` | as a call: it names a ticket where nobody is |
 //! | `B` `L` `H` `w` | as a call: its ticket is before all, too low, too high; it has waited for four seconds |
 
 mod cases;
@@ -51,9 +51,6 @@ const CALLER: usize = 1000;
 fn value(name: &str) -> Vec<u8> {
     match name {
         "labelled" => format!("{name:.<20}\tweb-3"),
-        // 64 divides its last byte.
-        "rare" => format!("{name:.<19}@"),
-        "short" => format!("{name:.<19}"),
         "long" => format!("{name:.<40}"),
         "label" => format!("{name:.<20}\t{}", "x".repeat(100)),
         name => format!("{name:.<20}"),
@@ -346,7 +343,7 @@ fn words(script: &NamedScript, case: Case) -> Vec<Vec<u8>> {
     let own = waiters(queue).iter().position(|word| word.contains(['o', 'n', 'O', 'R', 'v']));
     let own = own.filter(|_| !call.contains('A'));
     let at = if call.contains('?') { Vec::new() } else { number(own.map_or(NOW_US, ticket)) };
-    let (value_of_call, own_value) = (value, value(if call.contains('@') { "rare" } else { "own" }));
+    let (value_of_call, own_value) = (value, value("own"));
     let token_of_call = || if call.starts_with('f') { number(token(call)) } else { Vec::new() };
     let mode = call.get(..1).unwrap_or_default();
     let args = match script.name {

@@ -68,8 +68,7 @@ pub(crate) struct Parked {
     replaced: Vec<(MasterId, Id)>,
     /// Masters that owe the answer to it. No later park goes to them before.
     pub(crate) owing: MasterSet,
-    /// Masters that rang. As a rule they do not serve its entry; one that rang for a fresh entry, as one
-    /// release in 64 does, may do so for 200 ms more.
+    /// Masters that rang. They do not serve its entry any more.
     rung: MasterSet,
     /// When a master was last sent it: within a stay from then on its entry may be there.
     sent_at: Instant,
@@ -104,7 +103,7 @@ impl Parked {
         (is_there || self.owing.contains(master)) && self.masters.without(self.rung).contains(master)
     }
 
-    /// A master rings for it: as a rule only its next round would have the key written there.
+    /// A master rings for it: only its next round would have the key written there.
     pub(crate) fn note_rung(&mut self, master: MasterId) {
         self.rung.insert(master);
     }

@@ -28,7 +28,7 @@ fn cross(
     cases
 }
 
-const LOCKS: [&str; 28] = [
+const LOCKS: [&str; 26] = [
     "",
     "own",
     "old",
@@ -37,7 +37,6 @@ const LOCKS: [&str; 28] = [
     "labelled",
     "label",
     "long",
-    "rare",
     "list",
     "set",
     "alone own",
@@ -56,7 +55,6 @@ const LOCKS: [&str; 28] = [
     "readers own other x+",
     "readers old other x+",
     "readers other x+",
-    "readers rare",
 ];
 
 const QUEUES: [&str; 44] = [
@@ -129,8 +127,7 @@ fn of_waiter(script: &str) -> Vec<Case> {
             cross(&["own", "other"], &QUEUES, &[""], &["", "?"]),
             cross(&["own", ""], &["pv p"], &[""], &["A"]),
             cross(&["other"], &["64 before pv", "63 before pv"], &[""], &["?"]),
-            cross(&["rare", "readers rare", "readers rare other", "other", ""], &["p", "r"], &[""], &["@"]),
-            cross(&["own", "rare"], &["", "f"], &FENCES, &["f", "f=", "f_", "f<", "f(", "f)", "f>"]),
+            cross(&["own"], &["", "f"], &FENCES, &["f", "f=", "f_", "f<", "f(", "f)", "f>"]),
         ]
         .concat(),
         "serve" => [
@@ -157,14 +154,12 @@ fn of_holder(script: &str) -> Vec<Case> {
             cross(&LOCKS, &["", "p"], &[""], &["own"]),
             cross(&["own"], &QUEUES, &[""], &["own"]),
             cross(&["own"], &FENCED, &["fence"], &["own"]),
-            cross(&["rare"], &["p", "p!", "p! p", "p~", "r", "17 dead"], &[""], &["rare"]),
-            cross(&["short"], &["p"], &[""], &["short"]),
+            cross(&["own"], &["17 dead"], &[""], &["own"]),
         ]
         .concat(),
         "fenced_release_serve" => [
             cross(&LOCKS, &["p"], &[""], &["f"]),
             cross(&["own"], &["", "p!", "r r", "pg", "list"], &[""], &["f"]),
-            cross(&["rare"], &["p", "r"], &[""], &["f@"]),
             cross(&["own", "other"], &["f"], &FENCES, &["f", "f=", "f_", "f<", "f(", "f)", "f>", "f]", "f}"]),
         ]
         .concat(),
@@ -176,7 +171,6 @@ fn of_holder(script: &str) -> Vec<Case> {
                 &[""],
                 &["own"],
             ),
-            cross(&["readers rare", "readers rare other"], &["p", "r"], &[""], &["rare"]),
         ]
         .concat(),
         "force_unlock_serve" => [

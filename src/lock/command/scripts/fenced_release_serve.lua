@@ -21,4 +21,4 @@ end
 if not is_deleted then
   return 0
 end
-return answer(true, serve_behind(lock, queue, fence, 'none', nil, value))
+return answer(true, serve_behind(lock, queue, fence, 'none'))

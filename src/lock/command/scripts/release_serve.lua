@@ -5,4 +5,4 @@ if redis.call('get', lock) ~= token then
   return 0
 end
 redis.call('del', lock)
-return answer(true, serve_behind(lock, queue, fence, 'none', nil, token))
+return answer(true, serve_behind(lock, queue, fence, 'none'))

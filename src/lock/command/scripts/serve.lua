@@ -93,15 +93,14 @@ local function judge(call, entry, member, is_own)
   if reason and reason ~= 1 then
     return 'remove'
   end
-  return (reason or call.only_rings or entry.fresh_end <= now_ms) and 'ring' or 'grant'
+  return (reason or entry.fresh_end <= now_ms) and 'ring' or 'grant'
 end
 
 -- Serves the first live waiters. No error leaves it: a release has deleted the key by then.
 --
 -- `call` has the keys `lock`, `queue` and `fence`, the clocks `now_us` and `now_ms`, and what the lock's key has: `held` and
 -- `holder`, which stay right. `own` is the entry whose own command runs: its grant is the reply, and nothing is published.
--- `is_brief` says that this entry does not stay. `only_rings` grants nothing and asks the first waiter to ask again. `ended` is
--- a value that the call has ended.
+-- `is_brief` says that this entry does not stay. `ended` is a value that the call has ended.
 --
 -- It adds to `call`: `is_granted`, the own entry has the lock; `notified`, other waiters have it or were rung; `more`, the
 -- call stopped at its limit; `reason` and `largest`, why the own token is refused; `error`, why the own write failed.
@@ -149,13 +148,9 @@ local function serve(call)
   end
 end
 
--- Serves behind a command that deleted `value`, or with no value behind any other command. Returns what `serve` adds.
---
--- One value in 64, the same on all masters, only rings: clients of other libraries get a window in which the lock is free.
--- `ended` is as `serve` has it.
-local function serve_behind(lock, queue, fence, held, holder, value, ended)
+-- Serves behind another command. Returns what `serve` adds. `ended` is as `serve` has it.
+local function serve_behind(lock, queue, fence, held, holder, ended)
   local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, ended = ended}
-  call.only_rings = value and string.byte(value, 20) and string.byte(value, 20) % 64 == 0
   if redis.pcall('exists', queue) ~= 1 then
     return call
   end

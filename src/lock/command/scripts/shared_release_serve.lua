@@ -5,6 +5,4 @@ if redis.call('zrem', lock, value) == 0 then
   return 0
 end
 local _, now_ms = clocks(redis.call('time'))
-local held = settle_readers(lock, now_ms)
--- While readers are left, the lock is not free for other libraries, so that there is no window to leave.
-return answer(true, serve_behind(lock, queue, fence, held, nil, held == 'none' and value or nil))
+return answer(true, serve_behind(lock, queue, fence, settle_readers(lock, now_ms)))

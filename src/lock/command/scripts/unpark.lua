@@ -23,5 +23,4 @@ end
 if token ~= '' then
   raise_fence(fence, token, half_us, half_us, fence_ttl_ms, now_us)
 end
-local deleted = is_deleted and held == 'none' and value or nil
-return answer(is_deleted, serve_behind(lock, queue, fence, held, holder, deleted, value))
+return answer(is_deleted, serve_behind(lock, queue, fence, held, holder, value))
