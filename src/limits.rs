@@ -201,6 +201,11 @@ pub(crate) const PART_TIME_MIN: Duration = Duration::from_millis(20);
 /// Shortest pause after which the first waiter has the masters look whether the lock is free: 10 ms.
 pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_millis(10);
 
+/// Bounds of the random pause between looks while the lock changes hands and no master serves the waiter,
+/// as beside another library: 20 and 60 ms, which are those of a client that polls.
+pub(crate) const LOOK_PAUSES_UNSERVED: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(20)..=Duration::from_millis(60);
+
 /// How long a master's answer about its time counts for more than one that was longer under way: 10 s.
 pub(crate) const CLOCK_KEPT: Duration = Duration::from_secs(10);
 

@@ -162,7 +162,7 @@ impl Engine {
             Answer::Release(id, answer, has_more) => {
                 return release::handle_served_answer(core, master, id, answer, has_more);
             }
-            Answer::More(id) => return release::serve_on(core, master, id),
+            Answer::Looked(id, looked) => return rounds::handle_look(core, master, id, looked),
             Answer::Rest(id, vote) => return release::handle_rest_answer(core, master, id, vote),
             Answer::RestOver(id) => return release::handle_rest_over(core, master, id),
             Answer::Extend(id, round, vote) => return hold::handle_vote(core, master, id, round, vote),

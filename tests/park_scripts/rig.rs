@@ -74,8 +74,14 @@ impl Rig {
         self.admin.call(&[&["EVAL", &text, &key_count], keys, args].concat())
     }
 
+    /// Whether waiters were notified.
     pub fn serve(&mut self) -> i64 {
-        self.run(SERVE, &[]).int()
+        self.run(SERVE, &[]).int() & 7
+    }
+
+    /// The digest of the value that the lock's key has; zero where waiters were notified.
+    pub fn look(&mut self) -> i64 {
+        self.run(SERVE, &[]).int() >> 3
     }
 
     pub fn release(&mut self, value: &str) -> i64 {
@@ -169,6 +175,7 @@ pub struct Waiting {
     pub label: String,
     pub reason: i64,
     pub fence: i64,
+    pub digest: i64,
 }
 
 impl Answer {
@@ -183,12 +190,22 @@ impl Answer {
         match (items[0].int(), items.len()) {
             (1, 4) => Answer::Granted { ticket, more },
             (2, 4) => Answer::Own,
-            (0, 10) => {
+            (0, 11) => {
                 let label = items[7].text().to_owned();
                 let [first, left_ms, readers] = [4, 5, 6].map(|place: usize| items[place].int());
-                let [reason, fence] = [8, 9].map(|place: usize| items[place].int());
+                let [reason, fence, digest] = [8, 9, 10].map(|place: usize| items[place].int());
                 let is_first = first == 1;
-                Answer::Waiting(Waiting { ticket, more, is_first, left_ms, readers, label, reason, fence })
+                Answer::Waiting(Waiting {
+                    ticket,
+                    more,
+                    is_first,
+                    left_ms,
+                    readers,
+                    label,
+                    reason,
+                    fence,
+                    digest,
+                })
             }
             _ => panic!("no answer of a park: {value:?}"),
         }

@@ -189,6 +189,31 @@ fn a_park_serves_whoever_is_first() {
 }
 
 #[test]
+fn a_look_tells_one_value_from_the_next() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.look(), 0, "nobody has it");
+    let mut digests = Vec::new();
+    for value in
+        ["other", "othes", "pther", "0f8fad5b-d9cb-469f-a165-70867728950e", "a-token-of-20-bytes.\tweb-3"]
+    {
+        rig.call(&["DEL", LOCK]);
+        rig.hold(value);
+        let digest = rig.look();
+        assert_eq!(rig.look(), digest, "the same value");
+        assert!((1..1 << 24).contains(&digest), "{digest}");
+        digests.push(digest);
+    }
+    digests.sort_unstable();
+    digests.dedup();
+    assert_eq!(digests.len(), 5);
+    let mut waiter = rig.waiter(1);
+    assert_eq!(waiter.waits().digest, rig.look(), "a waiter learns it, too");
+    rig.call(&["DEL", LOCK]);
+    assert_eq!(rig.look(), 0, "it was notified");
+    rig.assert_holds(&waiter);
+}
+
+#[test]
 fn a_repaired_value_is_never_written_over() {
     let mut rig = Rig::new();
     rig.hold("other");

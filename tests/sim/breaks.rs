@@ -32,7 +32,7 @@ const SEEDS_OF_EQUIVALENT: u64 = 20;
 const SAMPLE: usize = 16;
 
 /// Breaks that change nothing: what the script's name starts with, a part of how the break is shown, and why.
-const EQUIVALENT: [(&str, &str, &str); 44] = [
+const EQUIVALENT: [(&str, &str, &str); 42] = [
     (
         "release",
         "return redis.[call -> pcall]('del'",
@@ -65,8 +65,6 @@ const EQUIVALENT: [(&str, &str, &str); 44] = [
     ("", "[set.err and set or nil -> set.err and set]", "likewise"),
     ("", "[is_own and refused or nil -> is_own and refused]", "likewise"),
     ("", "[not refused and own or nil -> not refused and own]", "likewise"),
-    ("", "'none' and value or nil -> held == 'none' and value]", "likewise"),
-    ("unpark", "'none' and value or nil -> is_deleted and held == 'none' and value]", "likewise"),
     ("", "call.own and 1 -> call.own and redis", "true is 1 in a reply"),
     ("", "[call.more and 1 -> call.more] or 0", "likewise"),
     ("", "-> (refused or call.is_brief)]", "an entry that is not there is not removed"),

@@ -215,6 +215,8 @@ killed! {
     part_kept: PartKept by rounds::two_minorities_learn_who_is_first;
     /// The first waiter never has the masters look whether the lock is free.
     nobody_looks: NobodyLooks by parked::a_foreign_release_is_found_by_looking;
+    /// The pauses between looks grow also while the lock changes hands.
+    looks_grow_unserved: LooksGrowUnserved by rounds::looks_stay_frequent_behind_unserving_holders;
     /// A round does not end the token of the one before.
     old_token_kept: OldTokenKept by rounds::two_minorities_learn_who_is_first;
     /// A waiter that has the lock leaves the tokens of its earlier rounds.

@@ -53,7 +53,7 @@ impl Stage {
         let hold: [&[u8]; 6] = [b"SET", KEY, HOLDER, b"NX", b"PX", b"5000"];
         assert_eq!(stage.say(stage.holder, &hold), r"+OK\r\n");
         assert_eq!(stage.say(stage.waiter, &hold), r"_\r\n");
-        assert!(stage.park(WAITER, b"").starts_with(r"*10\r\n:0\r\n"));
+        assert!(stage.park(WAITER, b"").starts_with(r"*11\r\n:0\r\n"));
         stage
     }
 

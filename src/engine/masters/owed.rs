@@ -111,8 +111,8 @@ pub(crate) enum Answer {
     Extend(Id, u32, Vote),
     /// Whether the master stopped at its limit, and is to serve on.
     Release(Id, ReleaseAnswer, bool),
-    /// The master stopped at its limit while it looked for this claim.
-    More(Id),
+    /// A look for this claim.
+    Looked(Id, command::park::Looked),
     Rest(Id, Vote),
     /// `script.rs` sends no rest again: its time is over.
     RestOver(Id),
@@ -231,8 +231,9 @@ impl Owed {
             Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),
             Self::Record(Access::Write) => written(record::WRITING, reply),
             Self::Look(id) => {
-                let has_more = command::park::served_forced_answer(reply)?.1;
-                Ok(if has_more && !mutant!(MoreFollowedOnce) { Answer::More(id) } else { Answer::Ignored })
+                let mut looked = command::park::looked(reply)?;
+                looked.has_more &= !mutant!(MoreFollowedOnce);
+                Ok(Answer::Looked(id, looked))
             }
             Self::Subscription => match reply {
                 Reply::Push(_) => Ok(Answer::Ignored),

@@ -5,7 +5,7 @@
 //! begins with each heartbeat, by which the masters know that the waiter lives. The place in the queues is
 //! the same for all rounds: the ticket, drawn once.
 
-use std::mem::take;
+use std::mem::{replace, take};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,11 @@ pub(crate) struct Parking {
     /// Readers that have the lock, as reported last.
     pub(crate) reader_count: usize,
     pub(crate) holder_label: Option<Arc<str>>,
+    /// Digest of the value that each master reported last to this waiter as the first, by its index; zero if it
+    /// is unknown.
+    values: Vec<u32>,
+    /// When it last learnt of another value, which came without a grant or a ring.
+    changed: Option<Instant>,
     due: Due,
 }
 
@@ -184,10 +189,13 @@ impl Parking {
         rng: &mut impl Rng,
         over: Option<&mut Self>,
     ) -> Self {
-        let (mut last, holders) =
-            over.map(|over| (take(&mut over.last), take(&mut over.holders))).unwrap_or_default();
+        let (mut last, holders, mut values) = over
+            .map(|over| (take(&mut over.last), take(&mut over.holders), take(&mut over.values)))
+            .unwrap_or_default();
         last.clear();
         last.resize(master_count, Id::NOBODY);
+        values.clear();
+        values.resize(master_count, 0);
         let mut waiter = [0; WAITER_SIZE];
         rng.fill_bytes(&mut waiter);
         let due = Due { answers: None, round: now, early: None, look: None, look_pause: Duration::ZERO };
@@ -206,6 +214,8 @@ impl Parking {
             holders,
             reader_count: 0,
             holder_label: None,
+            values,
+            changed: None,
             due,
         }
     }
@@ -266,6 +276,10 @@ impl Parking {
         self.waiting.insert(master);
         if seen.is_first {
             self.first.insert(master);
+            self.note_value(now, master, seen.digest);
+        } else {
+            // Releases serve others before it.
+            self.values[master.index()] = 0;
         }
         self.holders.push((master, seen.holder, now));
         self.reader_count = self.reader_count.max(seen.readers);
@@ -363,12 +377,16 @@ impl Parking {
 
     /// The first waiter has the masters look by itself: when the holder's time is over, and in growing
     /// pauses, as another library may have released the lock.
-    pub(crate) fn plan_look(&mut self, now: Instant, round_trip: Duration, ttl: Ttl) {
+    pub(crate) fn plan_look(&mut self, now: Instant, round_trip: Duration, ttl: Ttl, rng: &mut impl Rng) {
         if self.first.is_empty() || mutant!(NobodyLooks) {
             return;
         }
         let least = limits::LOOK_PAUSE_MIN.max(round_trip * 4);
-        self.due.look_pause = (self.due.look_pause * 2).clamp(least, heartbeat(ttl).max(least));
+        let most = heartbeat(ttl).max(least);
+        self.due.look_pause = match self.changed {
+            Some(at) => ((now - at) / 32).max(draw_unserved_pause(round_trip, rng)).min(most),
+            None => (self.due.look_pause * 2).clamp(least, most),
+        };
         let left = self.holders(now).filter_map(|(_, holder)| match holder {
             HolderTtl::Left(left) => Some(left + Duration::from_millis(1)),
             _ => None,
@@ -380,6 +398,27 @@ impl Parking {
         }
         let pause = left.map_or(self.due.look_pause, |left| left.min(self.due.look_pause));
         self.due.look = Some(now + pause);
+    }
+
+    /// The first waiter learns that the key has this value, and nobody was served. If it had another one before,
+    /// the lock changes hands and no release serves this waiter: it looks as often as a client that polls, and
+    /// in longer pauses only the longer the value stays. Returns whether it had another one.
+    pub(crate) fn note_value(&mut self, now: Instant, master: MasterId, digest: u32) -> bool {
+        if digest == 0 {
+            return false;
+        }
+        let before = replace(&mut self.values[master.index()], digest);
+        let is_changed = before != 0 && before != digest && !mutant!(LooksGrowUnserved);
+        if is_changed {
+            self.changed = Some(now);
+        }
+        is_changed
+    }
+
+    /// The lock changes hands: the next look is no later than that of a client that polls.
+    pub(crate) fn hasten_look(&mut self, now: Instant, round_trip: Duration, rng: &mut impl Rng) {
+        let at = now + draw_unserved_pause(round_trip, rng);
+        self.due.look = self.due.look.map(|look| look.min(at));
     }
 
     /// All have answered. Returns whether that was awaited.
@@ -407,6 +446,10 @@ impl Parking {
     }
 }
 
+fn draw_unserved_pause(round_trip: Duration, rng: &mut impl Rng) -> Duration {
+    rng.random_range(limits::LOOK_PAUSES_UNSERVED).max(round_trip)
+}
+
 /// Time between two rounds of a waiter that nobody rings: a second, or a quarter of the TTL if that is from
 /// two seconds on.
 fn heartbeat(ttl: Ttl) -> Duration {
@@ -415,129 +458,4 @@ fn heartbeat(ttl: Ttl) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rand::SeedableRng;
-    use rand::rngs::StdRng;
-
-    #[test]
-    fn only_parts_in_a_row_set_masters_aside() {
-        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
-        let part = MasterSet::first(1);
-        for (parts, aside) in [
-            ([part, part, MasterSet::EMPTY, part], MasterSet::EMPTY),
-            ([MasterSet::EMPTY, part, part, part], part),
-        ] {
-            let mut parking = Parking::new(now, 3, 0, &mut rng, None);
-            for part in parts {
-                parking.plan_give_back(now, part, Duration::ZERO, &mut rng);
-                parking.give_back(part, true);
-            }
-            assert_eq!(parking.aside, aside, "{parts:?}");
-        }
-    }
-
-    #[test]
-    fn a_round_without_a_part_yields_to_nobody() {
-        let mut parking = Parking::new(Instant::now(), 3, 0, &mut StdRng::seed_from_u64(1), None);
-        let part = MasterSet::first(1);
-        for (part, yields) in [(part, false), (part, true), (MasterSet::EMPTY, false)] {
-            parking.give_back(part, true);
-            assert_eq!(parking.yields, yields);
-        }
-    }
-
-    /// A waiter that is the first on two masters, by the time left to their holders. The third is set aside.
-    fn first_behind(now: Instant, left: [Duration; 2]) -> Parking {
-        let mut rng = StdRng::seed_from_u64(1);
-        let mut parking = Parking::new(now, 3, 0, &mut rng, None);
-        let ttl = Ttl::new(Duration::from_secs(8), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
-        parking.begin_round(now, Duration::from_secs(1), ttl, true, &mut rng);
-        let aside = MasterId::new(2).expect("small");
-        (0..3).for_each(|_| parking.give_back(MasterSet::only(aside), true));
-        for (index, left) in left.into_iter().enumerate() {
-            let holder = HolderTtl::Left(left);
-            let seen = Waiting { is_first: true, holder, readers: 0, label: None, refusal: None };
-            parking.note_waiting(now, MasterId::new(index).expect("small"), seen);
-        }
-        // The pause between looks has grown.
-        (0..20).for_each(|_| parking.plan_look(now, Duration::ZERO, ttl));
-        parking
-    }
-
-    #[test]
-    fn a_look_follows_the_first_end_of_a_holder() {
-        let (now, ms) = (Instant::now(), Duration::from_millis);
-        for left in [[ms(40), ms(90)], [ms(90), ms(40)]] {
-            let parking = first_behind(now, left);
-            assert_eq!(parking.due.look, Some(now + ms(41)));
-            assert!(!parking.aside.is_empty(), "the holder is there");
-        }
-    }
-
-    #[test]
-    fn behind_a_holder_no_master_is_left_aside() {
-        let over = Duration::ZERO;
-        for left in [[over, Duration::from_millis(90)], [over, over]] {
-            assert!(first_behind(Instant::now(), left).aside.is_empty());
-        }
-    }
-
-    #[test]
-    fn masters_are_set_aside_only_for_a_quorum_that_waits() {
-        let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
-        let part = MasterSet::first(1);
-        for is_waiting in [false, true] {
-            let mut parking = Parking::new(now, 3, 0, &mut rng, None);
-            (0..3).for_each(|_| parking.give_back(part, is_waiting));
-            assert_eq!(parking.aside == part, is_waiting);
-        }
-    }
-
-    #[test]
-    fn looks_are_four_round_trips_apart_at_the_least() {
-        let (now, ms) = (Instant::now(), Duration::from_millis);
-        let mut parking = first_behind(now, [ms(60_000), ms(60_000)]);
-        let ttl = Ttl::new(ms(10), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
-        for (round_trip, pause) in [(ms(1), limits::LOOK_PAUSE_MIN), (ms(50), ms(200))] {
-            parking.due.look_pause = Duration::ZERO;
-            parking.plan_look(now, round_trip, ttl);
-            assert_eq!(parking.due.look, Some(now + pause));
-        }
-    }
-
-    #[test]
-    fn a_lost_master_has_not_rung() {
-        let (now, round_trip) = (Instant::now(), Duration::from_millis(30));
-        let [first, second] = [0, 1].map(|index| MasterId::new(index).expect("small"));
-        for is_lost in [false, true] {
-            let mut parking = first_behind(now, [Duration::from_secs(60); 2]);
-            parking.note_ring(now, first, 2, round_trip);
-            if is_lost {
-                parking.note_lost(first);
-            }
-            parking.note_ring(now, second, 2, round_trip);
-            assert_eq!(parking.due.early, Some(if is_lost { now + round_trip } else { now }));
-        }
-    }
-
-    #[test]
-    fn a_master_that_grants_is_not_waited_on() {
-        let [first, second] = [0, 1].map(|index| MasterId::new(index).expect("small"));
-        let mut parking = first_behind(Instant::now(), [Duration::from_secs(60); 2]);
-        parking.note_granted(first);
-        assert_eq!([parking.waiting, parking.first], [MasterSet::only(second); 2]);
-        assert!(parking.aside.is_empty());
-    }
-
-    #[test]
-    fn a_part_is_given_back_after_five_round_trips_at_the_least() {
-        let (now, ms, mut rng) = (Instant::now(), Duration::from_millis, StdRng::seed_from_u64(1));
-        for (round_trip, pause) in [(ms(1), limits::PART_TIME_MIN), (ms(20), ms(100))] {
-            let mut parking = Parking::new(now, 3, 0, &mut rng, None);
-            parking.plan_give_back(now, MasterSet::first(1), round_trip, &mut rng);
-            let early = parking.due.early.expect("it is planned") - now;
-            assert!((pause..=pause * 2).contains(&early), "{early:?}");
-        }
-    }
-}
+mod tests;

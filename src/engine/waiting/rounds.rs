@@ -56,7 +56,7 @@ use crate::engine::masters::owed::{Owed, Verb};
 use crate::engine::timers::{claim_timer, op_timer};
 use crate::limits;
 use crate::lock::command::answer::ReleaseAnswer;
-use crate::lock::command::park::{self, Park, ParkAnswer};
+use crate::lock::command::park::{self, Looked, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote, whole_ms, whole_us};
 use crate::mutants::mutant;
@@ -450,7 +450,7 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
         parking.hasten(ground.now);
     }
     if parking.note_answered() {
-        parking.plan_look(ground.now, round_trip, ttl);
+        parking.plan_look(ground.now, round_trip, ttl, &mut ground.rng);
         op.tries.brake.ease();
     }
     locks.arm(ground, id);
@@ -472,7 +472,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
             let claim = locks.claims.get_mut(op.claim);
             let parking = op.parking_mut();
             fleet.note_unanswered(ground, claim, parking.waiting);
-            parking.plan_look(now, fleet.round_trip(), ttl);
+            parking.plan_look(now, fleet.round_trip(), ttl, &mut ground.rng);
             Step::Decide(id)
         }
         Event::Round => {
@@ -481,13 +481,27 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
         }
         Event::Look => {
             let parking = op.parking_mut();
-            parking.plan_look(now, fleet.round_trip(), ttl);
+            parking.plan_look(now, fleet.round_trip(), ttl, &mut ground.rng);
             let to = parking.first.intersection(fleet.usable).intersection(fleet.parkers);
             fleet.queue(to, Owed::Look(op.claim), |out| {
                 park::encode_serve(out, Script::Sha, &op.key, ground.config.prefix.len());
             });
             Step::Done
         }
+    }
+}
+
+/// The answer to a look for the first waiter of a lock.
+pub(crate) fn handle_look(core: &mut Core, master: MasterId, claim_id: Id, looked: Looked) {
+    if looked.has_more {
+        release::serve_on(core, master, claim_id);
+    }
+    let Core { ground, masters: Masters { fleet, .. }, locks } = core;
+    let Some(id) = locks.claims.find(claim_id).and_then(|claim| claim.owner) else { return };
+    let Some(parking) = locks.ops.find_mut(id).and_then(|op| op.parking.as_mut()) else { return };
+    if parking.note_value(ground.now, master, looked.digest) {
+        parking.hasten_look(ground.now, fleet.round_trip(), &mut ground.rng);
+        locks.arm(ground, id);
     }
 }
 

@@ -307,6 +307,8 @@ pub(crate) struct Waiting {
     pub(crate) label: Option<Arc<str>>,
     /// The reason why the token is refused, where nothing else is in its way. It is never [`Refusal::Busy`].
     pub(crate) refusal: Option<FenceState>,
+    /// Digest of the holder's value, as in [`Looked`].
+    pub(crate) digest: u32,
 }
 
 /// The answer in a reply to [`encode_park`]. An error is never a no (I16).
@@ -322,7 +324,7 @@ pub(crate) fn park_answer(reply: &Reply<'_>) -> Result<ParkAnswer, WrongShape> {
     match (kind, parts.len()) {
         (1, 4) => Ok(ParkAnswer::Granted(seen)),
         (2, 4) => Ok(ParkAnswer::Own(seen)),
-        (0, 10) => Ok(ParkAnswer::Waiting(seen, waiting(elements, seen.now_us)?)),
+        (0, 11) => Ok(ParkAnswer::Waiting(seen, waiting(elements, seen.now_us)?)),
         _ => Err(WrongShape),
     }
 }
@@ -337,13 +339,14 @@ fn waiting<'a>(
     let label = elements.label()?;
     let refusal = refusal_of(elements.number()?)?;
     let fence = elements.count()?;
+    let digest = u32::try_from(elements.number()?).map_err(|_| WrongShape)?;
     let refusal = (refusal != Refusal::Busy).then_some(FenceState {
         refusal,
         fence,
         holder: HolderTtl::Unknown,
         time_us,
     });
-    Ok(Waiting { is_first, holder, readers, label, refusal })
+    Ok(Waiting { is_first, holder, readers, label, refusal, digest })
 }
 
 /// The elements of an answer, one after another.
@@ -377,6 +380,27 @@ impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
             _ => Err(WrongShape),
         }
     }
+}
+
+/// Answer of a master to [`encode_serve`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Looked {
+    /// Whether another [`encode_serve`] is to follow at once.
+    pub(crate) has_more: bool,
+    /// Digest of the value that the key has, if nobody was notified: another one is another holder's. Zero
+    /// if it is unknown.
+    pub(crate) digest: u32,
+}
+
+/// The answer in a reply to [`encode_serve`]. An error says nothing.
+pub(crate) fn looked(reply: &Reply<'_>) -> Result<Looked, WrongShape> {
+    let number = match *reply {
+        Reply::Integer(number) => u32::try_from(number).map_err(|_| WrongShape)?,
+        Reply::Error(_) => return Ok(Looked::default()),
+        _ => return Err(WrongShape),
+    };
+    let is_known = number & 2 == 0;
+    is_known.then_some(Looked { has_more: number & 4 != 0, digest: number >> 3 }).ok_or(WrongShape)
 }
 
 /// The answer in a reply to a release that serves: [`encode_release_serve`] or [`encode_unpark`]; and whether

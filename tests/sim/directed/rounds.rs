@@ -205,6 +205,47 @@ pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
     demand(attempts.iter().all(|line| line.contains(&ttl)), &format!("another TTL: {attempts:?}"))
 }
 
+/// Another library's holders follow one another, and serve no queue. Then one of them stays. A waiter that had a
+/// part of the lock before leaves that master to them; its looks have become rare by then.
+pub fn looks_stay_frequent_behind_unserving_holders() -> Verdict {
+    for has_part in [false, true] {
+        let mut world = world(3, 1, defaults);
+        let occupy = |world: &mut World, holder: usize| {
+            let value = format!("holder-{holder}").into_bytes();
+            world.masters.iter_mut().for_each(|it| it.model.put(KEY, &value, None));
+        };
+        occupy(&mut world, 0);
+        wait_fairly(&mut world, 0)?;
+        if has_part {
+            world.masters[2].model.data.keys.remove(KEY);
+            world.run_for(5 * SECOND);
+            demand(!has_queue(&world, 2), "it does not leave its part to others")?;
+        }
+        // Scripts within half a second, of which one may be a round.
+        let count = |world: &mut World, holder: usize| {
+            let before = world.masters[0].model.script_count;
+            for part in 0..2 {
+                occupy(world, holder + part);
+                world.run_for(SECOND / 4);
+            }
+            world.masters[0].model.script_count - before
+        };
+        for holder in 1..8 {
+            count(&mut world, 2 * holder);
+        }
+        let frequent = count(&mut world, 20);
+        demand((8..30).contains(&frequent), &format!("{frequent} looks at changing holders"))?;
+        occupy(&mut world, 30);
+        world.run_for(40 * SECOND);
+        demand(world.clients[0].outcomes.is_empty(), "it still waits")?;
+        let before = world.masters[0].model.script_count;
+        world.run_for(4 * SECOND);
+        let seldom = world.masters[0].model.script_count - before;
+        demand(seldom <= 10, &format!("{seldom} looks and rounds in 4 s behind a holder that stays"))?;
+    }
+    Ok(())
+}
+
 tests!(
     two_minorities_learn_who_is_first,
     a_slow_master_gets_one_park_at_a_time,
@@ -217,4 +258,5 @@ tests!(
     an_empty_master_gives_no_second_holder,
     a_late_attempt_of_a_round_has_its_own_ttl,
     a_late_answer_sends_no_second_park,
+    looks_stay_frequent_behind_unserving_holders,
 );

@@ -208,8 +208,8 @@ fn each_answer_is_distinct_and_errors_no_refusal() {
         (&long, true, HolderTtl::Left(ms(7)), 0, None, None),
     ];
     for (words, is_first, holder, readers, label, refusal) in rows {
-        let expected = Waiting { is_first, holder, readers, label, refusal };
-        let reply = array(&format!("0 5 9 1 {words}"));
+        let expected = Waiting { is_first, holder, readers, label, refusal, digest: 77 };
+        let reply = array(&format!("0 5 9 1 {words} 77"));
         assert_eq!(answer(&reply), Ok(ParkAnswer::Waiting(seen(5, true), expected)), "{words}");
     }
     for text in ["NOSCRIPT x", "OOM x", "WRONGTYPE x", ""] {
@@ -224,16 +224,17 @@ fn answers_of_another_shape_are_refused() {
         "1 5 9",
         "1 5 9 2",
         "1 5 9 0 0",
-        "2 5 9 0 0 0 0 \"\" 0 0",
+        "2 5 9 0 0 0 0 \"\" 0 0 7",
         "3 5 9 0",
         "0 5 9 0",
         "\"1\" 5 9 0",
-        "0 5 9 0 0 0 0 \"\" 0",
-        "0 5 9 0 0 0 0 \"\" 0 0 0",
-        "0 5 9 0 2 0 0 \"\" 0 0",
-        "0 5 9 0 0 0 0 \"\" 4 0",
-        "0 5 9 0 0 0 0 0 0 0",
-        "0 5 9 0 0 0 \"\" \"\" 0 0",
+        "0 5 9 0 0 0 0 \"\" 0 0",
+        "0 5 9 0 0 0 0 \"\" 0 0 7 0",
+        "0 5 9 0 0 0 0 \"\" 0 0 -7",
+        "0 5 9 0 2 0 0 \"\" 0 0 7",
+        "0 5 9 0 0 0 0 \"\" 4 0 7",
+        "0 5 9 0 0 0 0 0 0 0 7",
+        "0 5 9 0 0 0 \"\" \"\" 0 0 7",
     ] {
         assert_eq!(answer(&array(words)), Err(WrongShape), "{words}");
     }
@@ -244,6 +245,19 @@ fn answers_of_another_shape_are_refused() {
     }
     let push = [b">".as_slice(), &array("1 5 9 0")[1..]].concat();
     assert_eq!(answer(&push), Err(WrongShape), "a push is no reply");
+}
+
+#[test]
+fn a_look_answers_with_a_digest() {
+    for (number, has_more, digest) in
+        [(0, false, 0), (1, false, 0), (4, true, 0), (5, true, 0), (0x7ff_fff8, false, 0xff_ffff)]
+    {
+        assert_eq!(looked(&Reply::Integer(number)), Ok(Looked { has_more, digest }));
+    }
+    assert_eq!(looked(&Reply::Error(b"OOM x")), Ok(Looked::default()));
+    for reply in [Reply::Integer(2), Reply::Integer(-8), Reply::Integer(1 << 35), Reply::Null] {
+        assert_eq!(looked(&reply), Err(WrongShape), "{reply:?}");
+    }
 }
 
 #[test]

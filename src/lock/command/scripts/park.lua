@@ -1,10 +1,11 @@
 -- A waiter's attempt: gets the lock, or stays in the queue. It takes the place of its last attempt here, and ends its value.
 --
 -- Returns {1, ticket, now_us, more}, granted; {2, ticket, now_us, 0}, the key has this value already; or
--- {0, ticket, now_us, more, is_first, left_ms, readers, label, reason, fence}, waiting. `more` is 1 where a bare serve is to
+-- {0, ticket, now_us, more, is_first, left_ms, readers, label, reason, fence, digest}, waiting. `more` is 1 where a bare serve is to
 -- follow at once. `is_first` is 1 for the first of the queue. `left_ms` is the rest of the lock's key, as PTTL reports it, or
 -- -3 if unknown; `readers` is how many have the lock; `label` is the holder's with its separator, or nothing. `reason` and
--- `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. An error leaves no entry.
+-- `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. `digest` is that of the holder's value.
+-- An error leaves no entry.
 --
 -- `at` is the ticket of its last entry here: as this master answered, else as it was asked for. Clocks that are seconds apart
 -- shift a ticket: an entry that is elsewhere stays until its time is over. `fenced` is the token, half of the window and the
@@ -58,7 +59,8 @@ local function waiting()
   left_ms = type(left_ms) == 'number' and left_ms or -3
   local more = call.more and 1 or 0
   local is_first = call.own and redis.pcall('zrange', queue, 0, 0)[1] == call.own and 1 or 0
-  return {0, tonumber(ticket), now_us, more, is_first, left_ms, readers, label, call.reason or 0, call.largest or 0}
+  local sum = digest(call.held, call.holder)
+  return {0, tonumber(ticket), now_us, more, is_first, left_ms, readers, label, call.reason or 0, call.largest or 0, sum}
 end
 
 -- Everybody but this waiter: it has no entry now.

@@ -5,4 +5,5 @@ if redis.call('zrem', lock, value) == 0 then
   return 0
 end
 local _, now_ms = clocks(redis.call('time'))
-return answer(true, serve_behind(lock, queue, fence, settle_readers(lock, now_ms)))
+local held = settle_readers(lock, now_ms)
+return answer(true, serve_behind(lock, queue, fence, held))
