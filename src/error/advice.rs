@@ -43,10 +43,30 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
         "OOM" => "out of memory; raise maxmemory; keep the policy noeviction",
         "MISCONF" => "it cannot write its snapshot; look at its log and disk",
         "LOADING" => "it is reading its data set; wait",
-        "MOVED" | "CLUSTERDOWN" => "this is a cluster node; use independent masters",
+        "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" => "this is a cluster node; use independent masters",
+        "CROSSSLOT" => {
+            "this is a cluster node; use independent masters, or a prefix with a hash tag such as {lock}:"
+        }
+        "BUSY" | "UNKILLABLE" => "another script runs there for long; wait, or SCRIPT KILL it",
+        "NOREPLICAS" => "it has too few replicas; add them, or set min-replicas-to-write 0",
+        "MASTERDOWN" => "this is a replica; list its master instead",
+        "ERR" if text.contains("number of arguments for 'auth'") => {
+            "it knows no users, as before Redis 6; remove the user from its URL"
+        }
+        "ERR" if is_of_no_master(text) => {
+            "is it a master? A sentinel, a proxy or rename-command refuses this"
+        }
         _ => return None,
     };
     Some(Cow::Borrowed(fixed))
+}
+
+/// Whether a server does not know a command that each master knows.
+fn is_of_no_master(text: &str) -> bool {
+    let named =
+        text.strip_prefix("ERR unknown command ").map(|rest| rest.trim_start_matches(['\'', '`', '"']));
+    let name = named.and_then(|rest| rest.split(['\'', '`', '"', ',', ' ']).next()).unwrap_or_default();
+    ["echo", "ping", "select", "set", "get", "del", "pexpire"].iter().any(|it| it.eq_ignore_ascii_case(name))
 }
 
 /// The right that an ACL refusal names, and the feature that needs it. Redis 7 names no command in a script.
@@ -157,6 +177,32 @@ mod tests {
             "ERR the password is no number",
         ] {
             assert_eq!(advice(reply), None, "{reply:?}");
+        }
+    }
+
+    #[test]
+    fn usual_refusals_have_their_advice() {
+        for (reply, said) in [
+            ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", "SCRIPT KILL"),
+            ("UNKILLABLE Sorry the script already executed write commands", "another script runs there"),
+            ("NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write 0"),
+            ("CROSSSLOT Keys in request don't hash to the same slot", "a prefix with a hash tag"),
+            ("ASK 3999 127.0.0.1:6381", "cluster node"),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", "cluster node"),
+            ("MASTERDOWN Link with MASTER is down", "this is a replica"),
+            ("ERR max number of clients reached", "raise maxclients"),
+            ("ERR max number of clients + cluster connections reached", "raise maxclients"),
+            ("ERR wrong number of arguments for 'auth' command", "remove the user from its URL"),
+            ("ERR DB index is out of range", "correct the database"),
+            ("ERR unknown command 'ECHO', with args beginning with: ", "is it a master? A sentinel"),
+            ("ERR unknown command `SET`, with args", "is it a master? A sentinel"),
+            ("ERR unknown command 'set'", "is it a master? A sentinel"),
+        ] {
+            assert!(advice(reply).is_some_and(|it| it.contains(said)), "{reply}: {:?}", advice(reply));
+        }
+        // Servers of their time that are masters.
+        for reply in ["ERR unknown command 'HELLO'", "ERR unknown command 'DELIFEQ'", "ERR unknown command"] {
+            assert_eq!(advice(reply), None, "{reply}");
         }
     }
 

@@ -442,10 +442,10 @@ fn samples_of_tls() -> Vec<Sample> {
             CaAsServer => TlsTrouble::CaAsServer, "its certificate is a CA itself";
             BadCertificate(_) => TlsTrouble::BadCertificate("revoked".to_owned()), "its certificate is refused: revoked; replace it";
             WantsCertificate => TlsTrouble::WantsCertificate, "it wants a client certificate; give one by Tls::client_certificate (--tls-cert, --tls-key)";
-            CertificateRefused(_) => TlsTrouble::CertificateRefused(Alert::UnknownCA), "it refused the client certificate (UnknownCA); check its CA";
-            Refused(_) => TlsTrouble::Refused(Alert::HandshakeFailure), "it refused the TLS handshake (HandshakeFailure); check";
+            CertificateRefused(_) => TlsTrouble::CertificateRefused(Alert::UnknownCA), "it refused the client certificate (unknown ca); check its CA";
+            Refused(_) => TlsTrouble::Refused(Alert::HandshakeFailure), "it refused the TLS handshake (handshake failure); check";
             Incompatible(_) => TlsTrouble::Incompatible("Tls12NotOffered".to_owned()), "enable TLS 1.2 or 1.3 there";
-            NoCommonCipher => TlsTrouble::NoCommonCipher, "it has no TLS cipher in common; enable ECDHE";
+            NoCommonCipher => TlsTrouble::NoCommonCipher, "it has no TLS cipher or kind of key in common; enable ECDHE";
             NoTls => TlsTrouble::NoTls, "it does not answer in TLS; check the port, or write redis:// for plaintext";
             ClosedInHandshake => TlsTrouble::ClosedInHandshake, "check that the port speaks TLS";
             BrokenInHandshake(_) => TlsTrouble::BrokenInHandshake(reset()), "(os error 104) in the TLS handshake; check that the port speaks TLS";

@@ -35,7 +35,7 @@ fn a_missing_or_foreign_client_certificate_is_named() {
         expect_refusal(&client, &["it wants a client certificate", "--tls-cert, --tls-key"]);
         let with = |certificate, key| trusting(&certificates).client_certificate(pem(certificate), pem(key));
         let client = open(settings(&urls).tls(with("foreign-client.pem", "foreign-client.key")));
-        expect_refusal(&client, &["it refused the client certificate (UnknownCA)"]);
+        expect_refusal(&client, &["it refused the client certificate (unknown ca)"]);
         let client = open(settings(&urls).tls(with("client.pem", "client.key")));
         client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free").release().expect("confirmed");
     }
@@ -47,7 +47,7 @@ fn a_missing_common_cipher_is_named() {
     let args = ["--tls-auth-clients", "no", "--tls-protocols", "TLSv1.2", "--tls-ciphers", "AES128-SHA"];
     let mut fleet = start_as(1, "server", &args, &certificates);
     let client = open(settings(&tls_urls(&mut fleet)).tls(trusting(&certificates)));
-    expect_refusal(&client, &["it has no TLS cipher in common; enable ECDHE"]);
+    expect_refusal(&client, &["it has no TLS cipher or kind of key in common; enable ECDHE"]);
 }
 
 #[test]
@@ -100,7 +100,14 @@ fn unusable_files_are_named() {
             vec!["the client certificate".into(), shown("none.pem")],
         ),
         (client(pem("client.pem"), pem("none.key")), vec!["the client key".into(), shown("none.key")]),
-        (client(pem("client.pem"), pem("client.pem")), vec!["the client key".into(), "it holds none".into()]),
+        (
+            client(pem("client.pem"), pem("client.pem")),
+            vec!["the client key".into(), "it holds a certificate".into()],
+        ),
+        (
+            client(pem("client.key"), pem("client.key")),
+            vec!["the client certificate".into(), "it holds a key".into()],
+        ),
         (client(pem("broken.pem"), pem("client.key")), vec![shown("broken.pem")]),
         (
             client(pem("client.pem"), pem("server.key")),
@@ -128,6 +135,55 @@ fn unusable_files_are_named() {
             assert!(said.iter().all(|said| text.contains(said)), "{said:?} is not in: {text}");
             assert!(!text.contains("s3cret"), "{text}");
         }
+    }
+}
+
+/// Keys of this test, which protect nothing: a curve and a form that the client does not take.
+const P521: &str = "-----BEGIN PRIVATE KEY-----\n\
+MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIAR9Gvtr4EBXsZwzsu\n\
+iiIBsweMkKWTf7fGvZkriyeZpWW+0FFdScRJqPwvERwNdChGQ6p/ouNAoFtu90z4\n\
+R7qRyB2hgYkDgYYABAGFLDuQc5Egsy8s75LnC5jrfYaNF9BxGrvfeXXZ7SncLfOj\n\
+055/K+gxPpN9srmD9msbEOxau3f+zAUEfenm+5dW3wGjpPssIE5yI+YGvb5grljw\n\
+hk+bBMEFqbmvMmLyE6SD9j7Q8HtXFp7NU401KCjAf3EYgfoYyYV91f3FclSz4oar\n\
+DA==\n\
+-----END PRIVATE KEY-----\n";
+const SECP256K1: &str = "-----BEGIN PRIVATE KEY-----\n\
+MIGEAgEAMBAGByqGSM49AgEGBSuBBAAKBG0wawIBAQQgydAcHQorOXFPqT/+6588\n\
+6qo3UJI56B1eB/2zXKBBSX+hRANCAARN5/UxlJM+sdx95aSfzEv18N/mThxY9typ\n\
+V3shjwKg7w05ljpC1aeyYGMjCgviRQ4n5WvNrzUNxFK94W9Eqhd7\n\
+-----END PRIVATE KEY-----\n";
+const ED448: &str = "-----BEGIN PRIVATE KEY-----\n\
+MEcCAQAwBQYDK2VxBDsEOXUh3cFImfESZ2lRNrWQaj9+BRc/8SIxaRlUFv7ewzbZ\n\
+yCxe+abqzjmhZnJSiKi3J6735fQTKX79TA==\n\
+-----END PRIVATE KEY-----\n";
+
+#[test]
+fn keys_that_cannot_be_used_are_named() {
+    let certificates = Certificates::new();
+    let takes = "give an RSA, P-256, P-384 or Ed25519 key in PEM form";
+    let encrypted = P521.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+    let encrypted_before = P521.replace("PRIVATE KEY", "EC PRIVATE KEY").replacen(
+        "KEY-----\n",
+        "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,A74C\n\n",
+        1,
+    );
+    let of_ssh = P521.replace("PRIVATE KEY", "OPENSSH PRIVATE KEY");
+    for (key, said) in [
+        (P521.as_bytes(), ["its curve P-521 is not supported", takes]),
+        (SECP256K1.as_bytes(), ["its curve secp256k1 is not supported", takes]),
+        (ED448.as_bytes(), ["its curve Ed448 is not supported", takes]),
+        (encrypted.as_bytes(), ["it has a passphrase", "give a private key without one"]),
+        (encrypted_before.as_bytes(), ["it has a passphrase", "give a private key without one"]),
+        (of_ssh.as_bytes(), ["it is in the form of OpenSSH", "in PEM form"]),
+        (&[0x30, 0x82, 0x01], ["it is in binary form", "in PEM form"]),
+    ] {
+        let certificate = Pem::File(certificates.path("client.pem"));
+        let tls = Tls::new().client_certificate(certificate, Pem::Bytes(key.to_vec()));
+        let config = settings(&["rediss://127.0.0.1:1"]).tls(tls).build().expect("valid settings");
+        let text = Client::open(config).expect_err("an unusable key").to_string();
+        assert!(said.iter().all(|said| text.contains(said)), "{said:?} is not in: {text}");
+        let debug = ["General(", "Error", "{", "::"];
+        assert!(!debug.iter().any(|it| text.contains(it)), "{text}");
     }
 }
 

@@ -383,7 +383,7 @@ fn a_refused_write_comes_with_its_usual_advice() {
         found[0].advice()
     };
     assert_eq!(refused("OOM no"), "out of memory; raise maxmemory; keep the policy noeviction");
-    assert_eq!(refused("NOREPLICAS no"), "read the server's log");
+    assert_eq!(refused("ODD no"), "read the server's log");
 }
 
 #[test]

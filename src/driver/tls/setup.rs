@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, Error, RootCertStore};
 use rustls_platform_verifier::Verifier;
 
-use super::TlsMaster;
+use super::{TlsMaster, trouble};
 use crate::config::{Config, Pem, Tls, server_name};
 use crate::driver::ConnectError;
 use crate::error::ConfigError;
@@ -53,8 +53,8 @@ fn client_config(tls: &Tls) -> Result<ClientConfig, TlsError> {
             Error::InconsistentKeys(_) => {
                 TlsError::KeyMismatch { key: key.place(), certificate: certificate.place() }
             }
-            Error::General(_) => key.unusable("a private key", &error),
-            _ => certificate.unusable("a certificate", &error),
+            Error::General(_) => key.unusable(SUPPORTED_KEY, &key.why_no_key()),
+            error => certificate.unusable("a certificate", &trouble::words(&error)),
         },
     )
 }
@@ -70,7 +70,9 @@ fn verifier(
     let source = Source { what: "the CA", pem };
     let mut roots = RootCertStore::empty();
     for certificate in source.certificates()? {
-        roots.add(certificate).map_err(|error| source.unusable("a CA certificate", &error))?;
+        roots
+            .add(certificate)
+            .map_err(|error| source.unusable("a CA certificate", &trouble::words(&error)))?;
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
     Ok(verifier.map_err(|error| source.unusable("a CA certificate", &error))?)
@@ -90,17 +92,32 @@ impl Source<'_> {
         let certificates =
             certificates.map_err(|error| self.unusable("a certificate", &why_no_pem(&error)))?;
         if certificates.is_empty() {
-            return Err(self.unusable("a certificate", &"it holds none"));
+            return Err(self.unusable("a certificate", &form(&bytes).unwrap_or("it holds none")));
         }
         Ok(certificates)
     }
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         let bytes = self.read()?;
+        if contains(&bytes, "ENCRYPTED") {
+            return Err(self.unusable("a private key without one", &"it has a passphrase"));
+        }
         PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
-            pem::Error::NoItemsFound => self.unusable("a private key", &"it holds none"),
+            pem::Error::NoItemsFound => {
+                self.unusable("a private key", &form(&bytes).unwrap_or("it holds none"))
+            }
             error => self.unusable("a private key", &why_no_pem(&error)),
         })
+    }
+
+    /// Why a key in PEM form cannot be used: its curve, if it has one that is not supported.
+    fn why_no_key(&self) -> String {
+        let der = self.private_key().map(|key| key.secret_der().to_vec()).unwrap_or_default();
+        let curve = CURVES.iter().find(|(id, _)| memchr::memmem::find(&der, id).is_some());
+        curve.map_or_else(
+            || "its algorithm is not supported".to_owned(),
+            |(_, name)| format!("its curve {name} is not supported"),
+        )
     }
 
     fn read(&self) -> Result<Vec<u8>, TlsError> {
@@ -124,6 +141,40 @@ impl Source<'_> {
     fn unusable(&self, wanted: &'static str, why: &dyn std::fmt::Display) -> TlsError {
         TlsError::Unusable { what: self.what, place: self.place(), why: why.to_string(), wanted }
     }
+}
+
+/// Keys that the cryptography takes.
+const SUPPORTED_KEY: &str = "an RSA, P-256, P-384 or Ed25519 key";
+
+/// Object identifiers of curves that the cryptography does not take, as DER writes them.
+const CURVES: [(&[u8], &str); 5] = [
+    (&[0x2b, 0x81, 0x04, 0x00, 0x23], "P-521"),
+    (&[0x2b, 0x81, 0x04, 0x00, 0x21], "P-224"),
+    (&[0x2b, 0x81, 0x04, 0x00, 0x0a], "secp256k1"),
+    (&[0x2b, 0x24, 0x03, 0x03, 0x02, 0x08, 0x01, 0x01], "of Brainpool"),
+    (&[0x2b, 0x65, 0x71], "Ed448"),
+];
+
+/// The form of bytes in which nothing usable was found.
+fn form(bytes: &[u8]) -> Option<&'static str> {
+    [
+        ("BEGIN OPENSSH PRIVATE KEY", "it is in the form of OpenSSH"),
+        ("BEGIN CERTIFICATE REQUEST", "it holds a request for a certificate"),
+        ("BEGIN CERTIFICATE", "it holds a certificate"),
+        ("PRIVATE KEY", "it holds a key"),
+        ("BEGIN PUBLIC KEY", "it holds a public key"),
+    ]
+    .into_iter()
+    .find(|(mark, _)| contains(bytes, mark))
+    .map(|(_, form)| form)
+    .or_else(|| (bytes.first() == Some(&DER_SEQUENCE)).then_some("it is in binary form (DER or PKCS #12)"))
+}
+
+/// First byte of a certificate or key in binary form.
+const DER_SEQUENCE: u8 = 0x30;
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    memchr::memmem::find(bytes, text.as_bytes()).is_some()
 }
 
 /// Why something is not in PEM form. The error's own text may show a part of the key.

@@ -21,13 +21,15 @@ pub(crate) enum TlsTrouble {
     BadCertificate(String),
     #[error("it wants a client certificate; give one by Tls::client_certificate (--tls-cert, --tls-key)")]
     WantsCertificate,
-    #[error("it refused the client certificate ({0:?}); check its CA, its dates and its revocation")]
+    #[error("it refused the client certificate ({}); check its CA, its dates and its revocation", spaced(.0))]
     CertificateRefused(Alert),
-    #[error("it refused the TLS handshake ({0:?}); check its TLS versions, ciphers and client certificates")]
+    #[error("it refused the TLS handshake ({}); check its TLS versions, ciphers and client certificates", spaced(.0))]
     Refused(Alert),
     #[error("it has no TLS version or cipher in common: {0}; enable TLS 1.2 or 1.3 there")]
     Incompatible(String),
-    #[error("it has no TLS cipher in common; enable ECDHE with AES-GCM or ChaCha20-Poly1305 there")]
+    #[error(
+        "it has no TLS cipher or kind of key in common; enable ECDHE with AES-GCM, and use RSA, P-256, P-384 or Ed25519 there"
+    )]
     NoCommonCipher,
     #[error("it does not answer in TLS; check the port, or write redis:// for plaintext")]
     NoTls,
@@ -69,6 +71,63 @@ fn names(presented: &[String]) -> String {
     }
 }
 
+/// An error of rustls in words: some of its own texts are those for debugging.
+pub(super) fn words(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(error) => certificate_words(error),
+        Error::AlertReceived(alert) => format!("the other side reports {}", spaced(alert)),
+        Error::PeerIncompatible(why) => spaced(why),
+        Error::PeerMisbehaved(why) => format!("it breaks the protocol: {}", spaced(why)),
+        Error::InvalidMessage(why) => format!("a message is malformed: {}", spaced(why)),
+        Error::InconsistentKeys(why) => format!("key and certificate differ: {}", spaced(why)),
+        error => {
+            let text = error.to_string();
+            if is_for_debugging(&text) { spaced(error) } else { text }
+        }
+    }
+}
+
+fn certificate_words(error: &CertificateError) -> String {
+    let fixed = match error {
+        CertificateError::BadEncoding => "its encoding is malformed",
+        CertificateError::Revoked => "it is revoked",
+        CertificateError::BadSignature => "its signature is wrong",
+        CertificateError::UnhandledCriticalExtension => "it has an unknown critical extension",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "it is not meant for this use (extended key usage)"
+        }
+        error => {
+            let debug = format!("{error:?}");
+            if debug.contains("SignatureAlgorithm") {
+                return "its key or signature is not supported; use RSA, P-256, P-384 or Ed25519".to_owned();
+            }
+            return spaced(error);
+        }
+    };
+    fixed.to_owned()
+}
+
+/// Whether a text has the form of a value for debugging.
+fn is_for_debugging(text: &str) -> bool {
+    text.contains(['{', '(', '"']) || text.contains("::")
+}
+
+/// The name of a variant in words: `HandshakeFailure` as `handshake failure`. Its fields are left out.
+fn spaced(variant: &impl std::fmt::Debug) -> String {
+    let name = format!("{variant:?}");
+    let name = name.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let mut words = String::new();
+    let mut was_lower = false;
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && was_lower {
+            words.push(' ');
+        }
+        was_lower = letter.is_ascii_lowercase();
+        words.push(letter.to_ascii_lowercase());
+    }
+    words
+}
+
 impl From<TlsTrouble> for io::Error {
     fn from(trouble: TlsTrouble) -> Self {
         Self::other(trouble)
@@ -99,9 +158,9 @@ impl TlsTrouble {
                 | Alert::DecryptError),
             ) if has_client_certificate => Self::CertificateRefused(*alert),
             Error::AlertReceived(alert) => Self::Refused(*alert),
-            Error::PeerIncompatible(why) => Self::Incompatible(format!("{why:?}")),
+            Error::PeerIncompatible(why) => Self::Incompatible(spaced(why)),
             Error::InvalidMessage(_) if stage != Stage::Established => Self::NoTls,
-            error => Self::Other(error.to_string()),
+            error => Self::Other(words(error)),
         }
     }
 
@@ -116,7 +175,7 @@ impl TlsTrouble {
             CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
                 Self::CaAsServer
             }
-            error => Self::BadCertificate(error.to_string()),
+            error => Self::BadCertificate(certificate_words(error)),
         }
     }
 }
@@ -141,6 +200,35 @@ mod tests {
     }
 
     #[test]
+    fn no_error_is_shown_as_for_debugging() {
+        use rustls::{InconsistentKeys, InvalidMessage, PeerIncompatible, PeerMisbehaved};
+        for (error, said) in [
+            (Error::AlertReceived(Alert::HandshakeFailure), "the other side reports handshake failure"),
+            (Error::AlertReceived(Alert::UnknownCA), "the other side reports unknown ca"),
+            (Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon), "no cipher suites in common"),
+            (
+                Error::PeerMisbehaved(PeerMisbehaved::TooMuchEarlyDataReceived),
+                "it breaks the protocol: too much early data received",
+            ),
+            (
+                Error::InvalidMessage(InvalidMessage::MessageTooLarge),
+                "a message is malformed: message too large",
+            ),
+            (Error::InconsistentKeys(InconsistentKeys::Unknown), "key and certificate differ: unknown"),
+            (Error::InvalidCertificate(CertificateError::Revoked), "it is revoked"),
+            (
+                Error::InvalidCertificate(CertificateError::UnknownRevocationStatus),
+                "unknown revocation status",
+            ),
+            (Error::DecryptError, "cannot decrypt peer's message"),
+        ] {
+            assert_eq!(words(&error), said);
+            let shown = TlsTrouble::new(&error, Stage::Established, true).to_string();
+            assert!(!is_for_debugging(&shown.replace("(--", "")) || shown.contains(" ("), "{shown}");
+        }
+    }
+
+    #[test]
     fn a_client_certificate_is_named_only_where_it_counts() {
         let trouble = |alert, stage, has_certificate| {
             TlsTrouble::new(&Error::AlertReceived(alert), stage, has_certificate).to_string()
@@ -149,7 +237,7 @@ mod tests {
         let other = "it refused the TLS handshake";
         for (alert, stage, without, with) in [
             (Alert::CertificateRequired, Stage::Established, wants, wants),
-            (Alert::HandshakeFailure, Stage::Hello, "no TLS cipher in common", "no TLS cipher in common"),
+            (Alert::HandshakeFailure, Stage::Hello, "kind of key in common", "kind of key in common"),
             (Alert::HandshakeFailure, Stage::Agreed, wants, other),
             (Alert::HandshakeFailure, Stage::Established, other, other),
             (Alert::BadCertificate, Stage::Agreed, wants, refused),
