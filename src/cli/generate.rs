@@ -1,6 +1,8 @@
 //! `redlatch generate`: manual pages and shell completions, made of the options themselves.
 
+use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
@@ -24,6 +26,10 @@ enum What {
     Man {
         /// The page of this subcommand [default: the program's own].
         subcommand: Option<String>,
+
+        /// Write the pages of the program and of all subcommands into this directory.
+        #[arg(long, value_name = "DIR", conflicts_with = "subcommand")]
+        all: Option<PathBuf>,
     },
     /// Print completions for a shell.
     Completions {
@@ -35,14 +41,21 @@ enum What {
 const AFTER_HELP: &str = "\
 Examples:
   redlatch generate man > /usr/local/share/man/man1/redlatch.1
-  redlatch generate man run > /usr/local/share/man/man1/redlatch-run.1
+  redlatch generate man --all /usr/local/share/man/man1
   redlatch generate completions bash > /etc/bash_completion.d/redlatch
   redlatch generate completions zsh > /usr/local/share/zsh/site-functions/_redlatch";
 
 /// Runs the subcommand; `program` is the whole command line.
 pub(crate) fn execute(args: &Args, mut program: Command) -> Result<u8, Exit> {
     let text = match &args.what {
-        What::Man { subcommand } => man(program, subcommand.as_deref())?,
+        What::Man { all: Some(dir), .. } => {
+            let mut program = program.disable_help_subcommand(true);
+            program.build();
+            let failed = |error| Exit::usage(Message::HandleFile { file: &dir.display(), error: &error });
+            write_pages(dir, &program, "redlatch").map_err(failed)?;
+            return Ok(0);
+        }
+        What::Man { subcommand, all: None } => man(program, subcommand.as_deref())?,
         What::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut program, "redlatch", &mut text);
@@ -61,6 +74,17 @@ fn man(program: Command, subcommand: Option<&str>) -> Result<Vec<u8>, Exit> {
         None => program,
         Some(name) => program.find_subcommand(name).cloned().ok_or_else(|| unknown_page(&program))?,
     };
+    Ok(page(&command)?)
+}
+
+/// Writes the page of a command, and of each command below it, as man(1) finds them.
+fn write_pages(dir: &Path, command: &Command, name: &str) -> io::Result<()> {
+    fs::write(dir.join(format!("{name}.1")), page(command)?)?;
+    let mut below = command.get_subcommands();
+    below.try_for_each(|it| write_pages(dir, it, &format!("{name}-{}", it.get_name())))
+}
+
+fn page(command: &Command) -> io::Result<Vec<u8>> {
     let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
     let page = Man::new(command.clone());
     let mut text = Vec::new();

@@ -1,5 +1,6 @@
 //! Habits of the shell: variables, lists, a quiet run, completions, manual pages.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::fleet::{Fleet, eventually};
@@ -193,6 +194,34 @@ fn manual_pages_name_each_option() {
         64,
         &["no such page; give run, elect, bench"],
     );
+}
+
+#[test]
+fn each_subcommand_has_a_manual_page() {
+    let dir = std::env::temp_dir().join(format!("redlatch-man-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory for temporary files");
+    expect(&finish(redlatch(&[]).args(["generate", "man", "--all"]).arg(&dir)), 0, &[]);
+    let pages = std::fs::read_dir(&dir).expect("it is there").flatten();
+    let pages: BTreeSet<String> = pages.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
+    let run = std::fs::read_to_string(dir.join("redlatch-run.1")).expect("a page");
+    std::fs::remove_dir_all(&dir).expect("it is there");
+    assert_eq!(run, finish(redlatch(&[]).args(["generate", "man", "run"])).stdout);
+    // As the help of the program lists them.
+    let help = finish(redlatch(&[]).arg("--help")).stdout;
+    let (_, commands) = help.split_once("Commands:\n").expect("a list");
+    let (commands, _) = commands.split_once("\n\n").expect("it ends");
+    let words = commands.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names: Vec<_> = words.filter(|name| !name.is_empty() && *name != "help").collect();
+    assert!(names.len() >= 12, "{names:?}");
+    for name in names {
+        assert!(pages.contains(&format!("redlatch-{name}.1")), "{name}: {pages:?}");
+    }
+    for name in ["redlatch.1", "redlatch-fleet-init.1", "redlatch-fleet-replace.1"] {
+        assert!(pages.contains(name), "{name}: {pages:?}");
+    }
+    let nowhere = finish(redlatch(&[]).args(["generate", "man", "--all", "/nonexistent/man1"]));
+    expect(&nowhere, 64, &["/nonexistent/man1: No such file"]);
+    assert!(include_str!("../../scripts/release").contains("generate man --all"), "the package has all");
 }
 
 #[test]
