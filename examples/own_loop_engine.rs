@@ -85,6 +85,8 @@ impl Loop {
         while let Some(request) = self.engine.poll_link() {
             match request {
                 LinkRequest::Close(link) => self.sockets[link.index()] = None,
+                // The addresses are fixed: they lead nowhere else.
+                LinkRequest::LookUp(_) => {}
                 LinkRequest::Credentials(_) => unreachable!("the settings have no credentials provider"),
                 LinkRequest::Connect(link) => {
                     let mut stream = TcpStream::connect(self.addresses[link.index()])?;

@@ -262,6 +262,7 @@ impl<'a> Run<'a> {
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
+                LinkRequest::LookUp(_) => {}
                 LinkRequest::Credentials(_) => unreachable!("there is no provider"),
                 LinkRequest::Connect(master) => {
                     let peer = &mut self.peers[master.index()];

@@ -297,7 +297,12 @@ impl Driver {
         for event in events {
             if event.token() == WAKER_TOKEN {
                 while let Some((master, found)) = self.resolver.poll_found() {
-                    self.open(master, found);
+                    match &self.sockets[master.index()] {
+                        Some(socket) if socket.is_connected() => {
+                            self.compare(master, &found.unwrap_or_default());
+                        }
+                        _ => self.open(master, found),
+                    }
                 }
                 while let Some((master, answer)) = self.asked.poll() {
                     self.engine.handle_credentials(clock::now(), master, answer);
@@ -374,6 +379,15 @@ impl Driver {
                     self.resolver.forget(master);
                     self.drop_connection(master);
                 }
+                LinkRequest::LookUp(master) => {
+                    let address = &self.engine.config().masters[master.index()].address;
+                    if let Address::Tcp { host, port } | Address::Tls { host, port } = address
+                        // An address leads nowhere else.
+                        && let Some(found) = self.resolver.resolve(master, host, *port)
+                    {
+                        self.compare(master, &found.unwrap_or_default());
+                    }
+                }
                 LinkRequest::Credentials(master) => {
                     let config = self.engine.config().clone();
                     let ask = move || (master, config.ask_credentials(master));
@@ -403,6 +417,14 @@ impl Driver {
             Err(error) => {
                 self.disconnect(master, &format!("its name cannot be resolved ({error}); check the name"))
             }
+        }
+    }
+
+    /// The name of a connected master was looked up again. An error says nothing.
+    fn compare(&mut self, master: MasterId, found: &[SocketAddr]) {
+        let peer = self.sockets[master.index()].as_ref().and_then(Channel::peer);
+        if !found.is_empty() && peer.is_some_and(|peer| !found.contains(&peer)) {
+            self.disconnect(master, "its name leads to another server now");
         }
     }
 

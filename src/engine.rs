@@ -64,9 +64,9 @@ use crate::handle::LockHandle;
 use crate::limits;
 use crate::mutants::mutant;
 #[cfg(feature = "doctor")]
-pub(crate) use masters::handshake::{error_without_login, info_field, was_replica};
+pub(crate) use masters::handshake::{Replication, error_without_login, info_field};
 #[cfg(feature = "doctor")]
-pub(crate) use masters::mark::{key as mark_key, observed as observed_by_mark};
+pub(crate) use masters::mark::{Mark, key as mark_key};
 pub(crate) use masters::status::{Health, MasterStatus};
 pub use queries::free_slots::SlotLook;
 pub(crate) use queries::inspection::{ForceUnlocked, Inspection};
@@ -474,7 +474,8 @@ impl Engine {
     fn fail_link(&mut self, master: MasterId, why: &str) {
         let Core { ground, masters, locks } = &mut self.core;
         let link = masters.fleet.link(master);
-        if link.connection.is_ready() || !link.connection.has_failed() {
+        let is_refused = link.connection.is_ready() && *link.why != *why;
+        if masters.fleet.ready.contains(master) || !link.connection.has_failed() || is_refused {
             let name = &ground.config.labels[master.index()];
             ground.events.push(|| Event::Disconnected { master: name.clone(), why: why.into() });
         }

@@ -81,6 +81,13 @@ pub(crate) const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
 /// Shortest time between two questions for a master's time by which the rate of its clock is measured: 60 s.
 pub(crate) const CLOCK_RATE_PAUSE: Duration = Duration::from_secs(60);
 
+/// Time after which a connection that stands asks again whether its server is still a master that keeps its
+/// locks: 60 s.
+pub(crate) const FACTS_PAUSE: Duration = Duration::from_secs(60);
+
+/// Shortest time between two lookups of the name of a master that takes no writes: 5 s.
+pub(crate) const LOOKUP_PAUSE: Duration = Duration::from_secs(5);
+
 /// Time after which a fleet's record is read again: 60 s.
 pub(crate) const RECORD_PAUSE: Duration = Duration::from_secs(60);
 

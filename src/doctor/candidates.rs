@@ -11,7 +11,6 @@ use crate::config::Config;
 use crate::driver::ConnectError;
 use crate::driver::probe::{Answer, Probe, ProbeError, each, some};
 use crate::engine::masters::record::{Found, Record};
-use crate::engine::was_replica;
 use crate::founding::replacement::OldMaster;
 use crate::founding::{Candidate, Change};
 use crate::limits;
@@ -96,8 +95,7 @@ fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {
     Ok(Candidate {
         run_id: server.run_id.map(String::from),
         uptime: server.uptime,
-        is_master: server.role.is_some_and(|role| &*role == "master")
-            && !sections.iter().filter_map(Answer::bytes).any(was_replica),
+        is_master: server.role.is_some_and(|role| &*role == "master") && server.promotion.is_none(),
         clients: list_clients(probe, config)?,
         found: read_record(probe, &config.prefix)?,
         key_count: count_keys(probe, &config.prefix)?,

@@ -9,7 +9,7 @@ use crate::config::{Config, Quarantine};
 use crate::driver::ConnectError;
 use crate::driver::probe::{Answer, Probe, ProbeError, each};
 use crate::engine::masters::record::{Found, Seen};
-use crate::engine::{info_field, mark_key, observed_by_mark};
+use crate::engine::{Mark, Replication, info_field, mark_key};
 use crate::error::fleet::Unusable;
 use crate::limits;
 use crate::lock::FLEET_NAME;
@@ -45,7 +45,7 @@ pub struct Facts {
     pub native_release: Option<&'static str>,
     /// Time until the certificate of the server ends; `None` without TLS.
     pub certificate_left: Option<Duration>,
-    /// Time for which some client has observed the server's process, by the mark of strict mode.
+    /// Time for which a client in this mode takes the mark's word that the server has had its memory.
     pub observed: Duration,
     /// Content of the key of the fleet's record.
     pub record: Found,
@@ -88,6 +88,8 @@ pub struct ServerFacts {
     pub uptime: Option<Duration>,
     /// `master`, or `slave` for a replica.
     pub role: Option<Box<str>>,
+    /// Names the last promotion of the process; `None` if it was no replica.
+    pub promotion: Option<u64>,
     /// Whether it is a node of a cluster.
     pub is_cluster: Option<bool>,
     /// `maxmemory` in bytes; zero is no limit.
@@ -111,6 +113,9 @@ pub struct Settings {
     pub appendfsync: Option<Box<str>>,
     /// Whether the file is left unsynced while it is rewritten (`no-appendfsync-on-rewrite`).
     pub skips_fsync_on_rewrite: Option<bool>,
+    /// Time after which a master without a replica forgets that it was one itself (`repl-backlog-ttl`); zero
+    /// is never.
+    pub backlog_ttl: Option<Duration>,
 }
 
 impl ExaminedMaster {
@@ -172,15 +177,11 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
     let info = probe.exchange(&sections)?;
     facts.rights.note("info", &info[0]);
     facts.server = server(&info);
-    let settings = ["appendfsync", "no-appendfsync-on-rewrite"];
+    let settings = ["appendfsync", "no-appendfsync-on-rewrite", "repl-backlog-ttl"];
     let questions = settings.map(|name| vec!["CONFIG", "GET", name]);
     facts.settings = read_settings(&probe.exchange(&questions)?);
     facts.rights.user = probe.user().into();
-    if config.quarantine() == Quarantine::Strict {
-        let mark = probe.exchange(&[[b"GET".to_vec(), mark_key(&config.prefix)]])?.remove(0);
-        let mark = mark.bytes().unwrap_or_default();
-        facts.observed = observed_by_mark(mark, facts.server.run_id.as_deref());
-    }
+    facts.observed = observed(probe, config, &facts.server)?;
     facts.record = read_record(probe, &config.prefix)?;
     facts.prefixes = find_prefixes(probe)?;
     try_native_release(probe, config, &mut facts)?;
@@ -194,6 +195,22 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
         }
     }
     Ok(facts)
+}
+
+/// What the mark says of this process.
+fn observed(probe: &mut Probe, config: &Config, server: &ServerFacts) -> Result<Duration, ProbeError> {
+    let key = mark_key(&config.prefix);
+    let answers = probe.exchange(&[vec![b"GET".as_slice(), &key], vec![b"TIME"]])?;
+    let mark = answers[0].bytes().and_then(Mark::parse);
+    let is_own = |mark: &Mark| mark.is_of(server.run_id.as_deref(), server.promotion);
+    let clock_us = time_us(&answers[1]).and_then(|clock_us| u64::try_from(clock_us).ok());
+    Ok(mark
+        .filter(is_own)
+        .and_then(|mark| match config.quarantine() {
+            Quarantine::Strict => Some(mark.watched),
+            Quarantine::Uptime | Quarantine::Trust => mark.seen_for(clock_us),
+        })
+        .unwrap_or_default())
 }
 
 /// The fleet's record behind a prefix.
@@ -354,6 +371,10 @@ pub(super) fn server(sections: &[Answer]) -> ServerFacts {
         other_name: sections.first().and_then(Answer::bytes).and_then(other_name),
         uptime: number("uptime_in_seconds").map(Duration::from_secs),
         role: text("role"),
+        promotion: sections
+            .iter()
+            .filter_map(Answer::bytes)
+            .find_map(|it| Replication::of_info(it).promotion),
         is_cluster,
         maxmemory: number("maxmemory"),
         used_memory: number("used_memory"),
@@ -372,7 +393,12 @@ fn read_settings(answers: &[Answer]) -> Settings {
     };
     let value = |index: usize| answers.get(index).and_then(value);
     let rewrite: Option<Box<str>> = value(1);
-    Settings { appendfsync: value(0), skips_fsync_on_rewrite: rewrite.map(|value| &*value == "yes") }
+    let backlog_ttl = value(2).and_then(|value| parse(value.as_bytes())).map(Duration::from_secs);
+    Settings {
+        appendfsync: value(0),
+        skips_fsync_on_rewrite: rewrite.map(|value| &*value == "yes"),
+        backlog_ttl,
+    }
 }
 
 /// Tries the native commands on a key that does not exist. Notes the one that works, and those that the login
@@ -420,6 +446,7 @@ mod tests {
             other_name: None,
             uptime: Some(Duration::from_secs(9)),
             role: None,
+            promotion: None,
             is_cluster: Some(true),
             maxmemory: Some(20),
             used_memory: Some(10),
@@ -567,7 +594,7 @@ mod tests {
         assert_eq!(time(&["18446744073709551615", "1000000"]), None, "no server has such a clock");
         let pair = Answer::List(vec![text("appendfsync"), text("always")]);
         let read = read_settings(&[pair, Answer::List(Vec::new())]);
-        let expected = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: None };
+        let expected = Settings { appendfsync: Some("always".into()), ..Settings::default() };
         assert_eq!(read, expected);
         let pair = |value: &str| Answer::List(vec![text("a setting"), text(value)]);
         for (answers, expected) in [(["everysec", "yes"], true), (["everysec", "no"], false)] {

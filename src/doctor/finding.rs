@@ -154,6 +154,13 @@ pub enum Problem {
     TrustJustified,
     /// A restart of the master may lose all its locks; the quarantine covers it.
     RestartForgets,
+    /// The master forgets too soon that it was a replica.
+    ShortBacklogTtl {
+        /// Its `repl-backlog-ttl`.
+        ttl: Duration,
+        /// Time for which a promotion matters.
+        needed: Duration,
+    },
     /// The master's votes do not count yet.
     Quarantined {
         /// Time until they count.
@@ -378,8 +385,12 @@ texts! {
         "a restart may lose all locks: appendonly is no",
         "the quarantine covers it; locks that are held lose one master of their margin",
         "nothing; or set appendonly yes to keep the margin";
+    Problem::ShortBacklogTtl { ttl, needed } => "short-backlog-ttl",
+        format!("it forgets after {} that it was a replica: repl-backlog-ttl is shorter than {}", Rounded(*ttl), Rounded(*needed)),
+        "it may count after a resync that lost held locks, so two may hold one",
+        "set repl-backlog-ttl 3600, or 0 for never";
     Problem::Quarantined { left, is_new } => "quarantined",
-        format!("the master restarted lately: not counted for another {}", Rounded(*left)),
+        format!("the master restarted or was promoted lately: not counted for another {}", Rounded(*left)),
         "until then its votes do not count: it may have forgotten locks",
         if *is_new { INIT } else { "wait, or set a shorter max_ttl on all clients" };
     Problem::Unobserved { needed, is_new } => "unobserved",

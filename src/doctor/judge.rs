@@ -227,13 +227,20 @@ impl Findings<'_> {
 
     fn of_quarantine(&mut self, name: &Arc<str>, facts: &Facts) {
         let needed = self.config.quarantine_time();
-        if facts.record.is_new(name, facts.server.run_id.as_deref()) {
+        let is_promoted = facts.server.promotion.is_some();
+        let is_short = |ttl: &Duration| !ttl.is_zero() && *ttl < needed;
+        let backlog_ttl = facts.settings.backlog_ttl.filter(is_short);
+        if let Some(ttl) = backlog_ttl.filter(|_| self.config.quarantine != Quarantine::Trust) {
+            self.add(Severity::Warning, name, Problem::ShortBacklogTtl { ttl, needed });
+        }
+        if facts.record.is_new(name, facts.server.run_id.as_deref()) && !is_promoted {
             return;
         }
         match self.config.quarantine {
             Quarantine::Uptime => {
                 // A difference of whole seconds, so up to one second of it may not have passed yet.
-                let age = facts.server.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)));
+                let uptime = facts.server.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)));
+                let age = if is_promoted { Some(facts.observed) } else { uptime };
                 if let Some(left) = age.and_then(|age| needed.checked_sub(age)).filter(|left| !left.is_zero())
                 {
                     // Masters that started together share a finding.

@@ -1,6 +1,7 @@
 //! One connection as the driver sees it: a socket, or TLS over one.
 
 use std::io;
+use std::net::SocketAddr;
 #[cfg(feature = "doctor")]
 use std::time::Duration;
 
@@ -66,6 +67,15 @@ impl Channel {
 
     pub(super) const fn is_tls(&self) -> bool {
         !matches!(self, Self::Plain { .. })
+    }
+
+    /// The address of the peer; `None` over a Unix socket.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Plain { socket, .. } => socket.peer(),
+            #[cfg(feature = "tls")]
+            Self::Tls(socket) => socket.peer(),
+        }
     }
 
     /// Whether the connection stands, or stood.

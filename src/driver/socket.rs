@@ -83,6 +83,14 @@ impl Socket {
         matches!(self.stream, Stream::Unix(_))
     }
 
+    /// The address of the peer; `None` over a Unix socket.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Unix(_) => None,
+        }
+    }
+
     pub(super) const fn is_connected(&self) -> bool {
         self.is_connected
     }

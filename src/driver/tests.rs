@@ -166,6 +166,25 @@ fn only_one_address_gets_a_login() {
     assert!(sizes[0] == 0 && sizes[1] > 0, "{sizes:?}");
 }
 
+#[test]
+fn a_name_that_leads_elsewhere_ends_its_connection() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let (own, other) = (listener.local_addr().expect("bound"), SocketAddr::from(([127, 0, 0, 1], 1)));
+    let (mut driver, mut poller) = connecting(vec![own], PATIENCE);
+    let master = MasterId::new(0).expect("small");
+    while driver.sockets[0].is_none() {
+        driver.turn(&mut poller, Some(PATIENCE)).expect("a turn");
+    }
+    for kept in [&[][..], &[own], &[other, own]] {
+        driver.compare(master, kept);
+        assert!(driver.sockets[0].is_some(), "{kept:?}");
+    }
+    driver.compare(master, &[other]);
+    assert!(driver.sockets[0].is_none());
+    let state = driver.engine.master_status(clock::now(), master).state;
+    assert!(matches!(&state, MasterState::Down(why) if why.contains("leads to another server")), "{state:?}");
+}
+
 /// A connection without a byte to send is not looked at again and again.
 #[test]
 fn a_master_that_connects_leaves_nothing_unsent() {

@@ -97,6 +97,10 @@ impl TlsSocket {
         self.is_established
     }
 
+    pub(super) fn peer(&self) -> Option<std::net::SocketAddr> {
+        self.socket.peer()
+    }
+
     pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.socket.register_anew(registry, token)
     }

@@ -1,17 +1,21 @@
 //! Answers: from the bytes that came from a master to the claims and operations that they are about.
 
+use super::core::Core;
 use super::locks::Locks;
 use super::locks::claim::Counted;
 use super::locks::kind::Tag;
 use super::locks::slab::Id;
 use super::locks::{acquire, hold, release};
-use super::masters::owed::{Answer, Owed, Verb};
+use super::masters::link::Taken;
+use super::masters::owed::{Answer, Fact, Owed, Verb};
 use super::masters::record::Found;
 use super::masters::script;
+use super::masters::trouble::Trouble;
 use super::waiting::rounds::Heard;
 use super::waiting::{handover, rounds};
 use super::{Engine, queries};
 use crate::lock::command;
+use crate::lock::command::answer::Refusal;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 use crate::mutants::mutant;
 
@@ -105,7 +109,7 @@ impl Engine {
     fn recv_any(&mut self, master: MasterId) -> bool {
         let core = &mut self.core;
         match core.masters.fleet.link_mut(master).next_answer() {
-            Ok(Some((answer, timed))) => {
+            Ok(Some(Taken { answer, timed, refusal })) => {
                 if let Some(claim) = timed.and_then(|id| core.locks.claims.find(id)) {
                     let round_trip = core.ground.now.saturating_duration_since(claim.started);
                     core.masters.fleet.note_round_trip(master, round_trip);
@@ -115,6 +119,9 @@ impl Engine {
                     answer => answer,
                 };
                 self.handle_answer(master, answer);
+                if let Some((refusal, text)) = refusal {
+                    self.handle_refusal(master, refusal, &text);
+                }
                 true
             }
             Ok(None) => false,
@@ -122,6 +129,33 @@ impl Engine {
                 self.fail_link(master, &why);
                 false
             }
+        }
+    }
+
+    /// A master has refused a request in a way that says something of the master.
+    #[cold]
+    fn handle_refusal(&mut self, master: MasterId, refusal: Refusal, text: &str) {
+        let fleet = &mut self.core.masters.fleet;
+        if !fleet.ready.contains(master) {
+            return;
+        }
+        match refusal {
+            Refusal::Elsewhere if mutant!(DemotedKept) => {}
+            Refusal::Elsewhere => {
+                self.fail_link(master, &Trouble::Elsewhere { refusal: text }.to_string());
+            }
+            Refusal::Blocked if fleet.link_mut(master).wants_lookup(self.core.ground.now) => {
+                fleet.wishes.look_up(master);
+            }
+            Refusal::Blocked => {}
+        }
+    }
+
+    /// A fact was asked for again: ends the connection if it must end.
+    fn handle_fact(&mut self, master: MasterId, fact: Fact) {
+        let Core { ground, masters, .. } = &mut self.core;
+        if let Some(why) = masters.fleet.link_mut(master).take_fact(&ground.config, fact) {
+            self.fail_link(master, &why);
         }
     }
 
@@ -185,6 +219,7 @@ impl Engine {
             Answer::Clock(clock_us) => {
                 return core.masters.fleet.note_clock_rate(core.ground.now, master, clock_us);
             }
+            Answer::Fact(fact) => return self.handle_fact(master, fact),
             Answer::Record(found) => return self.handle_record(master, found),
             // Without a mark a later client has to watch for itself; this client has.
             Answer::NotWritten(what, text) => {

@@ -369,6 +369,9 @@ pub enum LinkRequest {
     Connect(MasterId),
     /// Close it, or end the attempt to open it; report nothing about it any more.
     Close(MasterId),
+    /// Look the name of this connected master up again: it takes no writes. If the name leads to other
+    /// addresses only, close the connection, and report its end.
+    LookUp(MasterId),
     /// Ask the provider of the configuration for the credentials of this master, by
     /// [`Config::ask_credentials`](crate::Config::ask_credentials) on another thread, and hand the answer to
     /// [`Engine::handle_credentials`](super::Engine::handle_credentials). It comes only with a provider, and

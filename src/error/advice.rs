@@ -39,7 +39,7 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
             "correct the database in its URL, or raise databases there"
         }
         "DENIED" => "it refuses other machines; set a password there",
-        "READONLY" => "this is a replica; list its master instead",
+        "READONLY" | "MASTERDOWN" | "REDIRECT" => "this is a replica; list its master instead",
         "OOM" => "out of memory; raise maxmemory; keep the policy noeviction",
         "MISCONF" => "it cannot write its snapshot; look at its log and disk",
         "LOADING" => "it is reading its data set; wait",
@@ -49,7 +49,6 @@ pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
         }
         "BUSY" | "UNKILLABLE" => "another script runs there for long; wait, or SCRIPT KILL it",
         "NOREPLICAS" => "it has too few replicas; add them, or set min-replicas-to-write 0",
-        "MASTERDOWN" => "this is a replica; list its master instead",
         "ERR" if text.contains("number of arguments for 'auth'") => {
             "it knows no users, as before Redis 6; remove the user from its URL"
         }

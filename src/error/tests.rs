@@ -332,7 +332,6 @@ fn samples_of_masters() -> Vec<Sample> {
         }
         Warning {
             Changed { .. } => Warning::Changed { count: 2, ago: LONG }, "it restarted or was replaced 2 times, last 4.4s ago; find out why";
-            Replica => Warning::Replica, "list its master instead";
             Evicting { .. } => Warning::Evicting { policy: "allkeys-lru".into() }, "its maxmemory-policy is allkeys-lru, which may evict locks; set noeviction";
             NotPublishing { .. } => Warning::NotPublishing { refusal: "NOPERM User locker has no permissions to run the 'publish' command".into() }, "the ACL user lacks +publish, which waiters' queues need";
             NotParking { .. } => Warning::NotParking { refusal: "NOPERM No permissions to access a channel".into() }, "the ACL user lacks the channels &PREFIX*, which waiters' queues need";
@@ -397,7 +396,9 @@ fn samples_of_trouble() -> Vec<Sample> {
             WrongShape => Trouble::WrongShape, "is it a Redis or Valkey server?";
             ClosedAfter { .. } => Trouble::ClosedAfter { why: "the server closed the connection", refusal: "ERR max number of clients reached" }, "after \"ERR max number of clients reached\" (raise maxclients there";
             ListedTwice { .. } => Trouble::ListedTwice { other: "redis://h:6379", run_id: "1a8c" }, "it is the same server as redis://h:6379 (run_id 1a8c); list each server once";
-            StrictReplica => Trouble::StrictReplica, "list its master instead";
+            Replica => Trouble::Replica, "list its master instead";
+            Promoted => Trouble::Promoted, "may have lost locks";
+            Elsewhere { .. } => Trouble::Elsewhere { refusal: "READONLY You can't write" }, "it refused a command: READONLY You can't write (this is a replica; list its master instead)";
             StrictEvicting { .. } => Trouble::StrictEvicting { policy: "allkeys-lru" }, "set noeviction";
             StrictDeclared { .. } => Trouble::StrictDeclared { difference: &FleetDifference::MasterCount { recorded: 5, ours: 3 } }, "strict mode refuses a master with other declared settings";
             StrictUnreported { .. } => Trouble::StrictUnreported { fields: "run_id, role".to_owned(), info_refusal: Some("NOPERM no") }, "grant +info";

@@ -47,6 +47,10 @@ pub struct ModelMaster {
     pub wall: Wall,
     /// The role that it reports in `INFO`; an empty text as if it reported nothing.
     pub role: String,
+    /// How often it drew its first replication id, and up to which offset it follows the one before; -1 if it
+    /// has none.
+    pub replid_count: u32,
+    pub second_offset: i64,
     pub maxmemory_policy: String,
     pub dialect: Dialect,
     /// Whether it echoes something else.
@@ -153,6 +157,8 @@ impl ModelMaster {
             started,
             wall: Wall { epoch: started, epoch_us: 0, step: Duration::ZERO },
             role: "master".to_owned(),
+            replid_count: 0,
+            second_offset: -1,
             maxmemory_policy: "noeviction".to_owned(),
             dialect: Dialect::default(),
             has_wrong_echo: false,
@@ -178,12 +184,33 @@ impl ModelMaster {
     /// Another process in its place, with the data that this one had.
     pub fn restart_from_snapshot(&mut self, run_id: &str, now: Instant) {
         self.run_id = run_id.to_owned();
+        self.forget_promotion();
         self.started = now;
         // The wall clock stays as it is; the uptime counts from now.
         self.wall.epoch_us += i128::try_from(self.wall.step.as_micros()).expect("small");
         self.wall.step = Duration::ZERO;
         self.scripts.clear();
         self.conns.clear();
+    }
+
+    /// It becomes a replica of a master with this data, gets all of it, and is promoted: one process, with
+    /// another memory.
+    pub fn resync(&mut self, keys: Keys) {
+        self.load_keys(keys);
+        self.promote();
+    }
+
+    /// A replica becomes a master: it keeps its first replication id as its second.
+    pub fn promote(&mut self) {
+        self.role = "master".to_owned();
+        self.replid_count += 1;
+        self.second_offset = 15;
+    }
+
+    /// Its first replica connects, somebody runs `--rdb`, or its backlog expires.
+    pub fn forget_promotion(&mut self) {
+        self.replid_count += 1;
+        self.second_offset = -1;
     }
 
     /// Its data, as a snapshot would have it.

@@ -226,7 +226,7 @@ fn planted_misconfigurations_are_found_one_by_one() {
     for master in fleet.masters().take(3) {
         let info = master.ask("INFO server").text();
         let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a field");
-        master.command(&[b"SET", b"redlatch:mark", format!("{} 3600000", run_id.trim()).as_bytes()]);
+        master.command(&[b"SET", b"redlatch:mark", format!("{} - - 3600000", run_id.trim()).as_bytes()]);
     }
     expect_found(&three, &["--strict"], 0, &[]);
     fleet.masters().for_each(|master| _ = master.ask("DEL redlatch:mark"));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use redlatch::status::{MasterState, Warning};
+use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine, Redlock};
 
 use crate::fleet::{Fleet, eventually};
@@ -53,13 +53,14 @@ fn a_fleet_in_quarantine_is_not_ready() {
 }
 
 #[test]
-fn a_replica_is_a_typed_warning() {
+fn a_replica_is_not_ready() {
     let mut fleet = Fleet::start(2);
     let other = fleet.urls()[0].rsplit(':').next().expect("a port").to_owned();
     assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {other}")).text(), "OK");
     let client = open(&fleet.urls()[1..], LONG);
-    assert_eq!(client.masters()[0].warnings, [Warning::Replica]);
-    assert_eq!(client.masters(), client.health().masters);
+    let health = client.health();
+    assert!(!health.has_quorum && health.to_string().contains("it is a replica"), "{health:#}");
+    assert_eq!(client.masters(), health.masters);
 }
 
 /// A client whose events can be received.

@@ -183,10 +183,11 @@ fn check_nothing_is_lost(rig: &mut Rig, lock: Option<OpId>) {
 
 const QUEUE: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 
+const MARK: &str = "GET of the mark";
 const RECORD: &str = "GET of the fleet's record";
 
 /// Its commands in order, the right reply to each, and whether any other ends it.
-const STEPS: [(&str, &[u8], bool); 23] = [
+const STEPS: [(&str, &[u8], bool); 24] = [
     ("AUTH", b"+OK\r\n", true),
     ("HELLO 3", b"%1\r\n+OK\r\n:1\r\n", false),
     ("SELECT", b"+OK\r\n", true),
@@ -198,6 +199,7 @@ const STEPS: [(&str, &[u8], bool); 23] = [
     ("INFO server", b"$2\r\nOK\r\n", false),
     ("INFO replication", b"$2\r\nOK\r\n", false),
     ("INFO memory", b"$2\r\nOK\r\n", false),
+    (MARK, b"$2\r\nOK\r\n", false),
     (RECORD, b"$2\r\nOK\r\n", false),
     ("SET IFEQ", b"$-1\r\n", false),
     ("DELIFEQ", b":0\r\n", false),

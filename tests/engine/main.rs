@@ -26,6 +26,7 @@ mod query;
 mod record;
 mod regressions;
 mod repairs;
+mod resync;
 #[path = "../sim/rig.rs"]
 mod rig;
 mod scriptless;

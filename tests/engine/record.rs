@@ -544,7 +544,7 @@ fn a_master_in_the_place_of_another_one_counts_by_a_new_watch() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
         let mut rig = Rig::unconnected(1, |builder| prefixed(builder).quarantine(quarantine));
         rig.masters[0].put(RECORD, record.as_bytes(), None);
-        rig.masters[0].put(b"p:redlatch:mark", b"run0 10102", None);
+        rig.masters[0].put(b"p:redlatch:mark", b"run0 - - 10102", None);
         rig.pump();
         let state = |rig: &Rig| rig.engine.master_status(rig.now, id(0)).state;
         assert_eq!(state(&rig), MasterState::Quarantined(ms(10_102)), "{quarantine:?}");

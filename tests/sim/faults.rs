@@ -136,6 +136,27 @@ impl World {
         self.deceive(master);
     }
 
+    /// A master becomes a replica of an empty one until it has a copy, and is promoted then: one process, with
+    /// another memory. If its connections end before, its quarantine covers what it lost.
+    pub fn resync_master(&mut self, master: usize, is_noticed: bool) {
+        if !self.masters[master].is_up {
+            return;
+        }
+        if !is_noticed {
+            self.lose_data(master, |_| Keys::new());
+            return self.masters[master].model.promote();
+        }
+        self.kill_master(master, true);
+        let it = &self.masters[master];
+        let (run_id, started) = (it.model.run_id.clone(), it.model.started);
+        let (replid_count, stopped_until, lies) = (it.model.replid_count, it.stopped_until, it.lies);
+        self.start_master(master, Data::Empty);
+        let it = &mut self.masters[master];
+        (it.model.run_id, it.model.started) = (run_id, started);
+        (it.model.replid_count, it.stopped_until, it.lies) = (replid_count, stopped_until, lies);
+        it.model.promote();
+    }
+
     /// The uptime that a master reports is longer than it has had its data.
     fn deceive(&mut self, master: usize) {
         self.masters[master].lies = true;

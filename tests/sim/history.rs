@@ -44,6 +44,7 @@ pub enum Fault {
     RestartTwice,
     RestartUnbroken,
     PromoteReplica,
+    Resync,
     FlushAll,
     FlushScripts,
     Evict,
@@ -97,6 +98,10 @@ pub const FAULTS: [(Fault, &str); 34] = [
     (Fault::KillMaster(Data::Empty), "master restarted empty"),
     (Fault::Reset, "connection reset"),
 ];
+
+/// A part of the histories has this one beside them. It takes no randomness, so that the others stay as they are.
+const RESYNC: (Fault, &str) = (Fault::Resync, "master resynced from an empty one and promoted");
+const RESYNC_SHARE: u64 = 4;
 
 const ERRORS: [(&str, &str); 12] = [
     ("SET", "OOM command not allowed when used memory > 'maxmemory'."),
@@ -292,7 +297,7 @@ fn begin_masters(rng: &mut StdRng, world: &mut World, ppm_max: i64) {
         master.model.started = master.clock.at(0) - uptime;
         if world.config.quarantine() == Quarantine::Strict && rng.random_range(0..3) > 0 {
             let watched_ms = world.config.quarantine_time().as_millis();
-            let mark = format!("{} {watched_ms}", master.model.run_id);
+            let mark = format!("{} - - {watched_ms}", master.model.run_id);
             master.model.put(b"redlatch:mark", mark.as_bytes(), None);
         }
         master.model.dialect = match rng.random_range(0..6) {
@@ -353,6 +358,9 @@ fn clocks_agree(world: &World) -> bool {
 fn chaos(world: &mut World, seed: u64) -> bool {
     // A few kinds in each history, so that some go far without meeting the others.
     let mut kinds: Vec<_> = FAULTS.iter().filter(|_| world.rng.random_range(0..4) == 0).collect();
+    if seed.is_multiple_of(RESYNC_SHARE) {
+        kinds.push(&RESYNC);
+    }
     if theme(seed) == Theme::Order {
         kinds.clear();
     }
@@ -411,6 +419,10 @@ fn inject(world: &mut World, fault: Fault) {
             }
         }
         Fault::PromoteReplica => world.promote_stale_replica(master),
+        Fault::Resync => {
+            let is_noticed = world.rng.random_range(0..4) > 0;
+            world.resync_master(master, is_noticed);
+        }
         Fault::FlushAll => world.flush_all(master),
         Fault::FlushScripts => world.masters[master].model.flush_scripts(),
         Fault::Evict => world.evict(master),

@@ -399,6 +399,18 @@ killed! {
     uptime_in_strict: UptimeInStrict by masters::strict_mode_believes_no_uptime;
     /// A mark speaks for any process.
     mark_of_other_process: MarkOfOtherProcess by masters::a_mark_speaks_for_the_process_that_it_names;
+    /// A mark speaks for a process whatever became of its memory since.
+    mark_of_other_history: MarkOfOtherHistory by masters::a_mark_from_before_a_failover_counts_for_nothing;
+    /// A process that was a replica counts as if it had kept its memory.
+    resync_ignored: ResyncIgnored by masters::a_resynced_quorum_gives_no_lock_twice;
+    /// A promoted process counts by the time for which it has run.
+    promoted_by_uptime: PromotedByUptime by masters::a_promoted_masters_uptime_proves_nothing;
+    /// The facts of the handshake are believed for the life of a connection.
+    facts_kept: FactsKept by masters::an_open_connection_asks_again;
+    /// A replica is taken for a master.
+    replica_taken: ReplicaTaken by masters::no_mode_takes_a_replica;
+    /// A connection stays where another server is the master now.
+    demoted_kept: DemotedKept by masters::a_demoted_master_is_left;
     /// A mark is written over another application's key.
     foreign_mark_overwritten: ForeignMarkOverwritten by masters::a_key_that_is_no_mark_is_not_overwritten;
     /// A mark is written before the watch is over.
@@ -430,7 +442,7 @@ killed! {
     /// The record of a process that was new for another fleet ends its quarantine in this one.
     new_of_other_fleet: NewOfOtherFleet by fleet::a_process_new_for_another_fleet_is_quarantined;
     /// Strict mode takes any server.
-    unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_replica;
+    unfit_server_taken: UnfitServerTaken by masters::strict_mode_takes_no_evicting_master;
     /// An attempt waits for answers without end.
     no_time_out: NoTimeOut by acquire::without_masters_calls_end_by_their_deadline;
     /// A connection that is lost is never made again.

@@ -17,6 +17,8 @@ pub struct Rig {
     pub outcomes: VecDeque<(OpId, Outcome)>,
     /// Masters whose credentials the engine has asked for.
     pub asked: VecDeque<usize>,
+    /// Masters whose names the engine wants looked up again.
+    pub looked_up: VecDeque<usize>,
     links: Vec<Link>,
 }
 
@@ -75,6 +77,7 @@ impl Rig {
             now,
             outcomes: VecDeque::new(),
             asked: VecDeque::new(),
+            looked_up: VecDeque::new(),
             links: (0..count).map(|_| Link::default()).collect(),
         }
     }
@@ -90,6 +93,7 @@ impl Rig {
                         self.links[link.index()].close();
                         self.masters[link.index()].forget_conn(link.index());
                     }
+                    LinkRequest::LookUp(master) => self.looked_up.push_back(master.index()),
                     LinkRequest::Credentials(master) => self.asked.push_back(master.index()),
                     LinkRequest::Connect(link) if self.links[link.index()].is_refusing => {
                         self.engine.handle_disconnected(self.now, link, "connection refused");

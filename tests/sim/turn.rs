@@ -204,6 +204,7 @@ impl World {
                     self.leave_conn(client, link.index());
                 }
                 LinkRequest::Connect(link) => self.connect(client, link),
+                LinkRequest::LookUp(_) => {}
                 LinkRequest::Credentials(_) => unreachable!("there is no provider"),
             }
         }

@@ -51,14 +51,15 @@ fn doubts_name_each_master_that_does_not_count() {
     assert_eq!(doubts(&masters), [""; 0]);
     // A warning is none of its state.
     let evicting = Warning::Evicting { policy: "allkeys-lru".into() };
-    masters[1].warnings = vec![evicting.clone(), Warning::Replica];
+    let unreported = Warning::Unreported { fields: "run_id".into(), info_refusal: None };
+    masters[1].warnings = vec![unreported.clone(), evicting.clone()];
     masters[2].state = MasterState::Silent;
-    masters[2].warnings = vec![Warning::Replica];
+    masters[2].warnings = vec![evicting.clone()];
     assert_eq!(
         doubts(&masters),
         [
-            format!("unix:///nowhere/2: {evicting}"),
-            "unix:///nowhere/2, unix:///nowhere/3: it is a replica; list its master instead".to_owned(),
+            format!("unix:///nowhere/2: {unreported}"),
+            format!("unix:///nowhere/2, unix:///nowhere/3: {evicting}"),
             format!("unix:///nowhere/3: {}", Failure::Silent),
         ]
     );

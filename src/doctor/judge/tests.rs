@@ -18,6 +18,7 @@ fn healthy(index: u8) -> Facts {
             other_name: None,
             uptime: Some(Duration::from_secs(86_400)),
             role: Some("master".into()),
+            promotion: None,
             is_cluster: Some(false),
             maxmemory: Some(256 << 20),
             used_memory: Some(1 << 20),
@@ -26,7 +27,11 @@ fn healthy(index: u8) -> Facts {
             is_append_only: Some(true),
             is_disk_fine: Some(true),
         },
-        settings: Settings { appendfsync: Some("everysec".into()), skips_fsync_on_rewrite: Some(false) },
+        settings: Settings {
+            appendfsync: Some("everysec".into()),
+            skips_fsync_on_rewrite: Some(false),
+            backlog_ttl: Some(Duration::from_secs(3600)),
+        },
         rights: Rights { user: "locker".into(), ..Rights::default() },
         native_release: None,
         certificate_left: None,
@@ -83,7 +88,7 @@ fn a_healthy_fleet_has_no_findings() {
 fn each_fact_has_its_finding_alone() {
     use Quarantine::{Strict, Trust, Uptime};
     type Change = fn(&mut Facts);
-    let rows: [(Quarantine, &str, Change, &str, Severity); 22] = [
+    let rows: [(Quarantine, &str, Change, &str, Severity); 24] = [
         (Uptime, "", |it| it.server.run_id = None, "unreported", Severity::Warning),
         (Strict, "", |it| it.server.run_id = None, "unreported", Severity::Error),
         (Uptime, "", |it| it.server.maxmemory_policy = None, "unreported", Severity::Warning),
@@ -116,6 +121,20 @@ fn each_fact_has_its_finding_alone() {
             "certificate-expires",
             Severity::Warning,
         ),
+        (
+            Uptime,
+            "",
+            |it| (it.server.promotion, it.observed) = (Some(7), Duration::from_secs(30)),
+            "quarantined",
+            Severity::Warning,
+        ),
+        (
+            Uptime,
+            "",
+            |it| it.settings.backlog_ttl = Some(Duration::from_secs(30)),
+            "short-backlog-ttl",
+            Severity::Warning,
+        ),
         (Uptime, "", |it| it.rights.denied = vec!["delifeq"], "native-denied", Severity::Note),
         (Uptime, "", |it| it.rights.unknown = vec!["eval"], "missing-commands", Severity::Error),
     ];
@@ -123,6 +142,12 @@ fn each_fact_has_its_finding_alone() {
         let found = findings(quarantine, prefix, change);
         assert_eq!((codes(&found), found[0].severity), (vec![code], severity));
         assert_eq!(found[0].masters, [Arc::from("m1")]);
+    }
+    let promoted = findings(Uptime, "", |it| it.server.promotion = Some(7));
+    assert_eq!(codes(&promoted), [""; 0], "its mark says that it has had its memory for a day");
+    for ttl in [0, 31] {
+        let found = findings(Uptime, "", |it| it.settings.backlog_ttl = Some(Duration::from_secs(ttl)));
+        assert_eq!(codes(&found), [""; 0], "{ttl}");
     }
     let left = Some(Duration::from_secs(33));
     assert_eq!(codes(&findings(Trust, "", |it| it.server.uptime = left)), ["trust-unsynced"]);
@@ -140,7 +165,8 @@ fn trust_needs_each_write_on_disk() {
     assert_eq!(loss(|_| {}), unsynced(Some("everysec")));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("no".into())), unsynced(Some("no")));
     let skips = |it: &mut Facts| {
-        it.settings = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: Some(true) };
+        it.settings.appendfsync = Some("always".into());
+        it.settings.skips_fsync_on_rewrite = Some(true);
     };
     assert_eq!(loss(skips), unsynced(Some("always")));
     let remedy = |appendfsync| match trust_unsynced(appendfsync) {
@@ -155,7 +181,7 @@ fn trust_needs_each_write_on_disk() {
     assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
     // A server without the other setting has no rewrite that skips anything.
     let without = |it: &mut Facts| {
-        it.settings = Settings { appendfsync: Some("always".into()), skips_fsync_on_rewrite: None };
+        it.settings = Settings { appendfsync: Some("always".into()), ..Settings::default() };
     };
     assert_eq!(loss(without), None);
 }
@@ -434,6 +460,7 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::TrustUnverified,
         Problem::TrustJustified,
         Problem::RestartForgets,
+        Problem::ShortBacklogTtl { ttl: left, needed: left },
         Problem::Quarantined { left, is_new: false },
         Problem::Quarantined { left, is_new: true },
         Problem::Unobserved { needed: left, is_new: false },
@@ -475,7 +502,7 @@ fn all_findings_keep_the_rules_of_writing() {
     for code in &codes {
         assert!(page.contains(&format!("`{code}`")), "docs/operating.md does not list {code}");
     }
-    assert_eq!(codes.len(), 34);
+    assert_eq!(codes.len(), 35);
 }
 
 #[test]

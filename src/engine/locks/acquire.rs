@@ -72,6 +72,7 @@ pub(crate) fn submit(
         let is_sampled = ground.pace.time(now);
         op.note_timed(is_sampled);
         if is_sampled {
+            masters.fleet.ask_due_facts(now);
             masters.fleet.ask_clocks(now);
         }
     }
@@ -502,7 +503,7 @@ pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) -> Step {
     let Core { masters, locks, .. } = core;
     let op = locks.ops.get_mut(id);
     let claim = locks.claims.get_mut(op.claim);
-    let mut is_void = !claim.tally.refused.contains(master);
+    let mut is_void = !claim.tally.refused.union(claim.tally.failed).contains(master);
     if mutant!(LostGrantCounted) {
         is_void = false;
     }

@@ -208,6 +208,8 @@ impl State {
 pub(crate) struct Wishes {
     connect: MasterSet,
     close: MasterSet,
+    /// Masters whose names are to be looked up again.
+    look_up: MasterSet,
     /// Masters to connect once the provider has returned their credentials.
     pub(crate) awaiting_login: MasterSet,
 }
@@ -215,7 +217,7 @@ pub(crate) struct Wishes {
 impl Wishes {
     pub(crate) const fn new() -> Self {
         let none = MasterSet::EMPTY;
-        Self { connect: none, close: none, awaiting_login: none }
+        Self { connect: none, close: none, look_up: none, awaiting_login: none }
     }
 
     /// Asks for a connection to a master, behind its credentials if a provider has them.
@@ -225,6 +227,11 @@ impl Wishes {
         } else {
             self.connect.insert(master);
         }
+    }
+
+    /// Asks whether the name of a connected master leads elsewhere by now.
+    pub(crate) const fn look_up(&mut self, master: MasterId) {
+        self.look_up.insert(master);
     }
 
     /// The credentials of a master are there.
@@ -238,6 +245,7 @@ impl Wishes {
     /// Wants no connection any more, and the present one closed if it `is_open`.
     pub(crate) const fn close(&mut self, master: MasterId, is_open: bool) {
         self.connect.remove(master);
+        self.look_up.remove(master);
         self.awaiting_login.remove(master);
         if is_open {
             self.close.insert(master);
@@ -255,9 +263,13 @@ impl Wishes {
             self.close.remove(master);
             return Some(LinkRequest::Close(master));
         }
-        let master = self.connect.iter().next()?;
-        self.connect.remove(master);
-        Some(LinkRequest::Connect(master))
+        if let Some(master) = self.connect.iter().next() {
+            self.connect.remove(master);
+            return Some(LinkRequest::Connect(master));
+        }
+        let master = self.look_up.iter().next()?;
+        self.look_up.remove(master);
+        Some(LinkRequest::LookUp(master))
     }
 }
 

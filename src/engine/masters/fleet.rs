@@ -316,7 +316,7 @@ impl Fleet {
         let mut is_reconnect = false;
         if refusal.is_none() {
             let link = &mut self.links[master.index()];
-            is_reconnect = link.note_connected();
+            is_reconnect = link.note_connected(ground.now);
             self.usable.insert(master);
             self.ready.insert(master);
             self.groups.join(master, link.by);
@@ -331,6 +331,7 @@ impl Fleet {
                 });
             }
             self.note_quarantines(MasterSet::only(master));
+            self.mark_promotion(master);
             self.tend_records(ground, master);
             if is_restart {
                 self.read_other_records(ground, master);
@@ -400,6 +401,11 @@ impl Fleet {
             }
             State::Ready { .. } if link.comparison.due_at.take_if(|at| *at <= ground.now).is_some() => {
                 self.tend_record(ground.now, master);
+                self.arm(ground, master);
+                None
+            }
+            State::Ready { .. } if link.facts_due_at.is_some_and(|at| at <= ground.now) => {
+                self.ask_facts(ground.now, master);
                 self.arm(ground, master);
                 None
             }
@@ -586,6 +592,7 @@ impl Fleet {
 }
 
 mod clock_rates;
+mod facts;
 mod marks;
 mod parkers;
 mod records;

@@ -12,10 +12,11 @@ use memchr::memmem;
 use rand::Rng;
 
 use super::groups;
-use super::mark;
+use super::mark::{self, Mark, MarkFound};
 use super::record::{self, Found};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
+use crate::handle::hash;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, NamedScript, PROBE_NAME};
 use crate::mutants::mutant;
@@ -33,9 +34,8 @@ pub(crate) enum HandshakeStep {
     InfoServer,
     InfoReplication,
     InfoMemory,
-    /// In strict mode; behind `InfoServer`, which reports the process that a mark has to name.
+    /// In each mode but `Trust`.
     ReadMark,
-    /// Behind `InfoServer` as well.
     ReadRecord,
     TrySetIfEq,
     TryDelIfEq,
@@ -118,13 +118,10 @@ pub(crate) struct Learnt {
     pub(crate) run_id: Option<Box<str>>,
     pub(crate) uptime: Option<Duration>,
     pub(crate) version: Option<Box<str>>,
-    /// `master`, or `slave` for a replica.
-    pub(crate) role: Option<Box<str>>,
-    /// Whether its process was promoted: it was a replica before.
-    pub(crate) was_replica: bool,
+    pub(crate) replication: Replication,
     pub(crate) maxmemory_policy: Option<Box<str>>,
-    /// For how long some client has watched this very process, by its mark.
-    pub(crate) observed: Duration,
+    /// What other clients know of its process.
+    pub(crate) mark: MarkFound,
     /// The fleet's record.
     pub(crate) record: Found,
     pub(crate) has_del_if_eq: bool,
@@ -136,6 +133,35 @@ pub(crate) struct Learnt {
     pub(crate) clock_us: Option<u64>,
     /// Optional commands that were refused, with the server's words.
     pub(crate) refused: Vec<(&'static str, Box<str>)>,
+}
+
+/// What `INFO replication` says of a process. A replica has its master's keys and none other, and a full
+/// resync replaces them without a new `run_id`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Replication {
+    /// `master`, or `slave` for a replica.
+    pub(crate) role: Option<Box<str>>,
+    /// Names the last promotion of this process: a hash of its replication ids and of the offset up to which
+    /// it followed another master. `None` if it was no replica, as far as it remembers.
+    pub(crate) promotion: Option<u64>,
+}
+
+impl Replication {
+    /// Takes the text of `INFO replication`. A new `master_replid` alone says nothing: it also changes when
+    /// the first replica connects, at a backup with `--rdb` and when the backlog expires. In each of these
+    /// cases the server clears the second id, whose offset is -1 then.
+    pub(crate) fn of_info(info: &[u8]) -> Self {
+        let offset = info_field(info, "second_repl_offset").filter(|offset| *offset != b"-1");
+        let promotion = offset.map(|offset| {
+            let id = |name| info_field(info, name).unwrap_or_default();
+            hash(&[id("master_replid"), id("master_replid2"), offset].join(&b' '))
+        });
+        Self { role: info_field(info, "role").map(command::answer::error_text), promotion }
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        self.role.as_deref().is_some_and(|role| role != "master")
+    }
 }
 
 impl Learnt {
@@ -160,31 +186,41 @@ impl Learnt {
         NO_PARKING.iter().any(|refusal| error.starts_with(refusal))
     }
 
-    pub(crate) fn is_replica(&self) -> bool {
-        self.role.as_deref().is_some_and(|role| role != "master")
-    }
-
     /// The policy, if it may evict locks.
     pub(crate) fn evicting_policy(&self) -> Option<&str> {
         self.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
     }
 
-    /// For how long the process has run at the least, as far as the mode takes its word for it. A quarantine
-    /// takes `needed`.
+    /// For how long the process has had its memory at the least, as far as the mode takes its word for it. A
+    /// quarantine takes `needed`.
     pub(crate) fn age(&self, config: &Config, needed: Duration) -> Duration {
         match config.quarantine {
             Quarantine::Uptime | Quarantine::Strict if self.is_new() => needed,
             Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
+            // It has run for longer than it has had its memory.
+            Quarantine::Uptime if self.replication.promotion.is_some() && !mutant!(PromotedByUptime) => {
+                self.own_mark().and_then(|mark| mark.seen_for(self.clock_us)).unwrap_or_default()
+            }
             Quarantine::Uptime => self.run_time().unwrap_or_default(),
-            Quarantine::Strict if self.observed >= needed => self.observed,
+            Quarantine::Strict if self.observed() >= needed => self.observed(),
             Quarantine::Strict | Quarantine::Trust => Duration::ZERO,
         }
+    }
+
+    /// The mark, if it is about this very process and history.
+    pub(crate) fn own_mark(&self) -> Option<&Mark> {
+        self.mark.of(self.run_id.as_deref(), self.replication.promotion)
+    }
+
+    /// For how long some client has watched this very process, by its mark.
+    pub(crate) fn observed(&self) -> Duration {
+        self.own_mark().map(|mark| mark.watched).unwrap_or_default()
     }
 
     /// Whether its process was declared as new. One that was a replica meanwhile lost what it had.
     pub(crate) fn is_new(&self) -> bool {
         let is_declared = self.record.is_new(&self.name, self.run_id.as_deref());
-        is_declared && !self.was_replica
+        is_declared && self.replication.promotion.is_none()
     }
 
     /// For how long it says that it has run, at the least.
@@ -203,10 +239,13 @@ impl Learnt {
         self.uptime.map(|uptime| uptime.saturating_add(Duration::from_millis(1100)))
     }
 
-    /// Why strict mode does not count this server.
-    pub(crate) fn unfitness(&self) -> Option<String> {
-        if self.is_replica() {
-            return Some(Trouble::StrictReplica.to_string());
+    /// Why no mode counts this server, or strict mode does not.
+    pub(crate) fn unfitness(&self, config: &Config) -> Option<String> {
+        if self.replication.is_replica() && !mutant!(ReplicaTaken) {
+            return Some(Trouble::Replica.to_string());
+        }
+        if config.quarantine != Quarantine::Strict || mutant!(UnfitServerTaken) {
+            return None;
         }
         if let Some(policy) = self.evicting_policy() {
             return Some(Trouble::StrictEvicting { policy }.to_string());
@@ -219,7 +258,7 @@ impl Learnt {
     pub(crate) fn unreported(&self) -> Option<(String, Option<&str>)> {
         let reported = [
             ("run_id", self.run_id.is_some()),
-            ("role", self.role.is_some()),
+            ("role", self.replication.role.is_some()),
             ("maxmemory_policy", self.maxmemory_policy.is_some()),
         ];
         let missing: Vec<_> =
@@ -278,12 +317,6 @@ pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str
     command::answer::error_text(without_password(without_arguments(text), login))
 }
 
-/// Whether `INFO replication` is that of a master which was a replica before: a promotion leaves the offset
-/// up to which it followed another one, and -1 stands for none.
-pub(crate) fn was_replica(info: &[u8]) -> bool {
-    info_field(info, "second_repl_offset").is_some_and(|offset| offset != b"-1")
-}
-
 /// Random hexadecimal digits.
 fn draw_digits<const N: usize>(rng: &mut impl Rng) -> [u8; N] {
     let mut digits = [0; N];
@@ -320,7 +353,7 @@ impl Handshake {
         commands.push(HandshakeStep::InfoServer, &[b"INFO", b"server"]);
         commands.push(HandshakeStep::InfoReplication, &[b"INFO", b"replication"]);
         commands.push(HandshakeStep::InfoMemory, &[b"INFO", b"memory"]);
-        if config.quarantine == Quarantine::Strict {
+        if config.quarantine != Quarantine::Trust {
             commands.push(HandshakeStep::ReadMark, &[b"GET", &mark::key(&config.prefix)]);
         }
         commands.push(HandshakeStep::ReadRecord, &[b"GET", &Found::key(&config.prefix)]);
@@ -339,8 +372,8 @@ impl Handshake {
             commands.push(HandshakeStep::TryQueue, &[b"EXISTS", &key]);
             commands.push(HandshakeStep::TryQueue, &[b"ZREM", &key, b""]);
             commands.push(HandshakeStep::TryQueue, &[b"ZRANGEBYSCORE", &key, b"0", b"0"]);
-            commands.push(HandshakeStep::Time, &[b"TIME"]);
         }
+        commands.push(HandshakeStep::Time, &[b"TIME"]);
         commands.push(HandshakeStep::Echo, &[b"ECHO", &nonce]);
         let learnt = Learnt { name: config.labels[master.index()].clone(), ..Learnt::default() };
         (Self { nonce, channel: channel.into(), login: login.cloned(), learnt }, commands.0)
@@ -363,12 +396,20 @@ impl Handshake {
                     }
                     HandshakeStep::TryScript => !command::answer::is_noscript(reply),
                     HandshakeStep::TryQueue => Learnt::is_parking_refused(text),
+                    HandshakeStep::ReadMark => {
+                        learnt.mark = MarkFound::from_reply(&Reply::Error(text)).unwrap_or_default();
+                        true
+                    }
                     HandshakeStep::ReadRecord => {
                         learnt.record = Found::from_reply(&Reply::Error(text)).unwrap_or_default();
                         true
                     }
                     _ => true,
                 };
+                // Without the right to `INFO` this shows a replica.
+                if command::answer::is_of_replica(text) {
+                    learnt.replication.role.get_or_insert_with(|| "slave".into());
+                }
                 if is_worth_a_word {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
                 }
@@ -393,16 +434,13 @@ impl Handshake {
                 learnt.version = version.map(command::answer::error_text);
             }
             (HandshakeStep::InfoReplication, Reply::Bulk(info)) => {
-                learnt.role = info_field(info, "role").map(command::answer::error_text);
-                learnt.was_replica = was_replica(info);
+                learnt.replication = Replication::of_info(info);
             }
             (HandshakeStep::InfoMemory, Reply::Bulk(info)) => {
-                learnt.maxmemory_policy =
-                    info_field(info, "maxmemory_policy").map(command::answer::error_text);
+                learnt.maxmemory_policy = maxmemory_policy(info);
             }
-            (HandshakeStep::ReadMark, Reply::NullBulk) => {}
-            (HandshakeStep::ReadMark, Reply::Bulk(mark)) => {
-                learnt.observed = mark::observed(mark, learnt.run_id.as_deref());
+            (HandshakeStep::ReadMark, Reply::NullBulk | Reply::Bulk(_)) => {
+                learnt.mark = MarkFound::from_reply(reply).unwrap_or_default();
             }
             (HandshakeStep::ReadRecord, Reply::NullBulk | Reply::Bulk(_)) => {
                 learnt.record = Found::from_reply(reply).unwrap_or_default();
@@ -433,6 +471,11 @@ fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
     }
     let code = text.split(|byte| *byte == b' ').next().unwrap_or_default();
     if has_password(code) { b"ERR" } else { code }
+}
+
+/// The policy in the text of `INFO memory`.
+pub(crate) fn maxmemory_policy(info: &[u8]) -> Option<Box<str>> {
+    info_field(info, "maxmemory_policy").map(command::answer::error_text)
 }
 
 /// The value of `name:value` on a line of its own in the text of `INFO`.
@@ -539,7 +582,7 @@ mod tests {
             for odd in [Reply::Simple(b"QUEUED"), Reply::Bulk(b"x"), Reply::Integer(7), Reply::NullBulk] {
                 let is_bulk = matches!(odd, Reply::Bulk(_) | Reply::NullBulk);
                 let fits = match step {
-                    HandshakeStep::ReadRecord => is_bulk,
+                    HandshakeStep::ReadMark | HandshakeStep::ReadRecord => is_bulk,
                     HandshakeStep::TryPublish => odd == Reply::Integer(7),
                     HandshakeStep::TrySetIfEq => odd == Reply::NullBulk,
                     HandshakeStep::LoadScript
@@ -578,13 +621,31 @@ mod tests {
     }
 
     #[test]
-    fn a_promoted_replica_is_not_new() {
-        assert!(!was_replica(b"role:master\r\nsecond_repl_offset:-1\r\n") && !was_replica(b"role:master"));
-        let promoted = b"role:master\r\nsecond_repl_offset:4711\r\n";
-        assert!(was_replica(promoted));
+    fn only_a_second_offset_shows_a_promotion() {
+        let of = |replid: &str, replid2: &str, offset: &str| {
+            let info = format!(
+                "role:master\r\nmaster_replid:{replid}\r\nmaster_replid2:{replid2}\r\nsecond_repl_offset:{offset}\r\n"
+            );
+            Replication::of_info(info.as_bytes()).promotion
+        };
+        assert_eq!((of("a", "0", "-1"), of("b", "0", "-1")), (None, None), "a first replica");
+        let promoted = of("b", "a", "15");
+        assert!(promoted.is_some());
+        // Each promotion draws a new first id, also where it followed the same master to the same offset.
+        for other in [of("c", "a", "15"), of("b", "c", "15"), of("b", "a", "16")] {
+            assert!(other.is_some() && other != promoted);
+        }
+        assert_eq!(Replication::of_info(b"role:master\r\n").promotion, None);
+        assert!(Replication::of_info(b"role:slave\r\n").is_replica());
+    }
+
+    #[test]
+    fn a_refused_trial_shows_a_replica_without_info() {
         let (mut handshake, _) = handshake("redis://h");
-        assert_eq!(handshake.handle_reply(HandshakeStep::InfoReplication, &Reply::Bulk(promoted)), Ok(false));
-        assert!(handshake.learnt.was_replica && !handshake.learnt.is_replica());
+        let (no_info, refusal) = (Reply::Error(b"NOPERM"), Reply::Error(b"READONLY You can't write"));
+        assert_eq!(handshake.handle_reply(HandshakeStep::InfoReplication, &no_info), Ok(false));
+        assert_eq!(handshake.handle_reply(HandshakeStep::TryDelIfEq, &refusal), Ok(false));
+        assert!(handshake.learnt.replication.is_replica());
     }
 
     #[test]

@@ -12,9 +12,9 @@ use rand::Rng;
 use super::clock_rate::ClockRateMeter;
 use super::connection::{Connection, State};
 use super::groups::Commands;
-use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING, SCRIPTS};
+use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING, Replication, SCRIPTS};
 use super::logins::CurrentLogin;
-use super::owed::{Answer, Owed};
+use super::owed::{Answer, Fact, Owed};
 use super::record::{Found, Seen};
 use super::trouble::{Trouble, Warning};
 use crate::config::{Config, Quarantine};
@@ -23,7 +23,7 @@ use crate::engine::locks::slab::Id;
 use crate::engine::stats::MasterStats;
 use crate::error::fleet::FleetDifference;
 use crate::limits;
-use crate::lock::command::answer::WrongShape;
+use crate::lock::command::answer::{Refusal, WrongShape};
 use crate::lock::command::park::{self, Message};
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId};
@@ -35,12 +35,31 @@ use crate::resp::Reply;
 struct Identity {
     run_id: Box<str>,
     /// `None` as long as it is nothing that locks should be on.
-    watched_since: Option<Instant>,
+    /// By its own clock, too, in microseconds since 1970.
+    watched_since: Option<(Instant, Option<u64>)>,
     /// When bytes last came from it, as of its last connection's end.
     heard_at: Instant,
     /// Whether it counts only by this client's own observation: it was there before it took another's place,
     /// or it was unfit for a while. Its reported age does not show that it has the locks.
     is_doubtful: bool,
+    /// Whether it was a replica when it was last asked, and its last promotion.
+    is_replica: bool,
+    promotion: Option<u64>,
+}
+
+impl Identity {
+    /// Whether this process answered, and has its memory still.
+    fn is_of(&self, learnt: &Learnt) -> bool {
+        let is_process = Some(&self.run_id) == learnt.run_id.as_ref() || mutant!(RunIdIgnored);
+        is_process && (!self.has_lost_memory(learnt) || mutant!(ResyncIgnored))
+    }
+
+    /// Whether the process may have another's memory since it was last asked. A replica is known to.
+    fn has_lost_memory(&self, learnt: &Learnt) -> bool {
+        let Replication { promotion, .. } = &learnt.replication;
+        let is_promoted = promotion.is_some() && *promotion != self.promotion;
+        !self.is_replica && (learnt.replication.is_replica() || is_promoted)
+    }
 }
 
 /// State of the process that was there before, as a handshake reveals it.
@@ -96,6 +115,10 @@ pub(crate) struct Link {
     /// When this client's own watch is over, if it then has to be written into the mark.
     pub(crate) mark_due_at: Option<Instant>,
     pub(crate) comparison: Comparison,
+    /// When the facts that may change while a connection stands are to be asked again.
+    pub(crate) facts_due_at: Option<Instant>,
+    /// When its name was last to be looked up again.
+    looked_up_at: Option<Instant>,
     /// When bytes last came from it.
     pub(crate) heard_at: Instant,
     /// Why it is not connected.
@@ -128,6 +151,8 @@ impl Link {
             met_at: now,
             mark_due_at: None,
             comparison: Comparison::default(),
+            facts_due_at: None,
+            looked_up_at: None,
             heard_at: now,
             why: Trouble::UnderWay.to_string().into(),
             identity: None,
@@ -154,9 +179,6 @@ impl Link {
         if let Some(Changes { count, last_at }) = self.changes {
             warnings.push(Warning::Changed { count, ago: now - last_at });
         }
-        if self.learnt.is_replica() {
-            warnings.push(Warning::Replica);
-        }
         if let Some(policy) = self.learnt.evicting_policy() {
             warnings.push(Warning::Evicting { policy: policy.into() });
         }
@@ -170,7 +192,7 @@ impl Link {
             }
             _ => needed.push(SCRIPTS),
         }
-        let parks_not = self.learnt.refused.iter().find(|(name, _)| needed.contains(name));
+        let parks_not = self.learnt.refused.iter().find(|(name, _)| self.by.serves && needed.contains(name));
         if let Some((_, refusal)) = parks_not {
             warnings.push(Warning::NotParking { refusal: refusal.clone() });
         }
@@ -211,7 +233,7 @@ impl Link {
     /// Whether it may be a master of a new fleet, as far as this client knows.
     pub(crate) fn may_be_new(&self) -> bool {
         let is_young = self.learnt.uptime.is_some_and(|uptime| uptime < limits::FOUNDING_UPTIME_MAX);
-        is_young && self.learnt.record == Found::Absent && self.changes.is_none() && !self.learnt.is_replica()
+        is_young && self.learnt.record == Found::Absent && self.changes.is_none()
     }
 
     /// The process behind a ready link.
@@ -223,7 +245,8 @@ impl Link {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.connection.deadline().or_else(|| {
             let silence_end = self.silent_since.map(|since| since + limits::SILENCE_MAX);
-            silence_end.into_iter().chain(self.mark_due_at).chain(self.comparison.due_at).min()
+            let due = [self.mark_due_at, self.comparison.due_at, self.facts_due_at];
+            silence_end.into_iter().chain(due.into_iter().flatten()).min()
         })
     }
 
@@ -261,12 +284,13 @@ impl Link {
         self.clock = self.learnt.clock_us.map(|clock_us| (now, clock_us));
         self.comparison.has_agreed = false;
         self.met_at = now;
-        let is_known = |identity: &Identity| {
-            Some(&identity.run_id) == self.learnt.run_id.as_ref() || mutant!(RunIdIgnored)
-        };
-        let is_same_process = self.identity.as_ref().is_some_and(is_known);
+        let is_same_process = self.identity.as_ref().is_some_and(|identity| identity.is_of(&self.learnt));
         let age = self.learnt.age(config, needed);
         let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
+        if let Some(identity) = self.identity.as_mut().filter(|_| self.learnt.run_id.is_some()) {
+            identity.is_replica = self.learnt.replication.is_replica();
+            identity.promotion = self.learnt.replication.promotion.or(identity.promotion);
+        }
         if self.learnt.record.is_joining() {
             self.doubt();
         }
@@ -280,7 +304,8 @@ impl Link {
         if let Some(Identity { watched_since, is_doubtful, .. }) = &mut self.identity
             && self.learnt.run_id.is_some()
         {
-            let end = *watched_since.get_or_insert(now) + needed;
+            let clock_us = self.learnt.clock_us;
+            let end = watched_since.get_or_insert((now, clock_us)).0 + needed;
             quarantined_until = if *is_doubtful { end } else { quarantined_until.min(end) };
             watch_end = Some(end);
         }
@@ -289,7 +314,7 @@ impl Link {
         self.count_quarantine(now);
         self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
-        let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed < needed;
+        let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed() < needed;
         self.mark_due_at = watch_end.filter(|_| is_to_mark);
         if mutant!(MarkUnwatched) {
             self.mark_due_at = is_to_mark.then_some(now);
@@ -315,17 +340,48 @@ impl Link {
             self.changes = Some(Changes { count, last_at: now });
             self.stats.restarts += 1;
         }
-        self.identity = Some(Identity { run_id, watched_since: None, heard_at: now, is_doubtful });
+        let (is_replica, promotion) = (false, None);
+        let heard_at = now;
+        self.identity =
+            Some(Identity { run_id, watched_since: None, heard_at, is_doubtful, is_replica, promotion });
         if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
     }
 
-    /// Why strict mode refuses the server whose handshake was just finished. It may lose locks while it is as
-    /// it is, so the watch over it starts when it is fit, whatever its mark says.
+    /// Why this server is refused, whose facts are known. It may lose locks while it is as it is, so the watch
+    /// over it starts when it is fit, whatever its mark says.
     pub(crate) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
-        let is_strict = config.quarantine == Quarantine::Strict && !mutant!(UnfitServerTaken);
-        let why = self.learnt.unfitness().filter(|_| is_strict)?;
+        let why = self.learnt.unfitness(config)?;
         self.doubt();
         Some(why)
+    }
+
+    /// Takes a fact that was asked for again. Returns why the connection must end, if it must: the next
+    /// handshake decides what the server counts for.
+    pub(crate) fn take_fact(&mut self, config: &Config, fact: Fact) -> Option<String> {
+        match fact {
+            Fact::Replication(replication) if replication.is_replica() => Some(Trouble::Replica.to_string()),
+            Fact::Replication(Replication { promotion, .. }) => {
+                let is_promoted = promotion.is_some() && promotion != self.learnt.replication.promotion;
+                is_promoted.then(|| Trouble::Promoted.to_string())
+            }
+            Fact::Policy(policy) => {
+                self.learnt.maxmemory_policy = policy.or_else(|| self.learnt.maxmemory_policy.take());
+                self.refuse_unfit(config)
+            }
+        }
+    }
+
+    /// Whether its name is to be looked up again, as it takes no writes.
+    pub(crate) fn wants_lookup(&mut self, now: Instant) -> bool {
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < limits::LOOKUP_PAUSE;
+        let wants = !self.looked_up_at.as_ref().is_some_and(is_recent);
+        self.looked_up_at = if wants { Some(now) } else { self.looked_up_at };
+        wants
+    }
+
+    /// When this client began to watch the process, by the clock of its master.
+    pub(crate) fn first_seen_us(&self) -> Option<u64> {
+        self.identity.as_ref()?.watched_since?.1
     }
 
     /// The process counts only by a new observation of this client's own.
@@ -344,12 +400,13 @@ impl Link {
             identity.heard_at = self.heard_at;
         }
         self.why = Arc::from(why);
-        (self.silent_since, self.is_unasked) = (None, false);
+        (self.silent_since, self.is_unasked, self.facts_due_at) = (None, false, None);
         self.connection.close(now + pause);
     }
 
     /// The master is taken in. Returns whether it was before.
-    pub(crate) const fn note_connected(&mut self) -> bool {
+    pub(crate) fn note_connected(&mut self, now: Instant) -> bool {
+        self.facts_due_at = self.learnt.replication.role.as_ref().map(|_| now + limits::FACTS_PAUSE);
         let is_reconnect = std::mem::replace(&mut self.was_connected, true);
         self.stats.reconnects += is_reconnect as u64;
         is_reconnect
@@ -372,9 +429,8 @@ impl Link {
         MasterStats { is_ready, quarantined, clock_rate: self.clock_rate.rate(), ..self.stats.clone() }
     }
 
-    /// Takes the next whole reply apart. An error ends the connection and says why. The id is of the claim
-    /// whose round trip is measured, if one is.
-    pub(crate) fn next_answer(&mut self) -> Result<Option<(Answer, Option<Id>)>, String> {
+    /// Takes the next whole reply apart. An error ends the connection and says why.
+    pub(crate) fn next_answer(&mut self) -> Result<Option<Taken>, String> {
         let Self { connection, by, learnt, scripts_loading, .. } = self;
         let Connection { wire, state, login, .. } = connection;
         let has_messages = !learnt.channel.is_empty() && matches!(state, State::Ready { .. });
@@ -387,7 +443,7 @@ impl Link {
                     Some(Message::Vote(vote)) => Id::from_bytes(vote).map(Answer::Granted),
                     _ => None,
                 };
-                Ok(Some((answer.unwrap_or(Answer::Ignored), None)))
+                Ok(Some(Taken { answer: answer.unwrap_or(Answer::Ignored), timed: None, refusal: None }))
             }
             Ok(Some((Some(owed), reply))) => {
                 let reply = reply.plain();
@@ -395,6 +451,13 @@ impl Link {
                     scripts_loading[tag as usize] = false;
                 }
                 let (owed, timed) = owed.untimed();
+                let refusal = match (&reply, owed) {
+                    (Reply::Error(_), Owed::Handshake(_)) => None,
+                    (Reply::Error(text), _) => {
+                        Refusal::of(text).map(|refusal| (refusal, command::answer::error_text(text)))
+                    }
+                    _ => None,
+                };
                 let answer = match owed {
                     Owed::Handshake(step) => state
                         .handle_step(step, &reply)
@@ -402,12 +465,21 @@ impl Link {
                     Owed::Login => login.take_answer(&reply).map(Answer::Login).map_err(wrong_shape),
                     owed => take_apart(learnt, *by, owed, &reply),
                 };
-                answer.map(|answer| Some((answer, timed)))
+                answer.map(|answer| Some(Taken { answer, timed, refusal }))
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+/// A reply to this client.
+pub(crate) struct Taken {
+    pub(crate) answer: Answer,
+    /// The claim whose round trip is measured.
+    pub(crate) timed: Option<Id>,
+    /// What it says of the server, and its words.
+    pub(crate) refusal: Option<(Refusal, Box<str>)>,
 }
 
 fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
@@ -423,7 +495,7 @@ fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> R
         let refusal = &command::answer::error_text(text);
         return Err(Trouble::StepRefused { step: "SUBSCRIBE", refusal }.to_string());
     }
-    owed.answer(reply, learnt.run_id.as_deref()).map_err(wrong_shape)
+    owed.answer(reply).map_err(wrong_shape)
 }
 
 fn wrong_shape(WrongShape: WrongShape) -> String {

@@ -1,19 +1,28 @@
-//! The mark of strict mode: a key on each master by which a client reports to others for how long it has
-//! watched the very process that they are connected to.
+//! The mark: a key on each master by which clients tell others since when this very process has had its
+//! memory, and for how long one of them has watched it.
 //!
 //! ```text
-//!  <prefix>redlatch:mark = "<run_id> <watched_ms>"
+//!  <prefix>redlatch:mark = "<run_id> <history> <first_seen_us> <watched_ms>"
 //! ```
 //!
-//! A key that holds anything else belongs to another application: it stays, and counts for no watch.
+//! The history names the last promotion of the process, as [`Replication`] does, or is `-`. The time of the
+//! first sight is the master's own (`TIME`), or `-` where it says none.
 //!
-//! A mark speaks for the process that it names and for no other, so one that comes back with a snapshot, from
-//! a replica or over a connection behind which the server was replaced counts for nothing. It is read in the
-//! handshake, and written by who has watched for the whole time itself: at the end of the watch it is read
-//! once more, so that a mark of a longer watch, written meanwhile, stays.
+//! A key that holds anything else belongs to another application: it stays, and counts for nothing.
+//!
+//! A mark speaks for the process and the history that it names. So one that comes back with a snapshot, from
+//! a replica or over a connection behind which the server was replaced counts for nothing, and neither does
+//! one from before a failover within one process. It is read in the handshake. The first client that meets a
+//! promoted process writes one, from which later clients in default mode count. A client in strict mode writes
+//! one at the end of its watch: it reads the key once more before, so that a mark of a longer watch stays. A
+//! mark of another process or history is deleted by compare, and the new one is written only where none is.
+//!
+//! [`Replication`]: super::handshake::Replication
 
+use std::fmt;
 use std::time::Duration;
 
+use super::record::{hex, number};
 use crate::lock::MARK_NAME;
 use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
@@ -27,17 +36,33 @@ pub(crate) const WRITING: &str = "SET of the mark";
 pub(crate) const FOREIGN: &str =
     "the key PREFIXredlatch:mark is no mark; choose another prefix, or delete the key";
 
-/// Answer of a master to the request for its mark.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum MarkAnswer {
-    /// There is no mark.
+/// Content of the key of the mark.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum MarkFound {
+    /// Nobody has looked yet.
+    #[default]
+    Unread,
+    /// Nothing.
     Absent,
-    /// For how long the process that it claims to be was watched; zero by a mark of another process.
-    Observed(Duration),
-    /// The key holds something that is no mark.
+    /// The mark of some process.
+    Known(Mark),
+    /// Something that is no mark.
     Foreign,
-    /// It does not let the mark be read.
-    Failed(Box<str>),
+    /// The master does not let it be read.
+    Refused(Box<str>),
+}
+
+/// Statement about a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The process.
+    pub(crate) run_id: Box<str>,
+    /// Its last promotion.
+    pub(crate) promotion: Option<u64>,
+    /// When a client first saw it with that history, by the clock of the master, in microseconds since 1970.
+    pub(crate) first_seen_us: Option<u64>,
+    /// For how long one client has watched it.
+    pub(crate) watched: Duration,
 }
 
 /// The key of the mark.
@@ -45,88 +70,126 @@ pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
     [prefix, MARK_NAME].concat()
 }
 
-/// The mark in a reply to `GET`, as far as it is about the process with this `run_id`.
-pub(crate) fn answer(reply: &Reply<'_>, run_id: Option<&str>) -> Result<MarkAnswer, WrongShape> {
-    match reply {
-        Reply::NullBulk => Ok(MarkAnswer::Absent),
-        Reply::Bulk(_) | Reply::Error(_) if mutant!(ForeignMarkOverwritten) => {
-            Ok(MarkAnswer::Observed(Duration::ZERO))
+impl MarkFound {
+    /// Takes the reply to `GET`.
+    pub(crate) fn from_reply(reply: &Reply<'_>) -> Result<Self, WrongShape> {
+        match reply {
+            Reply::NullBulk => Ok(Self::Absent),
+            Reply::Bulk(_) | Reply::Error(_) if mutant!(ForeignMarkOverwritten) => Ok(Self::Absent),
+            Reply::Bulk(text) => Ok(Mark::parse(text).map_or(Self::Foreign, Self::Known)),
+            Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(Self::Foreign),
+            Reply::Error(text) => Ok(Self::Refused(command::answer::error_text(text))),
+            _ => Err(WrongShape),
         }
-        Reply::Bulk(mark) if is_mark(mark) => Ok(MarkAnswer::Observed(observed(mark, run_id))),
-        Reply::Bulk(_) => Ok(MarkAnswer::Foreign),
-        Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(MarkAnswer::Foreign),
-        Reply::Error(text) => Ok(MarkAnswer::Failed(command::answer::error_text(text))),
-        _ => Err(WrongShape),
+    }
+
+    /// The mark, if it is about this process with this last promotion.
+    pub(crate) fn of(&self, run_id: Option<&str>, promotion: Option<u64>) -> Option<&Mark> {
+        let Self::Known(mark) = self else { return None };
+        Some(mark).filter(|mark| mark.is_of(run_id, promotion))
     }
 }
 
-/// Whether it is the mark of some process: a `run_id` and a number.
-fn is_mark(mark: &[u8]) -> bool {
-    let mut words = mark.split(|&byte| byte == b' ');
-    let (Some(run_id), Some(digits), None) = (words.next(), words.next(), words.next()) else { return false };
-    let is_in_run_id = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
-    !run_id.is_empty()
-        && run_id.iter().all(is_in_run_id)
-        && !digits.is_empty()
-        && digits.iter().all(u8::is_ascii_digit)
+impl Mark {
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let words: Vec<_> = text.split(' ').collect();
+        let [run_id, history, first_seen, watched] = words[..] else { return None };
+        let is_in_run_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let is_run_id = !run_id.is_empty() && run_id.bytes().all(is_in_run_id);
+        Some(Self {
+            run_id: Some(run_id).filter(|_| is_run_id)?.into(),
+            promotion: if history == "-" { None } else { Some(hex(history)?) },
+            first_seen_us: if first_seen == "-" { None } else { Some(number(first_seen)?) },
+            watched: Duration::from_millis(number(watched)?),
+        })
+    }
+
+    /// Whether it is about this process with this last promotion. Where the server shows none, the history of
+    /// the mark does not matter: a server shows a promotion for `repl-backlog-ttl` at the least.
+    pub(crate) fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {
+        let is_of_process = run_id == Some(&*self.run_id) || mutant!(MarkOfOtherProcess);
+        let is_of_history = promotion.is_none() || promotion == self.promotion || mutant!(MarkOfOtherHistory);
+        is_of_process && is_of_history
+    }
+
+    /// For how long the process has had its memory at the least, by the clock of its master now. `None` if
+    /// one of both times is not known, or if that clock was set back.
+    pub(crate) fn seen_for(&self, clock_us: Option<u64>) -> Option<Duration> {
+        Some(Duration::from_micros(clock_us?.checked_sub(self.first_seen_us?)?))
+    }
 }
 
-/// For how long the process with this `run_id` was watched by this mark; zero if it is about another or
-/// malformed.
-pub(crate) fn observed(mark: &[u8], run_id: Option<&str>) -> Duration {
-    if mutant!(MarkOfOtherProcess) {
-        return Duration::from_secs(3600);
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.run_id)?;
+        match self.promotion {
+            Some(promotion) => write!(f, "{promotion:016x} ")?,
+            None => f.write_str("- ")?,
+        }
+        match self.first_seen_us {
+            Some(first_seen_us) => write!(f, "{first_seen_us} ")?,
+            None => f.write_str("- ")?,
+        }
+        write!(f, "{}", self.watched.as_millis())
     }
-    let digits = run_id.and_then(|run_id| mark.strip_prefix(run_id.as_bytes())?.strip_prefix(b" "));
-    // Digits only: what a number's own parser takes beyond them was not written by this module.
-    let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_digit));
-    let ms = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    ms.map(Duration::from_millis).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn found(text: &[u8]) -> MarkFound {
+        MarkFound::from_reply(&Reply::Bulk(text)).expect("text")
+    }
+
     #[test]
-    fn a_mark_counts_for_its_process_only() {
-        let of = |mark: &[u8]| answer(&Reply::Bulk(mark), Some("abc"));
-        assert_eq!(of(b"abc 30302"), Ok(MarkAnswer::Observed(Duration::from_millis(30_302))));
-        assert_eq!(of(b"abd 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
-        assert_eq!(of(b"abcd-2 1"), Ok(MarkAnswer::Observed(Duration::ZERO)));
-        assert_eq!(of(b"abc 18446744073709551616"), Ok(MarkAnswer::Observed(Duration::ZERO)));
+    fn a_mark_counts_for_its_process_and_history_only() {
+        let text = "abc 00000000000000ff 1700000000000000 30302";
+        let mark = found(text.as_bytes());
+        let MarkFound::Known(known) = &mark else { panic!("{mark:?}") };
+        assert_eq!((known.to_string().as_str(), known.watched), (text, Duration::from_millis(30_302)));
+        assert_eq!(known.seen_for(Some(1_700_000_000_000_007)), Some(Duration::from_micros(7)));
+        assert_eq!([known.seen_for(Some(1_699_999_999_999_999)), known.seen_for(None)], [None, None]);
+        let is_of = |run_id, promotion| mark.of(run_id, promotion).is_some();
+        assert!(is_of(Some("abc"), Some(0xff)) && is_of(Some("abc"), None));
+        assert!(!is_of(Some("abc"), Some(0xfe)) && !is_of(Some("abd"), Some(0xff)) && !is_of(None, None));
+        let never = found(b"abc - - 1");
+        assert!(never.of(Some("abc"), None).is_some() && never.of(Some("abc"), Some(1)).is_none());
+    }
+
+    #[test]
+    fn what_clients_do_not_write_is_no_mark() {
         let malformed: &[&[u8]] = &[
             b"",
             b"abc",
-            b"abc ",
-            b"abc -1",
-            b"abc +1",
-            b"abc 1.5",
-            b"abc 1 ",
-            b"abc  1",
-            b"abc\t1",
-            b"a.c 1",
-            b" abc 1",
-            b" 1",
-            b"abc 1\n",
-            b"abc \xff",
+            b"abc 1",
+            b"abc - - ",
+            b"abc - - -1",
+            b"abc - - +1",
+            b"abc - - 1.5",
+            b"abc - - 1 ",
+            b"abc - -  1",
+            b"abc - -1 1",
+            b"abc ff - 1",
+            b"abc 00000000000000fF - 1",
+            b"a.c - - 1",
+            b" - - 1",
+            b"abc - - 1\n",
+            b"abc - - \xff",
+            b"abc - - 18446744073709551616",
         ];
         for mark in malformed {
-            assert_eq!(of(mark), Ok(MarkAnswer::Foreign), "{}", mark.escape_ascii());
-            assert_eq!(observed(mark, Some("abc")), Duration::ZERO, "{}", mark.escape_ascii());
+            assert_eq!(found(mark), MarkFound::Foreign, "{}", mark.escape_ascii());
         }
-        assert_eq!(answer(&Reply::Bulk(b"abc 1"), None), Ok(MarkAnswer::Observed(Duration::ZERO)));
-        assert_eq!(answer(&Reply::NullBulk, Some("abc")), Ok(MarkAnswer::Absent));
     }
 
     #[test]
     fn foreign_and_unreadable_marks_are_distinguished() {
-        let wrong_type = Reply::Error(b"WRONGTYPE Operation against a key");
-        assert_eq!(answer(&wrong_type, Some("abc")), Ok(MarkAnswer::Foreign));
-        assert_eq!(
-            answer(&Reply::Error(b"NOPERM no"), Some("abc")),
-            Ok(MarkAnswer::Failed("NOPERM no".into()))
-        );
-        assert_eq!(answer(&Reply::Integer(1), Some("abc")), Err(WrongShape));
+        let of = |text| MarkFound::from_reply(&Reply::Error(text));
+        assert_eq!(of(b"WRONGTYPE Operation against a key"), Ok(MarkFound::Foreign));
+        assert_eq!(of(b"NOPERM no"), Ok(MarkFound::Refused("NOPERM no".into())));
+        assert_eq!(MarkFound::from_reply(&Reply::NullBulk), Ok(MarkFound::Absent));
+        assert_eq!(MarkFound::from_reply(&Reply::Integer(1)), Err(WrongShape));
     }
 }

@@ -7,8 +7,8 @@
 use std::fmt;
 
 use super::groups::Commands;
-use super::handshake::HandshakeStep;
-use super::mark::{self, MarkAnswer};
+use super::handshake::{self, HandshakeStep, Replication};
+use super::mark::{self, MarkFound};
 use super::record::{self, Found};
 use crate::engine::locks::kind::{AttemptAnswer, Tag};
 use crate::engine::locks::slab::Id;
@@ -33,12 +33,14 @@ pub(crate) enum Owed {
     Handshake(HandshakeStep),
     /// `AUTH` on a connection that stands.
     Login,
-    /// The mark of strict mode, at the end of a watch.
+    /// The mark, behind the handshake.
     Mark(Access),
     /// The fleet's record, behind the handshake.
     Record(Access),
     /// The master's time, for the rate of its clock.
     Clock,
+    /// A fact that may change while a connection stands.
+    Fact(Section),
     /// A look whether the first waiter can have the lock of this claim.
     Look(Id),
     /// The subscription to the connection's own channel, which a message confirms.
@@ -100,6 +102,21 @@ pub(crate) enum Access {
     Write,
 }
 
+/// A section of `INFO` that the handshake asked for, asked for again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Section {
+    Replication,
+    Memory,
+}
+
+/// What such a section says.
+#[derive(Debug)]
+pub(crate) enum Fact {
+    Replication(Replication),
+    /// Its `maxmemory-policy`.
+    Policy(Option<Box<str>>),
+}
+
 /// A reply, taken apart and matched with its request.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -128,12 +145,13 @@ pub(crate) enum Answer {
     ForcedDelete(Id, ReleaseAnswer),
     /// Why a login was refused, if it was.
     Login(Option<Box<str>>),
-    Mark(MarkAnswer),
+    Mark(MarkFound),
     Record(Found),
     /// The mark or the record was not written, for this reason.
     NotWritten(&'static str, Box<str>),
     /// Its time, in microseconds since 1970, if it said it.
     Clock(Option<u64>),
+    Fact(Fact),
     /// To the park of this claim.
     Park(Id, ParkAnswer),
     /// A message: this claim has the lock that it waited for.
@@ -216,16 +234,27 @@ impl Owed {
     }
 
     /// Takes the reply apart. Those of a handshake and to a login are the connection's own affair.
-    pub(crate) fn answer(self, reply: &Reply<'_>, run_id: Option<&str>) -> Result<Answer, WrongShape> {
+    pub(crate) fn answer(self, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
         match self {
             Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
             Self::Timed { tag, id } => round_answer(Verb::Acquire, tag, 0, id, reply),
             Self::Query { question, id } => query_answer(question, id, reply),
-            Self::Mark(Access::Read) => mark::answer(reply, run_id).map(Answer::Mark),
+            Self::Mark(Access::Read) => MarkFound::from_reply(reply).map(Answer::Mark),
             Self::Mark(Access::Write) => written(mark::WRITING, reply),
             Self::Clock => match reply {
                 Reply::Array(time) => Ok(Answer::Clock(command::answer::clock_us(time))),
                 Reply::Error(_) => Ok(Answer::Clock(None)),
+                _ => Err(WrongShape),
+            },
+            Self::Fact(section) => match (section, reply) {
+                (Section::Replication, Reply::Bulk(info)) => {
+                    Ok(Answer::Fact(Fact::Replication(Replication::of_info(info))))
+                }
+                (Section::Memory, Reply::Bulk(info)) => {
+                    Ok(Answer::Fact(Fact::Policy(handshake::maxmemory_policy(info))))
+                }
+                // The right to ask may have been taken away.
+                (_, Reply::Error(_)) => Ok(Answer::Ignored),
                 _ => Err(WrongShape),
             },
             Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),
@@ -326,7 +355,7 @@ mod tests {
             for tag in Tag::ALL {
                 let owed = Owed::round(verb, tag, 0, Id::NOBODY);
                 for owed in [owed, owed.whole()] {
-                    let answer = owed.answer(&Reply::Bulk(b"text"), None);
+                    let answer = owed.answer(&Reply::Bulk(b"text"));
                     assert!(matches!(answer, Err(WrongShape)), "{owed:?} took {answer:?}");
                 }
             }

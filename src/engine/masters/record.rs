@@ -340,10 +340,10 @@ impl Record {
         };
         let max_ttl_ms = number(words.next()?.strip_prefix("max_ttl_ms=")?)?;
         let drift_ppm = number(words.next()?.strip_prefix("drift_ppm=")?)?;
-        let own = label(words.next()?.strip_prefix("own=")?)?;
+        let own = hex(words.next()?.strip_prefix("own=")?)?;
         let member = |word: &str| {
             let (of, address) = word.split_once('-')?;
-            Some(Member { label: label(of)?, address: label(address)? })
+            Some(Member { label: hex(of)?, address: hex(address)? })
         };
         let members =
             words.next()?.strip_prefix("of=")?.split(',').map(member).collect::<Option<Vec<_>>>()?;
@@ -380,11 +380,11 @@ impl fmt::Display for Record {
 }
 
 /// Digits only: what a number's own parser takes beyond them was not written by this module.
-fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
+pub(super) fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-fn label(digits: &str) -> Option<u64> {
+pub(super) fn hex(digits: &str) -> Option<u64> {
     let is_hex = digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     is_hex.then(|| u64::from_str_radix(digits, 16).ok())?
 }

@@ -133,9 +133,10 @@ mod tests {
         );
         // One that counts is named for its faults.
         health.masters.truncate(2);
+        let evicting = Warning::Evicting { policy: "allkeys-lru".into() };
         let unreported = Warning::Unreported { fields: "run_id".into(), info_refusal: None };
-        let faults = format!("; {}; {unreported}", Warning::Replica);
-        health.masters[0].warnings = vec![Warning::Replica, unreported];
+        let faults = format!("; {evicting}; {unreported}");
+        health.masters[0].warnings = vec![evicting, unreported];
         assert_eq!(
             format!("{health}\n{health:#}"),
             format!(

@@ -20,9 +20,6 @@ pub enum Warning {
         /// Time since the last time.
         ago: Duration,
     },
-    /// It is a replica, which should grant nothing.
-    #[error("it is a replica; list its master instead")]
-    Replica,
     /// It may evict locks.
     #[error("its maxmemory-policy is {policy}, which may evict locks; set noeviction")]
     Evicting {
@@ -133,8 +130,12 @@ pub(crate) enum Trouble<'a> {
     ClosedAfter { why: &'a str, refusal: &'a str },
     #[error("{LISTED_TWICE} {other} (run_id {run_id}); list each server once")]
     ListedTwice { other: &'a str, run_id: &'a str },
-    #[error("it is a replica, which strict mode refuses; list its master instead")]
-    StrictReplica,
+    #[error("it is a replica; list its master instead")]
+    Replica,
+    #[error("it was a replica since it was asked last, so it may have lost locks")]
+    Promoted,
+    #[error("it refused a command: {}", with_advice(.refusal))]
+    Elsewhere { refusal: &'a str },
     #[error("its maxmemory-policy is {policy}, which strict mode refuses; set noeviction")]
     StrictEvicting { policy: &'a str },
     #[error("it does not report its {fields}, which strict mode needs; {}", unreported(*.info_refusal))]

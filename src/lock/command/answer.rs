@@ -42,6 +42,44 @@ pub(crate) fn is_passing(text: &[u8]) -> bool {
     matches!(code, Some(b"LOADING" | b"BUSY" | b"TRYAGAIN" | b"MASTERDOWN" | b"CLUSTERDOWN"))
 }
 
+/// The codes of errors by which a server says that another one is the master now.
+const ELSEWHERE: [&[u8]; 4] = [b"READONLY ", b"MOVED ", b"MASTERDOWN ", b"REDIRECT "];
+
+/// The codes of errors by which a master refuses all writes for a while.
+const BLOCKED: [&[u8]; 2] = [b"NOREPLICAS ", b"MISCONF "];
+
+/// A refusal by which a server says something of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Another server is the master now.
+    Elsewhere,
+    /// It takes no writes for a while, as a master does that was cut off at a failover.
+    Blocked,
+}
+
+impl Refusal {
+    /// What an error reply says of the server.
+    pub(crate) fn of(text: &[u8]) -> Option<Self> {
+        let is_of = |codes: &[&[u8]]| has_code(text, codes);
+        is_of(&ELSEWHERE).then_some(Self::Elsewhere).or_else(|| is_of(&BLOCKED).then_some(Self::Blocked))
+    }
+}
+
+/// Whether an error is that of a replica.
+pub(crate) fn is_of_replica(text: &[u8]) -> bool {
+    has_code(text, &ELSEWHERE[..1])
+}
+
+/// Whether an error has one of these codes. Before Redis 7 the error of a command in a script stands behind
+/// other words.
+fn has_code(text: &[u8], codes: &[&[u8]]) -> bool {
+    let is_wrapped = text.starts_with(b"ERR Error running script");
+    let is_behind = |code: &[u8]| {
+        [b": ".as_slice(), b": -"].iter().any(|before| memmem::find(text, &[before, code].concat()).is_some())
+    };
+    codes.iter().any(|code| text.starts_with(code) || (is_wrapped && is_behind(code)))
+}
+
 /// The bytes behind the grant that `received` starts with, if it does: nearly all replies to
 /// [`super::encode_acquire`] are one.
 #[inline]
@@ -79,11 +117,10 @@ pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
 
 /// Whether an error says that the key is of another kind than this lock's: it is somebody else's then, and
 /// nothing was written, as each command and script looks at the key before all else. Readers and a writer of
-/// one lock meet it. Before Redis 7 a script's error stands behind other words.
+/// one lock meet it.
 #[cold]
 pub(super) fn is_wrong_type(text: &[u8]) -> bool {
-    text.starts_with(b"WRONGTYPE ")
-        || (text.starts_with(b"ERR Error running script") && memmem::find(text, b": WRONGTYPE ").is_some())
+    has_code(text, &[b"WRONGTYPE "])
         // The error of Redis's DELEX.
         || text.starts_with(b"ERR Key should be of string type")
 }
@@ -159,6 +196,33 @@ mod tests {
         let failed = Vote::Failed(Failure::Replied("OOM WRONGTYPE ".into()));
         assert_eq!(compare_vote(&Reply::Error(b"OOM WRONGTYPE ")), Ok(failed));
         assert_eq!(compare_vote(&Reply::Integer(2)), Err(WrongShape));
+    }
+
+    #[test]
+    fn a_demoted_master_is_known_by_its_errors() {
+        // The words of Redis 7, of Redis 6 in a script, of a cluster, and of Valkey for a client that can follow.
+        for text in [
+            "READONLY You can't write against a read only replica.",
+            "READONLY You can't write against a read only replica. script: 34bb, on @user_script:1.",
+            "ERR Error running script (call to f_34bb): @user_script:1: @user_script: 1: -READONLY You can't write \
+             against a read only replica. ",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "MOVED 3999 127.0.0.1:6381",
+            "REDIRECT 127.0.0.1:6381",
+        ] {
+            assert_eq!(Refusal::of(text.as_bytes()), Some(Refusal::Elsewhere), "{text}");
+        }
+        for text in [
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "ERR Error running script (call to f_34bb): @user_script:1: @user_script: 1: -NOREPLICAS Not enough good \
+             replicas to write. ",
+        ] {
+            assert_eq!(Refusal::of(text.as_bytes()), Some(Refusal::Blocked), "{text}");
+        }
+        for text in ["ERR unknown command 'READONLY '", "ERR a: READONLY x", "READONLYX y", "OOM READONLY "] {
+            assert_eq!(Refusal::of(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]

@@ -259,7 +259,18 @@ impl ModelMaster {
                     "# Server\r\nredis_version:{version}\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n"
                 )
             }
-            b"replication" => format!("# Replication\r\nrole:{}\r\n", self.role),
+            b"replication" => {
+                let replid = |count: u32| format!("{}{count:08x}", "0".repeat(32));
+                let second = if self.second_offset < 0 { 0 } else { self.replid_count.saturating_sub(1) };
+                format!(
+                    "# Replication\r\nrole:{}\r\nmaster_replid:{}\r\nmaster_replid2:{}\r\nmaster_repl_offset:0\r\n\
+                     second_repl_offset:{}\r\n",
+                    self.role,
+                    replid(self.replid_count),
+                    replid(second),
+                    self.second_offset
+                )
+            }
             b"memory" => format!("# Memory\r\nmaxmemory_policy:{}\r\n", self.maxmemory_policy),
             _ => String::new(),
         }

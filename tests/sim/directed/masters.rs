@@ -180,6 +180,82 @@ pub fn a_replaced_server_is_no_restart() -> Verdict {
     )
 }
 
+pub fn a_resynced_quorum_gives_no_lock_twice() -> Verdict {
+    for settings in [defaults, strict] {
+        let mut world = world(3, 2, settings);
+        world.run_for(11 * SECOND);
+        hold(&mut world, 0, KEY, ms(10_000))?;
+        world.crash_client(0);
+        (0..3).for_each(|master| world.resync_master(master, true));
+        let guard_ends = world.now + 9 * SECOND;
+        while world.now < guard_ends {
+            let outcome = acquire(&mut world, 1, KEY, ms(300), Duration::ZERO)?;
+            demand(matches!(outcome, Outcome::Acquire(Err(_))), "three copies of nothing granted it again")?;
+            world.run_for(500 * MS);
+        }
+        world.run_for(3 * SECOND);
+        hold(&mut world, 1, KEY, ms(1000))?;
+        verdict(&mut world)?;
+    }
+    Ok(())
+}
+
+/// Nor by its hour of uptime, for a client that comes then.
+pub fn a_promoted_masters_uptime_proves_nothing() -> Verdict {
+    let mut world = unconnected(1, defaults);
+    world.resync_master(0, true);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for its uptime")?;
+    // Clients that come and go need not wait for ever: the first sight is on the master.
+    for client in 1..=10 {
+        world.run_for(SECOND);
+        world.crash_client(client - 1);
+        world.add_client(Clock::new(0, 0), 0);
+        world.run_for(10 * MS);
+        let outcome = acquire(&mut world, client, KEY, ms(1000), Duration::ZERO)?;
+        let is_granted = matches!(outcome, Outcome::Acquire(Ok(_)));
+        demand(is_granted == (client > 9), &format!("second {client}: granted {is_granted}"))?;
+    }
+    verdict(&mut world)
+}
+
+pub fn a_mark_from_before_a_failover_counts_for_nothing() -> Verdict {
+    let mut world = world(1, 1, strict);
+    world.run_for(11 * SECOND);
+    demand(is_held(&world, 0, b"redlatch:mark"), "there is no mark after the watch")?;
+    // Over and back within one process, with all data of that moment.
+    let keys = world.masters[0].model.keys().clone();
+    world.masters[0].model.resync(keys);
+    world.add_client(Clock::new(0, 0), 0);
+    world.run_for(10 * MS);
+    let outcome = acquire(&mut world, 1, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for a mark from before")
+}
+
+pub fn an_open_connection_asks_again() -> Verdict {
+    let mut world = world(1, 1, defaults);
+    world.resync_master(0, false);
+    world.run_for(61 * SECOND);
+    let left = quarantine_left(&world);
+    demand(left.is_some_and(|left| left > 7 * SECOND), "nobody notices a resync while a connection stands")
+}
+
+/// Behind its name is another server after a failover.
+pub fn a_demoted_master_is_left() -> Verdict {
+    let mut world = world(1, 1, trust);
+    let error = "READONLY You can't write against a read only replica.";
+    world.masters[0].model.errors.insert("SET".to_owned(), error.to_owned());
+    let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
+    demand(matches!(outcome, Outcome::Acquire(Err(_))), "it granted a lock")?;
+    let state = world.clients[0].engine.master_status(world.local(0), id(0)).state;
+    demand(matches!(state, MasterState::Down(_)), "its connection is kept")?;
+    world.masters[0].model.errors.clear();
+    world.run_for(3 * SECOND);
+    hold(&mut world, 0, KEY, ms(1000)).map(drop)
+}
+
 fn strict(builder: ConfigBuilder) -> ConfigBuilder {
     builder.quarantine(Quarantine::Strict)
 }
@@ -192,7 +268,7 @@ pub fn strict_mode_believes_no_uptime() -> Verdict {
 
 pub fn a_mark_speaks_for_the_process_that_it_names() -> Verdict {
     let mut world = unconnected(1, strict);
-    world.masters[0].model.put(b"redlatch:mark", b"other 1000000", None);
+    world.masters[0].model.put(b"redlatch:mark", b"other - - 1000000", None);
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
@@ -230,13 +306,25 @@ pub fn a_mark_is_written_after_the_watch() -> Verdict {
     hold(&mut world, 1, KEY, ms(1000)).map(drop)
 }
 
-pub fn strict_mode_takes_no_replica() -> Verdict {
+pub fn no_mode_takes_a_replica() -> Verdict {
+    for settings in [defaults, strict, trust] {
+        let mut world = unconnected(1, settings);
+        world.masters[0].model.role = "slave".to_owned();
+        world.add_client(Clock::new(0, 0), 0);
+        world.run_for(10 * MS);
+        let state = world.clients[0].engine.master_status(world.local(0), id(0)).state;
+        demand(matches!(state, MasterState::Down(_)), "a replica is taken for a master")?;
+    }
+    Ok(())
+}
+
+pub fn strict_mode_takes_no_evicting_master() -> Verdict {
     let mut world = unconnected(1, strict);
-    world.masters[0].model.role = "slave".to_owned();
+    world.masters[0].model.maxmemory_policy = "allkeys-lru".to_owned();
     world.add_client(Clock::new(0, 0), 0);
     world.run_for(10 * MS);
     let state = world.clients[0].engine.master_status(world.local(0), id(0)).state;
-    demand(matches!(state, MasterState::Down(_)), "a replica is taken for a master")
+    demand(matches!(state, MasterState::Down(_)), "a master that evicts is taken")
 }
 
 tests!(
@@ -255,5 +343,11 @@ tests!(
     a_mark_speaks_for_the_process_that_it_names,
     a_key_that_is_no_mark_is_not_overwritten,
     a_mark_is_written_after_the_watch,
-    strict_mode_takes_no_replica,
+    no_mode_takes_a_replica,
+    strict_mode_takes_no_evicting_master,
+    a_resynced_quorum_gives_no_lock_twice,
+    a_promoted_masters_uptime_proves_nothing,
+    a_mark_from_before_a_failover_counts_for_nothing,
+    an_open_connection_asks_again,
+    a_demoted_master_is_left,
 );

@@ -1,14 +1,28 @@
-//! The mark of strict mode: written at the end of a watch.
+//! The marks: written at the first sight of a promoted process, and at the end of a watch in strict mode.
 
 use std::time::Duration;
 
 use super::Fleet;
-use crate::engine::masters::mark::{self, MarkAnswer};
+use crate::config::Quarantine;
+use crate::engine::masters::mark::{self, Mark, MarkFound};
 use crate::engine::masters::owed::{Access, Owed};
+use crate::lock::command::scripts::RELEASE;
 use crate::lock::{MasterId, MasterSet};
+use crate::mutants::mutant;
 use crate::resp;
 
 impl Fleet {
+    /// A master was taken in: writes since when its process has the memory of its last promotion, unless a
+    /// mark says so.
+    pub(super) fn mark_promotion(&mut self, master: MasterId) {
+        let learnt = &self.link(master).learnt;
+        let is_marked = learnt.own_mark().is_some_and(|mark| mark.seen_for(learnt.clock_us).is_some());
+        let is_to_mark = learnt.replication.promotion.is_some() && learnt.clock_us.is_some();
+        if is_to_mark && !is_marked && self.config.quarantine != Quarantine::Trust {
+            self.write_mark(master, learnt.clock_us, Duration::ZERO);
+        }
+    }
+
     /// This client's own watch over a master is over: looks whether a mark says so already.
     pub(super) fn read_mark(&mut self, master: MasterId) {
         let key = mark::key(&self.config.prefix);
@@ -18,23 +32,42 @@ impl Fleet {
     }
 
     /// Writes the mark, unless there is one that serves all whom this client's would serve.
-    pub(in crate::engine) fn handle_mark(&mut self, master: MasterId, answer: MarkAnswer) {
-        let link = &mut self.links[master.index()];
-        let observed = self.quarantine_time;
-        let is_absent = answer == MarkAnswer::Absent;
-        let longest = match answer {
-            MarkAnswer::Failed(text) => return link.learnt.note_refused(mark::READING, text),
-            MarkAnswer::Foreign => return link.learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
-            MarkAnswer::Absent => Duration::ZERO,
-            MarkAnswer::Observed(longest) => longest,
+    pub(in crate::engine) fn handle_mark(&mut self, master: MasterId, found: MarkFound) {
+        let watched = self.quarantine_time;
+        let link = self.link_mut(master);
+        link.learnt.mark = found;
+        let first_seen_us = link.learnt.own_mark().and_then(|mark| mark.first_seen_us);
+        let first_seen_us = first_seen_us.or_else(|| link.first_seen_us());
+        if link.learnt.observed() < watched {
+            self.write_mark(master, first_seen_us, watched);
+        }
+    }
+
+    /// Writes a mark in place of the one that was read last. Nothing that came in the meantime is overwritten.
+    fn write_mark(&mut self, master: MasterId, first_seen_us: Option<u64>, watched: Duration) {
+        let (to, key) = (MasterSet::only(master), mark::key(&self.config.prefix));
+        let learnt = &mut self.link_mut(master).learnt;
+        let old = match &learnt.mark {
+            MarkFound::Absent => None,
+            MarkFound::Known(mark) => Some(mark.to_string()),
+            MarkFound::Foreign => return learnt.note_refused(mark::WRITING, mark::FOREIGN.into()),
+            MarkFound::Refused(text) => {
+                let text = text.clone();
+                return learnt.note_refused(mark::READING, text);
+            }
+            MarkFound::Unread => return,
         };
-        let Some(run_id) = link.learnt.run_id.as_deref().filter(|_| longest < observed) else { return };
-        let key = mark::key(&self.config.prefix);
-        let mark = format!("{run_id} {}", observed.as_millis());
-        self.queue(MasterSet::only(master), Owed::Mark(Access::Write), |out| {
-            let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
-            // Nothing that came in the meantime is overwritten either.
-            resp::encode_command(out, if is_absent { &words } else { &words[..3] });
+        let Some(run_id) = learnt.run_id.clone() else { return };
+        let mark = Mark { run_id, promotion: learnt.replication.promotion, first_seen_us, watched };
+        if let Some(old) = old {
+            let words: [&[u8]; 5] = [b"EVAL", RELEASE.text.as_bytes(), b"1", &key, old.as_bytes()];
+            self.queue(to, Owed::Ignored, |out| resp::encode_command(out, &words));
+        }
+        let mark = mark.to_string();
+        let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
+        let is_overwriting = mutant!(ForeignMarkOverwritten);
+        self.queue(to, Owed::Mark(Access::Write), |out| {
+            resp::encode_command(out, if is_overwriting { &words[..3] } else { &words });
         });
     }
 }

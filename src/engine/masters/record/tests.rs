@@ -170,6 +170,6 @@ fn a_new_process_is_the_one_that_is_named() {
     let name = names[0].as_str().into();
     let mut learnt = Learnt { name, record: new, run_id: Some("a".into()), ..Learnt::default() };
     assert!(learnt.is_new());
-    learnt.was_replica = true;
+    learnt.replication.promotion = Some(7);
     assert!(!learnt.is_new(), "it lost what it had before it was promoted");
 }

@@ -1,0 +1,434 @@
+//! A process that was a replica: a full resync replaces its memory without a new `run_id`. And masters that
+//! say that another server is the master now.
+
+use std::time::Duration;
+
+use redlatch::error::Vote;
+use redlatch::status::{MasterState, Warning};
+use redlatch::{ConfigBuilder, Event, Options, Quarantine, limits};
+
+use crate::model::Keys;
+use crate::parked::{free, with_other};
+use crate::rig::{Rig, id};
+use crate::{defaults, granted, ms, no_quorum};
+
+const MARK: &[u8] = b"p:redlatch:mark";
+
+/// The quarantine of a `max_ttl` of 10 s: 1 % and 2 ms more.
+const WATCH: Duration = ms(10_102);
+
+/// Time after which an open connection asks again.
+const FACTS_PAUSE: Duration = ms(60_000);
+
+const READONLY: &str = "READONLY You can't write against a read only replica.";
+
+fn mode(mode: Quarantine) -> impl Fn(ConfigBuilder) -> ConfigBuilder {
+    move |builder| builder.max_ttl(ms(10_000)).prefix("p:").quarantine(mode)
+}
+
+fn observed(builder: ConfigBuilder) -> ConfigBuilder {
+    mode(Quarantine::Uptime)(builder).on_event(|_| unreachable!("an engine calls none"))
+}
+
+fn state(rig: &Rig, index: usize) -> MasterState {
+    rig.engine.master_status(rig.now, id(index)).state
+}
+
+/// How long the only master does not count.
+#[track_caller]
+fn left(rig: &Rig) -> Duration {
+    match state(rig, 0) {
+        MasterState::Ready => Duration::ZERO,
+        MasterState::Quarantined(left) => left,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn mark(rig: &Rig) -> String {
+    String::from_utf8_lossy(rig.masters[0].value(rig.now, MARK).unwrap_or_default()).into_owned()
+}
+
+fn restarts(rig: &Rig) -> u64 {
+    rig.engine.stats(rig.now).restarts()
+}
+
+fn handshakes(rig: &Rig) -> usize {
+    rig.masters[0].log.iter().filter(|args| args[0] == b"ECHO").count()
+}
+
+fn events(rig: &mut Rig) -> Vec<Event> {
+    std::iter::from_fn(|| rig.engine.poll_event()).collect()
+}
+
+/// The connection breaks, the master changes, and the next connection stands.
+fn reconnect_after(rig: &mut Rig, change: impl FnOnce(&mut Rig)) {
+    rig.refuse(0, true);
+    rig.reset_conn(0);
+    change(rig);
+    rig.refuse(0, false);
+    rig.run_for(limits::BACKOFF_MAX);
+}
+
+/// A new client of the same master, which comes from the other one.
+fn next_client(rig: &mut Rig, settings: impl Fn(ConfigBuilder) -> ConfigBuilder) -> Rig {
+    let mut next = Rig::unconnected(1, settings);
+    std::mem::swap(&mut next.masters, &mut rig.masters);
+    next.jump(rig.now.saturating_duration_since(next.now));
+    next.pump();
+    next
+}
+
+/// A client that counts the only master, in this mode.
+fn counting(settings: impl Fn(ConfigBuilder) -> ConfigBuilder) -> Rig {
+    let mut rig = Rig::new(1, settings);
+    rig.run_for(WATCH);
+    assert_eq!(left(&rig), Duration::ZERO);
+    rig
+}
+
+// ---- evidence ----
+
+#[test]
+fn a_resynced_process_counts_as_another_one() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
+        let mut rig = counting(|builder| mode(quarantine)(builder).on_event(|_| {}));
+        reconnect_after(&mut rig, |rig| rig.masters[0].resync(Keys::new()));
+        let is_trusted = quarantine == Quarantine::Trust;
+        assert_eq!(left(&rig) > WATCH - limits::BACKOFF_MAX, !is_trusted, "{quarantine:?}");
+        assert_eq!(restarts(&rig), 1, "{quarantine:?}");
+        assert!(events(&mut rig).iter().any(|it| matches!(it, Event::Restarted { .. })), "{quarantine:?}");
+        // The same evidence again is none.
+        let end = rig.now + left(&rig);
+        reconnect_after(&mut rig, |_| {});
+        assert_eq!(restarts(&rig), 1, "{quarantine:?}");
+        rig.run_for(end.saturating_duration_since(rig.now));
+        assert_eq!(left(&rig), Duration::ZERO, "{quarantine:?}");
+        // Another promotion is new, also behind the same master and at the same offset.
+        reconnect_after(&mut rig, |rig| rig.masters[0].resync(Keys::new()));
+        assert_eq!(restarts(&rig), 2, "{quarantine:?}");
+    }
+}
+
+#[test]
+fn a_new_replication_id_is_no_evidence() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        let mut rig = counting(mode(quarantine));
+        reconnect_after(&mut rig, |rig| rig.masters[0].forget_promotion());
+        assert_eq!((left(&rig), restarts(&rig)), (Duration::ZERO, 0), "{quarantine:?}");
+        rig.masters[0].forget_promotion();
+        rig.run_for(FACTS_PAUSE);
+        assert_eq!((left(&rig), handshakes(&rig)), (Duration::ZERO, 2), "{quarantine:?}");
+        let next = next_client(&mut rig, mode(quarantine));
+        assert_eq!(left(&next), Duration::ZERO, "{quarantine:?}");
+    }
+}
+
+#[test]
+fn an_expired_backlog_quarantines_nobody() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        let mut rig = counting(mode(quarantine));
+        reconnect_after(&mut rig, |rig| rig.masters[0].resync(Keys::new()));
+        rig.run_for(WATCH);
+        assert_eq!(left(&rig), Duration::ZERO, "{quarantine:?}");
+        reconnect_after(&mut rig, |rig| rig.masters[0].forget_promotion());
+        assert_eq!((left(&rig), restarts(&rig)), (Duration::ZERO, 1), "{quarantine:?}");
+        let next = next_client(&mut rig, mode(quarantine));
+        assert_eq!(left(&next), Duration::ZERO, "{quarantine:?}");
+    }
+}
+
+/// Redis 7 keeps the offset of a snapshot.
+#[test]
+fn a_restart_with_an_offset_costs_one_quarantine() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        let mut rig = counting(mode(quarantine));
+        reconnect_after(&mut rig, |rig| {
+            rig.masters[0].restart_from_snapshot("run0b", rig.now);
+            rig.masters[0].second_offset = 5;
+        });
+        let next = next_client(&mut rig, mode(quarantine));
+        rig.masters = next.masters;
+        assert!(left(&rig) > WATCH - limits::BACKOFF_MAX, "{quarantine:?}");
+        rig.run_for(WATCH);
+        reconnect_after(&mut rig, |_| {});
+        assert_eq!((left(&rig), restarts(&rig)), (Duration::ZERO, 1), "{quarantine:?}");
+        let next = next_client(&mut rig, mode(quarantine));
+        assert_eq!(left(&next), Duration::ZERO, "{quarantine:?}");
+    }
+}
+
+// ---- the mark ----
+
+#[test]
+fn later_clients_count_from_the_first_sight() {
+    let uptime = mode(Quarantine::Uptime);
+    let mut rig = Rig::unconnected(1, &uptime);
+    rig.masters[0].resync(Keys::new());
+    rig.pump();
+    assert_eq!(left(&rig), WATCH, "its hour of uptime proves nothing");
+    let first = mark(&rig);
+    assert!(first.starts_with("run0 ") && first.ends_with(" 3600000000 0"), "{first}");
+    rig.jump(ms(5000));
+    let mut second = next_client(&mut rig, &uptime);
+    assert!(left(&second) <= WATCH - ms(5000) && left(&second) > WATCH - ms(6000), "{:?}", left(&second));
+    assert_eq!(mark(&second), first);
+    // In strict mode each client watches for itself, and says so then.
+    let mut strict = next_client(&mut second, mode(Quarantine::Strict));
+    assert_eq!((left(&strict), mark(&strict)), (WATCH, first.clone()));
+    strict.run_for(WATCH);
+    assert_eq!(mark(&strict), format!("{}10102", first.strip_suffix('0').expect("no watch")));
+    let mut third = next_client(&mut strict, &uptime);
+    assert_eq!(left(&third), Duration::ZERO);
+    assert_eq!(left(&next_client(&mut third, mode(Quarantine::Strict))), Duration::ZERO);
+}
+
+#[test]
+fn a_mark_of_another_history_is_replaced() {
+    let strict = mode(Quarantine::Strict);
+    let mut rig = counting(&strict);
+    let before = mark(&rig);
+    assert!(before.ends_with(" 10102"), "{before}");
+    // Over and back within one process: the mark comes back with the data.
+    let keys = rig.masters[0].keys().clone();
+    rig.masters[0].resync(keys);
+    let mut next = next_client(&mut rig, &strict);
+    assert_eq!(left(&next), WATCH);
+    let first_sight = mark(&next);
+    assert!(first_sight != before && first_sight.ends_with(" 0"), "{first_sight}");
+    next.run_for(WATCH);
+    assert!(mark(&next).ends_with(" 10102"));
+    assert_eq!(left(&next_client(&mut next, &strict)), Duration::ZERO);
+}
+
+#[test]
+fn a_first_sight_in_the_future_is_replaced() {
+    let uptime = mode(Quarantine::Uptime);
+    let mut rig = Rig::unconnected(1, &uptime);
+    rig.masters[0].resync(Keys::new());
+    rig.pump();
+    let later = mark(&rig).replace(" 3600", " 3700");
+    rig.masters[0].put(MARK, later.as_bytes(), None);
+    let next = next_client(&mut rig, &uptime);
+    assert_eq!(left(&next), WATCH);
+    assert!(mark(&next).contains(" 3600"), "{}", mark(&next));
+}
+
+#[test]
+fn a_mark_that_came_meanwhile_is_not_overwritten() {
+    let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
+    rig.masters[0].resync(Keys::new());
+    rig.masters[0].put(MARK, b"run9 - - 1", None);
+    rig.stall_replies(0);
+    rig.pump();
+    rig.masters[0].put(MARK, b"run0 - 17 4", None);
+    rig.end_stall(0);
+    assert_eq!(mark(&rig), "run0 - 17 4");
+}
+
+#[test]
+fn other_peoples_keys_are_no_first_sight() {
+    let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
+    rig.masters[0].resync(Keys::new());
+    rig.masters[0].put(MARK, b"theirs", None);
+    rig.pump();
+    assert_eq!((left(&rig), mark(&rig).as_str()), (WATCH, "theirs"));
+    let refused = rig.engine.master_status(rig.now, id(0)).refused;
+    assert!(refused.iter().any(|(_, text)| text.contains("is no mark")), "{refused:?}");
+}
+
+#[test]
+fn a_failover_and_back_ends_a_declaration() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        let settings = mode(quarantine);
+        let mut first = Rig::new(1, mode(Quarantine::Trust));
+        let record = first.masters[0].value(first.now, b"p:redlatch:fleet").expect("a record").to_vec();
+        let new = [&record, b" new=run0".as_slice()].concat();
+        first.masters[0].put(b"p:redlatch:fleet", &new, None);
+        first.masters[0].started = first.now;
+        let mut declared = next_client(&mut first, &settings);
+        assert_eq!(left(&declared), Duration::ZERO, "{quarantine:?}");
+        let keys = declared.masters[0].keys().clone();
+        declared.masters[0].resync(keys);
+        let next = next_client(&mut declared, &settings);
+        assert_eq!(left(&next), WATCH, "{quarantine:?}");
+    }
+}
+
+#[test]
+fn a_watched_process_that_joins_is_watched_anew() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
+        let mut rig = counting(mode(quarantine));
+        let label = "0123456789abcdef";
+        let settings = "observed max_ttl_ms=10000 drift_ppm=10000";
+        let joining = format!("redlatch:fleet:1 {settings} own={label} of={label}-{label} joining");
+        reconnect_after(&mut rig, |rig| rig.masters[0].put(b"p:redlatch:fleet", joining.as_bytes(), None));
+        assert!(left(&rig) > WATCH - limits::BACKOFF_MAX, "{quarantine:?}");
+        assert_eq!(restarts(&rig), 0, "{quarantine:?}");
+    }
+}
+
+// ---- connections that stand ----
+
+#[test]
+fn an_open_connection_notices_within_a_minute() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
+        let mut rig = counting(mode(quarantine));
+        rig.masters[0].resync(Keys::new());
+        rig.run_for(FACTS_PAUSE - WATCH + limits::BACKOFF_MAX);
+        assert!(left(&rig) > Duration::ZERO, "{quarantine:?}");
+        assert_eq!((restarts(&rig), handshakes(&rig)), (1, 2), "{quarantine:?}");
+        // Nothing happens from then on.
+        rig.run_for(FACTS_PAUSE * 3);
+        assert_eq!((left(&rig), handshakes(&rig)), (Duration::ZERO, 2), "{quarantine:?}");
+    }
+}
+
+#[test]
+fn a_policy_that_evicts_is_noticed_within_a_minute() {
+    let mut rig = counting(mode(Quarantine::Strict));
+    rig.masters[0].maxmemory_policy = "allkeys-lru".into();
+    rig.run_for(FACTS_PAUSE);
+    let MasterState::Down(why) = state(&rig, 0) else { panic!("{:?}", state(&rig, 0)) };
+    assert!(why.contains("allkeys-lru"), "{why}");
+    rig.masters[0].maxmemory_policy = "noeviction".into();
+    rig.run_for(limits::BACKOFF_MAX);
+    assert!(left(&rig) > WATCH - limits::BACKOFF_MAX, "it is watched anew");
+    // In other modes it is a warning.
+    let mut rig = counting(mode(Quarantine::Uptime));
+    rig.masters[0].maxmemory_policy = "allkeys-lru".into();
+    rig.run_for(FACTS_PAUSE);
+    let warnings = rig.engine.master_status(rig.now, id(0)).warnings;
+    assert_eq!(warnings, [Warning::Evicting { policy: "allkeys-lru".into() }]);
+}
+
+#[test]
+fn a_vote_after_a_pause_comes_behind_the_facts() {
+    let mut rig = counting(mode(Quarantine::Uptime));
+    rig.masters[0].resync(Keys::new());
+    rig.jump(FACTS_PAUSE);
+    rig.acquire("a", 1000, 0);
+    no_quorum(&mut rig);
+    assert_eq!(rig.holder_count("p:a"), 1, "it was granted there");
+}
+
+#[test]
+fn facts_that_may_not_be_asked_are_not_asked_again() {
+    let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
+    rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into());
+    rig.pump();
+    let asked = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"INFO").count();
+    rig.run_for(FACTS_PAUSE * 2);
+    assert_eq!(asked(&rig), 3);
+}
+
+// ---- another server is the master now ----
+
+#[test]
+fn a_demoted_master_is_left_once_for_a_burst() {
+    for error in [
+        READONLY,
+        "MOVED 3999 127.0.0.1:6381",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "REDIRECT 127.0.0.1:6381",
+    ] {
+        let mut rig = Rig::new(3, observed);
+        events(&mut rig);
+        for index in 0..3 {
+            rig.masters[index].errors.insert("SET p:a".into(), error.into());
+            rig.masters[index].errors.insert("SET p:b".into(), error.into());
+        }
+        rig.submit_acquire("a", 1000, 0);
+        rig.submit_acquire("b", 1000, 0);
+        rig.pump();
+        let denial = no_quorum(&mut rig);
+        let is_said = |vote: &Vote| matches!(vote, Vote::Failed(why) if why.to_string().contains(error));
+        assert_eq!(denial.report.votes.iter().filter(|(_, vote)| is_said(vote)).count(), 2, "{denial}");
+        no_quorum(&mut rig);
+        assert!(!rig.engine.health(rig.now).has_quorum);
+        let left = events(&mut rig);
+        let ends = left.iter().filter(|it| matches!(it, Event::Disconnected { .. })).count();
+        assert_eq!(ends, 3, "{left:?}");
+        let MasterState::Down(why) = state(&rig, 0) else { panic!("{:?}", state(&rig, 0)) };
+        assert!(why.contains(error), "{why}");
+        rig.masters.iter_mut().for_each(|master| master.errors.clear());
+        rig.run_for(limits::BACKOFF_MAX);
+        assert_eq!(handshakes(&rig), 2, "{error}");
+        rig.acquire("a", 1000, 0);
+        granted(&mut rig);
+    }
+}
+
+#[test]
+fn a_demoted_masters_earlier_grant_is_void() {
+    let mut rig = Rig::new(3, mode(Quarantine::Uptime));
+    // The first one grants, and says then that it is a replica. The others have not answered yet.
+    rig.stall_replies(1);
+    rig.stall_replies(2);
+    rig.submit_acquire("a", 1000, 0);
+    rig.pump();
+    rig.masters[0].errors.insert("SET p:b".into(), READONLY.into());
+    rig.refuse(0, true);
+    rig.acquire("b", 1000, 0);
+    rig.refuse(2, true);
+    rig.reset_conn(2);
+    rig.end_stall(1);
+    no_quorum(&mut rig);
+}
+
+#[test]
+fn votes_pushed_by_a_demoted_master_are_void() {
+    let mut rig = with_other(Rig::new(3, defaults));
+    rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)));
+    rig.run_for(ms(100));
+    rig.stop_master(1);
+    rig.stop_master(2);
+    free(&mut rig, 0);
+    rig.pump();
+    rig.masters[0].errors.insert("SET b".into(), READONLY.into());
+    rig.refuse(0, true);
+    rig.acquire("b", 1000, 0);
+    free(&mut rig, 1);
+    rig.resume_master(1);
+    let has_lock = |rig: &mut Rig| {
+        std::iter::from_fn(|| rig.outcome()).any(|it| matches!(it, redlatch::engine::Outcome::Acquire(Ok(_))))
+    };
+    assert!(!has_lock(&mut rig), "one of three has granted it over a connection that stands");
+}
+
+#[test]
+fn a_replica_is_not_ready_and_asked_quietly() {
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
+        let mut rig = counting(|builder| mode(quarantine)(builder).on_event(|_| {}));
+        events(&mut rig);
+        rig.masters[0].role = "slave".into();
+        rig.reset_conn(0);
+        rig.run_for(ms(60_000));
+        let MasterState::Down(why) = state(&rig, 0) else { panic!("{:?}", state(&rig, 0)) };
+        assert_eq!(&*why, "it is a replica; list its master instead");
+        let (asked, events) = (handshakes(&rig), events(&mut rig));
+        assert!((25..100).contains(&asked), "{asked}");
+        let is_loud = |event: &&Event| !matches!(event, Event::Restarted { .. });
+        assert_eq!(events.iter().filter(is_loud).count(), 2, "lost, and refused: {events:?}");
+        assert_eq!(restarts(&rig), 1);
+        // One failover is one restart.
+        rig.masters[0].promote();
+        rig.run_for(limits::BACKOFF_MAX);
+        let is_trusted = quarantine == Quarantine::Trust;
+        assert_eq!(left(&rig) > WATCH - limits::BACKOFF_MAX, !is_trusted, "{quarantine:?}");
+        assert_eq!(restarts(&rig), 1);
+    }
+}
+
+#[test]
+fn a_blocked_master_is_looked_up_now_and_then() {
+    for error in ["NOREPLICAS Not enough good replicas to write.", "MISCONF Redis is configured to save"] {
+        let mut rig = Rig::new(1, mode(Quarantine::Uptime));
+        rig.masters[0].errors.insert("SET".into(), error.into());
+        for _ in 0..60 {
+            rig.acquire("a", 1000, 0);
+            no_quorum(&mut rig);
+            rig.run_for(ms(200));
+        }
+        assert_eq!((rig.looked_up.len(), handshakes(&rig)), (3, 1), "in 12 s: {error}");
+    }
+}
