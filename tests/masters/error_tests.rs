@@ -33,7 +33,7 @@ fn a_master_that_refuses_writes_is_named() {
             end: |it| ok(it, "CONFIG SET maxmemory 0"),
         },
         Trouble {
-            words: "READONLY You can't write",
+            words: "a replica; list its master",
             login: NO_LOGIN,
             begin: |it| ok(it, "REPLICAOF 127.0.0.1 1"),
             end: |it| ok(it, "REPLICAOF NO ONE"),

@@ -22,6 +22,7 @@ mod proxy;
 mod record_tests;
 mod refusal_tests;
 mod restart_tests;
+mod resync_tests;
 mod rights_tests;
 mod rogue;
 mod shared_tests;

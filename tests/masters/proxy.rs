@@ -36,7 +36,6 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Proxy {
-    target: SocketAddr,
     addr: SocketAddr,
     shared: Arc<Shared>,
     /// None while connections are refused.
@@ -54,9 +53,15 @@ impl Proxy {
         let listener = (0..1_000).find_map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).ok());
         let listener = listener.expect("a free port stays free for a moment");
         let addr = listener.local_addr().expect("a bound listener has an address");
-        let mut proxy = Self { target, addr, shared: Arc::new(Shared::default()), acceptor: None };
+        let mut proxy = Self { addr, shared: Arc::new(Shared::default()), acceptor: None };
+        proxy.lead_to(target);
         proxy.accept_from(listener);
         proxy
+    }
+
+    /// Connections that come from now on lead to another master.
+    pub(crate) fn lead_to(&self, target: SocketAddr) {
+        *locked(&self.shared.target) = Some(target);
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -180,9 +185,9 @@ impl Proxy {
     }
 
     fn accept_from(&mut self, listener: TcpListener) {
-        let (shared, target) = (Arc::clone(&self.shared), self.target);
+        let shared = Arc::clone(&self.shared);
         let own = listener.try_clone().expect("a socket can be duplicated");
-        let thread = spawn("proxy-accept", move || accept(&own, target, &shared));
+        let thread = spawn("proxy-accept", move || accept(&own, &shared));
         self.acceptor = Some(Acceptor { listener, thread });
     }
 
@@ -204,6 +209,7 @@ impl Drop for Proxy {
 /// What the acceptor and all connections go by.
 #[derive(Default)]
 struct Shared {
+    target: Mutex<Option<SocketAddr>>,
     requests: Conditions,
     replies: Conditions,
     isolated: AtomicBool,
@@ -269,13 +275,14 @@ impl Conditions {
     }
 }
 
-fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while let Ok((client, _)) = listener.accept() {
         shared.accepted_count.fetch_add(1, Ordering::SeqCst);
         if shared.isolated.load(Ordering::SeqCst) {
             locked(&shared.unheard).push(client);
             continue;
         }
+        let target = locked(&shared.target).expect("it leads somewhere");
         match TcpStream::connect_timeout(&target, CONNECT_PATIENCE) {
             Ok(server) => {
                 let connection = Connection::start(client, server, shared);

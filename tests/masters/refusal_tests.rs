@@ -159,9 +159,12 @@ enum Refused {
 #[test]
 fn a_replica_refuses_each_write_by_name() {
     let mut fleet = Fleet::start(1);
-    let begin = |it: &mut Master| ok(it, "REPLICAOF 127.0.0.1 1");
+    let begin = |it: &mut Master| {
+        ok(it, "REPLICAOF 127.0.0.1 1");
+        it.ask("CLIENT KILL SKIPME yes");
+    };
     let end = |it: &mut Master| ok(it, "REPLICAOF NO ONE");
-    refuse(fleet.master(0), "READONLY", Refused::Writes, begin, end);
+    refuse(fleet.master(0), "it is a replica", Refused::Everything, begin, end);
 }
 
 #[test]
