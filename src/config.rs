@@ -18,7 +18,7 @@ use crate::event::{Event, Observer};
 use crate::limits;
 use crate::lock::{Drift, HolderLabel, InputError, MasterId, Ttl, Window};
 pub use credentials::Credentials;
-use credentials::{CredentialsProvider, read_password};
+use credentials::CredentialsProvider;
 #[cfg(feature = "tls")]
 pub(crate) use tls::server_name;
 #[cfg(feature = "tls")]
@@ -68,7 +68,7 @@ pub struct Config {
     pub(crate) observer: Option<Observer>,
     provider: Option<CredentialsProvider>,
     /// File of the password for each URL without one.
-    password_file: Option<PathBuf>,
+    pub(crate) password_file: Option<PathBuf>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
@@ -168,11 +168,8 @@ impl Config {
     /// # Errors
     /// [`CredentialsError`]
     pub fn ask_credentials(&self, master: MasterId) -> Result<Credentials, CredentialsError> {
-        match (&self.provider, &self.password_file) {
-            (Some(provider), _) => provider.ask(&self.labels[master.index()]),
-            (None, Some(file)) => read_password(file, self.masters[master.index()].login.as_ref()),
-            (None, None) => Err(CredentialsError::NoProvider),
-        }
+        let provider = self.provider.as_ref().ok_or(CredentialsError::NoProvider)?;
+        provider.ask(&self.labels[master.index()])
     }
 
     /// Whether a provider returns the credentials, or a file has them.

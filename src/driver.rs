@@ -7,6 +7,7 @@
 //! may queue and write while one thread sleeps.
 
 mod channel;
+mod logins;
 #[cfg(feature = "doctor")]
 pub mod probe;
 mod race;
@@ -390,7 +391,7 @@ impl Driver {
                 }
                 LinkRequest::Credentials(master) => {
                     let config = self.engine.config().clone();
-                    let ask = move || (master, config.ask_credentials(master));
+                    let ask = move || (master, logins::ask(&config, master));
                     if self.asked.start("redlatch-login", ask).is_err() {
                         let answer = Err(CredentialsError::NoThread);
                         self.engine.handle_credentials(clock::now(), master, answer);

@@ -2,9 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,31 +97,6 @@ impl CredentialsProvider {
         answer.map_err(CredentialsError::Failed)?.checked()
     }
 }
-
-/// The login of a master: that of its URL, or its user with the password in this file.
-pub(super) fn read_password(file: &Path, login: Option<&Login>) -> Result<Credentials, CredentialsError> {
-    if let Some(login) = login.filter(|login| !login.password.is_empty()) {
-        return Ok(Credentials { login: login.clone(), valid_for: None });
-    }
-    let unusable = |why: String| CredentialsError::PasswordFile { file: file.display().to_string(), why };
-    let (mut password, size_max) = (Vec::new(), limits::LOGIN_SIZE_MAX + LINE_END.len() + 1);
-    let read = File::open(file).and_then(|it| it.take(size_max as u64).read_to_end(&mut password));
-    read.map_err(|error| unusable(error.to_string()))?;
-    if password.last() == Some(&b'\n') {
-        password.pop();
-    }
-    if password.last() == Some(&b'\r') {
-        password.pop();
-    }
-    if password.is_empty() {
-        return Err(unusable("it is empty".to_owned()));
-    }
-    let user = login.and_then(|login| login.user.clone());
-    Credentials { login: Login { user, password }, valid_for: None }.checked()
-}
-
-/// The longest end of a line.
-const LINE_END: &[u8] = b"\r\n";
 
 impl fmt::Debug for CredentialsProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

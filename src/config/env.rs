@@ -318,7 +318,6 @@ fn of_unit(number: u64, unit: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::CredentialsError;
 
     fn read(variables: &[(&'static str, &str)]) -> Result<Config, ConfigError> {
         let lookup =
@@ -379,40 +378,6 @@ mod tests {
         // A hook of a drill may use the command line.
         assert_eq!(check(&["REDLATCH_FAULT", "REDLATCH_MASTER", "REDLATCH_MASTER_NUMBER"]), Ok(()));
         assert_eq!([distance("", "ab"), distance("abc", "bca"), distance("a", "a")], [2, 2, 0]);
-    }
-
-    #[test]
-    fn a_password_file_is_for_urls_without_one() {
-        let path = env::temp_dir().join(format!("redlatch-password-{}", std::process::id()));
-        let file = path.to_str().expect("a path of text");
-        let list = "redis://a,redis://me@b,redis://you:pw@c";
-        let config = read(&[(MASTERS, list), (PASSWORD_FILE, file)]).expect("valid settings");
-        let asked = |index| {
-            let master = crate::lock::MasterId::new(index).expect("small");
-            config.ask_credentials(master).map(|it| (it.login.user, it.login.password))
-        };
-        let login = |user: Option<&str>, password: &str| Ok((user.map(Into::into), password.into()));
-        for (content, password) in [("s3", "s3"), ("s4\n", "s4"), ("s5\r\n", "s5"), (" s6\n\n", " s6\n")] {
-            std::fs::write(&path, content).expect("a directory for temporary files");
-            assert_eq!(asked(0), login(None, password));
-            assert_eq!(asked(1), login(Some("me"), password));
-            assert_eq!(asked(2), login(Some("you"), "pw"), "its own one counts");
-        }
-        for content in ["", "\n"] {
-            std::fs::write(&path, content).expect("as before");
-            let said = asked(0).expect_err("it is empty").to_string();
-            assert_eq!(
-                said,
-                format!("the password file {file} is unusable: it is empty; give one line, readable here")
-            );
-        }
-        std::fs::write(&path, vec![b'x'; 1 << 20]).expect("as before");
-        assert!(matches!(asked(0), Err(CredentialsError::TooLong { .. })));
-        std::fs::remove_file(&path).expect("it is there");
-        assert!(matches!(asked(1), Err(CredentialsError::PasswordFile { .. })));
-        assert!(asked(2).is_ok());
-        let without = read(&[(MASTERS, list)]).expect_err("a user without a password");
-        assert_eq!(without, ConfigError::NoPassword { index: 1 });
     }
 
     /// It runs itself with variables.

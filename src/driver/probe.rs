@@ -17,6 +17,7 @@ use mio::{Events, Poll, Token};
 
 use super::ConnectError;
 use super::channel::{Channel, Channels};
+use super::logins;
 use super::race::{Place, Race};
 use super::resolve::look_up;
 use super::socket::{Received, Socket};
@@ -174,7 +175,7 @@ impl Probe {
         if config.has_provider() {
             let limit = Limit::new(config.connect_timeout, session.end);
             let config = config.clone();
-            let credentials = call_until(limit.end, move || config.ask_credentials(master))?;
+            let credentials = call_until(limit.end, move || logins::ask(&config, master))?;
             let credentials = credentials.unwrap_or(Err(CredentialsError::NoAnswer { limit: limit.time }));
             let credentials = credentials.map_err(|error| ProbeError::LoginRefused(error.to_string()))?;
             probe.login = Some(credentials.login);
