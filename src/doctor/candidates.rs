@@ -42,8 +42,8 @@ pub fn ask_old(config: &Config, place: usize, limit: Duration) -> Result<OldMast
         let trials: Vec<_> = trials(&settings).into_iter().filter(|it| LOCKING.contains(&it.right)).collect();
         let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
         let mut rights = Rights::default();
-        for (Trial { right, .. }, answer) in trials.iter().zip(probe.exchange(&commands)?) {
-            rights.note(right, &answer);
+        for (trial, answer) in trials.iter().zip(probe.exchange(&commands)?) {
+            rights.note(trial, &answer);
         }
         let taken: Vec<_> = LOCKING.into_iter().filter(|right| !rights.denied.contains(right)).collect();
         let commands = taken.join(", ").to_uppercase();

@@ -15,7 +15,7 @@ use crate::limits;
 use crate::lock::FLEET_NAME;
 use crate::lock::command::answer::error_text;
 
-use super::rights::{Rights, Trial, trial_key, trials};
+use super::rights::{Rights, Trial, script_trials, trial_key, trials};
 
 /// One master of the configuration, and what the examination found out about it.
 #[derive(Debug, Clone)]
@@ -51,8 +51,6 @@ pub struct Facts {
     pub record: Found,
     /// Prefixes of all records on the server; `None` if the login may not search for them.
     pub prefixes: Option<Vec<Vec<u8>>>,
-    /// Error reply to a write that changes nothing.
-    pub write_refusal: Option<String>,
 }
 
 /// Round trips of some `PING`s, one after the other.
@@ -175,7 +173,9 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
     };
     let sections = SECTIONS.map(|section| vec![b"INFO".to_vec(), section.as_bytes().to_vec()]);
     let info = probe.exchange(&sections)?;
-    facts.rights.note("info", &info[0]);
+    if let Some(refusal) = info[0].error() {
+        facts.rights.note_refusal("info", refusal);
+    }
     facts.server = server(&info);
     let settings = ["appendfsync", "no-appendfsync-on-rewrite", "repl-backlog-ttl"];
     let questions = settings.map(|name| vec!["CONFIG", "GET", name]);
@@ -185,15 +185,13 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
     facts.record = read_record(probe, &config.prefix)?;
     facts.prefixes = find_prefixes(probe)?;
     try_native_release(probe, config, &mut facts)?;
+    let scripts = script_trials(config);
+    let of_scripts = probe.exchange(&commands(&scripts))?;
     let trials = trials(config);
-    let commands: Vec<_> = trials.iter().map(|Trial { command, .. }| command).collect();
-    for (Trial { right, .. }, answer) in trials.iter().zip(probe.exchange(&commands)?) {
-        facts.rights.note(right, &answer);
-        if *right == "set" {
-            let text = answer.error().filter(|text| !text.starts_with("NOPERM") && !text.starts_with("ERR"));
-            facts.write_refusal = text.map(str::to_owned);
-        }
+    for (trial, answer) in trials.iter().zip(probe.exchange(&commands(&trials))?) {
+        facts.rights.note(trial, &answer);
     }
+    scripts.iter().zip(of_scripts).for_each(|(trial, answer)| facts.rights.note_script(trial, &answer));
     Ok(facts)
 }
 
@@ -211,6 +209,10 @@ fn observed(probe: &mut Probe, config: &Config, server: &ServerFacts) -> Result<
             Quarantine::Uptime | Quarantine::Trust => mark.seen_for(clock_us),
         })
         .unwrap_or_default())
+}
+
+fn commands(trials: &[Trial]) -> Vec<&Vec<Vec<u8>>> {
+    trials.iter().map(|trial| &trial.command).collect()
 }
 
 /// The fleet's record behind a prefix.

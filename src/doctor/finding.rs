@@ -196,6 +196,22 @@ pub enum Problem {
         /// The commands.
         commands: Vec<&'static str>,
     },
+    /// The server runs no scripts for this login.
+    NoScripts {
+        /// Its answer.
+        refusal: String,
+        /// Whether it has a native command that releases plain locks.
+        has_native: bool,
+        /// What to do about it.
+        advice: String,
+    },
+    /// The server answers commands as no Redis or Valkey does.
+    OddAnswer {
+        /// The commands, as an ACL names them, or the scripts.
+        commands: Vec<&'static str>,
+        /// Its answer.
+        answer: String,
+    },
     /// The login may not use the native release of the server.
     NativeDenied {
         /// The missing right.
@@ -405,6 +421,18 @@ texts! {
         format!("the server does not know commands for {feature} ({})", commands.join(" ")),
         *effect,
         "remove rename-command from redis.conf, or take another server";
+    Problem::NoScripts { refusal, has_native, advice } => "no-scripts",
+        format!("the server runs no scripts: \"{refusal}\""),
+        if *has_native {
+            "plain locks work; fenced and shared locks fail there, and nobody waits in a queue"
+        } else {
+            "each lock stays there until its TTL ends, as nothing else can release it"
+        },
+        advice.as_str();
+    Problem::OddAnswer { commands, answer } => "odd-answer",
+        format!("the server answers {} with \"{answer}\", as no Redis does", commands.join(", ")),
+        "locks may fail there, or stay until their TTL ends",
+        "take a Redis or Valkey server, without a proxy that refuses these commands";
     Problem::NativeDenied { right, user } => "native-denied",
         format!("the login lacks the native release, {right}"),
         "releases run as scripts, which cost the master more",

@@ -73,10 +73,15 @@ fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
         Problem::MissingRights { rights, .. } => {
             rights.iter().any(|right| right == "+set" || right.starts_with('~'))
         }
-        Problem::MissingCommands { commands, .. } => commands.contains(&"set"),
+        Problem::MissingCommands { commands, .. } | Problem::OddAnswer { commands, .. } => {
+            commands.contains(&"set")
+        }
         _ => false,
     }
 }
+
+/// The commands that run scripts.
+const SCRIPT_RIGHTS: [&str; 2] = ["eval", "evalsha"];
 
 struct Findings<'a> {
     config: &'a Config,
@@ -160,7 +165,7 @@ impl Findings<'_> {
         if server.is_cluster == Some(true) {
             self.of_cluster(name);
         }
-        if let Some(refusal) = facts.write_refusal.as_ref().filter(|_| !is_replica) {
+        if let Some(refusal) = facts.rights.write_refusal.as_ref().filter(|_| !is_replica) {
             self.add(Severity::Error, name, Problem::WritesRefused { refusal: refusal.clone() });
         }
         if server.is_disk_fine == Some(false) {
@@ -273,16 +278,42 @@ impl Findings<'_> {
             if feature == Feature::Waiting && rights.lacks_channels && self.config.wakes_waiters {
                 missing.push(format!("&{pattern}*"));
             }
-            let denied = rights.denied.iter().filter(|right| needed.contains(right));
+            // A finding of its own says that scripts are refused.
+            let is_other = |right: &&&str| {
+                needed.contains(right) && (rights.scripts_refusal.is_none() || !SCRIPT_RIGHTS.contains(right))
+            };
+            let denied = rights.denied.iter().filter(is_other);
             missing.extend(denied.map(|right| format!("+{right}")));
             if !missing.is_empty() {
                 let (rights, user) = (missing, user.clone());
                 self.add(severity, master, Problem::MissingRights { feature: name, effect, rights, user });
             }
-            let unknown = rights.unknown.iter().filter(|right| needed.contains(right));
+            let unknown = rights.unknown.iter().filter(is_other);
             let commands: Vec<_> = unknown.copied().collect();
             if !commands.is_empty() {
                 self.add(severity, master, Problem::MissingCommands { feature: name, effect, commands });
+            }
+        }
+        if let Some(refusal) = &rights.scripts_refusal {
+            let has_native = facts.native_release.is_some();
+            let severity = if has_native { Severity::Warning } else { Severity::Error };
+            let denied = SCRIPT_RIGHTS.iter().filter(|right| rights.denied.contains(right));
+            let missing = denied.map(|right| format!("+{right}")).collect::<Vec<_>>().join(" ");
+            let advice = match &*missing {
+                "" => "let it run EVALSHA and EVAL, or take another server".to_owned(),
+                rights => format!("run \"ACL SETUSER {user} {rights}\", then \"ACL SAVE\""),
+            };
+            self.add(severity, master, Problem::NoScripts { refusal: refusal.clone(), has_native, advice });
+        }
+        for (answer, commands) in &rights.odd {
+            let is_script = rights.scripts_refusal.is_some();
+            let commands: Vec<_> = commands
+                .iter()
+                .filter(|right| !(is_script && SCRIPT_RIGHTS.contains(right)))
+                .copied()
+                .collect();
+            if !commands.is_empty() {
+                self.add(Severity::Error, master, Problem::OddAnswer { commands, answer: answer.clone() });
             }
         }
         let native = [("delifeq", "+delifeq"), ("delex", "+delex")];

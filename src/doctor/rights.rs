@@ -1,8 +1,15 @@
-//! Which rights each feature needs, and a command for each right that changes nothing.
+//! Which rights each feature needs, and a command for each right that changes nothing. Redis has one answer to
+//! each of these commands, and any other is a refusal.
 
 use crate::config::Config;
 use crate::driver::probe::Answer;
-use crate::lock::PROBE_NAME;
+use crate::lock::command::answer::is_refusal;
+use crate::lock::command::park::WAIT_NAME;
+use crate::lock::command::scripts::{
+    EXTEND, FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, NamedScript, RELEASE, RELEASE_SERVE, SERVE,
+    SHARED_EXTEND, SHARED_RELEASE_SERVE, SWAP,
+};
+use crate::lock::{FENCE_NAME, PROBE_NAME, names_missing_right};
 
 /// Rights of the login, found by commands that change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -13,6 +20,12 @@ pub struct Rights {
     pub denied: Vec<&'static str>,
     /// Commands that the server does not know.
     pub unknown: Vec<&'static str>,
+    /// Commands that it answers as no Redis does, by the answer.
+    pub odd: Vec<(String, Vec<&'static str>)>,
+    /// Why it runs no scripts, in its words.
+    pub scripts_refusal: Option<String>,
+    /// Error reply of a server that carries out nothing at the moment, or no writes.
+    pub write_refusal: Option<String>,
     /// Whether a key behind the prefix is out of its reach.
     pub lacks_keys: bool,
     /// Whether a channel behind the prefix is out of its reach.
@@ -104,8 +117,10 @@ impl Feature {
 
 /// A command that shows whether the user has a right, and changes nothing.
 pub(super) struct Trial {
+    /// The right, or the name of a script.
     pub(super) right: &'static str,
     pub(super) command: Vec<Vec<u8>>,
+    is_good: fn(&Answer) -> bool,
 }
 
 /// A key that no lock has, and that nothing creates.
@@ -118,49 +133,112 @@ pub(super) fn trial_key(config: &Config) -> Vec<u8> {
 pub(super) fn trials(config: &Config) -> Vec<Trial> {
     let key = trial_key(config);
     let key = key.as_slice();
-    let unknown_script = [b'0'; 40];
-    let rows: [(&'static str, &[&[u8]]); 25] = [
-        ("set", &[b"SET", key, b"", b"XX", b"PX", b"1"]),
-        ("get", &[b"GET", key]),
-        ("del", &[b"DEL", key]),
-        ("pexpire", &[b"PEXPIRE", key, b"1"]),
-        ("pttl", &[b"PTTL", key]),
-        ("evalsha", &[b"EVALSHA", &unknown_script, b"1", key]),
-        // One key is announced and none is there, so that nothing runs.
-        ("eval", &[b"EVAL", b"return", b"1"]),
-        ("echo", &[b"ECHO", b""]),
-        // It does not compile, so that nothing is kept.
-        ("script|load", &[b"SCRIPT", b"LOAD", b"("]),
-        ("client|setname", &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()]),
-        ("getrange", &[b"GETRANGE", key, b"0", b"0"]),
-        ("zrevrank", &[b"ZREVRANK", key, b""]),
-        ("publish", &[b"PUBLISH", key, b""]),
-        ("time", &[b"TIME"]),
-        ("exists", &[b"EXISTS", key]),
-        ("type", &[b"TYPE", key]),
-        ("pexpireat", &[b"PEXPIREAT", key, b"1"]),
-        ("zadd", &[b"ZADD", key, b"XX", b"0", b""]),
-        ("zrem", &[b"ZREM", key, b""]),
-        ("zcard", &[b"ZCARD", key]),
-        ("zscore", &[b"ZSCORE", key, b""]),
-        ("zrange", &[b"ZRANGE", key, b"0", b"0"]),
-        ("zrangebyscore", &[b"ZRANGEBYSCORE", key, b"0", b"0"]),
-        ("zremrangebyscore", &[b"ZREMRANGEBYSCORE", key, b"0", b"0"]),
-        ("subscribe", &[b"SUBSCRIBE", key]),
+    let is_empty: fn(&Answer) -> bool = |it| it.bytes() == Some(b"");
+    let is_list: fn(&Answer) -> bool = |it| *it == Answer::List(Vec::new());
+    let is_nil: fn(&Answer) -> bool = |it| *it == Answer::Null;
+    let is_zero: fn(&Answer) -> bool = |it| it.integer() == Some(0);
+    let (sha, text) = (RELEASE.sha.as_bytes(), RELEASE.text.as_bytes());
+    type Row<'a> = (&'static str, &'a [&'a [u8]], fn(&Answer) -> bool);
+    let rows: [Row<'_>; 25] = [
+        ("set", &[b"SET", key, b"", b"XX", b"PX", b"1"], is_nil),
+        ("get", &[b"GET", key], is_nil),
+        ("del", &[b"DEL", key], is_zero),
+        ("pexpire", &[b"PEXPIRE", key, b"1"], is_zero),
+        ("pttl", &[b"PTTL", key], |it| it.integer() == Some(-2)),
+        // They keep the script, as each client does.
+        ("eval", &[b"EVAL", text, b"1", key, b"none"], is_zero),
+        ("evalsha", &[b"EVALSHA", sha, b"1", key, b"none"], |it| {
+            it.integer() == Some(0) || it.error().is_some_and(|text| text.starts_with("NOSCRIPT"))
+        }),
+        ("script|load", &[b"SCRIPT", b"LOAD", text], |it| it.bytes() == Some(RELEASE.sha.as_bytes())),
+        ("echo", &[b"ECHO", b""], is_empty),
+        ("client|setname", &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()], |it| {
+            it.bytes() == Some(b"OK")
+        }),
+        ("getrange", &[b"GETRANGE", key, b"0", b"0"], is_empty),
+        ("zrevrank", &[b"ZREVRANK", key, b""], is_nil),
+        ("publish", &[b"PUBLISH", key, b""], |it| it.integer().is_some()),
+        ("time", &[b"TIME"], |it| matches!(it, Answer::List(parts) if parts.len() == 2)),
+        ("exists", &[b"EXISTS", key], is_zero),
+        ("type", &[b"TYPE", key], |it| it.bytes() == Some(b"none")),
+        ("pexpireat", &[b"PEXPIREAT", key, b"1"], is_zero),
+        ("zadd", &[b"ZADD", key, b"XX", b"0", b""], is_zero),
+        ("zrem", &[b"ZREM", key, b""], is_zero),
+        ("zcard", &[b"ZCARD", key], is_zero),
+        ("zscore", &[b"ZSCORE", key, b""], is_nil),
+        ("zrange", &[b"ZRANGE", key, b"0", b"0"], is_list),
+        ("zrangebyscore", &[b"ZRANGEBYSCORE", key, b"0", b"0"], is_list),
+        ("zremrangebyscore", &[b"ZREMRANGEBYSCORE", key, b"0", b"0"], is_zero),
+        ("subscribe", &[b"SUBSCRIBE", key], |it| matches!(it, Answer::List(parts) if parts.len() == 3)),
     ];
-    let trial = |(right, words): (&'static str, &[&[u8]])| Trial {
+    let trial = |(right, words, is_good): Row<'_>| Trial {
         right,
         command: words.iter().map(|word| word.to_vec()).collect(),
+        is_good,
+    };
+    rows.into_iter().map(trial).collect()
+}
+
+/// The scripts that do nothing where there is no lock and nobody waits; each of them returns 0.
+pub(super) fn script_trials(config: &Config) -> Vec<Trial> {
+    let key = trial_key(config);
+    let beside = |name: &[u8]| [&config.prefix, name, &key[config.prefix.len()..]].concat();
+    let keys = [key.clone(), beside(WAIT_NAME), beside(FENCE_NAME)];
+    let rows: [(NamedScript, &[&str]); 9] = [
+        (EXTEND, &["none", "1"]),
+        (SWAP, &["none", "none", "1"]),
+        (RELEASE_SERVE, &["none"]),
+        (FENCED_RELEASE_SERVE, &["none", "0", "1", "1", "1"]),
+        (SHARED_EXTEND, &["none", "1"]),
+        (SHARED_RELEASE_SERVE, &["none"]),
+        (SERVE, &[]),
+        (FORCE_UNLOCK_SERVE, &[]),
+        (RELEASE, &["none"]),
+    ];
+    let trial = |(script, arguments): (NamedScript, &[&str])| {
+        let count = script.key_count.to_string();
+        let head = ["EVAL", script.text, &count].map(|word| word.as_bytes().to_vec());
+        let arguments = arguments.iter().map(|word| word.as_bytes().to_vec());
+        let command = head.into_iter().chain(keys[..script.key_count].iter().cloned()).chain(arguments);
+        Trial { right: script.name, command: command.collect(), is_good: |it| it.integer() == Some(0) }
     };
     rows.into_iter().map(trial).collect()
 }
 
 impl Rights {
     /// Takes the answer to a trial.
-    pub(super) fn note(&mut self, right: &'static str, answer: &Answer) {
-        let Some(text) = answer.error() else { return };
+    pub(super) fn note(&mut self, trial: &Trial, answer: &Answer) {
+        if (trial.is_good)(answer) {
+            return;
+        }
+        let text = answer.error().map_or_else(|| format!("the answer {}", answer.text()), str::to_owned);
+        self.note_refusal(trial.right, &text);
+        let is_script = ["eval", "evalsha"].contains(&trial.right);
+        if is_script && !is_passing(&text) && !self.lacks_keys {
+            self.scripts_refusal.get_or_insert(text);
+        }
+    }
+
+    /// Takes the answer to the trial of a whole script. A right that one lacks is missing without it, too.
+    pub(super) fn note_script(&mut self, trial: &Trial, answer: &Answer) {
+        let is_right = answer.error().is_some_and(names_missing_right) && self.lacks_any();
+        // Its keys are in one slot or not, which the prefix decides.
+        let is_slot = answer.error().is_some_and(|text| text.starts_with("CROSSSLOT"));
+        if self.scripts_refusal.is_none() && !is_right && !is_slot {
+            self.note(trial, answer);
+        }
+    }
+
+    const fn lacks_any(&self) -> bool {
+        !self.denied.is_empty() || self.lacks_keys || self.lacks_channels
+    }
+
+    /// Takes a refusal, in the server's words.
+    pub(super) fn note_refusal(&mut self, right: &'static str, text: &str) {
         if text.starts_with("ERR unknown command") || text.starts_with("ERR unknown subcommand") {
             self.unknown.push(right);
+        } else if is_passing(text) {
+            self.write_refusal.get_or_insert_with(|| text.to_owned());
         } else if text.starts_with("NOPERM") {
             // The name of the user is in the text, and may be any.
             let says = |words: &[&str]| words.iter().any(|it| text.contains(it));
@@ -173,8 +251,20 @@ impl Rights {
             } else {
                 self.denied.push(right);
             }
+        } else {
+            match self.odd.iter_mut().find(|(other, _)| other == text) {
+                Some((_, rights)) => rights.push(right),
+                None => self.odd.push((text.to_owned(), vec![right])),
+            }
         }
     }
+}
+
+/// Whether a server refuses to carry out commands for a reason that has nothing to do with this one.
+fn is_passing(text: &str) -> bool {
+    let is_of_cluster = ["MOVED ", "CLUSTERDOWN ", "MASTERDOWN "].iter().any(|code| text.starts_with(code));
+    let is_of_command = text.starts_with("NOPERM") || text.starts_with("ERR");
+    is_of_cluster || (is_refusal(text) && !is_of_command)
 }
 
 #[cfg(test)]
@@ -184,7 +274,7 @@ mod tests {
     #[test]
     fn each_right_of_a_feature_has_a_trial() {
         let config = Config::builder().master("redis://h").build().expect("valid");
-        for Trial { right, command } in trials(&config) {
+        for Trial { right, command, .. } in trials(&config) {
             let words: Vec<_> = right.split('|').map(|word| word.to_uppercase().into_bytes()).collect();
             assert!(command.starts_with(&words), "{right}");
         }
@@ -224,14 +314,35 @@ mod tests {
             ("eval", error("ERR unknown command 'EVAL', with args beginning with: ")),
             ("script|load", error("ERR unknown subcommand 'LOAD'. Try SCRIPT HELP.")),
             ("time", error("NOPERM not today")),
-            ("evalsha", error("NOSCRIPT No matching script.")),
             ("zadd", error("READONLY You can't write against a read only replica.")),
-            ("echo", Answer::Text(Vec::new())),
         ] {
-            rights.note(right, &answer);
+            rights.note_refusal(right, answer.error().expect("an error"));
         }
-        let Rights { denied, unknown, lacks_keys, lacks_channels, .. } = rights;
+        let Rights { denied, unknown, lacks_keys, lacks_channels, odd, write_refusal, .. } = rights;
         assert_eq!((denied, unknown), (vec!["get", "del", "info", "time"], vec!["eval", "script|load"]));
         assert!(lacks_keys && lacks_channels);
+        assert!(odd.is_empty() && write_refusal.is_some_and(|text| text.starts_with("READONLY")));
+    }
+
+    /// Whatever the words, only the answer of Redis is good.
+    #[test]
+    fn any_other_answer_to_a_trial_is_a_refusal() {
+        let config = Config::builder().master("redis://h").build().expect("valid");
+        let words = ["ERR unsupported command", "ERR Command is not available", "no", "FORBIDDEN"];
+        let errors = words.map(|text| Answer::Error(text.to_owned()));
+        let odd = [Answer::Integer(77), Answer::Text(b"QUEUED".to_vec()), Answer::List(vec![Answer::Null])];
+        for answer in errors.iter().chain(&odd) {
+            for trial in trials(&config).iter().chain(&script_trials(&config)) {
+                if trial.right == "publish" && answer.integer().is_some() {
+                    continue;
+                }
+                let mut rights = Rights::default();
+                rights.note(trial, answer);
+                let commands: Vec<_> = rights.odd.iter().flat_map(|(_, commands)| commands.clone()).collect();
+                assert_eq!(commands, [trial.right], "{answer:?}");
+                let runs_scripts = ["eval", "evalsha"].contains(&trial.right);
+                assert_eq!(rights.scripts_refusal.is_some(), runs_scripts, "{answer:?} to {}", trial.right);
+            }
+        }
     }
 }

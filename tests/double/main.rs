@@ -2,6 +2,7 @@
 
 mod kinds;
 mod many;
+mod trials;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -109,7 +109,7 @@ fn an_examination_is_shown_as_it_was() {
             "errors",
             40,
             Quarantine::Uptime,
-            changed(|it| it.write_refusal = Some("MISCONF no".to_owned())),
+            changed(|it| it.rights.write_refusal = Some("MISCONF no".to_owned())),
         ),
         page(
             "no quorum",

@@ -38,7 +38,6 @@ fn healthy(index: u8) -> Facts {
         observed: Duration::from_secs(86_400),
         record: Found::Absent,
         prefixes: Some(Vec::new()),
-        write_refusal: None,
     }
 }
 
@@ -85,10 +84,11 @@ fn a_healthy_fleet_has_no_findings() {
 
 /// Each finding about one master, by the fact that causes it, and nothing else.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn each_fact_has_its_finding_alone() {
     use Quarantine::{Strict, Trust, Uptime};
     type Change = fn(&mut Facts);
-    let rows: [(Quarantine, &str, Change, &str, Severity); 24] = [
+    let rows: [(Quarantine, &str, Change, &str, Severity); 26] = [
         (Uptime, "", |it| it.server.run_id = None, "unreported", Severity::Warning),
         (Strict, "", |it| it.server.run_id = None, "unreported", Severity::Error),
         (Uptime, "", |it| it.server.maxmemory_policy = None, "unreported", Severity::Warning),
@@ -98,7 +98,13 @@ fn each_fact_has_its_finding_alone() {
         (Uptime, "", |it| it.server.version = Some("4.0.14".into()), "old-version", Severity::Warning),
         (Uptime, "", |it| it.server.is_cluster = Some(true), "cluster-without-hash-tag", Severity::Error),
         (Uptime, "{a}:", |it| it.server.is_cluster = Some(true), "cluster-node", Severity::Warning),
-        (Uptime, "", |it| it.write_refusal = Some("MISCONF no".into()), "writes-refused", Severity::Error),
+        (
+            Uptime,
+            "",
+            |it| it.rights.write_refusal = Some("MISCONF no".into()),
+            "writes-refused",
+            Severity::Error,
+        ),
         (Uptime, "", |it| it.server.is_disk_fine = Some(false), "disk-failing", Severity::Error),
         (
             Uptime,
@@ -136,7 +142,9 @@ fn each_fact_has_its_finding_alone() {
             Severity::Warning,
         ),
         (Uptime, "", |it| it.rights.denied = vec!["delifeq"], "native-denied", Severity::Note),
-        (Uptime, "", |it| it.rights.unknown = vec!["eval"], "missing-commands", Severity::Error),
+        (Uptime, "", |it| it.rights.unknown = vec!["set"], "missing-commands", Severity::Error),
+        (Uptime, "", |it| it.rights.scripts_refusal = Some("ERR x".into()), "no-scripts", Severity::Error),
+        (Uptime, "", |it| it.rights.odd = vec![("ERR x".into(), vec!["set"])], "odd-answer", Severity::Error),
     ];
     for (quarantine, prefix, change, code, severity) in rows {
         let found = findings(quarantine, prefix, change);
@@ -219,7 +227,7 @@ fn only_masters_that_can_grant_count() {
         super::granting(&config, &judge(&config, &masters))
     };
     let (full, young): (Change, Change) =
-        (|it| it.write_refusal = Some("OOM no".into()), |it| it.server.uptime = Some(Duration::ZERO));
+        (|it| it.rights.write_refusal = Some("OOM no".into()), |it| it.server.uptime = Some(Duration::ZERO));
     for (quarantine, change, count) in [
         (Uptime, (|_| {}) as Change, 3),
         (Uptime, full, 2),
@@ -238,7 +246,11 @@ fn only_masters_that_can_grant_count() {
         // One server has one vote.
         (Uptime, |it| it.server.run_id = Some("run2".into()), 2),
         // Two problems keep away one master.
-        (Uptime, |it| (it.write_refusal, it.server.uptime) = (Some("OOM".into()), Some(Duration::ZERO)), 2),
+        (
+            Uptime,
+            |it| (it.rights.write_refusal, it.server.uptime) = (Some("OOM".into()), Some(Duration::ZERO)),
+            2,
+        ),
     ] {
         let mut facts = healthy(1);
         change(&mut facts);
@@ -253,7 +265,7 @@ fn doctor_counts_masters_that_can_grant() {
     all[1].facts = Err(ProbeError::LoginRefused("WRONGPASS".into()));
     let config = config(5, Quarantine::Uptime, "");
     assert!(!codes(&judge(&config, &all)).contains(&"no-quorum"), "three are left");
-    all[2].facts.as_mut().expect("healthy").write_refusal = Some("OOM no".into());
+    all[2].facts.as_mut().expect("healthy").rights.write_refusal = Some("OOM no".into());
     let found = judge(&config, &all);
     let Problem::NoQuorum { granting, count, needed } = found[0].problem else { panic!("{found:?}") };
     assert_eq!((granting, count, needed), (2, 5, 3));
@@ -405,7 +417,7 @@ fn channels_are_needed_by_waiters_only() {
 #[test]
 fn a_refused_write_comes_with_its_usual_advice() {
     let refused = |text: &str| {
-        let found = findings(Quarantine::Uptime, "", |it| it.write_refusal = Some(text.to_owned()));
+        let found = findings(Quarantine::Uptime, "", |it| it.rights.write_refusal = Some(text.to_owned()));
         found[0].advice()
     };
     assert_eq!(refused("OOM no"), "out of memory; raise maxmemory; keep the policy noeviction");
@@ -431,7 +443,18 @@ fn a_hash_tag_is_recognized_as_servers_do() {
 }
 
 /// All kinds, each with the texts of its variants.
+fn no_scripts(has_native: bool) -> Problem {
+    let found = findings(Quarantine::Uptime, "", |it| {
+        it.rights.scripts_refusal = Some("NOPERM this user has no permissions".into());
+        it.rights.denied = vec!["eval", "set"];
+    });
+    let found = found.into_iter().find(|it| it.problem.code() == "no-scripts").expect("it is found");
+    let Problem::NoScripts { refusal, advice, .. } = found.problem else { unreachable!("by its code") };
+    Problem::NoScripts { refusal, has_native, advice }
+}
+
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn all_findings_keep_the_rules_of_writing() {
     let (left, user) = (Duration::from_nanos(4_408_173_216), Box::<str>::from("locker"));
     let mut problems = vec![
@@ -464,6 +487,9 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::Quarantined { left, is_new: false },
         Problem::Quarantined { left, is_new: true },
         Problem::Unobserved { needed: left, is_new: false },
+        no_scripts(false),
+        no_scripts(true),
+        Problem::OddAnswer { commands: vec!["set", "eval"], answer: "ERR unsupported command".to_owned() },
         Problem::NativeDenied { right: "+delifeq", user: user.clone() },
         Problem::CertificateExpires { left },
         Problem::CertificateExpires { left: Duration::ZERO },
@@ -502,7 +528,7 @@ fn all_findings_keep_the_rules_of_writing() {
     for code in &codes {
         assert!(page.contains(&format!("`{code}`")), "docs/operating.md does not list {code}");
     }
-    assert_eq!(codes.len(), 35);
+    assert_eq!(codes.len(), 37);
 }
 
 #[test]

@@ -48,9 +48,9 @@ impl ModelMaster {
         let data = &mut self.data;
         Ok(match (name, args, options) {
             ("GET", [key], _) => Answer::bulk(data.string(now, key)?),
-            ("GETRANGE", [key, b"0", b"255"], _) => {
-                let value = data.string(now, key)?.unwrap_or_default();
-                Answer::bulk(Some(&value[..value.len().min(256)]))
+            ("GETRANGE", [key, b"0", last @ (b"0" | b"255")], _) => {
+                let (value, size) = (data.string(now, key)?.unwrap_or_default(), integer(last)? + 1);
+                Answer::bulk(Some(&value[..value.len().min(clamped(size))]))
             }
             ("SET", [key, value], _) => data.set(key, value, None).map(|()| Answer::ok())?,
             ("SET", [key, value, ..], [b"PX", ttl]) => {
@@ -62,6 +62,13 @@ impl ModelMaster {
                     return Ok(Answer::Nil);
                 }
                 data.set(key, value, None).map(|()| Answer::ok())?
+            }
+            ("SET", [key, value, ..], [b"XX", b"PX", ttl]) => {
+                data.may_take_memory()?;
+                if !data.is_taken(now, key) {
+                    return Ok(Answer::Nil);
+                }
+                data.set(key, value, Some(now + millis(ttl)?)).map(|()| Answer::ok())?
             }
             ("SET", [key, value, ..], [b"NX", b"PX", ttl]) => {
                 let (is_taken, expires) = (data.is_taken(now, key), now + millis(ttl)?);
@@ -124,6 +131,10 @@ impl ModelMaster {
                 data.may_take_memory()?;
                 let members = pairs.chunks(2).map(|pair| Ok((float(pair[0])?, pair[1])));
                 Answer::count(data.add(now, key, &members.collect::<Result<Vec<_>, _>>()?)?)
+            }
+            ("ZADD", [key, b"XX", _, _]) if !data.is_taken(now, key) => {
+                data.may_take_memory()?;
+                Answer::Integer(0)
             }
             ("ZADD", [_, _, _, ..]) => return Refusal::says(SYNTAX),
             ("ZREM", [key, member]) => Answer::Integer(i64::from(data.remove(now, key, member)?)),

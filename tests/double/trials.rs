@@ -1,0 +1,57 @@
+//! `redlatch doctor` with peers that answer commands as no Redis does.
+
+use std::time::Duration;
+
+use redlatch::doctor::{Severity, examine};
+use redlatch::testing::Double;
+use redlatch::{Config, Quarantine};
+
+use crate::{PATIENCE, start};
+
+/// Codes of the errors that one of three masters has.
+fn errors(double: &Double) -> Vec<&'static str> {
+    let config: Config = double.config().quarantine(Quarantine::Trust).build().expect("valid settings");
+    let found = examine(&config, PATIENCE).expect("it can ask");
+    let errors = found.iter().filter(|finding| finding.severity == Severity::Error);
+    let errors = errors.inspect(|finding| println!("{finding}"));
+    errors.map(|finding| finding.problem.code()).filter(|code| *code != "trust-unsynced").collect()
+}
+
+const WORDS: [&str; 4] = [
+    "ERR unsupported command",
+    "ERR Command is not available",
+    "ERR command not allowed, with args beginning with: x",
+    "FORBIDDEN",
+];
+
+#[test]
+fn a_peer_that_refuses_in_any_words_is_found() {
+    let double = start(3);
+    assert_eq!(errors(&double), [""; 0], "of a double that refuses nothing");
+    for words in WORDS {
+        for command in ["SET", "GET", "PEXPIRE", "DEL", "ZADD", "PUBLISH", "TIME", "SUBSCRIBE"] {
+            double.master(0).refuse(command, words);
+            assert_eq!(errors(&double), ["odd-answer"], "{command}: {words}");
+            double.master(0).allow(command);
+        }
+        for command in ["EVAL", "EVALSHA"] {
+            double.master(0).refuse(command, words);
+            assert!(errors(&double).contains(&"no-scripts"), "{command}: {words}");
+            double.master(0).allow(command);
+        }
+    }
+}
+
+/// The client says it when it connects.
+#[test]
+fn a_client_names_masters_without_scripts() {
+    let double = start(3);
+    double.master(1).refuse("EVAL", "ERR unsupported command");
+    let client = double.config().connect().expect("an event loop");
+    crate::eventually("all are ready", || client.stats().ready() == 3);
+    let warnings = client.health().masters.iter().map(|it| it.warnings.len()).collect::<Vec<_>>();
+    assert_eq!(warnings, [0, 1, 0], "{}", client.health());
+    let shown = format!("{:#}", client.health());
+    assert!(shown.contains("it runs no scripts, so a lock stays there until its TTL ends"), "{shown}");
+    assert!(client.lock("a").ttl(Duration::from_secs(1)).try_acquire().is_ok());
+}
