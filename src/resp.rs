@@ -114,6 +114,19 @@ impl Reply<'_> {
             other => other,
         }
     }
+
+    /// Returns the number that the [plain](Reply::plain) reply is, if it is one.
+    #[inline]
+    pub(crate) fn number(self) -> Option<i64> {
+        // Looked at first: with all numbers made plain, a park costs 2.5 % more instructions.
+        if let Reply::Integer(number) = self {
+            return Some(number);
+        }
+        match self.plain() {
+            Reply::Integer(number) => Some(number),
+            _ => None,
+        }
+    }
 }
 
 /// Shows bytes as an escaped string: replies are text most of the time.

@@ -285,11 +285,10 @@ impl<'a> Cursor<'a> {
         let too_large = ProtocolError::NumberTooLarge;
         let integer = match self.byte()? {
             b'-' => 0i64.checked_sub_unsigned(self.negative(i64::MIN.unsigned_abs(), too_large)?),
-            b'+' => {
-                let first = self.byte()?;
+            first => {
+                let first = if first == b'+' { self.byte()? } else { first };
                 0i64.checked_add_unsigned(self.number(first, i64::MAX.unsigned_abs(), too_large)?)
             }
-            first => 0i64.checked_add_unsigned(self.number(first, i64::MAX.unsigned_abs(), too_large)?),
         };
         Ok(integer.ok_or(too_large)?)
     }

@@ -109,11 +109,8 @@ pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShap
 }
 
 fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
-    let mut elements = parts.iter().map(Reply::plain);
-    let mut number = || match elements.next() {
-        Some(Reply::Integer(number)) => Ok(number),
-        _ => Err(WrongShape),
-    };
+    let mut elements = parts.iter();
+    let mut number = || elements.next().and_then(Reply::number).ok_or(WrongShape);
     let (refusal, fence, left_ms, time_us) = (number()?, number()?, number()?, number()?);
     if parts.len() != 4 {
         return Err(WrongShape);

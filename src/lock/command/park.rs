@@ -318,7 +318,7 @@ pub(crate) fn park_answer(reply: &Reply<'_>) -> Result<ParkAnswer, WrongShape> {
         Reply::Error(text) => return Ok(ParkAnswer::Failed(failure(text))),
         _ => return Err(WrongShape),
     };
-    let mut elements = Elements(parts.iter().map(Reply::plain));
+    let mut elements = Elements(parts.iter());
     let kind = elements.number()?;
     let seen = Seen { ticket_us: elements.count()?, now_us: elements.count()?, has_more: elements.flag()? };
     match (kind, parts.len()) {
@@ -354,10 +354,7 @@ struct Elements<I>(I);
 
 impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
     fn number(&mut self) -> Result<i64, WrongShape> {
-        match self.0.next() {
-            Some(Reply::Integer(number)) => Ok(number),
-            _ => Err(WrongShape),
-        }
+        self.0.next().and_then(Reply::number).ok_or(WrongShape)
     }
 
     /// A number that is not negative. Somebody may have put any number there, or set the clock.
@@ -375,7 +372,7 @@ impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
 
     /// A label with its separator; anything else is none.
     fn label(&mut self) -> Result<Option<Arc<str>>, WrongShape> {
-        match self.0.next() {
+        match self.0.next().map(Reply::plain) {
             Some(Reply::Bulk(part)) => Ok(label_in(part).map(|label| label.as_str().into())),
             _ => Err(WrongShape),
         }
