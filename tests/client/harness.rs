@@ -60,6 +60,9 @@ pub(crate) fn await_subscribed(fleet: &mut Fleet) {
             let own: Vec<_> = list.lines().filter(|line| line.contains(&name)).collect();
             matches!(own[..], [line] if line.contains(" sub=1 "))
         });
+        eventually(PATIENCE, "the fleet's record is written", || {
+            master.ask("EXISTS redlatch:fleet").text() == "1"
+        });
     }
 }
 

@@ -13,8 +13,8 @@ use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, Reent
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, block_on,
-    open, poll_once, within,
+    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_subscribed,
+    await_waiters, block_on, open, poll_once, within,
 };
 
 #[test]
@@ -68,6 +68,7 @@ fn holds_at_one_time_have_one_fencing_token() {
 fn callers_of_one_owner_share_one_attempt() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
+    await_subscribed(&mut fleet);
     let lock = client.lock("a").ttl(TTL).reentrant();
     for round in 0..4 {
         let before: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();

@@ -8,7 +8,7 @@ use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{HeldLocks, Options, Redlock, limits};
 
 use crate::fleet::{Fleet, Place};
-use crate::lock_tests::{PATIENCE, TTL, open, settings};
+use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 use crate::valkey_tests::{Native, valkey_9};
 
 fn submit(redlock: &mut Redlock) -> OpId {
@@ -57,6 +57,11 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
     loop {
         let mut redlock = open(settings(&fleet.urls()));
         let count = redlock.masters().len();
+        for index in 0..count {
+            drive(&mut redlock, "the fleet's record is written", |_| {
+                fleet.master(index).ask("EXISTS redlatch:fleet").text() == "1"
+            });
+        }
         (0..count).for_each(|index| assert_eq!(fleet.master(index).ask("CONFIG RESETSTAT").text(), "OK"));
         let took = pass_it_on(&mut redlock);
         assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);

@@ -81,6 +81,8 @@ pub(crate) struct Comparison {
     pub(crate) has_agreed: bool,
     /// When the record is read again.
     pub(crate) due_at: Option<Instant>,
+    /// Whether an answer about the record is owed. Nothing is written meanwhile.
+    pub(crate) is_asked: bool,
 }
 
 /// How often another process was found in place of the one before.
@@ -261,7 +263,7 @@ impl Link {
         let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
         self.scripts_loading = [false; Tag::ALL.len()];
         self.clock_asked_at = None;
-        self.comparison.due_at = None;
+        (self.comparison.due_at, self.comparison.is_asked) = (None, false);
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
         self.heard_at = now;

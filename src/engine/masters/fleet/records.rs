@@ -112,7 +112,7 @@ impl Fleet {
     /// Writes the absent records, if it may.
     fn write_records(&mut self, ground: &mut Ground) {
         for master in self.ready.iter() {
-            if self.first_record(ground.now, master).is_some() {
+            if !self.link(master).comparison.is_asked && self.first_record(ground.now, master).is_some() {
                 self.tend_record(ground.now, master);
             }
             self.arm(ground, master);
@@ -123,6 +123,7 @@ impl Fleet {
     pub(super) fn tend_record(&mut self, now: Instant, master: MasterId) {
         let key = Found::key(&self.config.prefix);
         let to = MasterSet::only(master);
+        self.link_mut(master).comparison.is_asked = true;
         if let Some(record) = self.first_record(now, master) {
             let record = record.to_string();
             self.queue(to, Owed::Record(Access::Write), |out| {
@@ -159,6 +160,7 @@ impl Fleet {
     pub(in crate::engine) fn handle_record(&mut self, ground: &mut Ground, master: MasterId, found: Found) {
         let link = self.link_mut(master);
         link.comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);
+        link.comparison.is_asked = false;
         if link.learnt.record != found {
             link.learnt.record = found;
             self.follow_records(ground, master);
