@@ -8,7 +8,8 @@ fn hourly(client: &Client, job: impl FnOnce()) -> Result<(), Box<dyn Error>> {
     match client.lock("report").auto_extend(Duration::from_secs(3000)).try_acquire() {
         Ok(guard) => {
             job();
-            guard.leave_for(least.saturating_sub(started.elapsed()))?; // however early: the lock stays for 20 s
+            // The lock stays for 20 s, however early the job ends.
+            guard.leave_for(least.saturating_sub(started.elapsed()))?;
             Ok(())
         }
         Err(AcquireError::Contended(_)) => Ok(()), // it ran lately, or another machine runs it
