@@ -3,7 +3,6 @@
 
 use crate::config::Config;
 use crate::driver::probe::Answer;
-use crate::lock::command::answer::is_refusal;
 use crate::lock::command::park::WAIT_NAME;
 use crate::lock::command::scripts::{
     EXTEND, FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, NamedScript, RELEASE, RELEASE_SERVE, SERVE,
@@ -265,6 +264,24 @@ fn is_passing(text: &str) -> bool {
     let is_of_cluster = ["MOVED ", "CLUSTERDOWN ", "MASTERDOWN "].iter().any(|code| text.starts_with(code));
     let is_of_command = text.starts_with("NOPERM") || text.starts_with("ERR");
     is_of_cluster || (is_refusal(text) && !is_of_command)
+}
+
+/// How the errors begin with which a server itself refuses to run a command.
+const REFUSALS: [&str; 9] = [
+    "NOPERM",
+    "NOAUTH",
+    "READONLY",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "LOADING",
+    "BUSY ",
+    "ERR unknown command",
+];
+
+/// Whether a server refused to run a command: it was not carried out, unless a proxy says so.
+fn is_refusal(text: &str) -> bool {
+    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
 }
 
 #[cfg(test)]

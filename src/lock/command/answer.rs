@@ -80,24 +80,6 @@ fn has_code(text: &[u8], codes: &[&[u8]]) -> bool {
     codes.iter().any(|code| text.starts_with(code) || (is_wrapped && is_behind(code)))
 }
 
-/// How the errors begin with which a server itself refuses to run a command.
-const REFUSALS: [&str; 9] = [
-    "NOPERM",
-    "NOAUTH",
-    "READONLY",
-    "OOM",
-    "MISCONF",
-    "NOREPLICAS",
-    "LOADING",
-    "BUSY ",
-    "ERR unknown command",
-];
-
-/// Whether a server refused to run a command: it was not carried out, unless a proxy says so.
-pub(crate) fn is_refusal(text: &str) -> bool {
-    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
-}
-
 /// The bytes behind the grant that `received` starts with, if it does: nearly all replies to
 /// [`super::encode_acquire`] are one.
 #[inline]
