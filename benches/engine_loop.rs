@@ -206,7 +206,9 @@ fn shake_hands(engine: &mut Engine, now: Instant, master: MasterId) {
         match words[..] {
             [Reply::Bulk(b"ECHO"), nonce] => resp::encode_reply(&mut replies, &nonce),
             [Reply::Bulk(b"HELLO"), _] => replies.extend(b"%1\r\n$5\r\nproto\r\n:3\r\n"),
-            [Reply::Bulk(b"PUBLISH" | b"EXISTS" | b"ZREM"), ..] => replies.extend(b":0\r\n"),
+            [Reply::Bulk(b"PUBLISH" | b"EXISTS" | b"ZREM" | b"EVALSHA" | b"EVAL"), ..] => {
+                replies.extend(b":0\r\n")
+            }
             [Reply::Bulk(b"ZRANGEBYSCORE"), ..] => replies.extend(b"*0\r\n"),
             [Reply::Bulk(b"TIME")] => replies.extend(b"*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n"),
             _ => resp::encode_reply(&mut replies, &Reply::Error(b"ERR unknown command")),
