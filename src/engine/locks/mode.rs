@@ -357,10 +357,10 @@ fn send_without_script(
     claim: &Claim,
 ) -> (MasterSet, MasterSet) {
     let to = to.intersection(fleet.ready);
-    let native = match claim.kind {
-        Kind::Plain => to.intersection(fleet.native_only),
-        _ => MasterSet::EMPTY,
-    };
+    let native = to.intersection(fleet.native_only);
+    if native.is_empty() || claim.kind != Kind::Plain {
+        return (MasterSet::EMPTY, to);
+    }
     (fleet.send_release(native, owed, &claim.entry), to.without(native))
 }
 
