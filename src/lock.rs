@@ -36,5 +36,7 @@ pub use token::Token;
 pub use ttl::{Drift, Ttl};
 #[doc(hidden)]
 pub use ttl::{whole_ms, whole_us};
+#[cfg(feature = "doctor")]
+pub(crate) use vote::is_refusal;
 pub(crate) use vote::names_missing_right;
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};

@@ -426,11 +426,11 @@ impl Redlock {
             while self.poll_outcome().is_some() {}
             self.submit(request)
         });
-        let Ok(drain) = drain else { return self.driver.engine.claim_count() };
+        let Ok(drain) = drain else { return self.driver.engine.unconfirmed_count() };
         while !std::iter::from_fn(|| self.poll_outcome()).any(|(id, _)| id == drain)
             && self.turn(limit).is_ok()
         {}
-        self.driver.engine.claim_count()
+        self.driver.engine.unconfirmed_count()
     }
 
     /// Whether this lease is one of this client's.

@@ -51,8 +51,8 @@ use crate::limits;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The same in a task, on any executor. Each method that waits for masters blocks the thread; in a task, call
-/// the method of the same name that ends in `_async`:
+/// In a task, on any executor, call the methods that end in `_async`. Each other method that waits for masters
+/// blocks the thread:
 ///
 /// ```no_run
 /// # use redlatch::Client;
@@ -274,7 +274,7 @@ impl Client {
             self.shared().stop("it was drained; open a new client");
         }
         // A client that has stopped leaves its locks to their TTL; those of a fork are its parent's.
-        self.shared().peek(|inner| inner.driver.engine.claim_count()).unwrap_or_default()
+        self.shared().peek(|inner| inner.driver.engine.unconfirmed_count()).unwrap_or_default()
     }
 
     #[cfg(test)]

@@ -203,7 +203,7 @@ impl<L> SlotAcquisition<L> {
         let look = match answer {
             Ok(look) => look,
             Err(error) if error.is_final() => return Some(SlotStep::Failed(error)),
-            Err(_) => SlotLook::Unknown,
+            Err(_) => SlotLook::Unknown(Vec::new()),
         };
         match std::mem::replace(&mut self.state, SlotState::Idle) {
             SlotState::Trying { since, failed: Some(error), .. } => {
@@ -224,7 +224,7 @@ impl<L> SlotAcquisition<L> {
                 self.races = 0;
                 let slot = match &look {
                     // The error of a try says why too few masters answer.
-                    SlotLook::Unknown => Some(self.draw()),
+                    SlotLook::Unknown(_) => Some(self.draw()),
                     _ => self.choose(now, &look),
                 };
                 Some(match slot {
@@ -300,7 +300,14 @@ impl<L> SlotAcquisition<L> {
         error: AcquireError,
         look: &SlotLook,
     ) -> SlotStep<L> {
-        self.failed = Some(error);
+        self.failed = Some(match (error, look) {
+            // One slot is taken, and nothing is known of the others.
+            (AcquireError::Contended(mut denial), SlotLook::Unknown(votes)) if self.count > 1 => {
+                denial.report.votes.clone_from(votes);
+                AcquireError::NoQuorum(denial)
+            }
+            (error, _) => error,
+        });
         match self.choose(now, look) {
             Some(slot) => self.try_slot(now, slot),
             None => self.go_on(now, since, look),
@@ -312,7 +319,7 @@ impl<L> SlotAcquisition<L> {
         self.held_by = match look {
             SlotLook::Taken => Some(HeldBy::Slots(self.count)),
             SlotLook::Free(_) | SlotLook::Contested => Some(HeldBy::SlotRivals(self.count)),
-            SlotLook::Unknown => None,
+            SlotLook::Unknown(_) => None,
         };
         let (left, took) = (self.left(now), now.saturating_duration_since(since));
         if self.tries >= self.max_tries {

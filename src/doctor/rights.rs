@@ -8,7 +8,7 @@ use crate::lock::command::scripts::{
     EXTEND, FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, NamedScript, RELEASE, RELEASE_SERVE, SERVE,
     SHARED_EXTEND, SHARED_RELEASE_SERVE, SWAP,
 };
-use crate::lock::{FENCE_NAME, PROBE_NAME, names_missing_right};
+use crate::lock::{FENCE_NAME, PROBE_NAME, is_refusal, names_missing_right};
 
 /// Rights of the login, found by commands that change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -264,24 +264,6 @@ fn is_passing(text: &str) -> bool {
     let is_of_cluster = ["MOVED ", "CLUSTERDOWN ", "MASTERDOWN "].iter().any(|code| text.starts_with(code));
     let is_of_command = text.starts_with("NOPERM") || text.starts_with("ERR");
     is_of_cluster || (is_refusal(text) && !is_of_command)
-}
-
-/// How the errors begin with which a server itself refuses to run a command.
-const REFUSALS: [&str; 9] = [
-    "NOPERM",
-    "NOAUTH",
-    "READONLY",
-    "OOM",
-    "MISCONF",
-    "NOREPLICAS",
-    "LOADING",
-    "BUSY ",
-    "ERR unknown command",
-];
-
-/// Whether a server refused to run a command: it was not carried out, unless a proxy says so.
-fn is_refusal(text: &str) -> bool {
-    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
 }
 
 #[cfg(test)]

@@ -69,7 +69,8 @@ pub(super) fn submit_free_slots(
         command::slots::encode_free_slots(out, prefix, pool.as_bytes(), count, from % count);
     });
     let slots = FreeSlots::new(count, from % count, fleet.quorum);
-    start_query(core, id, Query::free_slots(now, limit, asked, slots));
+    let absences = core.masters.fleet.absences(asked);
+    start_query(core, id, Query::free_slots(now, limit, asked, slots, absences));
     Ok(OpId(id))
 }
 
@@ -161,9 +162,10 @@ pub(super) fn handle_free_slots(
     id: Id,
     report: Result<Vec<SlotMark>, Failure>,
 ) {
-    let is_quarantined = core.masters.fleet.left_in_quarantine(core.ground.now, master).is_some();
+    let left = core.masters.fleet.left_in_quarantine(core.ground.now, master);
+    let quarantined = left.map(|left| Failure::Quarantined { left, is_new: false });
     if let Some(query) = core.locks.query_at(master, id) {
-        query.note_free_slots(master, report.ok().filter(|_| !is_quarantined));
+        query.note_free_slots(master, quarantined.map_or(report, Err));
         check_query(core, id);
     }
 }

@@ -211,6 +211,14 @@ impl Engine {
         self.core.locks.claims.count()
     }
 
+    /// Returns how many of these tokens may be left behind, for all that masters say: without those that each
+    /// master refused to write for a reason of its own, as `NOPERM`.
+    #[must_use]
+    pub fn unconfirmed_count(&self) -> usize {
+        let claims = &self.core.locks.claims;
+        claims.ids().filter(|id| claims.get(*id).may_be_left()).count()
+    }
+
     /// Returns how many messages of masters to waiters have come: grants, and calls to ask again.
     #[must_use]
     pub const fn woken_count(&self) -> u64 {

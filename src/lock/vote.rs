@@ -88,6 +88,11 @@ impl Failure {
         matches!(self, Self::Replied(text) if names_missing_right(text))
     }
 
+    /// Returns whether the server itself refused to run the command.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Replied(text) if is_refusal(text))
+    }
+
     /// Returns whether the master has more to do than it can: the lock's wait queue there is full, or it
     /// answers too late.
     pub(crate) fn is_overload(&self) -> bool {
@@ -105,6 +110,24 @@ pub(crate) fn names_missing_right(text: &str) -> bool {
     ["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"]
         .iter()
         .any(|start| text.starts_with(start))
+}
+
+/// How the errors begin with which a server itself refuses to run a command.
+const REFUSALS: [&str; 9] = [
+    "NOPERM",
+    "NOAUTH",
+    "READONLY",
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "LOADING",
+    "BUSY ",
+    "ERR unknown command",
+];
+
+/// Whether a server refused to run a command: it was not carried out, unless a proxy says so.
+pub(crate) fn is_refusal(text: &str) -> bool {
+    REFUSALS.iter().any(|refusal| text.starts_with(refusal))
 }
 
 /// Reason why a master refused a fencing token.

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, signal, trusting};
+use crate::harness::{
+    FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting,
+};
 
 /// The recipe of the cookbook, with another command.
 #[test]
@@ -60,6 +62,33 @@ fn a_command_has_its_slot_beside_its_token() {
     let mut run = trusting(&fleet, "run");
     run.env("REDLATCH_SLOT", "7").args(["pool", "--", "sh", "-c", "echo \"<$REDLATCH_SLOT>\""]);
     assert_eq!(finish(&mut run).stdout, "<>\n");
+}
+
+/// Both slots are held, but this login may not look.
+#[test]
+fn slots_behind_a_refused_look_are_not_busy() {
+    let mut fleet = Fleet::start(3);
+    let rule = "ACL SETUSER blind on >pw ~* &* +@all -eval";
+    fleet.masters().for_each(|master| assert_eq!(master.ask(rule).text(), "OK"));
+    let hold = || {
+        let mut holder = Running::start(trusting(&fleet, "run").args([
+            "--slots",
+            "2",
+            "jobs",
+            "--",
+            "sh",
+            "-c",
+            &format!("echo in; {FOREVER}"),
+        ]));
+        holder.line();
+        holder
+    };
+    let holders = [hold(), hold()];
+    let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", "redis://blind:pw@")).collect();
+    let mut run = redlatch(&urls);
+    let refused = finish(run.arg("run").args(PATIENT).args(["--slots", "2", "jobs", "--", "true"]));
+    expect(&refused, 69, &["NOPERM", "+eval"]);
+    drop(holders);
 }
 
 #[test]

@@ -42,6 +42,17 @@ fn a_peer_that_refuses_in_any_words_is_found() {
     }
 }
 
+#[test]
+fn slots_that_nobody_can_look_at_are_not_busy() {
+    let double = start(3);
+    let [holder, client] = [(); 2].map(|()| double.config().connect().expect("an event loop"));
+    let held: Vec<_> = (0..2).map(|_| holder.slots("jobs", 2).try_acquire().expect("free")).collect();
+    double.masters().for_each(|master| master.refuse("EVAL", "ERR unsupported command"));
+    let error = client.slots("jobs", 2).try_acquire().expect_err("both are held");
+    assert!(error.is_outage() && error.to_string().contains("ERR unsupported command"), "{error}");
+    drop(held);
+}
+
 /// The client says it when it connects.
 #[test]
 fn a_client_names_masters_without_scripts() {

@@ -120,6 +120,37 @@ fn a_master_without_scripts_parks_nobody() {
     }
 }
 
+/// Only the words and the counter: the releases are sent.
+#[test]
+fn a_lock_that_no_master_would_write_is_not_left() {
+    let errors = [
+        "NOPERM User a has no permissions to run the 'set' command",
+        "NOAUTH Authentication required.",
+        "READONLY You can't write against a read only replica.",
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "NOREPLICAS Not enough good replicas to write.",
+        "LOADING Redis is loading the dataset in memory",
+        "BUSY Redis is busy running a script.",
+        "ERR unknown command 'SET', with args beginning with: ",
+    ];
+    let others = ["ERR proxy error", "BUSYKEY no", "UNKNOWN"];
+    let errors = errors.into_iter().map(|error| (error, 0)).chain(others.map(|error| (error, 1)));
+    for (error, left) in errors {
+        let mut rig = Rig::new(1, defaults);
+        rig.masters[0].errors.insert("SET".into(), error.into());
+        rig.masters[0].refuse_scripts(error);
+        let lock = rig.acquire("a", 1000, 0);
+        rig.release(lock, false);
+        rig.pump();
+        assert!(rig.masters[0].take_log().contains(&"EVALSHA".to_owned()), "{error}: no release");
+        let count = rig.engine.unconfirmed_count();
+        rig.run_for(ms(5000));
+        let orphans = rig.engine.stats(rig.now).orphans;
+        assert_eq!((count, orphans), (left, left as u64), "{error}");
+    }
+}
+
 /// Redis 7.0 has no native command.
 #[test]
 fn a_master_that_cannot_release_says_so() {

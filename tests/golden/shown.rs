@@ -60,7 +60,7 @@ impl Shown for HolderTtl {
 impl Shown for Failure {
     fn shown(&self, style: Style) -> String {
         match self {
-            // Who notices the end of a connection first is open where times are.
+            // Under a real clock, either end may notice a broken connection first.
             Self::ConnectionLost | Self::NotConnected { .. } if style.start.is_none() => {
                 "not connected".to_owned()
             }
@@ -351,7 +351,7 @@ impl Shown for SlotLook {
             }
             Self::Taken => "all taken".to_owned(),
             Self::Contested => "contested".to_owned(),
-            Self::Unknown => "unknown".to_owned(),
+            Self::Unknown(_) => "unknown".to_owned(),
         }
     }
 }

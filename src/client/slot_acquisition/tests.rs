@@ -1,6 +1,8 @@
 use super::*;
 use crate::clock;
-use crate::error::{Denial, HolderTtl, Report, Round};
+use std::sync::Arc;
+
+use crate::error::{Denial, Failure, HolderTtl, Report, Round, Vote};
 
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -213,10 +215,26 @@ fn unreachable_masters_are_no_taken_slots() {
     let now = clock::now();
     let (mut acquisition, slot) = begin(now, 16, Options::new().wait(WAIT));
     assert!(acquisition.tried(now, slot, Err(contended())).is_none());
-    acquisition.looked(now, Ok(SlotLook::Unknown));
+    acquisition.looked(now, Ok(SlotLook::Unknown(Vec::new())));
     assert!(matches!(acquisition.entered(now, Ok("door")), SlotStep::Look(_)));
-    let step = acquisition.looked(now, Ok(SlotLook::Unknown));
+    let step = acquisition.looked(now, Ok(SlotLook::Unknown(Vec::new())));
     assert!(matches!(step, Some(SlotStep::Try { .. })), "its error says why: {step:?}");
+}
+
+/// One slot is taken, and nothing is known of the other 15.
+#[test]
+fn a_refused_look_is_no_busy_pool() {
+    for (count, is_outage) in [(16, true), (1, false)] {
+        let now = clock::now();
+        let (mut acquisition, slot) = begin(now, count, Options::new().wait(Duration::ZERO));
+        assert!(acquisition.tried(now, slot, Err(contended())).is_none());
+        let refused = Vote::Failed(Failure::Replied("NOPERM x".into()));
+        let votes = vec![(Arc::from("redis://h"), refused)];
+        let step = acquisition.looked(now, Ok(SlotLook::Unknown(votes)));
+        let Some(SlotStep::Failed(error)) = step else { panic!("{step:?}") };
+        assert_eq!((error.is_outage(), error.is_contended()), (is_outage, !is_outage), "{error}");
+        assert_eq!(error.to_string().contains("NOPERM x"), is_outage, "{error}");
+    }
 }
 
 /// How the slot that was asked for is refused: by a holder that has some seconds left, or by an outage.
@@ -259,7 +277,7 @@ fn look(letter: char) -> Result<SlotLook, AcquireError> {
         'T' => Ok(SlotLook::Taken),
         'F' => Ok(SlotLook::Free(vec![FREE])),
         'X' => Ok(SlotLook::Contested),
-        'U' => Ok(SlotLook::Unknown),
+        'U' => Ok(SlotLook::Unknown(Vec::new())),
         _ => Err(AcquireError::Cancelled),
     }
 }

@@ -200,6 +200,12 @@ fn make_room(ground: &mut Ground, locks: &mut Locks, id: Id, resource: Option<Re
 pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote) -> Step {
     let stats = &mut core.masters.fleet.link_mut(master).stats;
     stats.count_vote(&vote);
+    if let Vote::Failed(failure) = &vote
+        && failure.is_refusal()
+        && let Some(claim) = core.locks.claims.find_mut(id)
+    {
+        claim.doubts.unrun.insert(master);
+    }
     let is_counted = |votes| match votes {
         Votes::AddToMargin if mutant!(StragglersCancelled) => false,
         Votes::Decide | Votes::AddToMargin => true,

@@ -366,6 +366,13 @@ impl Claim {
         is_enough || release.sent.is_empty()
     }
 
+    /// Whether its release may still have a key to delete, for all that servers say: some master was sent the
+    /// `SET`, has not confirmed the release, and did not refuse to run it.
+    pub(crate) fn may_be_left(&self) -> bool {
+        let unrun = self.doubts.unrun.without(self.doubts.sent_again);
+        self.release.is_none_or(|release| !release.owed.without(unrun).is_empty())
+    }
+
     /// Whether nobody owns it, and no master may hold its key.
     pub(crate) fn is_done(&self) -> bool {
         self.owner.is_none() && self.release.is_some_and(|release| release.owed.is_empty())

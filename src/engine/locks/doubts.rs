@@ -18,6 +18,9 @@ pub(crate) struct Doubts {
     pub(crate) sent_again: MasterSet,
     /// They no longer had the key when they were last asked, and were sent no other `SET` since.
     pub(crate) gone: MasterSet,
+    /// They answered the `SET` with an error by which a server refuses to run it. They are released as all
+    /// others, as a proxy may say so behind a `SET` that was carried out; but nobody has to be told of that.
+    pub(crate) unrun: MasterSet,
     /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
     pub(crate) owes_repair: MasterSet,
     /// They owe an answer to an extension.
@@ -32,6 +35,7 @@ impl Doubts {
         connection_lost: MasterSet::EMPTY,
         sent_again: MasterSet::EMPTY,
         gone: MasterSet::EMPTY,
+        unrun: MasterSet::EMPTY,
         owes_repair: MasterSet::EMPTY,
         owes_extension: MasterSet::EMPTY,
         lost_extension: MasterSet::EMPTY,

@@ -508,7 +508,7 @@ pub(crate) fn forget_orphans(ground: &mut Ground, locks: &mut Locks) {
 
 /// A claim ends before each master has confirmed the release.
 fn forget_claim(ground: &mut Ground, locks: &mut Locks, id: Id) {
-    ground.stats.orphans += 1;
+    ground.stats.orphans += u64::from(locks.claims.get(id).may_be_left());
     locks.claims.free(id);
 }
 

@@ -1,6 +1,9 @@
 //! The slots of a pool, as a quorum of masters reports them.
 
+use std::sync::Arc;
+
 use crate::lock::command::slots::{FREE, SlotMark};
+use crate::lock::{Failure, HolderTtl, MasterId, Vote};
 use crate::mutants::mutant;
 
 /// Result of a look for free slots of a pool.
@@ -14,8 +17,9 @@ pub enum SlotLook {
     Taken,
     /// No slot is free on a quorum, and the masters differ: other callers are acquiring or releasing slots.
     Contested,
-    /// Fewer masters than a quorum have answered.
-    Unknown,
+    /// Fewer masters than a quorum have reported. The name of each master, and why it has not; those that have
+    /// reported are refusals.
+    Unknown(Vec<(Arc<str>, Vote)>),
 }
 
 /// The reports so far.
@@ -28,6 +32,8 @@ pub(crate) struct FreeSlots {
     quorum: usize,
     /// Slots by their places, of each master that has reported. It has not looked at those behind.
     reports: Vec<Vec<SlotMark>>,
+    /// Why other masters have not.
+    failures: Vec<(MasterId, Failure)>,
 }
 
 /// How many masters say the same of a slot.
@@ -39,7 +45,7 @@ struct Tally {
 
 impl FreeSlots {
     pub(crate) const fn new(count: u32, from: u32, quorum: usize) -> Self {
-        Self { count, from, quorum, reports: Vec::new() }
+        Self { count, from, quorum, reports: Vec::new(), failures: Vec::new() }
     }
 
     /// Takes the report of one master.
@@ -47,12 +53,17 @@ impl FreeSlots {
         self.reports.push(report);
     }
 
+    /// A master does not report.
+    pub(crate) fn fail(&mut self, master: MasterId, failure: Failure) {
+        self.failures.push((master, failure));
+    }
+
     /// Whether as many reports as are still to come change nothing.
     pub(crate) fn is_decided(&self, to_come: usize) -> bool {
         let may_be = |count: usize| count + to_come >= self.quorum;
-        match self.look() {
+        match self.look(&[]) {
             SlotLook::Free(_) | SlotLook::Taken => true,
-            SlotLook::Unknown => false,
+            SlotLook::Unknown(_) => false,
             SlotLook::Contested => {
                 !self.tallies().any(|it| may_be(it.free)) && !self.tallies().all(|it| may_be(it.taken))
             }
@@ -60,13 +71,13 @@ impl FreeSlots {
     }
 
     /// The result of the reports so far.
-    pub(crate) fn look(&self) -> SlotLook {
+    pub(crate) fn look(&self, labels: &[Arc<str>]) -> SlotLook {
         let mut needed = self.quorum;
         if mutant!(FreeOnAnyMaster) {
             needed = 1;
         }
         if self.reports.len() < self.quorum {
-            return SlotLook::Unknown;
+            return SlotLook::Unknown(self.votes(labels));
         }
         let free = (0..).zip(self.tallies()).filter(|(_, tally)| tally.free >= needed);
         let free: Vec<u32> = free.map(|(place, _)| (self.from + place) % self.count).collect();
@@ -77,6 +88,15 @@ impl FreeSlots {
         } else {
             SlotLook::Contested
         }
+    }
+
+    fn votes(&self, labels: &[Arc<str>]) -> Vec<(Arc<str>, Vote)> {
+        let vote = |(index, label): (usize, &Arc<str>)| {
+            let failed = self.failures.iter().find(|(master, _)| master.index() == index);
+            let reported = Vote::Refused { holder: HolderTtl::Unknown };
+            (label.clone(), failed.map_or(reported, |(_, failure)| Vote::Failed(failure.clone())))
+        };
+        labels.iter().enumerate().map(vote).collect()
     }
 
     /// The tally of each place.
@@ -109,15 +129,15 @@ mod tests {
             (&["...", "."], SlotLook::Free(vec![2])),
             (&["abc.", "abc."], SlotLook::Taken),
             (&["abc", "bbc", ".b."], SlotLook::Contested),
-            (&["a"], SlotLook::Unknown),
+            (&["a"], SlotLook::Unknown(Vec::new())),
         ] {
-            assert_eq!(after(reports).look(), look, "{reports:?}");
+            assert_eq!(after(reports).look(&[]), look, "{reports:?}");
         }
     }
 
     #[test]
     fn slots_are_taken_by_holders_that_a_quorum_knows() {
-        let look = |reports: &[&str]| after(reports).look();
+        let look = |reports: &[&str]| after(reports).look(&[]);
         // No two masters have the same in all slots.
         assert_eq!(look(&["ab.", ".bc", "a.c"]), SlotLook::Taken);
         assert_eq!(look(&["abc", "abc", "abd"]), SlotLook::Taken);

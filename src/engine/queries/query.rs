@@ -77,8 +77,16 @@ impl Query {
         Self { deadline: now + limit, limit, asked, work: Work::ForceUnlock { votes } }
     }
 
-    /// A look for free slots.
-    pub(crate) fn free_slots(now: Instant, limit: Duration, asked: MasterSet, slots: FreeSlots) -> Self {
+    /// A look for free slots. Those that are not asked have a reason in `absences`.
+    pub(crate) fn free_slots(
+        now: Instant,
+        limit: Duration,
+        asked: MasterSet,
+        mut slots: FreeSlots,
+        absences: impl Iterator<Item = Option<Failure>>,
+    ) -> Self {
+        let absent = absences.enumerate().filter_map(|(index, why)| Some((MasterId::new(index)?, why?)));
+        absent.for_each(|(master, why)| slots.fail(master, why));
         let work = Work::Slots(slots);
         Self { deadline: now + limit, limit, asked, work }
     }
@@ -144,11 +152,14 @@ impl Query {
         self.end_at(master, answer);
     }
 
-    /// The answer to a look for free slots, if it counts. The others are not waited for once it is decided.
-    pub(crate) fn note_free_slots(&mut self, master: MasterId, report: Option<Vec<SlotMark>>) {
+    /// The answer to a look for free slots, or why it does not count. The others are not waited for once it is decided.
+    pub(crate) fn note_free_slots(&mut self, master: MasterId, report: Result<Vec<SlotMark>, Failure>) {
         let Work::Slots(free) = &mut self.work else { unreachable!("only a look for slots is given some") };
         self.asked.remove(master);
-        report.into_iter().for_each(|report| free.add(report));
+        match report {
+            Ok(report) => free.add(report),
+            Err(failure) => free.fail(master, failure),
+        }
         if free.is_decided(self.asked.count()) {
             self.asked = MasterSet::EMPTY;
         }
@@ -172,17 +183,19 @@ impl Query {
         match &mut self.work {
             Work::Inspect { .. } => self.end_at(master, KeyState::Failed(failure)),
             Work::ForceUnlock { votes } => votes[master.index()] = Vote::Failed(failure),
-            Work::Slots(_) => return self.note_free_slots(master, None),
+            Work::Slots(_) => return self.note_free_slots(master, Err(failure)),
             Work::Pause | Work::Drain { .. } => {}
         }
         self.asked.remove(master);
     }
 
     pub(crate) fn into_outcome(self, labels: &[Arc<str>], resource: &[u8], claim_count: usize) -> Outcome {
+        if let Work::Slots(free) = self.work {
+            return Outcome::FreeSlots(free.look(labels));
+        }
         let labels = labels.iter().cloned();
         match self.work {
-            Work::Pause => Outcome::Paused,
-            Work::Slots(free) => Outcome::FreeSlots(free.look()),
+            Work::Pause | Work::Slots(_) => Outcome::Paused,
             Work::Drain { .. } => Outcome::Drained(claim_count),
             Work::Inspect { states, .. } => {
                 // Each is there once nobody is asked any more.
