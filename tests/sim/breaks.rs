@@ -32,7 +32,7 @@ const SEEDS_OF_EQUIVALENT: u64 = 20;
 const SAMPLE: usize = 16;
 
 /// Breaks that change nothing: what the script's name starts with, a part of how the break is shown, and why.
-const EQUIVALENT: [(&str, &str, &str); 42] = [
+const EQUIVALENT: [(&str, &str, &str); 43] = [
     (
         "release",
         "return redis.[call -> pcall]('del'",
@@ -79,6 +79,7 @@ const EQUIVALENT: [(&str, &str, &str); 42] = [
         "a waiter without an end is removed before",
     ),
     ("", "settle_readers(lock[, now_ms -> ]) return done", "an end that has passed deletes the set"),
+    ("park", "redis.[call -> pcall]('zrange', queue, rank", "the same command has read this queue before"),
     ("park", "[not refused and own -> own]", "its entry is not there"),
     ("", "[found.err and {} or found -> found]", "an error has no elements"),
     ("", "if last[[2 -> 1]] and", "each member has a score"),

@@ -131,7 +131,7 @@ fn waiters(queue: &str) -> Vec<String> {
         "full" => vec!["p!"; 4096],
         "full but one" => vec!["p!"; 4095],
         // The rank that the caller's value draws.
-        "full, dead at its rank" => [vec!["p!"; 3959], vec!["p-"; 64], vec!["p!"; 73]].concat(),
+        "full, dead at its rank" => [vec!["p!"; 3959], vec!["p-"; 63], vec!["p-X"], vec!["p!"; 73]].concat(),
         "full of dead" => [vec!["p-"; 4095], vec!["p-X"]].concat(),
         "17 dead" => [vec!["p-"; 17], vec!["p"]].concat(),
         "16 dead" => [vec!["p-"; 16], vec!["p"]].concat(),
