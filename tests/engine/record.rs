@@ -64,6 +64,16 @@ fn second(
     second
 }
 
+/// Each answer about one record may allow another one, which is already on its way.
+#[test]
+fn each_absent_record_is_written_once() {
+    let rig = Rig::new(5, prefixed);
+    for master in &rig.masters {
+        let is_write = |words: &&Vec<Vec<u8>>| words[0] == b"SET" && words[1] == RECORD;
+        assert_eq!(master.log.iter().filter(is_write).count(), 1);
+    }
+}
+
 #[test]
 fn the_first_client_records_its_settings() {
     let mut rig = Rig::new(3, prefixed);
