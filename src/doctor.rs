@@ -1,6 +1,6 @@
 //! Examination of a fleet: what is wrong with its masters and settings, why that matters, and what to do.
 //!
-//! [`examine`] asks each master over a connection of its own, and changes nothing there. The command line
+//! [`examine`] asks each master over a connection of its own, and changes no key there. The command line
 //! shows the same as `redlatch doctor`.
 //!
 //! ```no_run
@@ -41,8 +41,8 @@ pub use finding::{Finding, Problem, Severity};
 ///
 /// Returns what was found, the heaviest first.
 ///
-/// It writes nothing: rights are tried with commands that change nothing. A command that the login may not
-/// run leaves an entry in the ACL log of the master.
+/// It changes no key: rights are tried with commands on an absent key. The scripts among them stay in the
+/// master's script cache, and a command that the login may not run leaves an entry in its ACL log.
 ///
 /// # Errors
 /// [`ConnectError`] if the certificates of the configuration cannot be used, or if the system gives no

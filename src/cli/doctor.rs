@@ -16,9 +16,10 @@ use super::output::{Colour, add_paragraph, json_line, paint, print, stdout_width
 /// Examine the masters: what is wrong, why it matters, and what to do.
 ///
 /// It asks each master for its version, role, persistence, memory, clock and round trip, and tries the
-/// login's rights. It changes nothing on the masters. Rights are tried by commands that do nothing; one that
-/// the login lacks leaves an entry in the master's ACL log. Give the options that the clients use: a finding
-/// may depend on the maximum TTL, the prefix, --trust and --strict.
+/// login's rights. It changes no key: rights are tried with commands on an absent key. The scripts among them
+/// stay in the master's script cache, and a right that the login lacks leaves an entry in its ACL log. Give
+/// the options that the clients use: a finding may depend on the maximum TTL, the prefix, --trust and
+/// --strict.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
