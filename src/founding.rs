@@ -192,7 +192,7 @@ impl Why {
 /// none.
 ///
 /// # Errors
-/// [`Refusal`] if any of them may have been in use. Nothing is to be written then.
+/// [`Refusal`] if any of the masters may have been in use. The caller must then write nothing.
 pub fn found(config: &Config, masters: &[Result<Candidate, ProbeError>]) -> Result<Founding, Refusal> {
     let mut known: Vec<(usize, &Arc<str>, &Candidate, &str)> = Vec::new();
     for (place, (name, candidate)) in config.labels.iter().zip(masters).enumerate() {

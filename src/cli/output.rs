@@ -299,8 +299,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// The same for a program that catches signals: once it `is_over`, nobody waits for a reader that does not
-/// read.
+/// Prints a text for a program that catches signals. Stops waiting for the reader of stdout once `is_over`
+/// returns true.
 pub(crate) fn print_until(text: String, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
     let (sender, printed) = mpsc::channel();
     thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;

@@ -162,7 +162,7 @@ impl<'a> LockRequest<'a> {
     fair_method!(options);
     auto_extend_method!(options);
 
-    /// Returns the same request with a handle, a name and a label of its own.
+    /// Returns this request with owned copies of its client handle, name and label.
     pub fn into_owned(self) -> LockRequest<'static> {
         LockRequest {
             client: Cow::Owned(self.client.into_owned()),

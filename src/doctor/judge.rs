@@ -278,7 +278,7 @@ impl Findings<'_> {
             if feature == Feature::Waiting && rights.lacks_channels && self.config.wakes_waiters {
                 missing.push(format!("&{pattern}*"));
             }
-            // A finding of its own says that scripts are refused.
+            // The finding `no-scripts` covers the rights to run scripts.
             let is_other = |right: &&&str| {
                 needed.contains(right) && (rights.scripts_refusal.is_none() || !SCRIPT_RIGHTS.contains(right))
             };

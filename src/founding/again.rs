@@ -143,7 +143,7 @@ mod tests {
             let Ok(Again::Write(changes)) = next(&mut again, now + wait, &masters) else {
                 panic!("it waits")
             };
-            // One that fails halfway goes on.
+            // A declaration that failed halfway is completed.
             apply(&mut masters, changes[..1].to_vec());
             let Ok(Again::Write(changes)) = next(&mut again, now + wait, &masters) else {
                 panic!("it waits")

@@ -64,7 +64,7 @@ fn shown_mark(mark: &[u8]) -> String {
     format!("{} {}", words[0], words[3])
 }
 
-/// The same of the mark that is there.
+/// The mark on the first master, as `shown_mark` shows it.
 fn mark_at(rig: &Rig, now: Instant) -> Option<String> {
     rig.masters[0].value(now, MARK).map(shown_mark)
 }

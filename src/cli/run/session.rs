@@ -77,7 +77,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Says how the settings contradict the fleet, if they do by now.
+    /// Reports on stderr each new contradiction between the settings and the fleet's record.
     pub(super) fn look(&mut self) {
         self.contradictions.look(&self.redlock);
     }

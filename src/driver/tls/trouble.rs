@@ -71,7 +71,7 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// An error of rustls in words: some of its own texts are those for debugging.
+/// Describes an error of rustls in words, since some of its own texts are `Debug` forms.
 pub(super) fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => certificate_words(error),

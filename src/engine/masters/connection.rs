@@ -208,7 +208,7 @@ impl State {
 pub(crate) struct Wishes {
     connect: MasterSet,
     close: MasterSet,
-    /// Masters whose names are to be looked up again.
+    /// Masters whose names must be looked up again.
     look_up: MasterSet,
     /// Masters to connect once the provider has returned their credentials.
     pub(crate) awaiting_login: MasterSet,
@@ -229,7 +229,7 @@ impl Wishes {
         }
     }
 
-    /// Asks whether the name of a connected master leads elsewhere by now.
+    /// Asks for a new lookup of a connected master's name: it may lead to another server now.
     pub(crate) const fn look_up(&mut self, master: MasterId) {
         self.look_up.insert(master);
     }

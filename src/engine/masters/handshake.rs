@@ -191,7 +191,7 @@ impl Learnt {
         self.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
     }
 
-    /// For how long the process has had its memory at the least, as far as the mode takes its word for it. A
+    /// Shortest time for which the process can have had its memory, by the evidence that the mode accepts. A
     /// quarantine takes `needed`.
     pub(crate) fn age(&self, config: &Config, needed: Duration) -> Duration {
         match config.quarantine {

@@ -117,9 +117,9 @@ pub(crate) struct Link {
     /// When this client's own watch is over, if it then has to be written into the mark.
     pub(crate) mark_due_at: Option<Instant>,
     pub(crate) comparison: Comparison,
-    /// When the facts that may change while a connection stands are to be asked again.
+    /// When to ask again for the facts that can change while a connection stands.
     pub(crate) facts_due_at: Option<Instant>,
-    /// When its name was last to be looked up again.
+    /// When the last new lookup of its name was asked for.
     looked_up_at: Option<Instant>,
     /// When bytes last came from it.
     pub(crate) heard_at: Instant,
@@ -373,7 +373,7 @@ impl Link {
         }
     }
 
-    /// Whether its name is to be looked up again, as it takes no writes.
+    /// Returns whether to look up the name of this master, which takes no writes; at most once in 5 s.
     pub(crate) fn wants_lookup(&mut self, now: Instant) -> bool {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < limits::LOOKUP_PAUSE;
         let wants = !self.looked_up_at.as_ref().is_some_and(is_recent);

@@ -105,16 +105,16 @@ impl Mark {
         })
     }
 
-    /// Whether it is about this process with this last promotion. Where the server shows none, the history of
-    /// the mark does not matter: a server shows a promotion for `repl-backlog-ttl` at the least.
+    /// Returns whether the mark describes this process with this last promotion. If the server shows no promotion,
+    /// the history of the mark does not matter: a server shows one for at least `repl-backlog-ttl`.
     pub(crate) fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {
         let is_of_process = run_id == Some(&*self.run_id) || mutant!(MarkOfOtherProcess);
         let is_of_history = promotion.is_none() || promotion == self.promotion || mutant!(MarkOfOtherHistory);
         is_of_process && is_of_history
     }
 
-    /// For how long the process has had its memory at the least, by the clock of its master now. `None` if
-    /// one of both times is not known, or if that clock was set back.
+    /// Time since a client first saw the process, by its master's clock. `None` if one of the two times is
+    /// unknown, or if that clock was set back.
     pub(crate) fn seen_for(&self, clock_us: Option<u64>) -> Option<Duration> {
         Some(Duration::from_micros(clock_us?.checked_sub(self.first_seen_us?)?))
     }
