@@ -13,8 +13,14 @@ use crate::harness::{
     block_on, config, open,
 };
 
+/// A client of three masters that asks all of them. One that has just connected may pass the last one over.
+fn whole(client: Client) -> Client {
+    eventually(PATIENCE, "all masters count", || client.health().may_fail == 1);
+    client
+}
+
 fn two(fleet: &Fleet) -> [Client; 2] {
-    [(); 2].map(|()| open(&fleet.urls(), LONG))
+    [(); 2].map(|()| whole(open(&fleet.urls(), LONG)))
 }
 
 /// A handle behind its text, as another process gets it.
@@ -55,8 +61,10 @@ fn counted(fleet: &mut Fleet, section: &str, name: &str) -> u64 {
 fn a_lock_passes_to_another_client() {
     for mode in [Mode::Plain, Mode::Fenced, Mode::Shared] {
         let mut fleet = Fleet::start(3);
-        let first = config(&fleet.urls(), LONG).holder_label("first").connect().expect("an event loop");
-        let second = config(&fleet.urls(), LONG).holder_label("second").connect().expect("an event loop");
+        let first =
+            config(&fleet.urls(), LONG).holder_label("first").connect().map(whole).expect("an event loop");
+        let second =
+            config(&fleet.urls(), LONG).holder_label("second").connect().map(whole).expect("an event loop");
         let request = || match mode {
             Mode::Fenced => first.lock("a").fenced(),
             Mode::Shared => first.lock("a").shared(),
@@ -216,7 +224,7 @@ fn the_renewal_goes_on() {
 #[test]
 fn a_renewal_that_is_over_is_not_taken_over() {
     let fleet = Fleet::start(3);
-    let first = open(&fleet.urls(), LONG);
+    let first = whole(open(&fleet.urls(), LONG));
     let second = config(&fleet.urls(), LONG).max_hold(Duration::ZERO).connect().expect("an event loop");
     let hold = Duration::from_millis(300);
     let handle = passed(first.lock("a").ttl(TTL).auto_extend(hold));
@@ -229,7 +237,7 @@ fn a_renewal_that_is_over_is_not_taken_over() {
 #[test]
 fn a_handle_that_is_to_be_renewed_needs_time_for_it() {
     let fleet = Fleet::start(3);
-    let first = open(&fleet.urls(), LONG);
+    let first = whole(open(&fleet.urls(), LONG));
     let second = config(&fleet.urls(), LONG).max_hold(Duration::ZERO).connect().expect("an event loop");
     let handle = passed(first.lock("a").ttl(TTL).auto_extend(TTL));
     let error = second.adopt(&handle).expect_err("it may not renew").to_string();
@@ -265,7 +273,7 @@ fn a_waiter_is_served_behind_a_handle() {
     for is_adopted in [true, false] {
         let mut fleet = Fleet::start(3);
         let [first, second] = two(&fleet);
-        let third = open(&fleet.urls(), LONG);
+        let third = whole(open(&fleet.urls(), LONG));
         let handle = passed(first.lock("a").ttl(TTL));
         await_held(&mut fleet, "a");
         thread::scope(|scope| {
@@ -312,7 +320,7 @@ fn a_release_by_a_handle_takes_one_round_trip() {
 #[test]
 fn a_failed_pass_returns_the_guard() {
     let mut fleet = Fleet::start(3);
-    let client = open(&fleet.urls(), LONG);
+    let client = whole(open(&fleet.urls(), LONG));
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
     let error = guard.into_handle(2 * TTL).expect_err("above max_ttl");
     assert!(matches!(error.reason(), ExtendError::Input(_)), "{error}");
