@@ -74,6 +74,8 @@ pub struct Replacement {
     refuses_since: Option<Instant>,
     /// The new master's process, once its record says that it joins.
     joined: Option<String>,
+    /// Whether the other masters' records were found older than that of the new one.
+    was_overtaken: bool,
 }
 
 impl Replacement {
@@ -92,7 +94,15 @@ impl Replacement {
         url.login = url.login.or_else(|| config.masters[place].login.clone());
         let mut after = config.clone();
         (after.labels[place], after.masters[place]) = (name, url);
-        Ok(Self { before: config, after, place, is_off, refuses_since: None, joined: None })
+        Ok(Self {
+            before: config,
+            after,
+            place,
+            is_off,
+            refuses_since: None,
+            joined: None,
+            was_overtaken: false,
+        })
     }
 
     /// Returns the URLs of the old master and of the new one, without the login.
@@ -147,6 +157,11 @@ impl Replacement {
             Process::Joining if is_own => true,
             // Its record came last. One that was in the list before has such a record, too.
             Process::New(_) if is_own && named.len() >= needed => false,
+            // Records are read one after another, and another operator may have ended this replacement meanwhile.
+            Process::New(_) if is_own && !self.was_overtaken => {
+                self.was_overtaken = true;
+                return Ok(Step::Wait(Duration::ZERO));
+            }
             _ => return Err(Why::HasRecord.of(name)),
         };
         if is_joining {
@@ -320,7 +335,28 @@ mod tests {
         for change in changes.into_iter().filter(|change| change.place != 1) {
             masters[change.place].found = Found::Known(change.to);
         }
+        assert_eq!(next(&mut replacement, &masters), Ok(Step::Wait(Duration::ZERO)), "to read them again");
         assert_eq!(next(&mut replacement, &masters), Err(Why::HasRecord.of(&NEW.into())));
+    }
+
+    /// Two operators run the same replacement, and one ends it while the other one reads the records.
+    #[test]
+    fn a_replacement_that_another_operator_ends_is_ended() {
+        let (mut replacement, masters) = joining(TTL);
+        let (mut other, _) = joining(TTL);
+        let Ok(Step::Wait(left)) = next(&mut other, &masters) else { panic!("it does not wait") };
+        let named = other.next(crate::clock::now() + left, &OldMaster::Refuses, &masters.clone().map(Ok));
+        let Ok(Step::Name { changes, .. }) = named else { panic!("{named:?}") };
+        let [mut early, mut late] = [masters.clone(), masters];
+        for change in changes {
+            late[change.place].found = Found::Known(change.to.clone());
+            if change.place == 2 {
+                early[2].found = Found::Known(change.to);
+            }
+        }
+        assert_eq!(next(&mut replacement, &early), Ok(Step::Wait(Duration::ZERO)));
+        let ended = next(&mut replacement, &late);
+        assert!(matches!(&ended, Ok(Step::Name { changes, .. }) if changes.is_empty()), "{ended:?}");
     }
 
     #[test]
