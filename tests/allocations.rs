@@ -105,10 +105,25 @@ fn main() {
     println!("test a_pair_allocates_nothing_in_steady_state ... ok");
 }
 
-fn assert_none(region: &Region<'_, System>, what: &str, kind: Kind, is_awaited: bool) {
+/// Measurements of which one must be without an allocation. A machine that holds an answer up for long makes a
+/// list longer, once; what each pair allocates shows in all of them.
+const MEASUREMENT_COUNT: usize = 5;
+
+/// Whether nothing was allocated; this measurement must not be the last one if something was.
+fn is_none(
+    region: &Region<'_, System>,
+    what: &str,
+    kind: Kind,
+    is_awaited: bool,
+    measurement: usize,
+) -> bool {
     let change = region.change();
     let count = change.allocations + change.reallocations;
-    assert_eq!(count, 0, "{what}, {kind:?}, awaited: {is_awaited}: {change:?}");
+    assert!(
+        count == 0 || measurement < MEASUREMENT_COUNT,
+        "{what}, {kind:?}, awaited: {is_awaited}: {change:?}"
+    );
+    count == 0
 }
 
 /// Each kind of lock, with releases that are waited for and with drops.
@@ -123,9 +138,9 @@ fn redlock_allocates_nothing() {
     let mut redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
     raise_high_water_mark(&mut redlock);
     for (kind, is_awaited) in variants() {
-        let mut pairs = |count| {
+        let pairs = |redlock: &mut Redlock, count| {
             for _ in 0..count {
-                let mut lease = kind.acquire(&mut redlock).expect("free");
+                let mut lease = kind.acquire(redlock).expect("free");
                 redlock.extend(&mut lease, TTL).expect("held");
                 if is_awaited {
                     redlock.release(lease).expect("confirmed");
@@ -134,17 +149,26 @@ fn redlock_allocates_nothing() {
                 }
             }
         };
-        pairs(100);
-        let region = Region::new(COUNTED);
-        pairs(PAIR_COUNT);
-        assert_none(&region, "Redlock", kind, is_awaited);
-        settle(&mut redlock);
+        pairs(&mut redlock, 100);
+        for measurement in 1.. {
+            let region = Region::new(COUNTED);
+            pairs(&mut redlock, PAIR_COUNT);
+            let is_none = is_none(&region, "Redlock", kind, is_awaited, measurement);
+            settle(&mut redlock);
+            if is_none {
+                break;
+            }
+        }
     }
     let first = submit(&mut redlock);
     let mut held = pass_on(&mut redlock, first, 100);
-    let region = Region::new(COUNTED);
-    held = pass_on(&mut redlock, held, PAIR_COUNT);
-    assert_none(&region, "Redlock, handed over", Kind::Plain, false);
+    for measurement in 1.. {
+        let region = Region::new(COUNTED);
+        held = pass_on(&mut redlock, held, PAIR_COUNT);
+        if is_none(&region, "Redlock, handed over", Kind::Plain, false, measurement) {
+            break;
+        }
+    }
     redlock.submit(Request::Release { lock: held, awaited: false }).expect("always taken");
     assert_counted(&redlock.stats());
 }
@@ -204,10 +228,15 @@ fn client_allocates_nothing() {
     for (kind, is_awaited) in variants() {
         let pairs = |count| (0..count).for_each(|_| pair(&client, kind, is_awaited));
         pairs(100);
-        let region = Region::new(COUNTED);
-        pairs(PAIR_COUNT);
-        assert_none(&region, "Client, a thread", kind, is_awaited);
-        settle_client(&client);
+        for measurement in 1.. {
+            let region = Region::new(COUNTED);
+            pairs(PAIR_COUNT);
+            let is_none = is_none(&region, "Client, a thread", kind, is_awaited, measurement);
+            settle_client(&client);
+            if is_none {
+                break;
+            }
+        }
     }
     let name = bytes::Bytes::from_static(b"owned:42");
     let owned = |count| {
@@ -217,9 +246,13 @@ fn client_allocates_nothing() {
         }
     };
     owned(100);
-    let region = Region::new(COUNTED);
-    owned(PAIR_COUNT);
-    assert_none(&region, "Client, owned names", Kind::Plain, false);
+    for measurement in 1.. {
+        let region = Region::new(COUNTED);
+        owned(PAIR_COUNT);
+        if is_none(&region, "Client, owned names", Kind::Plain, false, measurement) {
+            break;
+        }
+    }
     block_on(measure_async(&client, "Client, a bare task"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(measure_async(&client, "Client, a task on tokio"));
@@ -271,10 +304,15 @@ async fn measure_async(client: &Client, what: &str) {
             }
         };
         pairs(100).await;
-        let region = Region::new(COUNTED);
-        pairs(PAIR_COUNT).await;
-        assert_none(&region, what, kind, is_awaited);
-        settle_client(client);
+        for measurement in 1.. {
+            let region = Region::new(COUNTED);
+            pairs(PAIR_COUNT).await;
+            let is_none = is_none(&region, what, kind, is_awaited, measurement);
+            settle_client(client);
+            if is_none {
+                break;
+            }
+        }
     }
 }
 
