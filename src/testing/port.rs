@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many ports to try before giving up.
@@ -10,7 +11,8 @@ pub(super) const PORT_ATTEMPTS_MAX: usize = 1_000;
 /// Returns a port of loopback on which nobody listens now; `None` if none was found.
 ///
 /// It is below the usual ephemeral ports. A client that retries a dead port among those may get the same port
-/// as its own, and so connect to itself.
+/// as its own, and so connect to itself. A process gets each port once: clients of a server that has ended may
+/// go on trying its port.
 #[must_use]
 pub fn free_port() -> Option<u16> {
     free_port_at(Ipv4Addr::LOCALHOST.into())
@@ -19,13 +21,26 @@ pub fn free_port() -> Option<u16> {
 pub(super) fn free_port_at(host: IpAddr) -> Option<u16> {
     const FIRST: u16 = 10_000;
     const LAST: u16 = 32_767;
-    static DRAWN: AtomicU64 = AtomicU64::new(0);
-    let seed = RandomState::new();
+    /// Where a process begins is random, as several may draw at the same time.
+    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one(0) >> 1));
     // The host may exist only where the server runs.
     let host = if host.is_loopback() { host } else { Ipv4Addr::LOCALHOST.into() };
     (0..PORT_ATTEMPTS_MAX).find_map(|_| {
-        let random = seed.hash_one(DRAWN.fetch_add(1, Ordering::Relaxed)) % u64::from(LAST - FIRST + 1);
-        let port = FIRST + u16::try_from(random).ok()?;
+        let offset = NEXT.fetch_add(1, Ordering::Relaxed) % u64::from(LAST - FIRST + 1);
+        let port = FIRST + u16::try_from(offset).ok()?;
         TcpListener::bind((host, port)).is_ok().then_some(port)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_port_is_drawn_once() {
+        let mut ports: Vec<_> = (0..1000).map(|_| free_port().expect("a port")).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 1000);
+    }
 }
