@@ -83,7 +83,7 @@ fn masked_line(line: &str) -> String {
 
 fn masked_word(word: &str, bare: &str) -> String {
     let number = bare.trim_end_matches(|char: char| !char.is_ascii_digit());
-    let unit = &bare[number.len()..];
+    let unit = bare[number.len()..].trim_end_matches(':');
     let is_number = number.starts_with(|char: char| char.is_ascii_digit());
     let mask = match bare {
         _ if bare.starts_with("redis://127.0.0.1:") => "ADDRESS",
