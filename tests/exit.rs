@@ -126,5 +126,10 @@ fn acquire(client: &'static Client, name: &str) -> Guard {
 
 fn open(urls: &str) -> Client {
     let config = Config::builder().masters(urls.split(',')).quarantine(Quarantine::Trust).max_ttl(TTL);
-    config.connect().expect("an event loop")
+    // A silent master gets no release before it answers, and a slow machine is no silent master.
+    let client = config.answer_timeout(PATIENCE).connect().expect("an event loop");
+    while client.health().may_fail == 0 {
+        thread::yield_now();
+    }
+    client
 }
