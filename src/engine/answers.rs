@@ -142,6 +142,10 @@ impl Engine {
         match refusal {
             Refusal::Elsewhere if mutant!(DemotedKept) => {}
             Refusal::Elsewhere => {
+                if command::answer::is_of_replica(text.as_bytes()) {
+                    // Its next connection need not show that.
+                    fleet.link_mut(master).doubt();
+                }
                 self.fail_link(master, &Trouble::Elsewhere { refusal: text }.to_string());
             }
             Refusal::Blocked if fleet.link_mut(master).wants_lookup(self.core.ground.now) => {
@@ -154,7 +158,7 @@ impl Engine {
     /// A fact was asked for again: ends the connection if it must end.
     fn handle_fact(&mut self, master: MasterId, fact: Fact) {
         let Core { ground, masters, .. } = &mut self.core;
-        if let Some(why) = masters.fleet.link_mut(master).take_fact(&ground.config, fact) {
+        if let Some(why) = masters.fleet.take_fact(ground, master, fact) {
             self.fail_link(master, &why);
         }
     }

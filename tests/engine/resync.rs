@@ -8,7 +8,7 @@ use redlatch::status::{MasterState, Warning};
 use redlatch::{ConfigBuilder, Event, Options, Quarantine, limits};
 
 use crate::model::Keys;
-use crate::parked::{free, with_other};
+use crate::parked::{OTHER, free, with_other};
 use crate::rig::{Rig, id};
 use crate::{defaults, granted, ms, no_quorum};
 
@@ -311,6 +311,150 @@ fn a_vote_after_a_pause_comes_behind_the_facts() {
     assert_eq!(rig.holder_count("p:a"), 1, "it was granted there");
 }
 
+/// A client whose process pauses for a minute. Another client has the lock before, and all masters lose it.
+fn paused(wakes_waiters: bool, ttl_ms: u64, before: impl FnOnce(&mut Rig, Options)) -> Rig {
+    let settings = |builder: ConfigBuilder| builder.max_ttl(ms(600_000)).wake_waiters(wakes_waiters);
+    let mut rig = Rig::new(3, settings);
+    let until = rig.now + ms(600_000);
+    rig.masters.iter_mut().for_each(|master| master.put(b"a", OTHER, Some(until)));
+    before(&mut rig, Options::new().ttl(ms(ttl_ms)).wait(ms(500_000)));
+    rig.outcomes.clear();
+    for master in &mut rig.masters {
+        master.resync(Keys::new());
+        master.take_log();
+    }
+    rig.jump(FACTS_PAUSE);
+    rig
+}
+
+/// The masters hear the question before any attempt, and nobody gets the lock.
+#[track_caller]
+fn assert_asked_first(mut rig: Rig) {
+    rig.pump();
+    for master in &mut rig.masters {
+        let log = master.take_log();
+        assert_eq!(log.first().map(String::as_str), Some("INFO"), "{log:?}");
+    }
+    rig.run_for(ms(1000));
+    let has_lock = |rig: &mut Rig| {
+        std::iter::from_fn(|| rig.outcome()).any(|it| matches!(it, redlatch::engine::Outcome::Acquire(Ok(_))))
+    };
+    assert!(!has_lock(&mut rig));
+}
+
+#[test]
+fn a_waiter_asks_for_facts_after_a_pause() {
+    // It polls; or it stands in the queue, where it would be granted the lock or rung.
+    for (wakes_waiters, ttl_ms) in [(false, 300_000), (true, 9_000), (true, 300_000)] {
+        assert_asked_first(paused(wakes_waiters, ttl_ms, |rig, options| {
+            rig.acquire_with("a", options);
+            rig.run_for(ms(100));
+        }));
+    }
+}
+
+#[test]
+fn a_park_behind_a_late_refusal_follows_facts() {
+    let mut rig = paused(true, 300_000, |rig, options| {
+        (0..3).for_each(|index| rig.stall_replies(index));
+        rig.acquire_with("a", options);
+    });
+    rig.end_stalls();
+    assert_asked_first(rig);
+}
+
+#[test]
+fn a_busy_client_asks_for_facts_after_a_pause() {
+    let mut rig = paused(true, 300_000, |rig, _| {
+        for _ in 0..1000 {
+            let lock = rig.acquire("b", 1000, 0);
+            rig.release(lock, false);
+            rig.jump(Duration::from_micros(10));
+        }
+    });
+    rig.submit_acquire("a", 300_000, 0);
+    assert_asked_first(rig);
+}
+
+#[test]
+fn a_question_without_room_comes_a_second_later() {
+    let mut rig = Rig::new(3, mode(Quarantine::Uptime));
+    rig.run_for(FACTS_PAUSE - ms(5));
+    rig.masters[0].resync(Keys::new());
+    fill_outbox(&mut rig, 0);
+    rig.jump(ms(6));
+    rig.engine.handle_timeout(rig.now);
+    rig.run_for(ms(1100) + limits::BACKOFF_MAX);
+    assert!(left(&rig) > Duration::ZERO);
+}
+
+/// Fills the room for bytes to a master that carries out nothing.
+pub(crate) fn fill_outbox(rig: &mut Rig, index: usize) {
+    let room = |rig: &mut Rig| limits::OUTBOX_SIZE_MAX - rig.engine.send_ready(id(index)).len();
+    let (mut place, before) = (0, room(rig));
+    let mut put = |rig: &mut Rig, size: usize| {
+        place += 1;
+        rig.submit_acquire(&format!("{place:0>size$}"), 1000, 0);
+    };
+    put(rig, 1000);
+    let head = before - room(rig) - 1000;
+    while room(rig) >= 2 * (1000 + head) {
+        put(rig, 1000);
+    }
+    let half = room(rig) / 2;
+    put(rig, half - head);
+    let rest = room(rig);
+    put(rig, rest - head);
+    assert!(room(rig) < 10, "no command fits");
+}
+
+#[test]
+fn a_master_that_was_busy_is_asked_a_second_later() {
+    let mut rig = counting(mode(Quarantine::Uptime));
+    rig.masters[0].resync(Keys::new());
+    rig.masters[0].errors.insert("INFO".into(), "BUSY Redis is busy running a script.".into());
+    rig.run_for(FACTS_PAUSE - WATCH);
+    rig.masters[0].errors.clear();
+    rig.run_for(ms(1100) + limits::BACKOFF_MAX);
+    assert!(left(&rig) > Duration::ZERO);
+}
+
+/// It could notice nothing any more.
+#[test]
+fn strict_mode_leaves_where_it_may_not_ask() {
+    for quarantine in [Quarantine::Strict, Quarantine::Uptime] {
+        let mut rig = counting(mode(quarantine));
+        rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into());
+        rig.run_for(FACTS_PAUSE);
+        let is_left = matches!(state(&rig, 0), MasterState::Down(_));
+        assert_eq!(is_left, quarantine == Quarantine::Strict, "{:?}", state(&rig, 0));
+    }
+}
+
+/// Its next connection shows nothing: its promotion is forgotten.
+#[test]
+fn a_known_replica_is_watched_anew() {
+    for by_facts in [false, true] {
+        let mut rig = counting(mode(Quarantine::Uptime));
+        reconnect_after(&mut rig, |_| {});
+        rig.refuse(0, true);
+        if by_facts {
+            rig.masters[0].role = "slave".into();
+            rig.run_for(FACTS_PAUSE);
+            rig.masters[0].role = "master".into();
+        } else {
+            rig.masters[0].errors.insert("SET p:a".into(), READONLY.into());
+            rig.acquire("a", 1000, 0);
+            rig.masters[0].errors.clear();
+        }
+        rig.masters[0].load_keys(Keys::new());
+        rig.masters[0].forget_promotion();
+        rig.refuse(0, false);
+        rig.run_for(limits::BACKOFF_MAX);
+        assert!(left(&rig) > Duration::ZERO, "{by_facts}");
+    }
+}
+
 #[test]
 fn facts_that_may_not_be_asked_are_not_asked_again() {
     let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
@@ -345,14 +489,17 @@ fn a_demoted_master_is_left_once_for_a_burst() {
         assert_eq!(denial.report.votes.iter().filter(|(_, vote)| is_said(vote)).count(), 2, "{denial}");
         no_quorum(&mut rig);
         assert!(!rig.engine.health(rig.now).has_quorum);
-        let left = events(&mut rig);
-        let ends = left.iter().filter(|it| matches!(it, Event::Disconnected { .. })).count();
-        assert_eq!(ends, 3, "{left:?}");
+        let seen = events(&mut rig);
+        let ends = seen.iter().filter(|it| matches!(it, Event::Disconnected { .. })).count();
+        assert_eq!(ends, 3, "{seen:?}");
         let MasterState::Down(why) = state(&rig, 0) else { panic!("{:?}", state(&rig, 0)) };
         assert!(why.contains(error), "{why}");
         rig.masters.iter_mut().for_each(|master| master.errors.clear());
         rig.run_for(limits::BACKOFF_MAX);
         assert_eq!(handshakes(&rig), 2, "{error}");
+        // A replica's memory may be another one.
+        assert_eq!(left(&rig) > Duration::ZERO, error == READONLY, "{error}");
+        rig.run_for(left(&rig) + ms(1));
         rig.acquire("a", 1000, 0);
         granted(&mut rig);
     }

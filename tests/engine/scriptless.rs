@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{HandleAct, OpId, Outcome, Request};
 use redlatch::status::Warning;
-use redlatch::{Event, Options};
+use redlatch::{Event, Options, Quarantine};
 
 use crate::model::Dialect;
 use crate::rig::{Rig, id};
@@ -88,7 +88,7 @@ fn a_passing_error_keeps_the_scripts() {
     let errors =
         ["BUSY Redis is busy", "OOM command not allowed script: x, on @user_script:1.", "READONLY no"];
     for error in errors {
-        let mut rig = Rig::unconnected(1, defaults);
+        let mut rig = Rig::unconnected(1, |builder| builder.quarantine(Quarantine::Trust));
         rig.masters[0].dialect = Dialect::Valkey9;
         rig.pump();
         let lock = held_for(&mut rig, ms(20));

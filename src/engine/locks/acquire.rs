@@ -72,7 +72,6 @@ pub(crate) fn submit(
         let is_sampled = ground.pace.time(now);
         op.note_timed(is_sampled);
         if is_sampled {
-            masters.fleet.ask_due_facts(now);
             masters.fleet.ask_clocks(now);
         }
     }
@@ -134,6 +133,7 @@ fn prepare(
 pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> Step {
     let Core { ground, masters, locks } = core;
     let now = ground.now;
+    masters.fleet.ask_due_facts(now);
     let mut kept = MasterSet::EMPTY;
     if mutant!(RenumberingKeepsVotes) {
         kept = locks.kept_votes(id);

@@ -63,6 +63,8 @@ pub(crate) struct Fleet {
     pub(crate) wishes: Wishes,
     /// When the masters' time is to be asked next for the rates of their clocks.
     clocks_due_at: Instant,
+    /// No facts of a link are due before this time.
+    facts_due_at: Instant,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
     has_queued: bool,
     gathered: Gathered,
@@ -100,6 +102,7 @@ impl Fleet {
         Self {
             wishes: Wishes::new(),
             clocks_due_at: ground.now + limits::CLOCK_RATE_PAUSE,
+            facts_due_at: ground.now + limits::FACTS_PAUSE,
             quarantine_time: config.quarantine_time(),
             config,
             all: MasterSet::first(links.len()),

@@ -361,7 +361,10 @@ impl Link {
     /// handshake decides what the server counts for.
     pub(crate) fn take_fact(&mut self, config: &Config, fact: Fact) -> Option<String> {
         match fact {
-            Fact::Replication(replication) if replication.is_replica() => Some(Trouble::Replica.to_string()),
+            Fact::Replication(replication) if replication.is_replica() => {
+                self.doubt();
+                Some(Trouble::Replica.to_string())
+            }
             Fact::Replication(Replication { promotion, .. }) => {
                 let is_promoted = promotion.is_some() && promotion != self.learnt.replication.promotion;
                 is_promoted.then(|| Trouble::Promoted.to_string())
@@ -369,6 +372,11 @@ impl Link {
             Fact::Policy(policy) => {
                 self.learnt.maxmemory_policy = policy.or_else(|| self.learnt.maxmemory_policy.take());
                 self.refuse_unfit(config)
+            }
+            // The right to ask was taken away. Strict mode needs the answers.
+            Fact::Refused(refusal) => {
+                let why = Trouble::StepRefused { step: "INFO", refusal: &refusal };
+                (config.quarantine == Quarantine::Strict).then(|| why.to_string())
             }
         }
     }
@@ -386,8 +394,9 @@ impl Link {
         self.identity.as_ref()?.watched_since?.1
     }
 
-    /// The process counts only by a new observation of this client's own.
-    const fn doubt(&mut self) {
+    /// The process counts only by a new observation of this client's own: it was a replica, may lose locks, or
+    /// takes another one's place.
+    pub(crate) const fn doubt(&mut self) {
         if let Some(identity) = &mut self.identity {
             (identity.watched_since, identity.is_doubtful) = (None, true);
         }

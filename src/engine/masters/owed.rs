@@ -115,6 +115,8 @@ pub(crate) enum Fact {
     Replication(Replication),
     /// Its `maxmemory-policy`.
     Policy(Option<Box<str>>),
+    /// It does not say it, in its words.
+    Refused(Box<str>),
 }
 
 /// A reply, taken apart and matched with its request.
@@ -253,8 +255,7 @@ impl Owed {
                 (Section::Memory, Reply::Bulk(info)) => {
                     Ok(Answer::Fact(Fact::Policy(handshake::maxmemory_policy(info))))
                 }
-                // The right to ask may have been taken away.
-                (_, Reply::Error(_)) => Ok(Answer::Ignored),
+                (_, Reply::Error(text)) => Ok(Answer::Fact(Fact::Refused(command::answer::error_text(text)))),
                 _ => Err(WrongShape),
             },
             Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),

@@ -83,6 +83,7 @@ pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
 pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
+    fleet.ask_due_facts(now);
     if locks.claims.is_full() {
         // That makes room: an operation owns one claim at most, and there are twice as many claims.
         release::forget_orphans(ground, locks);

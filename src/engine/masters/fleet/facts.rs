@@ -5,8 +5,10 @@
 use std::time::Instant;
 
 use super::Fleet;
-use crate::engine::masters::owed::{Owed, Section};
+use crate::engine::ground::Ground;
+use crate::engine::masters::owed::{Fact, Owed, Section};
 use crate::limits;
+use crate::lock::command;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
 use crate::resp;
@@ -19,18 +21,55 @@ impl Fleet {
         }
         let sections = [(Section::Replication, b"replication".as_slice()), (Section::Memory, b"memory")];
         for (section, name) in sections {
-            self.queue(MasterSet::only(master), Owed::Fact(section), |out| {
+            let sent = self.queue(MasterSet::only(master), Owed::Fact(section), |out| {
                 resp::encode_command(out, &[b"INFO", name]);
             });
+            if sent.is_empty() {
+                self.ask_facts_soon(now, master);
+            }
         }
     }
 
-    /// An acquisition is about to be sent: asks in the same write what is due, as after a pause of this
-    /// process. The answers come before any vote.
-    #[cold]
+    /// A master had no room for the question, or has no answer for the moment.
+    fn ask_facts_soon(&mut self, now: Instant, master: MasterId) {
+        let at = now + limits::PAUSE_UNANSWERED;
+        self.link_mut(master).facts_due_at = Some(at);
+        self.facts_due_at = self.facts_due_at.min(at);
+    }
+
+    /// Takes a fact that was asked for again. Returns why the connection must end, if it must.
+    pub(in crate::engine) fn take_fact(
+        &mut self,
+        ground: &mut Ground,
+        master: MasterId,
+        fact: Fact,
+    ) -> Option<String> {
+        if matches!(&fact, Fact::Refused(text) if command::answer::is_passing(text.as_bytes())) {
+            self.ask_facts_soon(ground.now, master);
+            self.arm(ground, master);
+            return None;
+        }
+        self.link_mut(master).take_fact(&ground.config, fact)
+    }
+
+    /// An attempt is about to be sent. Asks in the same write what is due, as after a pause of this process.
+    /// The answers come before any vote.
+    #[inline]
     pub(in crate::engine) fn ask_due_facts(&mut self, now: Instant) {
-        let is_due = |master: &MasterId| self.link(*master).facts_due_at.is_some_and(|at| at <= now);
-        let due: MasterSet = self.usable.iter().filter(is_due).collect();
-        due.iter().for_each(|master| self.ask_facts(now, master));
+        if now >= self.facts_due_at {
+            self.ask_all_due_facts(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask_all_due_facts(&mut self, now: Instant) {
+        for master in self.ready.iter() {
+            if self.link(master).facts_due_at.is_some_and(|at| at <= now) {
+                self.ask_facts(now, master);
+            }
+        }
+        let due = self.ready.iter().filter_map(|master| self.link(master).facts_due_at);
+        self.facts_due_at = due.min().unwrap_or(now + limits::FACTS_PAUSE);
     }
 }
