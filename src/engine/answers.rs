@@ -219,7 +219,7 @@ impl Engine {
             Answer::Login(refusal) => {
                 return core.masters.handle_login_answer(&mut core.ground, master, refusal);
             }
-            Answer::Mark(answer) => return core.masters.fleet.handle_mark(master, answer),
+            Answer::Mark(answer) => return core.masters.fleet.handle_mark(&mut core.ground, master, answer),
             Answer::Clock(clock_us) => {
                 return core.masters.fleet.note_clock_rate(core.ground.now, master, clock_us);
             }

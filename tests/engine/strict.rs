@@ -187,6 +187,18 @@ fn the_mark_is_written_once_after_the_watch() {
 }
 
 #[test]
+fn a_busy_master_is_marked_a_second_later() {
+    let mut rig = Rig::new(1, strict);
+    rig.masters[0].errors.insert("GET p:redlatch:mark".into(), "BUSY Redis is busy running a script.".into());
+    let end = quarantine_end(&rig);
+    rig.run_for(end - rig.now + ms(500));
+    assert_eq!(mark_at(&rig, rig.now), None);
+    rig.masters[0].errors.clear();
+    rig.run_for(ms(600));
+    assert!(mark_at(&rig, rig.now).is_some());
+}
+
+#[test]
 fn the_marks_reply_is_owed_like_others() {
     let mut rig = Rig::new(1, strict);
     rig.stall_replies(0);

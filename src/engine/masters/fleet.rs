@@ -398,7 +398,7 @@ impl Fleet {
             }
             State::Handshake { .. } => Some(Trouble::NoHandshake(limit).to_string()),
             State::Ready { .. } if link.mark_due_at.take_if(|at| *at <= ground.now).is_some() => {
-                self.read_mark(master);
+                self.read_mark(ground.now, master);
                 self.arm(ground, master);
                 None
             }

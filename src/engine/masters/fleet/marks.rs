@@ -1,11 +1,14 @@
 //! The marks: written at the first sight of a promoted process, and at the end of a watch in strict mode.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Fleet;
 use crate::config::Quarantine;
+use crate::engine::ground::Ground;
 use crate::engine::masters::mark::{self, Mark, MarkFound};
 use crate::engine::masters::owed::{Access, Owed};
+use crate::limits;
+use crate::lock::command;
 use crate::lock::command::scripts::RELEASE;
 use crate::lock::{MasterId, MasterSet};
 use crate::mutants::mutant;
@@ -24,15 +27,22 @@ impl Fleet {
     }
 
     /// This client's own watch over a master is over: looks whether a mark says so already.
-    pub(super) fn read_mark(&mut self, master: MasterId) {
+    pub(super) fn read_mark(&mut self, now: Instant, master: MasterId) {
         let key = mark::key(&self.config.prefix);
-        self.queue(MasterSet::only(master), Owed::Mark(Access::Read), |out| {
+        let sent = self.queue(MasterSet::only(master), Owed::Mark(Access::Read), |out| {
             resp::encode_command(out, &[b"GET", &key]);
         });
+        if sent.is_empty() {
+            self.link_mut(master).mark_due_at = Some(now + limits::PAUSE_UNANSWERED);
+        }
     }
 
     /// Writes the mark, unless there is one that serves all whom this client's would serve.
-    pub(in crate::engine) fn handle_mark(&mut self, master: MasterId, found: MarkFound) {
+    pub(in crate::engine) fn handle_mark(&mut self, ground: &mut Ground, master: MasterId, found: MarkFound) {
+        if matches!(&found, MarkFound::Refused(text) if command::answer::is_passing(text.as_bytes())) {
+            self.link_mut(master).mark_due_at = Some(ground.now + limits::PAUSE_UNANSWERED);
+            return self.arm(ground, master);
+        }
         let watched = self.quarantine_time;
         let link = self.link_mut(master);
         link.learnt.mark = found;
