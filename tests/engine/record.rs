@@ -3,6 +3,7 @@
 use redlatch::status::{FleetDifference, MasterState, Unusable, Warning};
 use redlatch::{ConfigBuilder, Event, Quarantine, limits};
 
+use crate::resync::fill_outbox;
 use crate::rig::{Rig, id};
 use crate::stats::stats;
 use crate::{denied, granted, ms};
@@ -313,6 +314,37 @@ fn record_is_read_again_once_a_minute() {
     assert_eq!((differences(&rig), quarantine(&rig, 2)), (vec![None; 3], None));
 }
 
+/// A long script may run there when it is asked.
+#[test]
+fn record_that_is_not_answered_is_kept() {
+    let mut rig = Rig::new(3, prefixed);
+    put_declared(&mut rig, &[0, 1], "max_ttl_ms=10000", "max_ttl_ms=300000");
+    rig.run_for(ms(60_000));
+    let now = rig.now;
+    rig.reset_conn(2);
+    rig.masters[2].restart("again", now);
+    rig.run_for(limits::BACKOFF_MAX);
+    let before = quarantine(&rig, 2).expect("it forgot locks of 300 s");
+    for master in &mut rig.masters[..2] {
+        master.errors.insert("GET p:redlatch:fleet".into(), "BUSY Redis is busy running a script.".into());
+    }
+    rig.run_for(ms(61_000));
+    assert_eq!(quarantine(&rig, 2), Some(before - ms(61_000)));
+}
+
+#[test]
+fn record_is_read_later_where_it_had_no_room() {
+    let mut rig = Rig::new(3, prefixed);
+    rig.run_for(ms(59_995));
+    fill_outbox(&mut rig, 0);
+    rig.jump(ms(6));
+    rig.engine.handle_timeout(rig.now);
+    rig.pump();
+    put_declared(&mut rig, &[0], "max_ttl_ms=10000", "max_ttl_ms=100000");
+    rig.run_for(ms(61_000));
+    assert!(differences(&rig)[0].is_some());
+}
+
 /// The others were declared anew less than a minute ago.
 #[test]
 fn restarted_master_has_the_other_records_read() {
@@ -560,5 +592,24 @@ fn a_master_in_the_place_of_another_one_counts_by_a_new_watch() {
         assert_eq!(state(&rig), MasterState::Quarantined(ms(10_102)), "{quarantine:?}");
         rig.run_for(ms(10_102));
         assert_eq!(state(&rig), MasterState::Ready);
+    }
+}
+
+/// Its client had the new list before the record was there.
+#[test]
+fn a_master_that_joins_meanwhile_is_watched_anew() {
+    let label = "0123456789abcdef";
+    let settings = "observed max_ttl_ms=10000 drift_ppm=10000";
+    let record = format!("redlatch:fleet:1 {settings} own={label} of={label}-{label} joining");
+    for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
+        let mut rig = Rig::new(1, |builder| prefixed(builder).quarantine(quarantine));
+        rig.run_for(ms(59_000));
+        rig.masters[0].put(RECORD, record.as_bytes(), None);
+        let state = |rig: &Rig| rig.engine.master_status(rig.now, id(0)).state;
+        assert_eq!(state(&rig), MasterState::Ready, "{quarantine:?}");
+        rig.run_for(ms(2_000));
+        assert!(matches!(state(&rig), MasterState::Quarantined(_)), "{quarantine:?}");
+        rig.run_for(ms(10_102));
+        assert_eq!(state(&rig), MasterState::Ready, "{quarantine:?}");
     }
 }

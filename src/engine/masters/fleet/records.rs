@@ -123,7 +123,6 @@ impl Fleet {
     pub(super) fn tend_record(&mut self, now: Instant, master: MasterId) {
         let key = Found::key(&self.config.prefix);
         let to = MasterSet::only(master);
-        self.link_mut(master).comparison.is_asked = true;
         if let Some(record) = self.first_record(now, master) {
             let record = record.to_string();
             self.queue(to, Owed::Record(Access::Write), |out| {
@@ -132,7 +131,10 @@ impl Fleet {
                 resp::encode_command(out, if is_overwriting { &words[..3] } else { &words });
             });
         }
-        self.queue(to, Owed::Record(Access::Read), |out| resp::encode_command(out, &[b"GET", &key]));
+        let sent =
+            self.queue(to, Owed::Record(Access::Read), |out| resp::encode_command(out, &[b"GET", &key]));
+        let comparison = &mut self.link_mut(master).comparison;
+        (comparison.due_at, comparison.is_asked) = (Some(now + limits::RECORD_PAUSE), !sent.is_empty());
     }
 
     /// The record for a master that has none: as on the others, or the first one. `None` before each master
@@ -156,13 +158,18 @@ impl Fleet {
         }
     }
 
-    /// A record was read again.
+    /// A record was read again. A master that does not let it be read, as for a moment, keeps what it had.
     pub(in crate::engine) fn handle_record(&mut self, ground: &mut Ground, master: MasterId, found: Found) {
         let link = self.link_mut(master);
         link.comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);
         link.comparison.is_asked = false;
-        if link.learnt.record != found {
+        let is_refused = matches!(found, Found::Unusable(Unusable::Refused(_)));
+        let is_kept = is_refused && link.learnt.record.record().is_some();
+        if link.learnt.record != found && !is_kept {
             link.learnt.record = found;
+            if link.learnt.record.is_joining() {
+                link.doubt();
+            }
             self.follow_records(ground, master);
             self.note_quarantines(MasterSet::only(master));
             self.write_records(ground);
