@@ -364,6 +364,18 @@ fn a_park_behind_a_late_refusal_follows_facts() {
 }
 
 #[test]
+fn a_park_at_a_master_heard_again_follows_facts() {
+    let mut rig = paused(true, 300_000, |rig, options| {
+        rig.stall_replies(0);
+        rig.acquire_with("a", options);
+        rig.run_for(ms(2000));
+    });
+    rig.end_stall(0);
+    let log = rig.masters[0].take_log();
+    assert_eq!(log.first().map(String::as_str), Some("INFO"), "{log:?}");
+}
+
+#[test]
 fn a_busy_client_asks_for_facts_after_a_pause() {
     let mut rig = paused(true, 300_000, |rig, _| {
         for _ in 0..1000 {

@@ -30,6 +30,7 @@ pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
         load_scripts(&mut core.masters.fleet, master, Tag::Parked);
         return Answer::Ignored;
     };
+    core.masters.fleet.ask_due_facts(core.ground.now);
     let Some(sent) = send_again(core, master, verb, tag, number, id) else {
         return if verb == Verb::Rest { Answer::RestOver(id) } else { Answer::Ignored };
     };

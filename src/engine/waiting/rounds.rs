@@ -83,7 +83,6 @@ pub(crate) fn follows(core: &mut Core, id: Id) -> bool {
 pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
-    fleet.ask_due_facts(now);
     if locks.claims.is_full() {
         // That makes room: an operation owns one claim at most, and there are twice as many claims.
         release::forget_orphans(ground, locks);
@@ -163,6 +162,7 @@ fn owing(claims: &Slab<Claim>, parking: &Parking) -> MasterSet {
 fn send(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let (now, only) = (ground.now, MasterSet::only(master));
+    fleet.ask_due_facts(now);
     let op = locks.ops.get_mut(id);
     if matches!(op.mode, ModeState::Fenced(_)) && fleet.quarantined(now).contains(master) {
         op.tries.excluded.insert(master);
