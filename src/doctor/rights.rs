@@ -276,9 +276,8 @@ impl Rights {
 
 /// Whether a server refuses to carry out commands for a reason that has nothing to do with this one.
 fn is_passing(text: &str) -> bool {
-    let is_of_cluster = ["MOVED ", "CLUSTERDOWN ", "MASTERDOWN "].iter().any(|code| text.starts_with(code));
     let is_of_command = text.starts_with("NOPERM") || text.starts_with("ERR");
-    is_of_cluster || (is_refusal(text) && !is_of_command)
+    is_refusal(text) && !is_of_command
 }
 
 #[cfg(test)]

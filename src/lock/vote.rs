@@ -113,7 +113,7 @@ pub(crate) fn names_missing_right(text: &str) -> bool {
 }
 
 /// How the errors begin with which a server itself refuses to run a command.
-const REFUSALS: [&str; 9] = [
+const REFUSALS: [&str; 14] = [
     "NOPERM",
     "NOAUTH",
     "READONLY",
@@ -122,6 +122,11 @@ const REFUSALS: [&str; 9] = [
     "NOREPLICAS",
     "LOADING",
     "BUSY ",
+    "MASTERDOWN ",
+    "MOVED ",
+    "REDIRECT ",
+    "CLUSTERDOWN ",
+    "TRYAGAIN ",
     "ERR unknown command",
 ];
 

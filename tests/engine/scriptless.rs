@@ -132,6 +132,11 @@ fn a_lock_that_no_master_would_write_is_not_left() {
         "NOREPLICAS Not enough good replicas to write.",
         "LOADING Redis is loading the dataset in memory",
         "BUSY Redis is busy running a script.",
+        "MASTERDOWN Link with MASTER is down",
+        "MOVED 3999 127.0.0.1:6381",
+        "REDIRECT 127.0.0.1:6381",
+        "CLUSTERDOWN The cluster is down",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
         "ERR unknown command 'SET', with args beginning with: ",
     ];
     let others = ["ERR proxy error", "BUSYKEY no", "UNKNOWN"];
