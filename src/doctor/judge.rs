@@ -24,7 +24,8 @@ const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 /// The findings, the heaviest first.
 #[must_use]
 pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
-    let mut findings = Findings { config, are_new: are_new(masters), found: Vec::new() };
+    let quarantine_time = longest_quarantine(config, masters);
+    let mut findings = Findings { config, quarantine_time, are_new: are_new(masters), found: Vec::new() };
     findings.of_list(masters);
     for master in masters {
         match &master.facts {
@@ -67,8 +68,9 @@ fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
         | Problem::WritesRefused { .. }
         | Problem::Quarantined { .. }
         | Problem::Unobserved { .. }
-        | Problem::SameServer { .. } => true,
-        Problem::Replica | Problem::EvictingPolicy { .. } | Problem::Unreported { .. } => is_strict,
+        | Problem::SameServer { .. }
+        | Problem::Replica => true,
+        Problem::EvictingPolicy { .. } | Problem::Unreported { .. } => is_strict,
         Problem::FleetDiffers { .. } => is_strict && finding.severity == Severity::Error,
         Problem::MissingRights { rights, .. } => {
             rights.iter().any(|right| right == "+set" || right.starts_with('~'))
@@ -85,6 +87,8 @@ const SCRIPT_RIGHTS: [&str; 2] = ["eval", "evalsha"];
 
 struct Findings<'a> {
     config: &'a Config,
+    /// Longest quarantine, as a client takes it.
+    quarantine_time: Duration,
     /// Whether all masters may be those of a new fleet.
     are_new: bool,
     found: Vec<Finding>,
@@ -231,7 +235,7 @@ impl Findings<'_> {
     }
 
     fn of_quarantine(&mut self, name: &Arc<str>, facts: &Facts) {
-        let needed = self.config.quarantine_time();
+        let needed = self.quarantine_time;
         let is_promoted = facts.server.promotion.is_some();
         let is_short = |ttl: &Duration| !ttl.is_zero() && *ttl < needed;
         let backlog_ttl = facts.settings.backlog_ttl.filter(is_short);
@@ -394,6 +398,14 @@ fn is_near(one: &[u8], other: &[u8]) -> bool {
         1 => short[same..] == long[same + 1..],
         _ => false,
     }
+}
+
+/// The quarantine by the larger of the client's settings and of the declared ones.
+fn longest_quarantine(config: &Config, masters: &[ExaminedMaster]) -> Duration {
+    let records = answered(masters).filter_map(|(_, facts)| facts.record.record());
+    let declared = records.filter(|it| it.origin() == Origin::Declared);
+    let times = declared.map(|it| config.quarantine_time_beside(it.max_ttl(), it.drift_ppm()));
+    times.fold(config.quarantine_time(), Duration::max)
 }
 
 /// Whether all masters may be those of a new fleet, as `redlatch fleet init` wants them.

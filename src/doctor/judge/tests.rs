@@ -239,8 +239,8 @@ fn only_masters_that_can_grant_count() {
         (Uptime, |it| it.rights.denied = vec!["set"], 2),
         (Uptime, |it| it.rights.denied = vec!["info", "pexpire"], 3),
         (Uptime, |it| it.rights.unknown = vec!["set"], 2),
-        (Uptime, |it| it.server.role = Some("slave".into()), 3),
-        (Strict, |it| it.server.role = Some("slave".into()), 2),
+        (Uptime, |it| it.server.role = Some("slave".into()), 2),
+        (Trust, |it| it.server.role = Some("slave".into()), 2),
         (Uptime, |it| it.server.maxmemory_policy = Some("allkeys-lru".into()), 3),
         (Strict, |it| it.server.maxmemory_policy = Some("allkeys-lru".into()), 2),
         // One server has one vote.
@@ -603,6 +603,19 @@ fn the_rest_of_a_quarantine_is_in_whole_seconds() {
         facts.server.uptime = Some(Duration::from_secs(uptime_s));
         assert_eq!(codes(&judge(&config, &masters)), expected, "{uptime_s}");
     }
+}
+
+/// The client waits for the larger `max_ttl`, too.
+#[test]
+fn declared_longer_ttl_lengthens_the_quarantine() {
+    let declared = "redlatch:fleet:1 declared max_ttl_ms=60000 drift_ppm=0 own=0000000000000001 of=0000000000000001-0000000000000002";
+    let mut all = masters(3);
+    all[1].facts.as_mut().expect("healthy").record = Found::from_text(declared.as_bytes());
+    all[0].facts.as_mut().expect("healthy").server.uptime = Some(Duration::from_secs(40));
+    let found = judge(&config(3, Quarantine::Uptime, ""), &all);
+    let left = Duration::from_secs(22);
+    assert!(found.iter().any(|it| it.problem == Problem::Quarantined { left, is_new: false }), "{found:?}");
+    assert_eq!(super::granting(&config(3, Quarantine::Uptime, ""), &found), 2);
 }
 
 #[test]
