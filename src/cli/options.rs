@@ -229,7 +229,8 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
 }
 
 /// Settings that contradict those of other clients, as far as they were said. Two clients may then hold one
-/// lock, so a command that takes locks says it even with `--quiet`.
+/// lock, so a command that takes locks says it even with `--quiet`. It also says which masters keep each lock until
+/// its TTL ends.
 #[derive(Default)]
 pub(crate) struct Contradictions {
     said: Vec<String>,
@@ -249,12 +250,12 @@ impl Contradictions {
     }
 }
 
-/// How this client's settings contradict a master: its record of the fleet differs, or it refuses the login.
+/// How this client's settings contradict a master: its record of the fleet differs, or it refuses the login or
+/// scripts.
 fn contradiction(master: &MasterStatus) -> Option<String> {
-    let difference = master.warnings.iter().find_map(|warning| match warning {
-        Warning::FleetDiffers { difference } => Some(difference.to_string()),
-        _ => None,
-    });
+    let said = |is_it: fn(&&Warning) -> bool| master.warnings.iter().find(is_it).map(Warning::to_string);
+    let difference = said(|it| matches!(it, Warning::FleetDiffers { .. }))
+        .or_else(|| said(|it| matches!(it, Warning::NoScripts { .. })));
     let MasterState::Down(why) = &master.state else { return difference };
     // Strict mode refuses it for the difference, and says both.
     let is_said = is_of_settings(why) || difference.as_ref().is_some_and(|it| why.starts_with(&**it));

@@ -66,6 +66,18 @@ fn doubts_name_each_master_that_does_not_count() {
 }
 
 #[test]
+fn masters_that_keep_locks_are_said_once() {
+    let config = Config::builder().master("unix:///nowhere/1").build().expect("valid");
+    let mut masters = Client::open(config).expect("an event loop").masters();
+    masters[0].state = MasterState::Ready;
+    let no_scripts = Warning::NoScripts { refusal: "ERR unsupported command".into() };
+    masters[0].warnings = vec![Warning::Evicting { policy: "allkeys-lru".into() }, no_scripts.clone()];
+    let mut contradictions = Contradictions::default();
+    assert_eq!(contradictions.new_lines(&masters), [format!("unix:///nowhere/1: {no_scripts}")]);
+    assert_eq!(contradictions.new_lines(&masters), [""; 0]);
+}
+
+#[test]
 fn a_question_waits_a_second_unless_another_time_is_given() {
     #[derive(clap::Parser)]
     struct Line {
