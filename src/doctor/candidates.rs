@@ -70,14 +70,7 @@ pub fn write_records(
         let (key, from, to) =
             (Found::key(&config.prefix), from.as_ref().map(Record::to_string), to.to_string());
         let written = some(config, [*place], limit, move |mut probe, _| {
-            let from = from.as_deref().unwrap_or_default();
-            let words =
-                ["EVAL".as_bytes(), REPLACE_RECORD.as_bytes(), b"1", &key, from.as_bytes(), to.as_bytes()];
-            match probe.exchange(&[words])?.remove(0) {
-                Answer::Text(found) if found == to.as_bytes() => Ok(()),
-                Answer::Error(error) => Err(ProbeError::Unreachable(error)),
-                _ => Err(ProbeError::Unreachable("it has another record by now".to_owned())),
-            }
+            write_record(&mut probe, &key, from.as_deref(), to.as_bytes())
         })?;
         if let Some(why) = written.into_iter().find_map(Result::err) {
             return Ok(Err((config.labels[*place].clone(), why.to_string())));
@@ -86,7 +79,35 @@ pub fn write_records(
     Ok(Ok(()))
 }
 
-/// Writes a record where another one is, or none, and returns the one that is there then.
+/// Writes a record where another one is, or none: by `SET NX` or `SET IFEQ`, and by a script where the server
+/// lacks the second.
+fn write_record(probe: &mut Probe, key: &[u8], from: Option<&str>, to: &[u8]) -> Result<(), ProbeError> {
+    let set: Vec<&[u8]> = match from {
+        None => vec![b"SET", key, to, b"NX"],
+        Some(from) => vec![b"SET", key, to, b"IFEQ", from.as_bytes()],
+    };
+    let answers = probe.exchange(&[set, vec![b"GET", key]])?;
+    let (error, mut found) = (answers[0].error(), &answers[1]);
+    let is_unknown = error.is_some_and(|error| error.starts_with("ERR"));
+    let by_script;
+    if let Some(from) = from.filter(|_| is_unknown) {
+        let words: [&[u8]; 6] = [b"EVAL", REPLACE_RECORD.as_bytes(), b"1", key, from.as_bytes(), to];
+        by_script = probe.exchange(&[words])?.remove(0);
+        if let Some(error) = by_script.error() {
+            let why = format!("it lacks SET IFEQ, and refused a script: {error}; grant +eval");
+            return Err(ProbeError::Unreachable(why));
+        }
+        found = &by_script;
+    } else if let Some(error) = error {
+        return Err(ProbeError::Unreachable(error.to_owned()));
+    }
+    if found.bytes() == Some(to) {
+        return Ok(());
+    }
+    Err(ProbeError::Unreachable("it has another record by now".to_owned()))
+}
+
+/// Writes a record where another one is, and returns the one that is there then.
 const REPLACE_RECORD: &str = include_str!("replace_record.lua");
 
 fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {

@@ -78,9 +78,16 @@ pub(super) fn submit_force_unlock(core: &mut Core, resource: Resource<'_>) -> Re
     let (id, limit) = begin_query(core, Some(resource))?;
     let (now, fleet) = (core.ground.now, &mut core.masters.fleet);
     let (key, prefix_size) = (&core.locks.ops.get(id).key, core.ground.config.prefix.len());
-    let asked = fleet.queue(fleet.usable, Owed::Query { question: Question::ForcedDelete, id }, |out| {
+    let owed = |question| Owed::Query { question, id };
+    // They run no scripts, and keep no queues.
+    let native = fleet.usable.intersection(fleet.native_only);
+    let asked = fleet.queue(native, owed(Question::ForcedNativeDelete), |out| {
+        command::query::encode_forced_delete(out, key);
+    });
+    let scripted = fleet.queue(fleet.usable.without(native), owed(Question::ForcedDelete), |out| {
         command::park::encode_force_unlock_serve(out, key, prefix_size);
     });
+    let asked = asked.union(scripted);
     let query = Query::force_unlock(now, limit, asked, fleet.absences(asked));
     start_query(core, id, query);
     Ok(OpId(id))

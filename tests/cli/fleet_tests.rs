@@ -51,6 +51,17 @@ fn a_first_lock_on_new_masters_works_at_once() {
     expect(&finish(&mut after), 69, &["may have restarted"]);
 }
 
+/// Redis 7.0 lacks `SET IFEQ`, which the second phase needs.
+#[test]
+fn init_names_the_right_to_run_scripts() {
+    let mut fleet = Fleet::start(3);
+    fleet.masters().for_each(|master| _ = master.ask("ACL SETUSER default -eval"));
+    let urls = fleet.urls();
+    expect(&init(&urls), 69, &["it lacks SET IFEQ", "grant +eval"]);
+    fleet.masters().for_each(|master| _ = master.ask("ACL SETUSER default +eval"));
+    expect(&init(&urls), 0, &[]);
+}
+
 #[test]
 fn a_strict_run_does_not_wait_for_the_last_master() {
     let mut fleet = Fleet::start(3);

@@ -193,3 +193,19 @@ fn a_handle_is_adopted_and_released_natively() {
         }
     }
 }
+
+#[test]
+fn a_forced_unlock_needs_no_script() {
+    for (dialect, _) in NATIVE {
+        let mut rig = rig_without_scripts(dialect, REFUSALS[0]);
+        rig.masters[0].put(b"a", b"another", None);
+        rig.masters[2].put_list(b"a");
+        let resource = redlatch::engine::Resource::new("a").expect("a name");
+        rig.engine.submit(rig.now, Request::ForceUnlock { resource }).expect("room");
+        rig.pump();
+        assert!(!rig.masters[0].is_taken(rig.now, b"a"));
+        assert!(rig.masters[2].is_taken(rig.now, b"a"), "it is no lock");
+        let Some(Outcome::ForceUnlock(done)) = rig.outcome() else { panic!("an answer") };
+        assert_eq!((done.deleted(), done.absent(), done.unanswered()), (1, 1, 1));
+    }
+}

@@ -91,8 +91,9 @@ pub(crate) enum Question {
     TimeLeft,
     /// The free slots of a pool.
     FreeSlots,
-    /// The deletion of a forced unlock.
+    /// The deletion of a forced unlock, by a script or by a native command.
     ForcedDelete,
+    ForcedNativeDelete,
 }
 
 /// The requests for a key that is no lock.
@@ -322,6 +323,7 @@ fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer,
         Question::TimeLeft => Answer::TimeLeft(id, command::query::time_left(reply)?),
         Question::FreeSlots => Answer::FreeSlots(id, command::slots::slot_marks(reply)?),
         Question::ForcedDelete => Answer::ForcedDelete(id, command::park::served_forced_answer(reply)?.0),
+        Question::ForcedNativeDelete => Answer::ForcedDelete(id, command::query::forced_answer(reply)?),
     })
 }
 

@@ -5,7 +5,7 @@
 //! a lock: a string, which may be one of another library, or a set of readers. A key of any other type is
 //! somebody else's and stays.
 
-use super::answer::{WrongShape, failure, holder_ttl, is_wrong_type};
+use super::answer::{ReleaseAnswer, WrongShape, failure, holder_ttl, is_wrong_type};
 use crate::limits;
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::Reply;
@@ -22,6 +22,22 @@ pub(crate) fn encode_value(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
     out.extend_from_slice(key);
     out.extend_from_slice(b"$1\r\n0\r\n$3\r\n255\r\n");
+}
+
+/// `GETDEL key`: deletes a string, and no key of another type.
+pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(b"*2\r\n$6\r\nGETDEL\r\n");
+    out.extend_from_slice(key);
+}
+
+/// The answer in a reply to [`encode_forced_delete`].
+pub(crate) fn forced_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongShape> {
+    match reply {
+        Reply::Bulk(_) => Ok(ReleaseAnswer::Deleted),
+        Reply::NullBulk => Ok(ReleaseAnswer::Absent),
+        Reply::Error(text) => Ok(ReleaseAnswer::Failed(failure(text))),
+        _ => Err(WrongShape),
+    }
 }
 
 /// The value in a reply to [`encode_value`], empty without a key; or the error.

@@ -13,7 +13,9 @@ impl ModelMaster {
     /// Carries out a command whose name is in capitals; `None` if it is none of those here.
     pub fn command(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Option<Result<Answer, Refusal>> {
         Some(match name {
-            "GET" | "GETRANGE" | "SET" | "DELIFEQ" | "DELEX" => self.string_command(now, name, args),
+            "GET" | "GETDEL" | "GETRANGE" | "SET" | "DELIFEQ" | "DELEX" => {
+                self.string_command(now, name, args)
+            }
             "DEL" | "EXISTS" | "PTTL" | "PEXPIRE" | "PEXPIREAT" | "TYPE" => self.key_command(now, name, args),
             "ZADD" | "ZREM" | "ZREMRANGEBYSCORE" => self.set_change(now, name, args),
             "ZCARD" | "ZSCORE" | "ZRANK" | "ZREVRANK" | "ZRANGE" | "ZREVRANGE" | "ZRANGEBYSCORE" => {
@@ -48,6 +50,11 @@ impl ModelMaster {
         let data = &mut self.data;
         Ok(match (name, args, options) {
             ("GET", [key], _) => Answer::bulk(data.string(now, key)?),
+            ("GETDEL", [key], _) => {
+                let value = Answer::bulk(data.string(now, key)?);
+                data.delete(now, key);
+                value
+            }
             ("GETRANGE", [key, b"0", last @ (b"0" | b"255")], _) => {
                 let (value, size) = (data.string(now, key)?.unwrap_or_default(), integer(last)? + 1);
                 Answer::bulk(Some(&value[..value.len().min(clamped(size))]))
