@@ -94,8 +94,8 @@ pub fn is_noscript(reply: &Reply<'_>) -> bool {
 pub fn message<'a>(reply: &Reply<'a>) -> Option<Option<&'a [u8]>> {
     let Reply::Push(elements) = reply else { return None };
     match &elements.iter().collect::<Vec<_>>()[..] {
-        [Reply::Bulk(b"subscribe"), Reply::Bulk(_), Reply::Integer(_)] => None,
-        [Reply::Bulk(b"message"), Reply::Bulk(_), Reply::Bulk(payload)] => Some(Some(payload)),
+        [Reply::Bulk(b"subscribe" | b"ssubscribe"), Reply::Bulk(_), Reply::Integer(_)] => None,
+        [Reply::Bulk(b"message" | b"smessage"), Reply::Bulk(_), Reply::Bulk(payload)] => Some(Some(payload)),
         _ => Some(None),
     }
 }

@@ -253,7 +253,7 @@ pub mod internals {
     pub mod model {
         pub use crate::testing::model::{
             Answer, Data, Dialect, Entry, Interpreter, Keys, ModelMaster, NoCommand, Parked, Protocol,
-            Refusal, SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key,
+            Refusal, Scope, SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key,
             lease_end, leases, lua, parking_script, queue_key, script, token_of,
         };
     }

@@ -98,6 +98,8 @@ pub struct ServerFacts {
     pub maxmemory_policy: Option<Box<str>>,
     /// Keys evicted since the start.
     pub evicted_keys: Option<u64>,
+    /// Patterns of channels to which clients have subscribed (`PSUBSCRIBE`).
+    pub pattern_count: Option<u64>,
     /// Whether it writes an append-only file.
     pub is_append_only: Option<bool>,
     /// Whether the last snapshot and the last writes of the append-only file succeeded.
@@ -382,6 +384,7 @@ pub(super) fn server(sections: &[Answer]) -> ServerFacts {
         used_memory: number("used_memory"),
         maxmemory_policy: text("maxmemory_policy"),
         evicted_keys: number("evicted_keys"),
+        pattern_count: number("pubsub_patterns"),
         is_append_only: number("aof_enabled").map(|enabled| enabled == 1),
         is_disk_fine: fine.into_iter().flatten().reduce(|one, other| one && other),
     }
@@ -439,7 +442,7 @@ mod tests {
             text("redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:abc\r\nuptime_in_seconds:9\r\n"),
             Answer::Error("NOPERM".to_owned()),
             text("used_memory:10\r\nmaxmemory:20\r\nmaxmemory_policy:noeviction\r\n"),
-            text("evicted_keys:3\r\n"),
+            text("evicted_keys:3\r\npubsub_patterns:2\r\n"),
             text("rdb_last_bgsave_status:ok\r\naof_enabled:1\r\naof_last_write_status:err\r\n"),
         ]);
         let expected = ServerFacts {
@@ -454,6 +457,7 @@ mod tests {
             used_memory: Some(10),
             maxmemory_policy: Some("noeviction".into()),
             evicted_keys: Some(3),
+            pattern_count: Some(2),
             is_append_only: Some(true),
             is_disk_fine: Some(false),
         };

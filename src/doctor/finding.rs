@@ -212,6 +212,11 @@ pub enum Problem {
         /// Its answer.
         answer: String,
     },
+    /// Clients subscribe to patterns of channels, and receive messages to waiters if a pattern fits.
+    PatternSubscribers {
+        /// Number of patterns.
+        count: u64,
+    },
     /// The login may not use the native release of the server.
     NativeDenied {
         /// The missing right.
@@ -433,6 +438,10 @@ texts! {
         format!("the server answers {} with \"{answer}\", as no Redis does", commands.join(", ")),
         "locks may fail there, or stay until their TTL ends",
         "take a Redis or Valkey server, without a proxy that refuses these commands";
+    Problem::PatternSubscribers { count } => "pattern-subscribers",
+        format!("clients subscribe to {} of channels (PSUBSCRIBE)", Counted(usize::try_from(*count).unwrap_or(usize::MAX), "pattern")),
+        "a dead waiter may look alive: it then blocks its lock for up to 10 s",
+        "end that subscription (psub in CLIENT LIST), or use Redis 7.0 with +spublish +ssubscribe";
     Problem::NativeDenied { right, user } => "native-denied",
         format!("the login lacks the native release, {right}"),
         "releases run as scripts, which cost the master more",

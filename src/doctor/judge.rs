@@ -85,6 +85,9 @@ fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
 /// The commands that run scripts.
 const SCRIPT_RIGHTS: [&str; 2] = ["eval", "evalsha"];
 
+/// The rights to use the channels that stand in for sharded ones.
+const CHANNEL_RIGHTS: [&str; 2] = ["publish", "subscribe"];
+
 struct Findings<'a> {
     config: &'a Config,
     /// Longest quarantine, as a client takes it.
@@ -268,11 +271,13 @@ impl Findings<'_> {
         let rights = &facts.rights;
         let user = &rights.user;
         let pattern = self.config.prefix.escape_ascii();
+        let lacks = |right| rights.denied.contains(right) || rights.unknown.contains(right);
+        let is_sharded = !Feature::Sharded.rights().iter().any(lacks);
         for feature in Feature::ALL {
             let severity = match feature {
                 Feature::Locks => Severity::Error,
                 Feature::Quarantine | Feature::Waiting | Feature::Inspections => Severity::Warning,
-                Feature::Comfort | Feature::Fenced | Feature::Shared => Severity::Note,
+                Feature::Sharded | Feature::Comfort | Feature::Fenced | Feature::Shared => Severity::Note,
             };
             let (name, effect, needed) = (feature.name(), feature.without(), feature.rights());
             let mut missing = Vec::new();
@@ -284,7 +289,9 @@ impl Findings<'_> {
             }
             // The finding `no-scripts` covers the rights to run scripts.
             let is_other = |right: &&&str| {
-                needed.contains(right) && (rights.scripts_refusal.is_none() || !SCRIPT_RIGHTS.contains(right))
+                needed.contains(right)
+                    && (rights.scripts_refusal.is_none() || !SCRIPT_RIGHTS.contains(right))
+                    && !(is_sharded && CHANNEL_RIGHTS.contains(right))
             };
             let denied = rights.denied.iter().filter(is_other);
             missing.extend(denied.map(|right| format!("+{right}")));
@@ -294,7 +301,8 @@ impl Findings<'_> {
             }
             let unknown = rights.unknown.iter().filter(is_other);
             let commands: Vec<_> = unknown.copied().collect();
-            if !commands.is_empty() {
+            // A server before Redis 7.0 has none.
+            if !commands.is_empty() && feature != Feature::Sharded {
                 self.add(severity, master, Problem::MissingCommands { feature: name, effect, commands });
             }
         }
@@ -319,6 +327,12 @@ impl Findings<'_> {
             if !commands.is_empty() {
                 self.add(Severity::Error, master, Problem::OddAnswer { commands, answer: answer.clone() });
             }
+        }
+        if let Some(count) = facts.server.pattern_count.filter(|count| *count > 0)
+            && !is_sharded
+            && self.config.wakes_waiters
+        {
+            self.add(Severity::Warning, master, Problem::PatternSubscribers { count });
         }
         let native = [("delifeq", "+delifeq"), ("delex", "+delex")];
         if let Some((_, right)) = native.into_iter().find(|(command, _)| rights.denied.contains(command)) {

@@ -177,7 +177,7 @@ impl Engine {
             }
             Answer::Granted(_) => return,
             Answer::Ring(id) => rounds::handle_ring(core, master, id),
-            Answer::NoChannel(why) => return core.masters.fleet.stop_parking(master, why),
+            Answer::NoChannel(why) => return core.masters.fleet.note_channel_refused(master, why),
             Answer::Holder(id, ttl) => acquire::handle_holder(core, master, id, ttl),
             Answer::Swap(id, from, vote) => {
                 self.handle_swap(master, id, from, vote);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::lock::names_missing_right;
 
 /// Features, and the rights that each needs.
-const RIGHTS: [(&str, &[&str]); 11] = [
+const RIGHTS: [(&str, &[&str]); 12] = [
     ("all locks", &["set", "get", "del", "pexpire", "evalsha", "eval", "echo"]),
     ("scripts sent by digest", &["script"]),
     ("the times of holders", &["pttl"]),
@@ -13,6 +13,7 @@ const RIGHTS: [(&str, &[&str]); 11] = [
     ("quarantine and strict mode", &["info"]),
     ("the names of connections", &["client"]),
     ("waiters' queues", &["publish", "subscribe", "exists", "zcard", "zrangebyscore"]),
+    ("sharded channels", &["spublish", "ssubscribe"]),
     ("URLs with a database", &["select"]),
     ("waiters' queues, fenced and shared locks", &["time"]),
     (

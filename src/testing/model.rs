@@ -27,6 +27,7 @@ use crate::lock::SCRIPTS;
 pub use answer::{Answer, Protocol};
 use commands::integer;
 use conns::Conns;
+pub use conns::Scope;
 pub use data::{Data, Entry, Keys, SortedSet, Value, Wall, lease_end, leases, token_of};
 pub use park::{Parked, parking_script, queue_key};
 pub use scripts::{Interpreter, WITHOUT_LIKENESS, digest, script};
@@ -111,7 +112,7 @@ impl Dialect {
 }
 
 /// Commands of each dialect.
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 36] = [
     "AUTH",
     "CLIENT",
     "DEL",
@@ -131,7 +132,10 @@ const NAMES: [&str; 33] = [
     "SCRIPT",
     "SELECT",
     "SET",
+    "SPUBLISH",
+    "SSUBSCRIBE",
     "SUBSCRIBE",
+    "SUNSUBSCRIBE",
     "TIME",
     "TYPE",
     "UNSUBSCRIBE",
@@ -339,7 +343,9 @@ impl ModelMaster {
             }
         }
         let carried_out = match name {
-            "SUBSCRIBE" | "UNSUBSCRIBE" | "PING" => self.carry_out_for_connection(now, name, &words[1..]),
+            "SUBSCRIBE" | "UNSUBSCRIBE" | "SSUBSCRIBE" | "SUNSUBSCRIBE" | "PING" => {
+                self.carry_out_for_connection(now, name, &words[1..])
+            }
             _ if self.conns.allows_only_subscriptions() => Refusal::says(&format!(
                 "ERR Can't execute '{}'{BESIDE_SUBSCRIPTIONS}",
                 name.to_ascii_lowercase()

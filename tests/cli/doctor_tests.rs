@@ -265,8 +265,9 @@ fn a_login_without_rights_gets_the_acl_line() {
     for (rights, exit, line) in [
         ("-evalsha", 2, "ACL SETUSER locker +evalsha"),
         ("-script|load", 0, "ACL SETUSER locker +script|load"),
-        ("-publish", 1, "ACL SETUSER locker +publish"),
-        ("-subscribe", 1, "ACL SETUSER locker +subscribe"),
+        ("-ssubscribe", 0, "ACL SETUSER locker +ssubscribe"),
+        ("-spublish -publish", 1, "ACL SETUSER locker +publish"),
+        ("-ssubscribe -subscribe", 1, "ACL SETUSER locker +subscribe"),
         ("resetchannels", 1, "ACL SETUSER locker &lock:*"),
         ("resetkeys ~other:*", 69, "ACL SETUSER locker ~lock:*"),
         ("-info", 1, "ACL SETUSER locker +info"),
@@ -276,6 +277,7 @@ fn a_login_without_rights_gets_the_acl_line() {
         let codes = match rights {
             "resetkeys ~other:*" => &["no-quorum", "missing-rights"][..],
             "-evalsha" => &["no-scripts"],
+            "-spublish -publish" | "-ssubscribe -subscribe" => &["missing-rights"; 2],
             _ => &["missing-rights"],
         };
         expect_found(&urls, &args, exit, codes);
@@ -283,6 +285,8 @@ fn a_login_without_rights_gets_the_acl_line() {
         assert!(text.contains(line), "{rights}: {line:?} is not in: {text}");
         all(&mut fleet, rule);
     }
+    all(&mut fleet, "ACL SETUSER locker -publish -subscribe");
+    expect_found(&urls, &args, 0, &[]);
     all(&mut fleet, "ACL SETUSER locker reset on >PASSWORD");
     let (code, codes) = examine(doctor(&urls).args(args));
     assert_eq!((code, &*codes[0]), (Some(69), "no-quorum"));

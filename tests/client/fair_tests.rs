@@ -206,7 +206,7 @@ fn a_waiter_that_is_cut_off_keeps_its_place() {
         let second = wait_behind(&mut fleet, 0..3, &second, 1);
         let master = fleet.master(0);
         let channels = |master: &mut Master| {
-            let channels = master.ask("PUBSUB CHANNELS redlatch:c:*").text();
+            let channels = master.ask("PUBSUB SHARDCHANNELS redlatch:c:*").text();
             channels.trim_matches(['[', ']']).split(", ").map(str::to_owned).collect::<Vec<_>>()
         };
         let (waiters_before, channels_before) = (waiters(master), channels(master));
@@ -342,7 +342,7 @@ fn a_server_without_messages_is_polled() {
 #[test]
 fn a_login_that_may_not_queue_is_polled() {
     within("each waiter has the lock", || {
-        for missing in ["-subscribe", "resetchannels", "-zrem", "-zrangebyscore", "-exists"] {
+        for missing in ["-subscribe -ssubscribe", "resetchannels", "-zrem", "-zrangebyscore", "-exists"] {
             let mut fleet = Fleet::start(3);
             let rules = format!("ACL SETUSER locker on >pw ~* &* +@all {missing}");
             fleet.masters().for_each(|master| assert_eq!(master.ask(&rules).text(), "OK"));

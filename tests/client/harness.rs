@@ -58,7 +58,7 @@ pub(crate) fn await_subscribed(fleet: &mut Fleet) {
         eventually(PATIENCE, "its connection hears of grants", || {
             let list = master.ask("CLIENT LIST").text();
             let own: Vec<_> = list.lines().filter(|line| line.contains(&name)).collect();
-            matches!(own[..], [line] if line.contains(" sub=1 "))
+            matches!(own[..], [line] if line.contains(" ssub=1 "))
         });
         eventually(PATIENCE, "the fleet's record is written", || {
             master.ask("EXISTS redlatch:fleet").text() == "1"

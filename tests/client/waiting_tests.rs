@@ -17,6 +17,9 @@ use crate::proxy::Proxy;
 /// Longer than any test: a waiter that gets the lock in time did not poll.
 const NEVER: Duration = Duration::from_secs(600);
 
+/// The longest TTL that masters grant by themselves.
+const GRANTED: Duration = Duration::from_secs(10);
+
 /// A client that does not poll for very long.
 fn patient(urls: &[String]) -> ConfigBuilder {
     config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
@@ -128,18 +131,36 @@ fn two_hanging_masters_delay_no_waiter() {
     });
 }
 
-/// Its connections end, and it does not come back.
 #[test]
 fn a_waiter_that_dies_costs_nobody_its_turn() {
+    serve_behind_a_dead_waiter(|_| ());
+}
+
+/// A pattern receives no message of a sharded channel.
+#[test]
+fn a_pattern_subscriber_keeps_no_dead_waiter_alive() {
+    serve_behind_a_dead_waiter(|fleet| {
+        let watching: Vec<_> = fleet.masters().map(|master| master.send(&[b"PSUBSCRIBE", b"*"])).collect();
+        for master in fleet.masters() {
+            eventually(PATIENCE, "it has subscribed", || master.ask("PUBSUB NUMPAT").text() == "1");
+        }
+        watching
+    });
+}
+
+/// A waiter's connections end, and it does not come back. `watch` returns the connections of others.
+fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 'static) {
     within("the next waiter is served", || {
         let mut fleet = Fleet::start(3);
+        let _watching = watch(&mut fleet);
         let mut proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
         let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
         let (holder, next) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
         // No master is left to park on for a while, and then it pauses before it tries again.
         let dead = open(config(&urls, LONG).ask_holder(false));
         let guard = hold(&holder, &mut fleet);
-        let dying = wait(&dead);
+        // With a TTL that masters grant by themselves.
+        let dying = thread::spawn(move || dead.lock("a").ttl(GRANTED).wait(PATIENCE).acquire());
         await_waiters(&mut fleet, 0..3, "a", 1);
         let waiter = wait(&next);
         await_waiters(&mut fleet, 0..3, "a", 2);
@@ -150,14 +171,14 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
         // The masters have seen it end.
         for master in fleet.masters() {
             eventually(PATIENCE, "its channel has no listener", || {
-                let channels = master.ask("PUBSUB CHANNELS redlatch:c:*").text();
+                let channels = master.ask("PUBSUB SHARDCHANNELS redlatch:c:*").text();
                 channels.matches("redlatch:c:").count() == 2
             });
         }
         let start = Instant::now();
         guard.release().expect("the masters answer");
         let guard = waiter.join().expect("no panic").expect("it is served");
-        assert_sooner(start, limits::STAY, "a turn of the dead waiter lasts its stay");
+        assert_sooner(start, limits::STAY, "a turn of the dead waiter lasts its stay, or its TTL");
         proxies.iter_mut().for_each(|proxy| proxy.refuse(false));
         guard.release().expect("the masters answer");
         dying.join().expect("no panic").expect("it is back").release().expect("the masters answer");

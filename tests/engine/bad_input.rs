@@ -187,7 +187,7 @@ const MARK: &str = "GET of the mark";
 const RECORD: &str = "GET of the fleet's record";
 
 /// Its commands in order, the right reply to each, and whether any other ends it.
-const STEPS: [(&str, &[u8], bool); 24] = [
+const STEPS: [(&str, &[u8], bool); 25] = [
     ("AUTH", b"+OK\r\n", true),
     ("HELLO 3", b"%1\r\n+OK\r\n:1\r\n", false),
     ("SELECT", b"+OK\r\n", true),
@@ -206,6 +206,7 @@ const STEPS: [(&str, &[u8], bool); 24] = [
     ("DELEX IFEQ", b":0\r\n", false),
     ("scripts (EVALSHA, EVAL)", b":0\r\n", false),
     ("scripts (EVALSHA, EVAL)", b":0\r\n", false),
+    ("SPUBLISH", b":0\r\n", false),
     ("PUBLISH", b":0\r\n", false),
     (QUEUE, b":0\r\n", false),
     (QUEUE, b":0\r\n", false),

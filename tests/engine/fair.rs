@@ -202,7 +202,9 @@ fn without_a_quorum_that_parks_all_are_polled() {
 #[test]
 fn a_refused_channel_stops_parking() {
     let mut rig = Rig::unconnected(1, defaults);
-    rig.masters[0].errors.insert("SUBSCRIBE".to_owned(), "NOPERM no channel".to_owned());
+    for command in ["SSUBSCRIBE", "SUBSCRIBE"] {
+        rig.masters[0].errors.insert(command.to_owned(), "NOPERM no channel".to_owned());
+    }
     rig.pump();
     rig.masters[0].put(b"a", b"other", None);
     acquire(&mut rig, ms(60_000));
@@ -218,16 +220,45 @@ fn a_refused_channel_stops_parking() {
 #[test]
 fn a_busy_server_is_asked_for_its_channel_again() {
     let mut rig = Rig::unconnected(1, defaults);
-    rig.masters[0].errors.insert("SUBSCRIBE".to_owned(), "BUSY Redis is busy running a script".to_owned());
+    rig.masters[0].errors.insert("SSUBSCRIBE".to_owned(), "BUSY Redis is busy running a script".to_owned());
     rig.pump();
     let MasterState::Down(why) = rig.engine.master_status(rig.now, id(0)).state else { panic!("it stands") };
-    assert!(why.contains("SUBSCRIBE was refused: BUSY"), "{why}");
+    assert!(why.contains("SSUBSCRIBE was refused: BUSY"), "{why}");
     rig.masters[0].errors.clear();
     rig.masters[0].put(b"a", b"other", None);
     rig.run_for(ms(3000));
     acquire(&mut rig, ms(60_000));
     rig.run_for(ms(100));
     assert_eq!(waiters(&rig), [1]);
+}
+
+#[test]
+fn without_sharded_channels_others_are_used() {
+    let cases = [
+        ("", "", true),
+        // An old server; logins that lack a right.
+        ("SPUBLISH", "ERR unknown command", false),
+        ("SPUBLISH", "NOPERM no", false),
+        ("SSUBSCRIBE", "NOPERM no", false),
+    ];
+    for (command, error, is_sharded) in cases {
+        let mut rig = Rig::unconnected(1, defaults);
+        rig.masters[0].errors.insert(command.to_owned(), error.to_owned());
+        rig.pump();
+        rig.masters[0].put(b"a", b"other", None);
+        acquire(&mut rig, ms(60_000));
+        rig.run_for(ms(3000));
+        assert_eq!(waiters(&rig), [1], "it stands in the queue");
+        let channels = rig.masters[0].channels();
+        assert_eq!(channels.len(), 1, "{command}");
+        assert_eq!(channels[0].ends_with(b"s"), is_sharded, "{command}: {error}");
+        rig.masters[0].data.keys.remove(b"a".as_slice());
+        rig.run_for(ms(2000));
+        granted(&mut rig);
+        let refused = rig.engine.master_status(rig.now, id(0)).refused;
+        let is_named = refused.iter().any(|(name, _)| *name == command);
+        assert_eq!(is_named, error.starts_with("NOPERM"), "{refused:?}");
+    }
 }
 
 #[test]

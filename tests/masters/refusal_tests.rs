@@ -181,7 +181,7 @@ fn a_loading_master_refuses_each_operation_by_name() {
 }
 
 /// The rights of docs/operating.md for all kinds of locks, and what it adds to them.
-pub(crate) const RIGHTS: [&str; 31] = [
+pub(crate) const RIGHTS: [&str; 33] = [
     "set",
     "get",
     "del",
@@ -197,6 +197,8 @@ pub(crate) const RIGHTS: [&str; 31] = [
     "client|setname",
     "publish",
     "subscribe",
+    "spublish",
+    "ssubscribe",
     "time",
     "type",
     "pexpireat",

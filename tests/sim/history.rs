@@ -103,7 +103,7 @@ pub const FAULTS: [(Fault, &str); 34] = [
 const RESYNC: (Fault, &str) = (Fault::Resync, "master resynced from an empty one and promoted");
 const RESYNC_SHARE: u64 = 4;
 
-const ERRORS: [(&str, &str); 12] = [
+const ERRORS: [(&str, &str); 14] = [
     ("SET", "OOM command not allowed when used memory > 'maxmemory'."),
     ("SET", "READONLY You can't write against a read only replica."),
     ("SET", "MISCONF Redis is configured to save RDB snapshots"),
@@ -114,7 +114,9 @@ const ERRORS: [(&str, &str); 12] = [
     ("PTTL", "NOPERM this user has no permissions to run the 'pttl' command"),
     ("INFO", "NOPERM this user has no permissions to run the 'info' command"),
     ("SUBSCRIBE", "NOPERM this user has no permissions to access one of the channels used as arguments"),
+    ("SSUBSCRIBE", "NOPERM this user has no permissions to access one of the channels used as arguments"),
     ("PUBLISH", "NOPERM this user has no permissions to access one of the channels used as arguments"),
+    ("SPUBLISH", "NOPERM this user has no permissions to access one of the channels used as arguments"),
     ("ECHO", "MASTERDOWN Link with MASTER is down"),
 ];
 

@@ -12,7 +12,7 @@
 //! | `o` `n` `O` `R` | it is the caller's, of the round before, of this one, of the next one, of a large one |
 //! | `k` `v` `w` | its value is `other`, the caller's, the caller's old one |
 //! | `1` to `8` | a field is no number: round, stay, fresh, grant, size, token, window, TTL of the fence |
-//! | `X` | its mark is another one |
+//! | `X` `h` | its mark is another one; its channel is a sharded one |
 //! | `=` `_` `/` | its token is the fence, the one behind it, the one behind the server's clock |
 //! | `<` `(` `)` `>` `]` `}` | its token is at the ends of the window, and of one that is twice as long |
 //! | `b` `y` `d` `?` | as a call: it does not stay; it yields; it has an old value; it does not know its ticket |
@@ -82,6 +82,10 @@ fn fenced(word: &str) -> String {
     }
 }
 
+fn channel(place: usize, word: &str) -> String {
+    format!("c:{place}{}", if word.contains('h') { "s" } else { "" })
+}
+
 /// The entry of a waiter, at a place in the queue.
 fn entry(place: usize, word: &str) -> String {
     let flag = |flags: &[(char, i64)], other| {
@@ -98,7 +102,8 @@ fn entry(place: usize, word: &str) -> String {
         _ => format!("value-{place}"),
     };
     let numbers = [round, stay_ms, fresh_ms, grant_ms];
-    let mut member = member(&id, word, numbers, &[&format!("c:{place}"), &format!("vote{place:04}"), &owner]);
+    let channel = channel(place, word);
+    let mut member = member(&id, word, numbers, &[&channel, &format!("vote{place:04}"), &owner]);
     let fields = [24..32, 32..45, 45..58, 58..68, 68..71, 82..98, 98..110, 110..120];
     for (_, field) in ('1'..='8').zip(fields).filter(|(flag, _)| word.contains(*flag)) {
         member.replace_range(field.clone(), &"x".repeat(field.len()));
@@ -228,7 +233,8 @@ impl Rig {
         for (place, word) in words.iter().enumerate() {
             self.members.push((entry(place, word).into_bytes(), format!("#{place}")));
             if !word.contains('!') && !queue.starts_with("full") {
-                self.call(place + 1, &[b"SUBSCRIBE", format!("c:{place}").as_bytes()]);
+                let subscribe: &[u8] = if word.contains('h') { b"SSUBSCRIBE" } else { b"SUBSCRIBE" };
+                self.call(place + 1, &[subscribe, channel(place, word).as_bytes()]);
             }
         }
         if !words.is_empty() {

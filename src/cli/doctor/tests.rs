@@ -98,7 +98,8 @@ fn an_examination_is_shown_as_it_was() {
         page("warnings", 110, Quarantine::Uptime, {
             let mut all = changed(|it| {
                 it.server.uptime = Some(Duration::from_secs(7));
-                it.rights.denied = vec!["publish", "delifeq"];
+                it.rights.denied = vec!["publish", "spublish", "delifeq"];
+                it.server.pattern_count = Some(2);
                 it.rights.unknown = vec!["time"];
                 it.certificate_left = Some(Duration::from_secs(86_400));
             });

@@ -24,6 +24,7 @@ fn healthy(index: u8) -> Facts {
             used_memory: Some(1 << 20),
             maxmemory_policy: Some("noeviction".into()),
             evicted_keys: Some(0),
+            pattern_count: Some(0),
             is_append_only: Some(true),
             is_disk_fine: Some(true),
         },
@@ -88,7 +89,7 @@ fn a_healthy_fleet_has_no_findings() {
 fn each_fact_has_its_finding_alone() {
     use Quarantine::{Strict, Trust, Uptime};
     type Change = fn(&mut Facts);
-    let rows: [(Quarantine, &str, Change, &str, Severity); 26] = [
+    let rows: [(Quarantine, &str, Change, &str, Severity); 27] = [
         (Uptime, "", |it| it.server.run_id = None, "unreported", Severity::Warning),
         (Strict, "", |it| it.server.run_id = None, "unreported", Severity::Error),
         (Uptime, "", |it| it.server.maxmemory_policy = None, "unreported", Severity::Warning),
@@ -145,6 +146,13 @@ fn each_fact_has_its_finding_alone() {
         (Uptime, "", |it| it.rights.unknown = vec!["set"], "missing-commands", Severity::Error),
         (Uptime, "", |it| it.rights.scripts_refusal = Some("ERR x".into()), "no-scripts", Severity::Error),
         (Uptime, "", |it| it.rights.odd = vec![("ERR x".into(), vec!["set"])], "odd-answer", Severity::Error),
+        (
+            Uptime,
+            "",
+            |it| (it.rights.unknown, it.server.pattern_count) = (vec!["spublish", "ssubscribe"], Some(1)),
+            "pattern-subscribers",
+            Severity::Warning,
+        ),
     ];
     for (quarantine, prefix, change, code, severity) in rows {
         let found = findings(quarantine, prefix, change);
@@ -156,6 +164,15 @@ fn each_fact_has_its_finding_alone() {
     for ttl in [0, 31] {
         let found = findings(Uptime, "", |it| it.settings.backlog_ttl = Some(Duration::from_secs(ttl)));
         assert_eq!(codes(&found), [""; 0], "{ttl}");
+    }
+    // No pattern receives messages to sharded channels, which need no other rights. Old servers have none.
+    let harmless: [Change; 3] = [
+        |it| it.server.pattern_count = Some(1),
+        |it| it.rights.denied = vec!["publish", "subscribe"],
+        |it| it.rights.unknown = vec!["spublish", "ssubscribe"],
+    ];
+    for change in harmless {
+        assert_eq!(codes(&findings(Uptime, "", change)), [""; 0]);
     }
     let left = Some(Duration::from_secs(33));
     assert_eq!(codes(&findings(Trust, "", |it| it.server.uptime = left)), ["trust-unsynced"]);
@@ -383,7 +400,7 @@ fn fields_are_unreported_only_where_info_answers() {
 #[test]
 fn missing_rights_come_with_the_acl_line() {
     let lacking = |it: &mut Facts| {
-        it.rights.denied = vec!["get", "info", "publish", "time", "zcard", "type"];
+        it.rights.denied = vec!["get", "info", "publish", "spublish", "time", "zcard", "type"];
         (it.rights.lacks_keys, it.rights.lacks_channels) = (true, true);
     };
     let found = findings(Quarantine::Uptime, "lock:", lacking);
@@ -490,6 +507,7 @@ fn all_findings_keep_the_rules_of_writing() {
         no_scripts(false),
         no_scripts(true),
         Problem::OddAnswer { commands: vec!["set", "eval"], answer: "ERR unsupported command".to_owned() },
+        Problem::PatternSubscribers { count: 2 },
         Problem::NativeDenied { right: "+delifeq", user: user.clone() },
         Problem::CertificateExpires { left },
         Problem::CertificateExpires { left: Duration::ZERO },
@@ -528,7 +546,7 @@ fn all_findings_keep_the_rules_of_writing() {
     for code in &codes {
         assert!(page.contains(&format!("`{code}`")), "docs/operating.md does not list {code}");
     }
-    assert_eq!(codes.len(), 37);
+    assert_eq!(codes.len(), 38);
 }
 
 #[test]

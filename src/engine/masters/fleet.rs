@@ -25,7 +25,6 @@ use crate::lock::command::entry::Entry;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
 use crate::mutants::mutant;
-use crate::resp;
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
 /// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
@@ -327,11 +326,8 @@ impl Fleet {
                 self.native_only.insert(master);
             }
             if link.learnt.parks() && link.clock.is_some() {
-                let channel = link.learnt.channel.clone();
                 self.parkers.insert(master);
-                self.queue(MasterSet::only(master), Owed::Subscription, |out| {
-                    resp::encode_command(out, &[b"SUBSCRIBE", &channel]);
-                });
+                self.subscribe(master);
             }
             self.note_quarantines(MasterSet::only(master));
             self.mark_promotion(master);

@@ -17,6 +17,7 @@ use super::record::{self, Found};
 use super::trouble::{self, Trouble};
 use crate::config::{Config, Login, Quarantine};
 use crate::handle::hash;
+use crate::lock::command::park::SHARDED;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, NamedScript, PROBE_NAME};
 use crate::mutants::mutant;
@@ -42,7 +43,9 @@ pub(crate) enum HandshakeStep {
     TryDelEx,
     /// The script of a release, by its digest and in full. `NOSCRIPT` is right, too: it is loaded later then.
     TryScript,
-    /// On this connection's own channel, to which nobody has subscribed.
+    /// On this connection's own channel, to which nobody has subscribed: a sharded one.
+    TryShardedPublish,
+    /// On the channel that it has where the master refuses sharded ones.
     TryPublish,
     /// Rights of which a script would miss the lack: it gives a lock and takes it back, or asks nobody.
     TryQueue,
@@ -54,6 +57,11 @@ impl HandshakeStep {
     /// Whether the connection is of no use without it.
     const fn must_succeed(self) -> bool {
         matches!(self, Self::Auth | Self::Select | Self::Echo)
+    }
+
+    /// Whether a server without the command is a usual case.
+    const fn may_be_unknown(self) -> bool {
+        matches!(self, Self::TrySetIfEq | Self::TryDelIfEq | Self::TryDelEx | Self::TryShardedPublish)
     }
 
     /// The name of a refused command in messages.
@@ -73,6 +81,7 @@ impl HandshakeStep {
             Self::TryDelIfEq => "DELIFEQ",
             Self::TryDelEx => "DELEX IFEQ",
             Self::TryScript => SCRIPTS,
+            Self::TryShardedPublish => "SPUBLISH",
             Self::TryPublish => "PUBLISH",
             Self::TryQueue => PARKING,
             Self::Time => "TIME",
@@ -179,6 +188,23 @@ impl Learnt {
     /// Whether it compares and deletes by a command.
     pub(crate) const fn has_native_release(&self) -> bool {
         self.has_del_if_eq || self.has_del_ex
+    }
+
+    /// Makes the channel, if there is one, a sharded one.
+    fn shard_channel(&mut self) {
+        if !self.channel.is_empty() {
+            self.channel = [&self.channel[..], &[SHARDED]].concat().into();
+        }
+    }
+
+    /// Whether its channel is a sharded one.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.channel.last() == Some(&SHARDED)
+    }
+
+    /// The command that subscribes to the channel.
+    pub(crate) fn subscribe(&self) -> &'static str {
+        if self.is_sharded() { "SSUBSCRIBE" } else { "SUBSCRIBE" }
     }
 
     /// Whether a master that answers with this error cannot park.
@@ -368,6 +394,8 @@ impl Handshake {
             let mut random = [0; 16];
             rng.fill_bytes(&mut random);
             command::park::encode_channel(&mut channel, &config.prefix, &random);
+            let sharded = [&channel[..], &[SHARDED]].concat();
+            commands.push(HandshakeStep::TryShardedPublish, &[b"SPUBLISH", &sharded, b""]);
             commands.push(HandshakeStep::TryPublish, &[b"PUBLISH", &channel, b""]);
             commands.push(HandshakeStep::TryQueue, &[b"EXISTS", &key]);
             commands.push(HandshakeStep::TryQueue, &[b"ZREM", &key, b""]);
@@ -390,10 +418,8 @@ impl Handshake {
                     return Err(trouble::step_refused(step.name(), text));
                 }
                 let is_worth_a_word = match step {
-                    // A server without a native command is the usual case.
-                    HandshakeStep::TrySetIfEq | HandshakeStep::TryDelIfEq | HandshakeStep::TryDelEx => {
-                        text.starts_with(b"NOPERM")
-                    }
+                    _ if step.may_be_unknown() => text.starts_with(b"NOPERM"),
+                    HandshakeStep::TryPublish => !learnt.is_sharded(),
                     HandshakeStep::TryScript => !command::answer::is_noscript(reply),
                     HandshakeStep::TryQueue => Learnt::is_parking_refused(text),
                     HandshakeStep::ReadMark => {
@@ -425,6 +451,7 @@ impl Handshake {
             (HandshakeStep::Time, Reply::Array(time)) => learnt.clock_us = command::answer::clock_us(time),
             (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
             (HandshakeStep::TryPublish, Reply::Integer(_)) => {}
+            (HandshakeStep::TryShardedPublish, Reply::Integer(_)) => learnt.shard_channel(),
             (HandshakeStep::TryQueue, Reply::Integer(0) | Reply::Array(_)) => {}
             (HandshakeStep::InfoServer, Reply::Bulk(info)) => {
                 learnt.run_id = info_field(info, "run_id").map(command::answer::error_text);
@@ -583,7 +610,7 @@ mod tests {
                 let is_bulk = matches!(odd, Reply::Bulk(_) | Reply::NullBulk);
                 let fits = match step {
                     HandshakeStep::ReadMark | HandshakeStep::ReadRecord => is_bulk,
-                    HandshakeStep::TryPublish => odd == Reply::Integer(7),
+                    HandshakeStep::TryPublish | HandshakeStep::TryShardedPublish => odd == Reply::Integer(7),
                     HandshakeStep::TrySetIfEq => odd == Reply::NullBulk,
                     HandshakeStep::LoadScript
                     | HandshakeStep::InfoServer

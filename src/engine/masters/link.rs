@@ -504,7 +504,7 @@ fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> R
         && command::answer::is_passing(text)
     {
         let refusal = &command::answer::error_text(text);
-        return Err(Trouble::StepRefused { step: "SUBSCRIBE", refusal }.to_string());
+        return Err(Trouble::StepRefused { step: learnt.subscribe(), refusal }.to_string());
     }
     owed.answer(reply).map_err(wrong_shape)
 }

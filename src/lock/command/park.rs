@@ -212,7 +212,11 @@ pub(crate) fn encode_shared_acquire_queue(
     encode_decimal_bulk(out, ttl_ms);
 }
 
-/// The name of a connection's channel, as it is.
+/// Last byte of a sharded channel's name. `serve.lua` sends such messages by `SPUBLISH`, which no subscriber to
+/// a pattern receives.
+pub(crate) const SHARDED: u8 = b's';
+
+/// The name of a connection's channel, without [`SHARDED`].
 pub(crate) fn encode_channel(out: &mut Vec<u8>, prefix: &[u8], random: &[u8; 16]) {
     const DIGITS: [u8; 16] = *b"0123456789abcdef";
     out.extend_from_slice(prefix);
@@ -429,7 +433,7 @@ pub(crate) enum Message {
     Vote([u8; 8]),
     /// The master asks the waiter whose attempt has this vote for another one.
     Ring([u8; 8]),
-    /// The answer to `SUBSCRIBE`.
+    /// The answer to `SUBSCRIBE` or `SSUBSCRIBE`.
     Subscribed,
     /// Anything else.
     Other,
@@ -444,14 +448,16 @@ pub(crate) fn message(reply: &Reply<'_>) -> Option<Message> {
 fn pushed(parts: &Array<'_>) -> Option<Message> {
     let mut parts = parts.iter();
     match (parts.next()?, parts.next()?, parts.next()?, parts.next()) {
-        (Reply::Bulk(b"message"), Reply::Bulk(_), Reply::Bulk(payload), None) => {
+        (Reply::Bulk(b"message" | b"smessage"), Reply::Bulk(_), Reply::Bulk(payload), None) => {
             match payload.split_first_chunk()? {
                 (vote, []) => Some(Message::Vote(*vote)),
                 (vote, [RING_MARK]) => Some(Message::Ring(*vote)),
                 _ => None,
             }
         }
-        (Reply::Bulk(b"subscribe"), Reply::Bulk(_), Reply::Integer(_), None) => Some(Message::Subscribed),
+        (Reply::Bulk(b"subscribe" | b"ssubscribe"), Reply::Bulk(_), Reply::Integer(_), None) => {
+            Some(Message::Subscribed)
+        }
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Answer, ModelMaster, Refusal, SortedSet, Value};
+use super::{Answer, ModelMaster, Refusal, Scope, SortedSet, Value};
 
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const NOT_A_FLOAT: &str = "ERR value is not a valid float";
@@ -22,9 +22,12 @@ impl ModelMaster {
                 self.set_look(now, name, args)
             }
             "TIME" if args.is_empty() => Ok(self.time(now)),
-            "PUBLISH" => match (self.errors.get("PUBLISH"), args) {
+            "PUBLISH" | "SPUBLISH" => match (self.errors.get(name), args) {
                 (Some(error), _) => Refusal::says(error),
-                (None, [channel, payload]) => Ok(Answer::count(self.publish(channel, payload))),
+                (None, [channel, payload]) => {
+                    let scope = if name == "PUBLISH" { Scope::Server } else { Scope::Shard };
+                    Ok(Answer::count(self.publish(scope, channel, payload)))
+                }
                 _ => Err(Refusal::NotUnderstood),
             },
             _ => return None,

@@ -11,6 +11,22 @@ const NO_PASSWORD: &str = "ERR AUTH <password> called without any password confi
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 const NO_PROTOCOL: &str = "NOPROTO unsupported protocol version";
 
+/// Kind of a channel: two channels of one name are different channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// `SUBSCRIBE`, `PUBLISH`
+    Server,
+    /// `SSUBSCRIBE`, `SPUBLISH`
+    Shard,
+}
+
+impl Scope {
+    /// What messages and confirmations are called.
+    const fn word(self, words: [&'static [u8]; 2]) -> &'static [u8] {
+        words[self as usize]
+    }
+}
+
 /// The connections, each a number.
 #[derive(Default)]
 pub(super) struct Conns {
@@ -19,7 +35,7 @@ pub(super) struct Conns {
     /// Connections that speak RESP3.
     new: BTreeSet<usize>,
     /// The subscribers of each channel.
-    subscribers: BTreeMap<Vec<u8>, BTreeSet<usize>>,
+    subscribers: BTreeMap<(Scope, Vec<u8>), BTreeSet<usize>>,
     /// While a command is carried out: the messages to its own connection.
     own_pushes: Option<Vec<u8>>,
 }
@@ -50,12 +66,14 @@ impl Conns {
 
     /// Whether the connection that is served has subscribed, in RESP2.
     pub(super) fn allows_only_subscriptions(&self) -> bool {
-        !self.subscribers.is_empty() && self.channel_count() > 0 && !self.new.contains(&self.served)
+        self.subscribers.values().any(|conns| conns.contains(&self.served))
+            && !self.new.contains(&self.served)
     }
 
-    /// The channels of the connection that is served.
-    fn channel_count(&self) -> usize {
-        self.subscribers.values().filter(|conns| conns.contains(&self.served)).count()
+    /// Number of channels of this scope to which the connection that is served has subscribed.
+    fn channel_count(&self, scope: Scope) -> usize {
+        let channels = self.subscribers.iter().filter(|((its, _), _)| *its == scope);
+        channels.filter(|(_, conns)| conns.contains(&self.served)).count()
     }
 
     fn unsubscribe_all(&mut self, conn: usize) {
@@ -65,8 +83,8 @@ impl Conns {
         });
     }
 
-    fn confirmation(&self, what: &[u8], channel: &[u8]) -> Vec<Answer> {
-        let count = Answer::count(self.channel_count());
+    fn confirmation(&self, scope: Scope, what: &[u8], channel: &[u8]) -> Vec<Answer> {
+        let count = Answer::count(self.channel_count(scope));
         vec![Answer::bulk(Some(what)), Answer::bulk(Some(channel)), count]
     }
 }
@@ -91,13 +109,10 @@ impl ModelMaster {
     }
 
     /// Sends a message to who has subscribed; returns how many that are.
-    pub fn publish(&mut self, channel: &[u8], payload: &[u8]) -> usize {
-        if self.errors.contains_key("PUBLISH") {
-            return 0;
-        }
-        let Some(conns) = self.conns.subscribers.get(channel) else { return 0 };
+    pub fn publish(&mut self, scope: Scope, channel: &[u8], payload: &[u8]) -> usize {
+        let Some(conns) = self.conns.subscribers.get(&(scope, channel.to_vec())) else { return 0 };
         let message = Answer::Pushes(vec![vec![
-            Answer::bulk(Some(b"message")),
+            Answer::bulk(Some(scope.word([b"message", b"smessage"]))),
             Answer::bulk(Some(channel)),
             Answer::bulk(Some(payload)),
         ]]);
@@ -118,12 +133,12 @@ impl ModelMaster {
     /// The channels to which connections have subscribed.
     pub fn channels(&self) -> Vec<Vec<u8>> {
         let with_conns = self.conns.subscribers.iter().filter(|(_, conns)| !conns.is_empty());
-        with_conns.map(|(channel, _)| channel.clone()).collect()
+        with_conns.map(|((_, channel), _)| channel.clone()).collect()
     }
 
     /// Whether a connection has subscribed to a channel.
     pub fn has_subscribers(&self, channel: &[u8]) -> bool {
-        self.conns.subscribers.get(channel).is_some_and(|conns| !conns.is_empty())
+        self.conns.subscribers.iter().any(|((_, its), conns)| its == channel && !conns.is_empty())
     }
 
     pub(super) fn carry_out_for_connection(
@@ -144,22 +159,26 @@ impl ModelMaster {
                 None::<i32> => return Refusal::says("ERR value is not an integer or out of range"),
             },
             ("CLIENT", [b"SETNAME", name]) => set_name(name)?,
-            ("SUBSCRIBE", channels @ [_, ..]) => {
+            ("SUBSCRIBE" | "SSUBSCRIBE", channels @ [_, ..]) => {
+                let scope = if name == "SUBSCRIBE" { Scope::Server } else { Scope::Shard };
+                let word = scope.word([b"subscribe", b"ssubscribe"]);
                 let mut confirmations = Vec::new();
                 for channel in channels {
                     let served = self.conns.served;
-                    self.conns.subscribers.entry(channel.to_vec()).or_default().insert(served);
-                    confirmations.push(self.conns.confirmation(b"subscribe", channel));
+                    self.conns.subscribers.entry((scope, channel.to_vec())).or_default().insert(served);
+                    confirmations.push(self.conns.confirmation(scope, word, channel));
                 }
                 Answer::Pushes(confirmations)
             }
-            ("UNSUBSCRIBE", channels @ [_, ..]) => {
+            ("UNSUBSCRIBE" | "SUNSUBSCRIBE", channels @ [_, ..]) => {
+                let scope = if name == "UNSUBSCRIBE" { Scope::Server } else { Scope::Shard };
+                let word = scope.word([b"unsubscribe", b"sunsubscribe"]);
                 let mut confirmations = Vec::new();
                 for channel in channels {
-                    if let Some(conns) = self.conns.subscribers.get_mut(*channel) {
+                    if let Some(conns) = self.conns.subscribers.get_mut(&(scope, channel.to_vec())) {
                         conns.remove(&self.conns.served);
                     }
-                    confirmations.push(self.conns.confirmation(b"unsubscribe", channel));
+                    confirmations.push(self.conns.confirmation(scope, word, channel));
                 }
                 Answer::Pushes(confirmations)
             }

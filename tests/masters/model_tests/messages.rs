@@ -134,13 +134,17 @@ impl Audience {
     fn step(&mut self, rng: &mut StdRng) {
         let channel = *KEYS[..2].choose(rng).expect("not empty");
         let subscriber = rng.random_range(1..=SUBSCRIBER_COUNT);
-        match rng.random_range(0..14) {
+        match rng.random_range(0..20) {
             0..5 => self.say(subscriber, &[b"SUBSCRIBE", channel]),
             5..8 => self.say(subscriber, &[b"UNSUBSCRIBE", channel]),
             8 => self.say(PUBLISHER, &[b"PUBLISH", channel, b"\r\n"]),
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
             10 => self.say(subscriber, &[b"SUBSCRIBE", channel, b"more"]),
             11 => self.say(subscriber, &[b"UNSUBSCRIBE", channel, b"more"]),
+            // Sharded channels are others, with a count of their own.
+            14..17 => self.say(subscriber, &[b"SSUBSCRIBE", channel]),
+            17 => self.say(subscriber, &[b"SUNSUBSCRIBE", channel]),
+            18 => self.say(PUBLISHER, &[b"SPUBLISH", channel, TOKEN]),
             // Refused beside subscriptions.
             12 => self.say(subscriber, &[b"AUTH", b"default", b"x"]),
             _ => self.say(PUBLISHER, &[b"PUBLISH", channel, TOKEN]),
@@ -189,9 +193,9 @@ fn the_model_publishes_like_valkey() {
 fn the_model_refuses_subscriptions_as_the_server_does() {
     let mut fleet = Fleet::start(1);
     let mut audience = Audience::new(fleet.master(0).addr());
-    for words in
-        [&[b"SUBSCRIBE".as_slice()][..], &[b"PUBLISH"], &[b"PUBLISH", b"a"], &[b"PUBLISH", b"a", b"b", b"c"]]
-    {
-        audience.say(PUBLISHER, words);
+    for [subscribe, publish] in [[b"SUBSCRIBE".as_slice(), b"PUBLISH"], [b"SSUBSCRIBE", b"SPUBLISH"]] {
+        for words in [&[subscribe][..], &[publish], &[publish, b"a"], &[publish, b"a", b"b", b"c"]] {
+            audience.say(PUBLISHER, words);
+        }
     }
 }

@@ -41,7 +41,8 @@ struct Waiter {
 
 impl Waiter {
     fn new(conn: usize) -> Self {
-        let channel = format!("redlatch:c:{conn:032}").into_bytes();
+        let end = if conn.is_multiple_of(2) { "s" } else { "" };
+        let channel = format!("redlatch:c:{conn:032}{end}").into_bytes();
         Self { conn, round: 0, ticket: wall_us() + conn as u64, channel, value: Vec::new() }
     }
 
@@ -127,7 +128,9 @@ impl Stage {
         }
         let mut stage = Self { audience, rng, waiters, difference: None };
         for place in 0..WAITER_COUNT {
-            stage.say(place + 1, &[b"SUBSCRIBE", &stage.waiters[place].channel.clone()]);
+            let channel = stage.waiters[place].channel.clone();
+            let command: &[u8] = if channel.ends_with(b"s") { b"SSUBSCRIBE" } else { b"SUBSCRIBE" };
+            stage.say(place + 1, &[command, &channel]);
         }
         stage
     }

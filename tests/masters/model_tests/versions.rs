@@ -45,11 +45,16 @@ fn step(audience: &mut Audience, rng: &mut StdRng) {
     let conn = rng.random_range(0..CONN_COUNT);
     let new = *NEW.choose(rng).expect("not empty");
     match rng.random_range(0..20) {
-        0..3 => audience.say(conn, &[b"SUBSCRIBE", channel]),
+        0..2 => audience.say(conn, &[b"SUBSCRIBE", channel]),
+        2 => audience.say(conn, &[b"SSUBSCRIBE", channel]),
         3 => audience.say(conn, &[b"SUBSCRIBE", channel, b"more"]),
-        4 => audience.say(conn, &[b"UNSUBSCRIBE", channel]),
+        4 => audience.say(
+            conn,
+            &[[b"UNSUBSCRIBE".as_slice(), b"SUNSUBSCRIBE"].choose(rng).expect("not empty"), channel],
+        ),
         5 => audience.say(conn, &[b"UNSUBSCRIBE", channel, b"more"]),
-        6..8 => audience.say(conn, &[b"PUBLISH", channel, b"x"]),
+        6 => audience.say(conn, &[b"PUBLISH", channel, b"x"]),
+        7 => audience.say(conn, &[b"SPUBLISH", channel, b"x"]),
         8 => audience.say(new, &[b"SET", b"k", TOKEN, b"NX", b"PX", b"3600000"]),
         9 => audience.say(new, &[b"GET", [b"k".as_slice(), b"none"].choose(rng).expect("not empty")]),
         10 => audience.say(new, &[b"DEL", b"k"]),

@@ -368,7 +368,7 @@ pub fn a_refused_message_costs_a_heartbeat() -> Verdict {
     wait_fairly(&mut world, 1)?;
     for master in 0..3 {
         let errors = &mut world.masters[master].model.errors;
-        errors.insert("PUBLISH".to_owned(), "NOPERM no".to_owned());
+        errors.extend(["PUBLISH", "SPUBLISH"].map(|name| (name.to_owned(), "NOPERM no".to_owned())));
     }
     world.submit_release(0, held, false);
     each_has_it(&mut world, &[1], HEARTBEAT + 10 * MS)

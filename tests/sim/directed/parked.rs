@@ -4,7 +4,7 @@ use redlatch::limits;
 
 use super::fair::{entries, has_queue, is_contended, no_key_is_left, stay, value};
 use super::*;
-use crate::model::{digest, fence_key};
+use crate::model::{Scope, digest, fence_key};
 
 const TTL: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
@@ -419,7 +419,7 @@ pub fn a_message_over_the_next_connection_is_no_vote() -> Verdict {
     }
     world.submit_release(0, lock, false);
     world.run_for(MS / 10);
-    world.masters[0].model.publish(&channel, &parked.vote);
+    world.masters[0].model.publish(Scope::Shard, &channel, &parked.vote);
     let conn = world.clients[1].conns[0].ok_or("no connection")?;
     world.serve(conn);
     world.run_for(MS / 10);

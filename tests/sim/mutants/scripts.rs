@@ -69,7 +69,7 @@ pub const SCRIPT_DEFECTS: &[ScriptDefect] = {
             "PublishedUnwritten",
             GRANTING,
             "local refused = write(",
-            "if not is_own then redis.pcall('publish', entry.channel, entry.vote) end local refused = write(",
+            "if not is_own then send(entry, entry.vote) end local refused = write(",
         ),
         defect("ReleaseServesNobody", &["release_serve"], "serve_behind(lock, queue, fence, 'none')", "{}"),
         defect(

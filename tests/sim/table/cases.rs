@@ -57,10 +57,11 @@ const LOCKS: [&str; 26] = [
     "readers other x+",
 ];
 
-const QUEUES: [&str; 44] = [
-    "", "p", "p-", "p*", "p^", "p+", "p~", "p~s", "p~S", "p!", "p~!", "pg", "pg p", "pk", "pk p", "po", "pn",
-    "pO", "pR", "po1", "p2", "p3", "p4", "p5", "pX", "pvX", "p po", "po p", "pv", "pv p", "p pv", "p- p",
-    "p! p", "p~! p", "r", "r!", "r! r", "r r p r", "r r! r f", "rg", "r~ r", "rk r", "set", "list",
+const QUEUES: [&str; 47] = [
+    "", "p", "ph", "ph!", "ph~", "p-", "p*", "p^", "p+", "p~", "p~s", "p~S", "p!", "p~!", "pg", "pg p", "pk",
+    "pk p", "po", "pn", "pO", "pR", "po1", "p2", "p3", "p4", "p5", "pX", "pvX", "p po", "po p", "pv", "pv p",
+    "p pv", "p- p", "p! p", "p~! p", "r", "r!", "r! r", "r r p r", "r r! r f", "rg", "r~ r", "rk r", "set",
+    "list",
 ];
 
 const FENCED: [&str; 14] =

@@ -5,8 +5,11 @@ use std::time::Instant;
 use super::Fleet;
 use crate::engine::masters::handshake::{Learnt, PARKING, SCRIPTS};
 use crate::engine::masters::link::Link;
+use crate::engine::masters::owed::Owed;
 use crate::limits;
-use crate::lock::{Failure, MasterId, whole_us};
+use crate::lock::command::park::SHARDED;
+use crate::lock::{Failure, MasterId, MasterSet, whole_us};
+use crate::resp;
 
 impl Fleet {
     /// Whether a quorum can park attempts now.
@@ -35,6 +38,27 @@ impl Fleet {
         self.parkers.remove(master);
         self.native_only.insert(master);
         true
+    }
+
+    /// Subscribes to the channel of a master's connection.
+    pub(super) fn subscribe(&mut self, master: MasterId) {
+        let learnt = &self.link(master).learnt;
+        let (command, channel) = (learnt.subscribe(), learnt.channel.clone());
+        self.queue(MasterSet::only(master), Owed::Subscription, |out| {
+            resp::encode_command(out, &[command.as_bytes(), &channel]);
+        });
+    }
+
+    /// A master refused the subscription to the channel. A channel that is not sharded takes the place of a
+    /// sharded one; without it the master cannot park.
+    pub(in crate::engine) fn note_channel_refused(&mut self, master: MasterId, why: Box<str>) {
+        let learnt = &mut self.link_mut(master).learnt;
+        if !learnt.is_sharded() {
+            return self.stop_parking(master, why);
+        }
+        learnt.note_refused(learnt.subscribe(), why);
+        learnt.channel = learnt.channel.strip_suffix(&[SHARDED]).unwrap_or_default().into();
+        self.subscribe(master);
     }
 
     /// A master cannot park, for this reason, until the next connection.

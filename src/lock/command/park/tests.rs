@@ -301,10 +301,12 @@ fn only_pushes_are_messages() {
     };
     check(&says(b"\0\r\nvotes"), Some(Message::Vote(vote)));
     check(&says(b"\0\r\nvotesr"), Some(Message::Ring(vote)));
+    check(b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$8\r\n\0\r\nvotes\r\n", Some(Message::Vote(vote)));
     for payload in [b"".as_slice(), b"\0\r\nvote", b"\0\r\nvotesx", b"\0\r\nvotesrr"] {
         check(&says(payload), Some(Message::Other));
     }
     check(b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", Some(Message::Subscribed));
+    check(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", Some(Message::Subscribed));
     let others: [&[u8]; 5] = [
         b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n$1\r\n1\r\n",
         b">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n",

@@ -1,7 +1,12 @@
+-- Sends a message to a waiter. Returns how many received it, or an error. The name of a sharded channel ends with `s`.
+local function send(entry, message)
+  return redis.pcall(string.sub(entry.channel, -1) == 's' and 'spublish' or 'publish', entry.channel, message)
+end
+
 -- Rings a waiter whose attempt is too old to be granted: its client asks again, and has a short time to do so.
 -- Returns whether its entry is to go, as nobody received it; nil where it cannot be rung.
 local function ring(call, entry, member, ticket)
-  local receivers = redis.pcall('publish', entry.channel, entry.vote .. 'r')
+  local receivers = send(entry, entry.vote .. 'r')
   if receivers == 0 then
     return true
   end
@@ -49,7 +54,7 @@ local function grant(call, entry, member, ticket, is_own)
     return true
   end
   -- The key is there before its vote goes out: a write may fail.
-  local receivers = redis.pcall('publish', entry.channel, entry.vote)
+  local receivers = send(entry, entry.vote)
   if type(receivers) == 'number' and receivers > 0 then
     call.notified = true
     return true
