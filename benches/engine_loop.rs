@@ -176,12 +176,12 @@ fn exchange(
     }
 }
 
-const SUBSCRIBE: &[u8] = b"*2\r\n$9\r\nSUBSCRIBE\r\n";
+const SUBSCRIBE: &[u8] = b"*2\r\n$10\r\nSSUBSCRIBE\r\n";
 
-/// The answer to `SUBSCRIBE` and its channel, which come first in `bytes`.
+/// The answer to `SSUBSCRIBE` and its channel, which come first in `bytes`.
 fn confirmation(bytes: &[u8]) -> Vec<u8> {
     let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) else { unreachable!("whole requests") };
-    [b">3\r\n$9\r\nsubscribe\r\n", &bytes[SUBSCRIBE.len()..size], b":1\r\n"].concat()
+    [b">3\r\n$10\r\nssubscribe\r\n", &bytes[SUBSCRIBE.len()..size], b":1\r\n"].concat()
 }
 
 fn receive(engine: &mut Engine, now: Instant, master: MasterId, mut bytes: &[u8]) {
@@ -206,7 +206,7 @@ fn shake_hands(engine: &mut Engine, now: Instant, master: MasterId) {
         match words[..] {
             [Reply::Bulk(b"ECHO"), nonce] => resp::encode_reply(&mut replies, &nonce),
             [Reply::Bulk(b"HELLO"), _] => replies.extend(b"%1\r\n$5\r\nproto\r\n:3\r\n"),
-            [Reply::Bulk(b"PUBLISH" | b"EXISTS" | b"ZREM" | b"EVALSHA" | b"EVAL"), ..] => {
+            [Reply::Bulk(b"PUBLISH" | b"SPUBLISH" | b"EXISTS" | b"ZREM" | b"EVALSHA" | b"EVAL"), ..] => {
                 replies.extend(b":0\r\n")
             }
             [Reply::Bulk(b"ZRANGEBYSCORE"), ..] => replies.extend(b"*0\r\n"),
