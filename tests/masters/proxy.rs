@@ -285,10 +285,10 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let target = locked(&shared.target).expect("it leads somewhere");
         match TcpStream::connect_timeout(&target, CONNECT_PATIENCE) {
             Ok(server) => {
-                let connection = Connection::start(client, server, shared);
+                // Before its first byte passes, it is one of those that are changed.
                 let mut connections = locked(&shared.connections);
                 connections.retain(|connection| !connection.has_ended());
-                connections.push(connection);
+                connections.push(Connection::start(client, server, shared));
             }
             // The nearest to a refusal once the connection is accepted.
             Err(_) => SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap_or_default(),
