@@ -230,7 +230,7 @@ pub mod internals {
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
-        facts::{ClockOffset, ExaminedMaster, Facts, ask_all, time_us},
+        facts::{ClockOffset, ExaminedMaster, Facts, ask_all},
         judge::{granting, judge},
     };
     #[cfg(feature = "doctor")]
@@ -247,7 +247,7 @@ pub mod internals {
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
-    pub use crate::lock::{FENCE_NAME, command::park::WAIT_NAME, split_value};
+    pub use crate::lock::{FENCE_NAME, command::park::WAIT_NAME};
     /// Masters in a few hundred lines, on any clock.
     #[cfg(all(unix, feature = "double"))]
     pub mod model {

@@ -25,8 +25,7 @@ pub use fencing::FencingToken;
 pub(crate) use fencing::Window;
 pub use input_error::InputError;
 pub use label::HolderLabel;
-#[doc(hidden)]
-pub use label::split_value;
+pub(crate) use label::split_value;
 pub use master_set::{MasterId, MasterSet};
 pub use name::LockName;
 pub use resource::Resource;

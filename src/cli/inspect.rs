@@ -19,7 +19,7 @@ use serde_json::json;
 use super::exit::{Exit, code};
 use super::message::{Message, label};
 use super::options::MasterOptions;
-use super::output::{Colour, TerminalSize, json_line, paint, print, say, wrapped};
+use super::output::{Colour, json_line, paint, print, say, wrapped};
 use super::watch::Watch;
 
 /// Show what each master holds of a lock, of any holder.
@@ -171,7 +171,7 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool, lock
         let is_change = shown.as_ref().is_none_or(|last| is_change(last, &inspection));
         let terminal = watch.terminal();
         let text = match terminal {
-            Some(TerminalSize { columns, .. }) => {
+            Some(columns) => {
                 wrapped(&format!("{lock}, twice a second:"), columns, "") + &text(&inspection, Some(columns))
             }
             None if is_json => json_text(&inspection),

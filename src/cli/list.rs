@@ -27,7 +27,6 @@ use super::inspect::{connect, connected, holder, left_ms, status_word};
 use super::message::Message;
 use super::options::MasterOptions;
 use super::output::{Colour, add_paragraph, json_line, paint, print, say, terminal_width};
-use super::queues::{self, Fleet};
 use super::scan::{self, Failures};
 
 /// List the locks on the masters, of any holder.
@@ -43,16 +42,11 @@ pub(crate) struct Args {
     #[arg(value_name = "PATTERN")]
     pattern: Option<OsString>,
 
-    /// Print the result as one JSON object; with --watch as one for each look, in a line of its own.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 
-    /// Show the locks for which callers wait, once a second until the program is ended or nobody reads any
-    /// more: the one with the longest wait first, on a terminal in place and on one screen.
-    #[arg(long)]
-    watch: bool,
-
-    /// How long the search for names may take on each master; with --watch a whole look.
+    /// How long the search for names may take on each master.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     time_limit: Duration,
 
@@ -68,20 +62,13 @@ Columns: state; masters that hold it; time left by the masters' clocks; kind; wa
 Exit codes:
   0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the names or for a lock of the list,
   which then is unknown, 70 if the operating system refused something. A master in quarantine without the key of
-  a lock counts as no answer. With --watch 0 once nobody reads the output any more, and 69 only for the first look.
+  a lock counts as no answer.
 
 The list ends at 100,000 names, or at 64 MiB of names of one master. A message on stderr says so.
 
---watch shows the oldest wait, the waiters, and name and holder of each lock for which callers wait in the masters' queues. A look
-searches 65,536 keys of a master for queues, and the next one goes on from there. The login needs the rights +scan, +zrange, +zcard, +getrange and +time.
-
 Examples:
   redlatch ls 'orders:*'
-  redlatch ls --watch
   redlatch ls --json | jq -r '.locks[] | select(.status == \"split\") | .name'";
-
-/// Keys that a master looks at for one `SCAN`, about: it answers others in between.
-const SCAN_COUNT: &str = "128";
 
 /// The most names that are listed.
 const NAME_COUNT_MAX: usize = 100_000;
@@ -113,10 +100,6 @@ struct Extras {
 /// Runs `ls`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let prefix: Arc<[u8]> = args.masters.prefix().into();
-    if args.watch {
-        let fleet = Fleet::new(&connect(&args.masters)?, prefix, args.pattern.as_deref(), args.time_limit);
-        return queues::watch(fleet, args.json);
-    }
     let mut search = Search { client: connect(&args.masters)?, args, prefix, failures: Failures::default() };
     let (names, is_cut) = search.find_names()?;
     let count = names.len();
@@ -272,7 +255,7 @@ fn all_names(found: Vec<(Vec<Vec<u8>>, bool)>) -> (Vec<Vec<u8>>, bool) {
 fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Vec<u8>>, bool), ProbeError> {
     let (mut names, mut size, mut cursor) = (Vec::new(), 0, scan::START.to_vec());
     loop {
-        let page = scan::page(probe, &cursor, pattern, prefix_size, SCAN_COUNT)?;
+        let page = scan::page(probe, &cursor, pattern, prefix_size)?;
         let found = page.names.into_iter().filter(|name| Resource::of_any_lock(name).is_ok());
         names.extend(found.inspect(|name| size += name.len()));
         if page.next == scan::START {

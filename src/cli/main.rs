@@ -17,7 +17,6 @@ mod list;
 mod message;
 mod options;
 mod output;
-mod queues;
 mod run;
 mod scan;
 mod watch;

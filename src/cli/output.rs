@@ -113,13 +113,9 @@ pub(crate) fn wrapped(text: &str, width: usize, first: &str) -> String {
     out
 }
 
-/// The text behind the program's name, in one line of a terminal.
+/// The text behind the program's name, in one line of a terminal: cut to less than this width.
 fn cut(text: &str, width: Option<usize>) -> String {
-    cut_line(format!("redlatch: {}", text.replace('\n', " ")), width)
-}
-
-/// A line that is cut to less than this width.
-pub(crate) fn cut_line(line: String, width: Option<usize>) -> String {
+    let line = format!("redlatch: {}", text.replace('\n', " "));
     // A character outside ASCII may take two columns.
     let columns = |char: char| if char.is_ascii() { 1 } else { 2 };
     match width {
@@ -369,31 +365,18 @@ pub(crate) fn stdout_width() -> usize {
 
 /// Width of the terminal that stdout is; `None` if it is none.
 pub(crate) fn terminal_width() -> Option<usize> {
-    terminal_size().map(|size| size.columns)
-}
-
-/// Size of the terminal that stdout is; `None` if it is none.
-pub(crate) fn terminal_size() -> Option<TerminalSize> {
-    size_of(io::stdout())
-}
-
-/// Columns and rows of a terminal; no rows if it does not know.
-#[derive(Clone, Copy)]
-pub(crate) struct TerminalSize {
-    pub(crate) columns: usize,
-    pub(crate) rows: usize,
+    width_of(io::stdout())
 }
 
 /// Width of the terminal that stderr is; `None` if it is none.
 pub(crate) fn stderr_width() -> Option<usize> {
-    size_of(io::stderr()).map(|size| size.columns)
+    width_of(io::stderr())
 }
 
-fn size_of(stream: impl AsFd) -> Option<TerminalSize> {
+fn width_of(stream: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(stream).ok()?;
     // Zero is a terminal that does not know its size.
-    let size = TerminalSize { columns: usize::from(size.ws_col), rows: usize::from(size.ws_row) };
-    Some(size).filter(|size| size.columns > 0)
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
 /// Colour of a word, by its meaning.

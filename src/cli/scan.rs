@@ -22,17 +22,17 @@ pub(super) fn pattern(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
     [&literal(prefix), rest].concat()
 }
 
-/// Asks for the page that begins at `cursor`, for which the master looks at about `count` keys. It answers
-/// others between two pages. A key that comes or goes meanwhile may be missed.
+/// Keys that a master looks at for one page, about: it answers others in between.
+const COUNT: &[u8] = b"128";
+
+/// Asks for the page that begins at `cursor`. A key that comes or goes meanwhile may be missed.
 pub(super) fn page(
     probe: &mut Probe,
     cursor: &[u8],
     pattern: &[u8],
     prefix_size: usize,
-    count: &str,
 ) -> Result<Page, ProbeError> {
-    let answer =
-        probe.exchange_page(&[b"SCAN".as_slice(), cursor, b"MATCH", pattern, b"COUNT", count.as_bytes()])?;
+    let answer = probe.exchange_page(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", COUNT])?;
     let unusable = |answer: &Answer| match answer {
         Answer::Error(text) => ProbeError::Unreachable(text.clone()),
         _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),

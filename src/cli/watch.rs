@@ -1,5 +1,5 @@
 //! Output that is repeated until nobody reads it any more: on a terminal in place, elsewhere one text after
-//! another. `--watch` of `inspect` and `ls`.
+//! another. `inspect --watch`.
 
 use std::io;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::output::{TerminalSize, print, terminal_size};
+use super::output::{print, terminal_width};
 
 /// State of an output that is repeated.
 pub(super) struct Watch {
@@ -21,15 +21,15 @@ impl Watch {
         Self { is_json, height: 0 }
     }
 
-    /// Size of the terminal on which each text takes the place of the last one; `None` where texts follow
+    /// Width of the terminal on which each text takes the place of the last one; `None` where texts follow
     /// each other.
-    pub(super) fn terminal(&self) -> Option<TerminalSize> {
-        terminal_size().filter(|_| !self.is_json)
+    pub(super) fn terminal(&self) -> Option<usize> {
+        terminal_width().filter(|_| !self.is_json)
     }
 
     /// Shows a text.
     pub(super) fn show(&mut self, text: &str) -> io::Result<()> {
-        let height = self.terminal().map_or(0, |size| rows(text, size.columns));
+        let height = self.terminal().map_or(0, |width| rows(text, width));
         match std::mem::replace(&mut self.height, height) {
             0 => print(text),
             up => print(&format!("\x1b[{up}A\x1b[J{text}")),

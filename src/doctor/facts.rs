@@ -336,8 +336,7 @@ fn signed_ms(time: Duration) -> i64 {
 }
 
 /// The clock in a reply to `TIME`, in microseconds since 1970.
-#[must_use]
-pub fn time_us(answer: &Answer) -> Option<i64> {
+fn time_us(answer: &Answer) -> Option<i64> {
     let Answer::List(parts) = answer else { return None };
     let number = |index: usize| parse::<u64>(parts.get(index)?.bytes()?);
     i64::try_from(number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)?).ok()

@@ -61,8 +61,7 @@ pub(crate) const fn label_part_size(label: &[u8]) -> usize {
 
 /// Takes the value of a lock apart: the token, and the label if it has one. A value of another form is all
 /// token.
-#[must_use]
-pub fn split_value(value: &[u8]) -> (&[u8], Option<HolderLabel<'_>>) {
+pub(crate) fn split_value(value: &[u8]) -> (&[u8], Option<HolderLabel<'_>>) {
     let parts = value.split_at_checked(Token::SIZE);
     let labelled = parts.and_then(|(token, rest)| label_in(rest).map(|label| (token, label)));
     labelled.map_or((value, None), |(token, label)| (token, Some(label)))

@@ -9,7 +9,7 @@ use redlatch::{Config, Pem, Tls};
 
 use crate::certificates::Certificates;
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, redlatch};
+use crate::harness::{Finished, PATIENCE, PATIENT, expect, finish, redlatch};
 use crate::hostile::{ANY, Conduct, Hostile};
 use Conduct::{Close, Drip, Endless, Say};
 
@@ -208,21 +208,6 @@ fn the_status_of_a_fleet_survives_any_peer() {
             assert!(text.contains(said), "{conduct:?}: {text}");
             expect_left(&peer);
         }
-    }
-}
-
-#[test]
-fn a_watch_of_waits_survives_any_peer() {
-    let fleet = start();
-    for (conduct, said) in FAULTS {
-        let (peer, urls) = replace(&fleet, b"SCAN", conduct);
-        let mut watch = Running::start(patient(&urls, "ls").arg("--watch"));
-        assert_eq!(watch.line(), "nobody waits");
-        let line = watch.line();
-        assert!(line.contains(&peer.url("")) && line.contains(said), "{conduct:?}: {line}");
-        watch.signal("TERM");
-        shown(&watch.finish());
-        expect_taken(&peer, PAGE_TAKEN_SIZE_MAX);
     }
 }
 

@@ -36,7 +36,6 @@ mod outage_tests;
 #[path = "../golden/page.rs"]
 mod page;
 mod page_tests;
-mod queue_tests;
 mod replace_tests;
 mod run_tests;
 mod settings_tests;
