@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
+use redlatch::error::{ForceUnlockError, HolderTtl, InputError, InspectError};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
-use redlatch::internals::probe::some;
 use redlatch::internals::whole_ms;
-use redlatch::internals::words::Printable;
+use redlatch::internals::words::{Printable, Shown};
 use redlatch::status::MasterState;
 use redlatch::{Client, limits};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
 use super::message::{Message, label};
@@ -39,6 +38,10 @@ pub(crate) struct InspectArgs {
     #[arg(long, value_name = "NUMBER")]
     slot: Option<u32>,
 
+    /// Take RESOURCE for the name of a pool of so many slots, and look at each of them.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["slot", "watch"])]
+    slots: Option<u32>,
+
     /// Print the result as one JSON object; with --watch as one for each change, in a line of its own.
     #[arg(long)]
     json: bool,
@@ -56,9 +59,6 @@ pub(crate) struct InspectArgs {
 /// How often `--watch` asks the masters.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a master may take to say which slots of a pool it has.
-const SLOTS_LIMIT: Duration = Duration::from_secs(2);
-
 /// Added to the time limit of an answer, so that a time limit for connecting of the same length ends first.
 const CONNECT_SLACK: Duration = Duration::from_millis(50);
 
@@ -67,12 +67,13 @@ const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if the lock is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage, 69 if fewer than a quorum answered,
-  70 if the operating system refused something; with --watch 0 once nobody reads the output any more
+  0 if the lock, or a slot of the pool, is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage,
+  69 if fewer than a quorum answered, 70 if the operating system refused something; with --watch 0 once nobody reads the output any more
 
 Examples:
   redlatch inspect nightly-report
   redlatch inspect --watch nightly-report
+  redlatch inspect --slots 3 migrations
   redlatch inspect --json nightly-report | jq -r '.masters[] | select(.held) | .name'";
 
 /// Delete a lock, whoever holds it.
@@ -111,27 +112,43 @@ Example:
 
 /// Runs `inspect`; the result is the program's exit code.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
-    let name = name(&args.resource, args.slot);
+    if let Some(count) = args.slots.filter(|count| !(1..=limits::SLOT_COUNT_MAX).contains(count)) {
+        return Err(InputError::SlotCount { count }.into());
+    }
     let client = connect(&args.masters)?;
-    let look = || {
-        client.inspect(&name).map_err(|error| match error {
+    let look = |name: &[u8]| {
+        client.inspect(name).map_err(|error| match error {
             InspectError::Input(error) => error.into(),
-            error => Exit::internal(error).of_lock(&label([&*name])),
+            error => Exit::internal(error).of_lock(&label([name])),
         })
     };
+    if let Some(count) = args.slots {
+        let slots = (0..count).map(|slot| look(&name(&args.resource, Some(slot))));
+        let slots = slots.collect::<Result<Vec<_>, Exit>>()?;
+        print(&if args.json { slots_json(&slots) } else { slots_text(&slots) })?;
+        // A free slot is free whatever the others are; without one, a slot that is unknown may be free.
+        let codes: Vec<_> = slots.iter().map(exit_code).collect();
+        let is_any = |code: &u8| codes.contains(code);
+        return Ok([0, code::NO_QUORUM].into_iter().find(is_any).unwrap_or(code::CONTENDED));
+    }
+    let name = name(&args.resource, args.slot);
     if args.watch {
-        return watch(look, args.json, &label([&*name]));
+        return watch(|| look(&name), args.json, &label([&*name]));
     }
-    let inspection = look()?;
-    print(&if args.json { json_text(&inspection) } else { text(&inspection, None) })?;
-    if args.slot.is_none() {
-        say_slots(&client, args)?;
+    let inspection = look(&name)?;
+    print(&if args.json { json_line(&json_of(&inspection)) } else { text(&inspection, None) })?;
+    if inspection.status() == LockStatus::Free && args.slot.is_none() && !args.json {
+        say(Message::MaybePool);
     }
-    Ok(match inspection.status() {
+    Ok(exit_code(&inspection))
+}
+
+fn exit_code(inspection: &Inspection) -> u8 {
+    match inspection.status() {
         LockStatus::Free => 0,
         LockStatus::Held | LockStatus::Shared | LockStatus::Split => code::CONTENDED,
         _ => code::NO_QUORUM,
-    })
+    }
 }
 
 /// Runs `unlock`; the result is the program's exit code.
@@ -174,7 +191,7 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool, lock
             Some(columns) => {
                 wrapped(&format!("{lock}, twice a second:"), columns, "") + &text(&inspection, Some(columns))
             }
-            None if is_json => json_text(&inspection),
+            None if is_json => json_line(&json_of(&inspection)),
             None => text(&inspection, None),
         };
         if is_change || terminal.is_some() {
@@ -199,22 +216,17 @@ fn text(inspection: &Inspection, width: Option<usize>) -> String {
     text
 }
 
-/// Says if the name is also that of a pool, which may be what is meant.
-fn say_slots(client: &Client, args: &InspectArgs) -> Result<(), Exit> {
-    let prefix = args.masters.prefix();
-    let key = |slot| [prefix, &slot_name(args.resource.as_bytes(), slot)].concat();
-    let commands: Vec<[Vec<u8>; 2]> =
-        (0..limits::SLOT_COUNT_MAX).map(|slot| [b"EXISTS".to_vec(), key(slot)]).collect();
-    let asked = connected(client);
-    let answers = some(client.config(), asked, SLOTS_LIMIT, move |mut probe, _| probe.exchange(&commands))?;
-    // A master that does not answer is named by the inspection.
-    let answers: Vec<_> = answers.into_iter().flatten().collect();
-    let is_taken = |slot: &u32| answers.iter().any(|it| it[*slot as usize].integer() == Some(1));
-    let slots: Vec<u32> = (0..limits::SLOT_COUNT_MAX).filter(is_taken).collect();
-    if !slots.is_empty() {
-        say(Message::AlsoPool { slots: &slots });
-    }
-    Ok(())
+/// A line for each slot of a pool.
+fn slots_text(slots: &[Inspection]) -> String {
+    let line = |(slot, inspection): (usize, &Inspection)| {
+        let by = inspection.holder_label().map(|label| format!(", by {}", Shown(label)));
+        format!("slot {slot}: {inspection}{}\n", by.unwrap_or_default())
+    };
+    slots.iter().enumerate().map(line).collect()
+}
+
+fn slots_json(slots: &[Inspection]) -> String {
+    json_line(&json!({ "slots": slots.iter().map(json_of).collect::<Vec<_>>() }))
 }
 
 /// Whether anything but the time left differs.
@@ -253,7 +265,7 @@ pub(super) fn connected(client: &Client) -> Vec<usize> {
     (0..masters.len()).filter(|place| answers(&masters[*place].state)).collect()
 }
 
-fn json_text(inspection: &Inspection) -> String {
+fn json_of(inspection: &Inspection) -> Value {
     let masters: Vec<_> = inspection
         .masters
         .iter()
@@ -271,10 +283,10 @@ fn json_text(inspection: &Inspection) -> String {
             _ => json!({ "name": **name, "held": null }),
         })
         .collect();
-    json_line(&json!({
+    json!({
         "status": status_word(inspection.status()), "holder": holder(inspection), "holder_label": inspection.holder_label(),
         "remaining_ms": left_ms(inspection.remaining()), "masters": masters,
-    }))
+    })
 }
 
 /// Milliseconds left; `None` without a TTL or a key.

@@ -102,9 +102,7 @@ messages! {
         "the release of {lock} may be unsent ({error}); it ends with its TTL");
     ReleasesUnconfirmed { left: usize } => (
         "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"));
-    AlsoPool { slots: &'a [u32] } => (
-        "it is also a pool with taken slots: {}. Look at one by --slot {}, or at all by redlatch ls",
-        numbers(slots), slots[0]);
+    MaybePool => ("if it is a pool of slots, give --slots COUNT");
     UnlockWarning { lock: &'a str } => (
         "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it");
     UnlockUnconfirmed { lock: &'a str } => (
@@ -170,13 +168,6 @@ pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
         0 | 1 => names.concat(),
         _ => format!("one of {}", names.join(", ")),
     }
-}
-
-/// Numbers in their order, the first ones of many.
-fn numbers(all: &[u32]) -> String {
-    const SHOWN_MAX: usize = 16;
-    let shown = all.iter().take(SHOWN_MAX).map(u32::to_string).collect::<Vec<_>>().join(", ");
-    if all.len() > SHOWN_MAX { format!("{shown}, …") } else { shown }
 }
 
 /// A pool before one of its slots is held.
@@ -290,7 +281,7 @@ mod tests {
         ContenderFailed { .. } => ContenderFailed { number: 2, why: &"exit status: 1" }, "contender 2 failed (exit status: 1)";
         FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
         NoFaults { .. } => NoFaults { missing: &"pause and no hook" }, "there was no pause and no hook, so";
-        AlsoPool { .. } => AlsoPool { slots: &[0, 2] }, "it is also a pool with taken slots: 0, 2. Look at one by --slot 0, or at all by redlatch ls";
+        MaybePool => MaybePool, "if it is a pool of slots, give --slots COUNT";
         UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
         UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";
         OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
@@ -319,14 +310,6 @@ mod tests {
             page += &format!("{text}\n");
         }
         assert_golden("messages", &page);
-    }
-
-    #[test]
-    fn the_first_of_many_numbers_are_shown() {
-        let all: Vec<u32> = (0..17).collect();
-        let first = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15";
-        assert_eq!(numbers(&all[..16]), first);
-        assert_eq!(numbers(&all), format!("{first}, …"));
     }
 
     #[test]

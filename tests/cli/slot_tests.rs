@@ -123,12 +123,19 @@ fn slots_are_listed_inspected_and_unlocked() {
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
     let slot = list["locks"].as_array().expect("a list").iter().find(|lock| lock["slot"] == 0);
     assert_eq!(slot.expect("a slot")["pool"], "jobs");
-    // A slot that only one master knows.
-    fleet.master(1).ask("SET redlatch:slot:7:jobs other PX 600000");
     let inspect = |args: &[&str]| finish(trusting(&fleet, "inspect").args(args));
     expect(&inspect(&["--slot", "0", "jobs"]), 75, &[]);
-    expect(&inspect(&["jobs"]), 0, &["it is also a pool with taken slots: 0, 7. Look at one by --slot 0"]);
-    assert_eq!(inspect(&["other"]).stderr, "");
+    expect(&inspect(&["jobs"]), 0, &["if it is a pool of slots, give --slots COUNT"]);
+    let held = inspect(&["--slots", "1", "jobs"]);
+    assert!(held.stdout.starts_with("slot 0: held on 3 of 3 masters, for at most "), "{}", held.stdout);
+    assert_eq!((held.code, held.stdout.lines().count(), held.stderr.as_str()), (Some(75), 1, ""));
+    let pool = inspect(&["--slots", "2", "jobs"]);
+    assert!(pool.stdout.ends_with("\nslot 1: free on 3 of 3 masters\n"), "{}", pool.stdout);
+    assert_eq!(pool.code, Some(0));
+    let json: serde_json::Value =
+        serde_json::from_str(&inspect(&["--slots", "2", "--json", "jobs"]).stdout).expect("JSON");
+    assert_eq!([0, 1].map(|slot| json["slots"][slot]["status"].as_str()), [Some("held"), Some("free")]);
+    expect(&inspect(&["--slots", "1025", "jobs"]), 64, &["a pool of 1025 slots is asked for"]);
     expect(
         &finish(trusting(&fleet, "unlock").args(["--force", "--slot", "0", "jobs"])),
         0,

@@ -44,7 +44,7 @@ fn the_json_is_as_it_was() {
     let pages: String = pages
         .iter()
         .map(|states| inspection(states))
-        .map(|it| format!("{}{it:#}\n\n", json_text(&it)))
+        .map(|it| format!("{}{it:#}\n\n", json_line(&json_of(&it))))
         .collect();
     crate::golden::assert_golden("inspections", &pages);
 }
