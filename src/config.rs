@@ -60,7 +60,6 @@ pub struct Config {
     pub(crate) answer_ppm: Option<u32>,
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
-    pub(crate) contended_names: bool,
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
     /// Whether it writes the fleet's record where there is none.
@@ -244,7 +243,6 @@ impl Default for ConfigBuilder {
             answer_ppm: None,
             quarantine: Quarantine::default(),
             ask_holder: true,
-            contended_names: true,
             spin: Duration::ZERO,
             wakes_waiters: true,
             records_fleet: true,
@@ -426,17 +424,6 @@ impl ConfigBuilder {
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
-        self
-    }
-
-    /// Sets whether statistics have the names of the most contended locks, and the labels of their holders;
-    /// on by default. Turn it off if a name is not for everybody who reads them, such as a page of metrics.
-    ///
-    /// It is [`Stats::contended_names`](crate::stats::Stats::contended_names), for at most 32 locks of a
-    /// client.
-    #[must_use]
-    pub const fn contended_names(mut self, keep: bool) -> Self {
-        self.config.contended_names = keep;
         self
     }
 

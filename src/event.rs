@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::caught::caught;
 use crate::error::fleet::FleetDifference;
+use crate::error::waited::WaitedFor;
 use crate::error::{AcquireError, CredentialsError};
 
 /// Event of one client, for the function given to
@@ -24,6 +25,8 @@ pub enum Event {
         attempts: u32,
         /// Time from the request to the grant.
         took: Duration,
+        /// Holder that was in its way last, if it had to wait and one is known.
+        holder: Option<WaitedFor>,
     },
     /// An acquisition ended without the lock, or there was no room for it (`Overloaded`).
     Denied {

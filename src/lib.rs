@@ -210,7 +210,6 @@ pub mod inspection {
 /// Results of [`Client::stats`].
 pub mod stats {
     pub use crate::engine::masters::clock_rate::ClockRate;
-    pub use crate::engine::stats::contended::{ContendedName, ContendedNames};
     pub use crate::engine::stats::histogram::{Bucket, Histogram};
     pub use crate::engine::stats::{MasterStats, Stats};
 }

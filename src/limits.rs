@@ -49,22 +49,6 @@ pub const PREFIX_SIZE_MAX: usize = 256;
 /// Largest size of a holder label: 64 bytes. A longer one is refused before anything is sent.
 pub const HOLDER_LABEL_SIZE_MAX: usize = 64;
 
-/// Largest number of holders in a [`Waited`](crate::Waited): 8. Those that took the least time are left out.
-pub const WAITED_HOLDER_COUNT_MAX: usize = 8;
-
-/// Names whose holders an engine follows for those who wait: 128. The one that was seen least lately gives
-/// way, and what its waiters learnt of its holders before is gone.
-pub(crate) const SIGHTED_NAME_COUNT_MAX: usize = 128;
-
-/// Changes of the holder of one name that an engine remembers: 32. The oldest gives way.
-pub(crate) const SPAN_COUNT_MAX: usize = 32;
-
-/// Names that [`Stats::contended_names`](crate::stats::Stats::contended_names) has at most: 32.
-pub const CONTENDED_NAME_COUNT_MAX: usize = 32;
-
-/// Longest text of such a name: 96 bytes. A longer one is cut to its first 85, a mark and a checksum.
-pub const CONTENDED_NAME_SIZE_MAX: usize = 96;
-
 /// Largest size of the fleet's record: 1,536 bytes. A list of 32 masters takes 1,088 of them. A longer
 /// record counts as damaged.
 pub(crate) const RECORD_SIZE_MAX: usize = 1536;

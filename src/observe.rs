@@ -24,8 +24,9 @@ fn trace(event: &Event) {
 
     let text = |name: &[u8]| name.escape_ascii().to_string();
     match event {
-        Event::Acquired { resource, attempts, took } => {
-            debug!(target: "redlatch", lock = text(resource), attempts, ?took, "lock acquired");
+        Event::Acquired { resource, attempts, took, holder } => {
+            let holder = holder.as_ref().map(tracing::field::display);
+            debug!(target: "redlatch", lock = text(resource), attempts, ?took, holder, "lock acquired");
         }
         Event::Denied { resource, error } => {
             debug!(target: "redlatch", lock = text(resource), %error, "lock not acquired");

@@ -188,8 +188,8 @@ impl Client {
     /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
     /// fork of the process.
     ///
-    /// It copies 6 KiB, up to 7 KiB for contended names, and 2 KiB for each master, while the client is
-    /// locked: call it for each scrape, not for each lock.
+    /// It copies 6 KiB, and 2 KiB for each master, while the client is locked: call it for each scrape, not
+    /// for each lock.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().peek(|inner| inner.driver.engine.stats(inner.now())).unwrap_or_default()

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::engine::Grant;
 use crate::error::AcquireError;
+use crate::error::waited::WaitedFor;
 use crate::options::Mode;
 
 #[derive(Debug)]
@@ -17,12 +18,16 @@ impl AcquireSpan {
 
     pub(super) const fn open(&mut self, _: &[u8], _: Mode) {}
 
+    pub(super) const fn is_open(&self) -> bool {
+        false
+    }
+
     #[inline]
     pub(super) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
         call()
     }
 
-    pub(super) const fn granted(&mut self, _: &[u8], _: Mode, _: &mut HoldSpan) {}
+    pub(super) fn granted(&mut self, _: &[u8], _: Mode, _: &mut HoldSpan, _: Option<WaitedFor>) {}
     pub(super) const fn failed(&mut self, _: &AcquireError) {}
 }
 

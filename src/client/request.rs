@@ -205,7 +205,10 @@ impl Acquire<'_> {
         let mut result = span.within(|| pending.resolve(how));
         let LockRequest { resource, options, .. } = pending.ask();
         match &mut result {
-            Poll::Ready(Ok(guard)) => span.granted(resource.as_bytes(), options.mode, &mut guard.hold),
+            Poll::Ready(Ok(guard)) => {
+                let holder = if span.is_open() { guard.waited().holder } else { None };
+                span.granted(resource.as_bytes(), options.mode, &mut guard.hold, holder);
+            }
             Poll::Ready(Err(error)) => span.failed(error),
             Poll::Pending => {}
         }

@@ -6,12 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use tracing::field::{Empty, debug};
+use tracing::field::{Empty, debug, display};
 use tracing::{Span, info_span};
 
 use crate::clock;
 use crate::engine::Grant;
 use crate::error::AcquireError;
+use crate::error::waited::WaitedFor;
 use crate::options::Mode;
 
 /// The span of an acquisition, from the first poll or the blocking call to the answer or the drop.
@@ -50,10 +51,15 @@ impl AcquireSpan {
         if let State::New = self.0 {
             let span = info_span!(
                 target: "redlatch", "redlatch.acquire",
-                lock = %lock.escape_ascii(), ?mode, outcome = Empty, attempts = Empty, took = Empty
+                lock = %lock.escape_ascii(), ?mode, outcome = Empty, attempts = Empty, took = Empty,
+                holder = Empty
             );
             self.0 = if span.is_disabled() { State::Closed } else { State::Open(span, clock::now()) };
         }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.0, State::Open(..))
     }
 
     /// Makes a call inside of it.
@@ -65,8 +71,14 @@ impl AcquireSpan {
     }
 
     /// Closes it, and opens that of the lock, as a child of the caller's current span.
-    pub(super) fn granted(&mut self, lock: &[u8], mode: Mode, hold: &mut HoldSpan) {
-        self.close("acquired", Some(hold.attempts));
+    pub(super) fn granted(
+        &mut self,
+        lock: &[u8],
+        mode: Mode,
+        hold: &mut HoldSpan,
+        holder: Option<WaitedFor>,
+    ) {
+        self.close("acquired", Some(hold.attempts), holder.as_ref());
         let span = info_span!(
             target: "redlatch", "redlatch.hold",
             lock = %lock.escape_ascii(), ?mode, outcome = Empty, held = Empty
@@ -86,15 +98,19 @@ impl AcquireSpan {
             AcquireError::Input(_) => ("input", None),
             AcquireError::Stopped(_) => ("stopped", None),
         };
-        self.close(outcome, denial.map(|denial| denial.attempts));
+        let holder = denial.and_then(|denial| denial.waited.holder.as_ref());
+        self.close(outcome, denial.map(|denial| denial.attempts), holder);
     }
 
-    fn close(&mut self, outcome: &'static str, attempts: Option<u32>) {
+    fn close(&mut self, outcome: &'static str, attempts: Option<u32>, holder: Option<&WaitedFor>) {
         if let State::Open(span, since) = std::mem::replace(&mut self.0, State::Closed) {
             span.record("outcome", outcome);
             span.record("took", debug(clock::now().saturating_duration_since(since)));
             if let Some(attempts) = attempts {
                 span.record("attempts", attempts);
+            }
+            if let Some(holder) = holder {
+                span.record("holder", display(holder));
             }
         }
     }
@@ -102,7 +118,7 @@ impl AcquireSpan {
 
 impl Drop for AcquireSpan {
     fn drop(&mut self) {
-        self.close("dropped", None);
+        self.close("dropped", None, None);
     }
 }
 

@@ -119,7 +119,7 @@ fn all_set() -> ConfigBuilder {
         builder.max_ttl(ms(20_001)).drift_ppm(20_002).max_hold(ms(20_003)).spin(Duration::from_micros(9));
     let builder = builder.answer_timeout(ms(104)).answer_timeout_ppm(105).connect_timeout(ms(106));
     let builder = builder.retry_delay(ms(7)..=ms(108)).retry_delay_by(|count| ms(count.into()) * 400_000);
-    let builder = builder.quarantine(Quarantine::Strict).ask_holder(false).contended_names(false);
+    let builder = builder.quarantine(Quarantine::Strict).ask_holder(false);
     let builder = builder.wake_waiters(false).record_fleet(false).on_event(|_| {});
     builder.credentials(|_| Err("none".into()))
 }

@@ -3,7 +3,6 @@
 //! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
 //! together.
 
-pub(crate) mod contended;
 pub(crate) mod histogram;
 mod prometheus;
 
@@ -11,7 +10,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::contended::ContendedNames;
 use self::histogram::Histogram;
 use super::masters::clock_rate::ClockRate;
 use crate::error::AcquireError;
@@ -87,8 +85,6 @@ pub struct Stats {
     pub wait_time: Histogram,
     /// Time from the start of the attempt that got a lock to its release or loss, of the same locks.
     pub hold_time: Histogram,
-    /// The most contended locks since the client was made, also in [`Stats::since`].
-    pub contended_names: ContendedNames,
     /// Each master, in the order of the configuration.
     pub masters: Vec<MasterStats>,
 }

@@ -16,6 +16,7 @@ use super::masters::trouble::Warning;
 use super::request::{OpId, Validity};
 use super::stats::Stats;
 use super::timers::{claim_timer, login_timer, master_timer, op_timer};
+use super::waiting::account::Account;
 use crate::config::Config;
 use crate::error::{AcquireError, Waited};
 use crate::handle::LockHandle;
@@ -173,7 +174,7 @@ impl Engine {
         let op = locks.ops.find(lock.0)?;
         op.held()?;
         let at_once = || Waited { attempts: op.tries.count, ..Waited::default() };
-        Some(locks.accounts.find(lock.0).map_or_else(at_once, |account| account.waited.clone()))
+        Some(locks.accounts.find(lock.0).map_or_else(at_once, Account::waited))
     }
 
     /// Returns an operation, release, master or login whose deadline no timer keeps. There is never one;

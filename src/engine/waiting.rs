@@ -9,7 +9,7 @@
 //! | that is fair | as one that others refused, from its first attempt on; in no queue of this engine |
 //! | that is a reader | as any other, in no queue of this engine |
 //!
-//! `accounting` notes for whom each of them waited, in its `account`, by `sightings` of holders.
+//! `accounting` notes how long each of them waited, and for whom last, in its `account`.
 
 pub(super) mod account;
 pub(super) mod accounting;
@@ -18,6 +18,5 @@ pub(super) mod handover;
 pub(super) mod parking;
 pub(super) mod pauses;
 pub(super) mod rounds;
-pub(super) mod sightings;
 pub(super) mod turns;
 pub(super) mod wait_queues;

@@ -9,6 +9,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
 
 use crate::error::fleet::FleetDifference;
+use crate::error::waited::WaitedFor;
 use crate::error::{AcquireError, CredentialsError};
 use crate::event::Event;
 use crate::trace_events;
@@ -78,13 +79,13 @@ fn master() -> Arc<str> {
 
 #[test]
 fn each_event_is_traced_with_its_fields() {
-    let lock = || bytes::Bytes::from_static(b"a\xff");
-    let error = CredentialsError::Empty;
+    let (lock, error) = (|| bytes::Bytes::from_static(b"a\xff"), CredentialsError::Empty);
+    let holder = Some(WaitedFor { label: Some("web-3".into()), time: ms(1) });
     let difference = FleetDifference::MasterCount { recorded: 5, ours: 3 };
     let cases = [
         (
-            Event::Acquired { resource: lock(), attempts: 2, took: ms(3) },
-            r#"DEBUG redlatch: attempts 2, lock "a\\xff", message lock acquired, took 3ms"#.to_owned(),
+            Event::Acquired { resource: lock(), attempts: 2, took: ms(3), holder },
+            r#"DEBUG redlatch: attempts 2, holder web-3 (1ms), lock "a\\xff", message lock acquired, took 3ms"#.to_owned(),
         ),
         (
             Event::Denied { resource: lock(), error: AcquireError::Overloaded },

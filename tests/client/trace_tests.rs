@@ -202,7 +202,7 @@ fn a_tasks_span_is_entered_on_each_thread() {
     let mut fleet = Fleet::start(3);
     let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let (notes, dispatch) = notes();
-    let held = holder.lock("a").ttl(TTL).try_acquire().expect("free");
+    let held = holder.lock("a").holder_label("job 7").ttl(TTL).try_acquire().expect("free");
     await_held(&mut fleet, "a");
     let caller = dispatcher::with_default(&dispatch, || info_span!("caller"));
     let mut acquiring = client.lock_owned("a").ttl(TTL).wait(PATIENCE).acquire_async();
@@ -210,6 +210,11 @@ fn a_tasks_span_is_entered_on_each_thread() {
         assert!(caller.in_scope(|| poll_once(&mut acquiring)).is_pending());
     });
     assert_eq!(notes.spans()[1].entered, 1);
+    for master in fleet.masters() {
+        eventually(PATIENCE, "it waits, and hears for whom", || {
+            master.ask("ZCARD redlatch:wait:a").text() == "1"
+        });
+    }
     held.release().expect("confirmed");
     let its_caller = caller.clone();
     let guard = thread::spawn(move || {
@@ -218,6 +223,7 @@ fn a_tasks_span_is_entered_on_each_thread() {
     let guard = guard.join().expect("no panic");
     let [_, acquire, hold] = &notes.spans()[..] else { panic!("{:?}", notes.spans()) };
     assert!(acquire.parent == Some(0) && acquire.entered >= 2 && acquire.is_closed(), "{acquire:?}");
+    assert!(acquire.field("holder").starts_with("job 7 ("), "the last one in its way: {acquire:?}");
     assert!(hold.parent == Some(0) && !hold.is_closed(), "{hold:?}");
     // On this thread, which has no subscriber.
     drop(guard);
@@ -241,12 +247,15 @@ fn each_outcome_is_recorded() {
     let fleet = Fleet::start(3);
     let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let (notes, dispatch) = notes();
-    let _held = holder.lock("held").ttl(TTL).try_acquire().expect("free");
+    let _held = holder.lock("held").holder_label("job 7").ttl(TTL).try_acquire().expect("free");
     dispatcher::with_default(&dispatch, || {
         let acquire = |name: &str| notes.last_outcome(&format!("redlatch.{name}"));
         assert!(client.lock("held").ttl(TTL).try_acquire().is_err());
         assert_eq!(acquire("acquire"), "contended");
-        assert_eq!(notes.named("redlatch.acquire").last().expect("as before").field("attempts"), "1");
+        let spans = notes.named("redlatch.acquire");
+        let refused = spans.last().expect("as before");
+        assert_eq!(refused.field("attempts"), "1");
+        assert!(refused.field("holder").starts_with("job 7 ("), "{refused:?}");
         assert!(client.lock("").acquire().is_err());
         assert_eq!(acquire("acquire"), "input");
         let cancel = Cancel::new();

@@ -25,7 +25,10 @@ fn events_name_the_lock_without_its_prefix() {
     assert_eq!(connected.len(), 3);
     let (resource, took) = (bytes::Bytes::from_static(b"a"), Duration::ZERO);
     let lock = rig.acquire("a", 10_000, 0);
-    assert_eq!(events(&mut rig), [Event::Acquired { resource: resource.clone(), attempts: 1, took }]);
+    assert_eq!(
+        events(&mut rig),
+        [Event::Acquired { resource: resource.clone(), attempts: 1, took, holder: None }]
+    );
     rig.acquire("a", 10_000, 0);
     let denied = events(&mut rig);
     assert!(matches!(&denied[..], [Event::Denied { resource, .. }] if resource == "a"), "{denied:?}");

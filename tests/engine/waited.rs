@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redlatch::engine::{HolderLabel, OpId, Request, Resource};
 use redlatch::error::{Denial, HeldBy};
-use redlatch::{AcquireError, Options, Waited};
+use redlatch::{AcquireError, Event, Options, Waited};
 
 use crate::model::{fence_key, queue_key};
 use crate::rig::Rig;
@@ -49,12 +49,9 @@ fn contended(rig: &mut Rig) -> Denial {
     }
 }
 
-/// Labels and times of a wait, in the order of the labels.
-fn holders(waited: &Waited) -> Vec<(&str, Duration)> {
-    let mut all: Vec<_> =
-        waited.holders.iter().map(|it| (it.label.as_deref().unwrap_or("unknown"), it.time)).collect();
-    all.sort_unstable();
-    all
+/// Label and time of the last holder.
+fn holder(waited: &Waited) -> Option<(&str, Duration)> {
+    waited.holder.as_ref().map(|it| (it.label.as_deref().unwrap_or("unknown"), it.time))
 }
 
 #[track_caller]
@@ -88,14 +85,9 @@ fn a_refusal_names_the_holder_in_each_mode() {
             rig.run_for(ms(6000));
             let denial = contended(&mut rig);
             assert_eq!(denial.holder_label.as_deref(), Some("worker"), "{kind} {wait:?}");
-            let Waited { total, attempts, ref holders, .. } = denial.waited;
+            let Waited { total, attempts, .. } = denial.waited;
             assert_eq!((total, attempts), (denial.took, denial.attempts), "{kind}");
-            assert_eq!(holders.len(), 1, "{kind} {wait:?}");
-            assert_eq!(
-                (holders[0].label.as_deref(), holders[0].time),
-                (Some("worker"), wait),
-                "{kind}: it was there all the time"
-            );
+            assert_eq!(holder(&denial.waited), Some(("worker", wait)), "{kind}: it was there all the time");
             assert_eq!(denial.waited.queued, wait, "{kind}: in the masters' queues");
             let text = denial.to_string();
             assert_eq!(text.contains("in 5.5s, behind worker (5.5s): "), !wait.is_zero(), "{text}");
@@ -114,13 +106,13 @@ fn a_refusal_asks_for_no_label_unless_it_may() {
         let denial = contended(&mut rig);
         let is_named = kind == "fair";
         assert_eq!(denial.holder_label.is_some(), is_named, "{kind}: the queue names it");
-        assert_eq!(denial.waited.holders.len(), usize::from(is_named), "{kind}");
+        assert_eq!(denial.waited.holder.is_some(), is_named, "{kind}");
         assert!(!rig.masters[0].take_log().contains(&"GETRANGE".to_owned()), "{kind}");
     }
 }
 
 #[test]
-fn a_wait_is_split_between_successive_holders() {
+fn a_wait_names_the_last_holder() {
     for (kind, options) in kinds() {
         let mut rig = Rig::new(3, defaults);
         hold_by_other(&mut rig, "\tweb-3");
@@ -133,13 +125,9 @@ fn a_wait_is_split_between_successive_holders() {
         let grant = granted(&mut rig);
         let waited = rig.engine.waited(lock).expect("it is held");
         assert_eq!((waited.total, waited.queued, waited.attempts), (ms(8000), ms(8000), grant.attempts));
-        assert!(waited.rounds >= 8, "{kind}: {waited:?}");
-        let [(first, first_time), (second, second_time)] = *holders(&waited) else { panic!("{waited:?}") };
-        assert_eq!((first, second), ("web-3", "web-7"), "{kind}");
-        assert_eq!(waited.holders[0].label.as_deref(), Some("web-7"), "{kind}: the longest comes first");
-        assert_near(first_time, ms(3500), BEAT, kind);
-        assert_near(second_time, ms(4500), BEAT, kind);
-        assert_eq!(first_time + second_time, waited.total, "{kind}: nothing is counted twice");
+        let (last, time) = holder(&waited).expect("it was reported");
+        assert_eq!(last, "web-7", "{kind}");
+        assert_near(time, ms(4500), BEAT, kind);
         // It stays as it was at the grant.
         rig.run_for(ms(1000));
         assert_eq!(rig.engine.waited(lock), Some(waited), "{kind}");
@@ -149,7 +137,20 @@ fn a_wait_is_split_between_successive_holders() {
 }
 
 #[test]
-fn a_client_that_polls_learns_the_holders_too() {
+fn an_acquired_event_names_the_last_holder() {
+    let mut rig = Rig::new(3, |builder| builder.on_event(|_| {}));
+    hold_by_other(&mut rig, "\tweb-3");
+    rig.acquire("a", 10_000, 60_000);
+    rig.run_for(ms(3500));
+    free(&mut rig);
+    granted(&mut rig);
+    let last = std::iter::from_fn(|| rig.engine.poll_event()).last().expect("an event");
+    let Event::Acquired { holder: Some(holder), .. } = last else { panic!("{last:?}") };
+    assert_eq!(holder.to_string(), "web-3 (3.5s)");
+}
+
+#[test]
+fn a_client_that_polls_learns_the_holder_too() {
     let polling =
         |builder: redlatch::ConfigBuilder| builder.wake_waiters(false).retry_delay(ms(100)..=ms(200));
     let mut rig = Rig::new(3, polling);
@@ -162,14 +163,13 @@ fn a_client_that_polls_learns_the_holders_too() {
     rig.run_for(ms(1000));
     granted(&mut rig);
     let waited = rig.engine.waited(lock).expect("it is held");
-    let [(first, first_time), (second, second_time)] = *holders(&waited) else { panic!("{waited:?}") };
-    assert_eq!((first, second, waited.queued, waited.rounds), ("web-3", "web-7", ms(0), 0));
-    assert_near(first_time, ms(2000), ms(400), "web-3");
-    assert_near(second_time, waited.total - first_time, ms(1), "web-7");
+    let (last, time) = holder(&waited).expect("it was reported");
+    assert_eq!((last, waited.queued), ("web-7", ms(0)));
+    assert_near(time, waited.total - ms(2000), ms(400), "web-7");
 }
 
 #[test]
-fn a_queue_of_this_client_knows_each_holder() {
+fn a_queue_of_this_client_knows_the_holder() {
     let mut rig = Rig::new(3, defaults);
     let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
     let mut locks: Vec<_> = Vec::new();
@@ -186,14 +186,8 @@ fn a_queue_of_this_client_knows_each_holder() {
     }
     granted(&mut rig);
     let waited = rig.engine.waited(locks[3]).expect("it is held");
-    // The first one had the lock for 140 ms, of which this one saw 110.
-    assert_eq!(holders(&waited), [("job 1", ms(110)), ("job 2", ms(100)), ("job 3", ms(100))]);
-    assert_eq!((waited.total, waited.queued, waited.rounds), (ms(310), ms(310), 0));
-    assert_eq!(waited.to_string(), "310ms, behind job 1 (110ms), job 2 (100ms), job 3 (100ms)");
-    let names: Vec<_> = rig.engine.stats(rig.now).contended_names.iter().cloned().collect();
-    assert_eq!((names.len(), names[0].name(), names[0].count), (1, "a", 3), "the first was not contended");
-    assert_eq!((names[0].waited, names[0].longest_hold), (ms(130 + 220 + 310), ms(130)));
-    assert_eq!(names[0].holder_label(), Some("job 3"));
+    assert_eq!((waited.total, waited.queued), (ms(310), ms(310)));
+    assert_eq!(waited.to_string(), "310ms, behind job 3 (100ms)");
 }
 
 #[test]
@@ -205,7 +199,7 @@ fn a_wait_that_ends_in_the_queue_says_for_whom() {
     rig.run_for(ms(300));
     let own = contended(&mut rig);
     assert_eq!((own.attempts, own.holder_label.as_deref()), (0, Some("job 1")));
-    assert_eq!((holders(&own.waited), own.waited.queued), (vec![("job 1", ms(300))], ms(300)));
+    assert_eq!((holder(&own.waited), own.waited.queued), (Some(("job 1", ms(300))), ms(300)));
     // The head of the queue learns it from the masters, for the one behind it, too.
     let mut rig = Rig::new(3, defaults);
     hold_by_other(&mut rig, "\tworker");
@@ -213,7 +207,7 @@ fn a_wait_that_ends_in_the_queue_says_for_whom() {
     rig.run_for(ms(100));
     rig.acquire("a", 10_000, 300);
     rig.run_for(ms(300));
-    assert_eq!(holders(&contended(&mut rig).waited), [("worker", ms(300))]);
+    assert_eq!(holder(&contended(&mut rig).waited), Some(("worker", ms(300))));
 }
 
 #[test]
@@ -258,8 +252,8 @@ fn a_holder_without_a_label_is_unknown() {
         rig.acquire_with("a", options.wait(ms(3000)));
         rig.run_for(ms(3000));
         let denial = contended(&mut rig);
-        assert_eq!((denial.holder_label, denial.waited.holders.len()), (None, 1), "{kind}");
-        assert_eq!(denial.waited.holders[0].label, None, "{kind}");
+        assert_eq!(denial.holder_label, None, "{kind}");
+        assert_eq!(holder(&denial.waited), Some(("unknown", ms(3000))), "{kind}");
         assert!(denial.report.resource == "a" && denial.waited.to_string().contains("behind unknown (3s)"));
     }
 }
@@ -274,9 +268,8 @@ fn an_outage_is_no_holder() {
     rig.run_for(ms(5000));
     granted(&mut rig);
     let waited = rig.engine.waited(lock).expect("it is held");
-    assert_eq!((waited.holders.len(), waited.queued, waited.rounds), (0, ms(0), 0));
+    assert_eq!((holder(&waited), waited.queued), (None, ms(0)), "nobody was in the way");
     assert!(waited.total >= ms(400) && waited.attempts > 1, "{waited:?}");
-    assert!(rig.engine.stats(rig.now).contended_names.is_empty(), "nobody was in the way");
 }
 
 #[test]
@@ -299,8 +292,7 @@ fn an_earlier_wait_is_not_that_of_the_next_lock() {
     rig.acquire("a", 10_000, 2000);
     rig.run_for(ms(2000));
     let waited = contended(&mut rig).waited;
-    assert_eq!((holders(&waited), waited.queued), (vec![("worker", ms(2000))], ms(2000)));
-    assert!(waited.rounds <= 3, "{waited:?}");
+    assert_eq!((holder(&waited), waited.queued), (Some(("worker", ms(2000))), ms(2000)));
 }
 
 #[test]
@@ -310,7 +302,7 @@ fn a_holder_is_known_though_a_master_is_silent() {
     rig.stop_master(2);
     rig.acquire("a", 10_000, 300);
     rig.run_for(ms(300));
-    assert_eq!(holders(&contended(&mut rig).waited), [("worker", ms(300))]);
+    assert_eq!(holder(&contended(&mut rig).waited), Some(("worker", ms(300))));
 }
 
 /// The answer to the question for the value finds no key any more.
@@ -347,25 +339,6 @@ fn a_writer_that_polls_knows_the_readers_of_late() {
         rig.run_for(ms(10));
         let expected = if is_last_answered { HeldBy::AnotherClient } else { HeldBy::Readers(3) };
         assert_eq!(contended(&mut rig).held_by, expected);
-    }
-}
-
-#[test]
-fn names_are_kept_unless_they_are_private() {
-    for is_kept in [true, false] {
-        let mut rig = Rig::new(3, |builder| builder.contended_names(is_kept));
-        hold_by_other(&mut rig, "\tworker \"7\"");
-        for kind in kinds() {
-            rig.acquire_with("a", kind.1.wait(Duration::ZERO));
-            contended(&mut rig);
-        }
-        let stats = rig.engine.stats(rig.now);
-        assert_eq!(stats.contended_names.is_empty(), !is_kept);
-        let page = stats.to_prometheus();
-        assert_eq!(page.contains("\nredlatch_lock_contended_total{lock=\"a\"} 4\n"), is_kept, "{page}");
-        let holder = "\nredlatch_lock_holder_info{lock=\"a\",holder_label=\"worker \\\"7\\\"\"} 1\n";
-        assert_eq!(page.contains(holder), is_kept, "{page}");
-        assert_eq!(page.contains("redlatch_lock_"), is_kept, "{page}");
     }
 }
 

@@ -108,21 +108,16 @@ impl Shown for Report {
 
 impl Shown for Waited {
     fn shown(&self, style: Style) -> String {
-        let holders = self.holders.iter().map(|holder| {
+        let holder = self.holder.as_ref().map(|holder| {
             let label = holder.label.as_deref().unwrap_or("somebody");
-            Some(format!("behind {label}{}", style.time(" for", holder.time).unwrap_or_default()))
+            format!("behind {label}{}", style.time(" for", holder.time).unwrap_or_default())
         });
-        parts(
-            [
-                style.time("waited", self.total),
-                style.time("queued", self.queued),
-                unless(1, "attempts", self.attempts),
-                // How many rounds fit into a real wait is open.
-                style.start.and_then(|_| unless(0, "rounds", self.rounds)),
-            ]
-            .into_iter()
-            .chain(holders),
-        )
+        parts([
+            style.time("waited", self.total),
+            style.time("queued", self.queued),
+            unless(1, "attempts", self.attempts),
+            holder,
+        ])
     }
 }
 
@@ -381,7 +376,7 @@ impl Shown for Event {
             parts([Some(format!("{name} {}", text(resource))), rest])
         };
         match self {
-            Self::Acquired { resource, attempts, took } => {
+            Self::Acquired { resource, attempts, took, .. } => {
                 let rest = parts([unless(1, "attempts", *attempts), style.time("took", *took)]);
                 lock("acquired", resource, Some(rest))
             }

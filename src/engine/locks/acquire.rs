@@ -285,8 +285,8 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
     let is_queued = op.mode.is_queued() && !op.is_fair;
     let (may_begin, max_hold) = (op.asked.wait_until.is_none(), op.asked.max_hold);
     if op.is_noted {
+        accounting::note_acquired(now, locks, id);
         counting::note_acquired(ground, locks, id);
-        accounting::note_acquired(ground, locks, id);
     }
     if core.locks.ops.get(id).parking.is_some() {
         rounds::hold(core, id);

@@ -27,7 +27,8 @@ pub(crate) fn note_acquired(ground: &mut Ground, locks: &Locks, id: Id) {
     }
     if ground.events.is_observed {
         let resource = locks.name_of(&ground.config, id);
-        ground.events.push(|| Event::Acquired { resource, attempts, took });
+        let holder = locks.accounts.find(id).and_then(|account| account.waited().holder);
+        ground.events.push(|| Event::Acquired { resource, attempts, took, holder });
     }
 }
 

@@ -1,5 +1,6 @@
 //! The end of an acquisition without the lock, and the freeing of any operation.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::slab::Id;
@@ -36,10 +37,14 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
             let end = held_until + core.ground.config.drift.of(held.ttl.as_duration());
             holder = if now < end { HolderTtl::Left(end - now) } else { HolderTtl::Gone };
             held_by = HeldBy::ThisClient;
-            holder_label = holding.shared_label();
+            holder_label = holding.shown_label().map(Arc::from);
+            core.locks.accounts.of(id).see(held.since, holding.shown_label());
         }
     }
     let asking = asking.filter(|place| *place != id.index);
+    if let Some(place) = asking {
+        core.locks.accounts.share_holder(core.locks.ops.id_at(place), id);
+    }
     let asking = asking.map(|place| core.locks.ops.at(place));
     let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
         // Masters answer the same to all who want the lock: contention, or an outage.
@@ -66,7 +71,7 @@ pub(crate) fn refuse(core: &mut Core, id: Id) {
 
 /// Ends an acquisition that did not get the lock.
 fn end_denied(core: &mut Core, id: Id, mut error: AcquireError) {
-    accounting::note_denied(&mut core.ground, &mut core.locks, id, &mut error);
+    accounting::note_denied(core.ground.now, &mut core.locks, id, &mut error);
     let op = core.locks.ops.get(id);
     if op.has_waited() {
         core.ground.stats.wait_time.record(core.ground.now.saturating_duration_since(op.asked.submitted));

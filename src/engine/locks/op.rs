@@ -491,8 +491,8 @@ impl Op {
     }
 
     /// The holder's label, for errors of others.
-    pub(crate) fn shared_label(&self) -> Option<Arc<str>> {
-        str::from_utf8(&self.label).ok().filter(|label| !label.is_empty()).map(Arc::from)
+    pub(crate) fn shown_label(&self) -> Option<&str> {
+        str::from_utf8(&self.label).ok().filter(|label| !label.is_empty())
     }
 
     /// Readers that hold the lock, if some are known, else another client.

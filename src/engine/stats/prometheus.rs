@@ -4,29 +4,12 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::{MasterStats, Metric, Stats};
-use crate::engine::stats::contended::ContendedName;
 use crate::engine::stats::histogram::Histogram;
 
 const CLIENT: Metric =
     Metric { name: "redlatch_client_info", help: "The holder label of the client; always 1." };
 const READY: Metric =
     Metric { name: "redlatch_master_ready", help: "Whether the votes of a master count now." };
-const CONTENDED: Metric = Metric {
-    name: "redlatch_lock_contended_total",
-    help: "Acquisitions of the most contended locks that others were in the way of.",
-};
-const CONTENDED_ERROR: Metric = Metric {
-    name: "redlatch_lock_contended_error",
-    help: "By how much the count of such a lock may be too large.",
-};
-const WAITED: Metric =
-    Metric { name: "redlatch_lock_waited_seconds_total", help: "Time that these acquisitions took." };
-const LONGEST_HOLD: Metric = Metric {
-    name: "redlatch_lock_longest_hold_seconds",
-    help: "Longest time for which one of them waited for the same holder.",
-};
-const HOLDER: Metric =
-    Metric { name: "redlatch_lock_holder_info", help: "The last holder in their way; always 1." };
 const QUARANTINED: Metric = Metric {
     name: "redlatch_master_quarantine_seconds_total",
     help: "Time for which the votes of a master did not count because it may have restarted.",
@@ -43,8 +26,7 @@ const ROUND_TRIP: Metric = Metric {
 impl Stats {
     /// Returns the text exposition format of Prometheus, version 0.0.4 (`Content-Type: text/plain;
     /// version=0.0.4`), with times in seconds and the label `master`. Histograms have a bucket for each power
-    /// of two. A client with a [`Stats::holder_label`] shows it as `redlatch_client_info`. The most contended
-    /// locks have the label `lock`, and `redlatch_lock_holder_info` the `holder_label` of the last holder.
+    /// of two. A client with a [`Stats::holder_label`] shows it as `redlatch_client_info`.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut page = Page(String::new());
@@ -64,31 +46,8 @@ impl Stats {
             page.begin(metric, "histogram");
             page.histogram(metric.name, "", times);
         }
-        self.write_contended(&mut page);
         self.write_masters(&mut page);
         page.0
-    }
-
-    fn write_contended(&self, page: &mut Page) {
-        let names: Vec<_> = self.contended_names.iter().map(|it| (it, label("lock", it.name()))).collect();
-        if names.is_empty() {
-            return;
-        }
-        let mut add = |metric: Metric, kind, value: &dyn Fn(&ContendedName) -> Box<dyn fmt::Display>| {
-            page.begin(metric, kind);
-            names.iter().for_each(|(it, lock)| page.sample(metric.name, "", lock, &value(it)));
-        };
-        add(CONTENDED, "counter", &|it| Box::new(it.count));
-        add(CONTENDED_ERROR, "gauge", &|it| Box::new(it.error));
-        add(WAITED, "counter", &|it| Box::new(Seconds(it.waited)));
-        add(LONGEST_HOLD, "gauge", &|it| Box::new(Seconds(it.longest_hold)));
-        let known: Vec<_> = names.iter().filter_map(|(it, lock)| Some((it.holder_label()?, lock))).collect();
-        if !known.is_empty() {
-            page.begin(HOLDER, "gauge");
-        }
-        for (holder, lock) in known {
-            page.sample(HOLDER.name, "", &format!("{lock},{}", label("holder_label", holder)), &1);
-        }
     }
 
     fn write_masters(&self, page: &mut Page) {
@@ -165,7 +124,6 @@ fn label(name: &str, value: &str) -> String {
 mod tests {
     use super::*;
     use crate::engine::masters::clock_rate::ClockRate;
-    use crate::engine::stats::contended::ContendedNames;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// One sample of a page: its name, its labels as they are written, and its value.
@@ -248,11 +206,6 @@ mod tests {
         }
         stats.acquired = 3;
         stats.holder_label = Some("web-3:\"a\"".into());
-        let hold = Duration::from_millis(1500);
-        for holder in [Some("web \"3\\"), None] {
-            stats.contended_names.note(b"a \"b\\c\"\nd", hold * 2, hold, holder);
-            stats.contended_names.note(b"orders:42", hold, hold, Some("web-7\nx"));
-        }
         for ms in [0, 1, 2, 10_000_000] {
             stats.hold_time.record(Duration::from_millis(ms));
         }
@@ -273,23 +226,6 @@ mod tests {
         assert_eq!(samples[&(CLOCK_RATE.name.to_owned(), nasty)], 120.0);
         let label = vec![("holder_label".to_owned(), "web-3:\"a\"".to_owned())];
         assert_eq!(samples[&("redlatch_client_info".to_owned(), label)], 1.0);
-    }
-
-    #[test]
-    fn contended_locks_are_labels() {
-        let samples = checked(&stats().to_prometheus());
-        let labels = |lock: &str| vec![("lock".to_owned(), lock.to_owned())];
-        // A name is escaped as everywhere, and then as the format asks.
-        for (lock, waited) in [("a \\\"b\\\\c\\\"\\nd", 6.0), ("orders:42", 3.0)] {
-            let of = |name: &str| samples[&(format!("redlatch_lock_{name}"), labels(lock))];
-            assert_eq!((of("contended_total"), of("contended_error")), (2.0, 0.0));
-            assert_eq!((of("waited_seconds_total"), of("longest_hold_seconds")), (waited, 1.5));
-        }
-        let holders = samples.keys().filter(|(name, _)| name == "redlatch_lock_holder_info");
-        let holders: Vec<_> = holders.map(|(_, labels)| labels[1].clone()).collect();
-        assert_eq!(holders, [("holder_label".to_owned(), "web-7\nx".to_owned())], "an unknown one is none");
-        let none = Stats { contended_names: ContendedNames::default(), ..stats() };
-        assert!(!none.to_prometheus().contains("redlatch_lock_"));
     }
 
     #[test]

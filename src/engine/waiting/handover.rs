@@ -37,7 +37,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::turns;
+use super::{accounting, turns};
 use crate::engine::core::{Core, Step};
 use crate::engine::ground::Ground;
 use crate::engine::locks::Locks;
@@ -70,6 +70,7 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
     if !mutant!(HandoverUncounted) {
         counting::note_ended(ground, locks, id);
     }
+    accounting::note_handover(locks, id, successor);
     // The successor leads the queue then.
     locks.queues.leave(id.index);
     let op = locks.ops.get_mut(id);
