@@ -37,7 +37,9 @@ pub use finding::{Finding, Problem, Severity};
 /// Examines the masters of a configuration, all at the same time, and returns after about `limit` at the
 /// latest. Each look-up, each attempt to connect and each exchange takes at most the configuration's
 /// `connect_timeout`. Its threads end at `limit`, too. Only a lookup of a name and a call of the credentials
-/// provider that hang cannot be interrupted: the thread of each ends when it returns.
+/// provider that hang cannot be interrupted: the thread of each ends when it returns. With a limit of 10 s or
+/// more ([`CLOCK_RATE_LIMIT_MIN`](crate::limits::CLOCK_RATE_LIMIT_MIN)) it takes at least 5 s, and measures
+/// the rates of the masters' clocks against this machine's.
 ///
 /// Returns what was found, the heaviest first.
 ///

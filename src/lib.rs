@@ -209,7 +209,6 @@ pub mod inspection {
 
 /// Results of [`Client::stats`].
 pub mod stats {
-    pub use crate::engine::masters::clock_rate::ClockRate;
     pub use crate::engine::stats::histogram::{Bucket, Histogram};
     pub use crate::engine::stats::{MasterStats, Stats};
 }
@@ -229,7 +228,7 @@ pub mod internals {
     pub use crate::config::env;
     #[cfg(feature = "doctor")]
     pub use crate::doctor::{
-        facts::{ClockOffset, ExaminedMaster, Facts, ask_all},
+        facts::{ClockOffset, ClockRate, ExaminedMaster, Facts, ask_all},
         judge::{granting, judge},
     };
     #[cfg(feature = "doctor")]

@@ -58,12 +58,14 @@ pub(crate) const RECORD_SIZE_MAX: usize = 1536;
 #[cfg(feature = "doctor")]
 pub(crate) const PREFIX_SCAN_COUNT_MAX: usize = 64;
 
+/// Shortest limit of an examination that measures the rates of the masters' clocks, for which it reads each
+/// clock twice, 5 s apart: 10 s.
+#[cfg(feature = "doctor")]
+pub const CLOCK_RATE_LIMIT_MIN: Duration = Duration::from_secs(10);
+
 /// Longest time for which a master of a new fleet may have run (`redlatch fleet init`): one hour. One that
 /// has run for longer counts by itself, unless `max_ttl` is longer.
 pub(crate) const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
-
-/// Shortest time between two questions for a master's time by which the rate of its clock is measured: 60 s.
-pub(crate) const CLOCK_RATE_PAUSE: Duration = Duration::from_secs(60);
 
 /// Time after which a connection that stands asks again whether its server is still a master that keeps its
 /// locks: 60 s.

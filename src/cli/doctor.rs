@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
+use redlatch::internals::env::parse_time;
 use redlatch::internals::words::{Counted, Rounded};
 use redlatch::internals::{ExaminedMaster, Facts, ask_all, granting, judge, whole_us};
 use redlatch::{Config, Quarantine};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};
-use super::options::AskedOptions;
+use super::options::MasterOptions;
 use super::output::{Colour, add_paragraph, json_line, paint, print, stdout_width};
 
 /// Examine the masters: what is wrong, why it matters, and what to do.
@@ -27,8 +28,13 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// How long the questions to the masters may take. From 10s on it measures the rates of their clocks,
+    /// which takes 5s.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    time_limit: Duration,
+
     #[command(flatten)]
-    asked: AskedOptions,
+    masters: MasterOptions,
 }
 
 const HELP: &str = "\
@@ -42,8 +48,8 @@ Examples:
 
 /// Runs `doctor`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
-    let config = args.asked.masters.config()?;
-    let masters = ask_all(&config, args.asked.time_limit)?;
+    let config = args.masters.config()?;
+    let masters = ask_all(&config, args.time_limit)?;
     let findings = judge(&config, &masters);
     print(&match args.json {
         true => json_text(&config, &masters, &findings),
@@ -207,6 +213,7 @@ fn master_json(master: &ExaminedMaster) -> Value {
         "address": facts.address.map(|address| address.to_string()),
         "round_trip_us": { "p50": whole_us(facts.round_trip.p50), "p99": whole_us(facts.round_trip.p99), "count": facts.round_trip.count },
         "clock_ahead_ms": facts.clock.map(|clock| clock.ahead_ms),
+        "clock_rate_ppm": facts.clock_rate.map(|rate| rate.ppm),
         "run_id": server.run_id.as_deref(),
         "version": server.version.as_deref(),
         "role": server.role.as_deref(),

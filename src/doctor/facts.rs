@@ -35,6 +35,8 @@ pub struct Facts {
     pub round_trip: PingTimes,
     /// Difference of the master's wall clock from the clock of this machine.
     pub clock: Option<ClockOffset>,
+    /// Rate of the master's clock against the clock of this machine; `None` without the time to measure it.
+    pub clock_rate: Option<ClockRate>,
     /// Fields of `INFO`.
     pub server: ServerFacts,
     /// Settings that `CONFIG GET` shows.
@@ -71,6 +73,15 @@ pub struct ClockOffset {
     pub ahead_ms: i64,
     /// Largest error of the difference: half a round trip, and a millisecond.
     pub error: Duration,
+}
+
+/// Difference of the rates of two clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockRate {
+    /// Millionths by which the master's clock is faster than this machine's; negative if it is slower.
+    pub ppm: i64,
+    /// Largest error of `ppm`.
+    pub error_ppm: u64,
 }
 
 /// Fields of `INFO`, as the server reports them.
@@ -146,6 +157,9 @@ const ROUND_TRIP_SHARE: u32 = 4;
 /// Number of round trips that are measured, if there is time.
 const ROUND_TRIP_COUNT_MAX: usize = 100;
 
+/// Shortest time between the two readings of a master's clock by which its rate is measured.
+const CLOCK_RATE_TIME: Duration = Duration::from_secs(5);
+
 /// Number of readings of a master's clock; the one with the shortest round trip counts.
 const CLOCK_READING_COUNT: usize = 5;
 
@@ -159,17 +173,20 @@ const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persis
 pub fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;
-    let answers = each(config, limit, move |probe, _| gather(probe, &settings, time))?;
+    let has_time = limit >= limits::CLOCK_RATE_LIMIT_MIN;
+    let answers = each(config, limit, move |probe, _| gather(probe, &settings, time, has_time))?;
     let names = config.labels.iter().cloned();
     Ok(names.zip(answers).map(|(name, facts)| ExaminedMaster { name, facts }).collect())
 }
 
-/// Asks for everything. Round trips are measured for `time` at most.
-fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, ProbeError> {
+/// Asks for everything. Round trips are measured for `time` at most; the rate of the clock takes time, too, if
+/// there `is_time`.
+fn gather(probe: &mut Probe, config: &Config, time: Duration, is_time: bool) -> Result<Facts, ProbeError> {
+    let (begun, reading) = (clock::now(), read_clock(probe)?);
     let mut facts = Facts {
+        clock: reading.as_ref().map(ClockReading::offset),
         address: probe.address(),
         round_trip: round_trip(probe, time)?,
-        clock: clock_offset(probe)?,
         certificate_left: probe.certificate_end().map(|end| end.saturating_sub(clock::wall())),
         ..Facts::default()
     };
@@ -186,6 +203,11 @@ fn gather(probe: &mut Probe, config: &Config, time: Duration) -> Result<Facts, P
     facts.observed = observed(probe, config, &facts.server)?;
     facts.record = read_record(probe, &config.prefix)?;
     facts.prefixes = find_prefixes(probe)?;
+    if let Some(reading) = reading.filter(|_| is_time) {
+        // Before the connection is one that subscribes.
+        probe.pause_until(begun + CLOCK_RATE_TIME);
+        facts.clock_rate = read_clock(probe)?.and_then(|later| reading.rate_to(&later));
+    }
     try_native_release(probe, config, &mut facts)?;
     let scripts = script_trials(config);
     let of_scripts = probe.exchange(&commands(&scripts))?;
@@ -300,22 +322,25 @@ impl PingTimes {
     }
 }
 
-/// The master's clock was read somewhere between question and answer.
-fn clock_offset(probe: &mut Probe) -> Result<Option<ClockOffset>, ProbeError> {
-    let mut readings = Vec::with_capacity(CLOCK_READING_COUNT);
+/// The reading of a master's clock that took the shortest time; `None` if it does not say its time.
+fn read_clock(probe: &mut Probe) -> Result<Option<ClockReading>, ProbeError> {
+    let mut best: Option<ClockReading> = None;
     for _ in 0..CLOCK_READING_COUNT {
         let (asked, wall): (Instant, Duration) = (clock::now(), clock::wall());
         let answer = probe.exchange(&[["TIME"]])?.remove(0);
         let took = clock::now() - asked;
         let Some(there_us) = time_us(&answer) else { return Ok(None) };
-        readings.push(ClockReading { wall, took, there_us });
+        if best.as_ref().is_none_or(|best| took < best.took) {
+            best = Some(ClockReading { asked, wall, took, there_us });
+        }
     }
-    Ok(offset_by(&readings))
+    Ok(best)
 }
 
-/// Reading of a master's clock.
+/// Reading of a master's clock, somewhere between question and answer.
 struct ClockReading {
-    /// The clock of this machine when it asked.
+    asked: Instant,
+    /// The wall clock of this machine then.
     wall: Duration,
     /// Time to the answer.
     took: Duration,
@@ -323,12 +348,26 @@ struct ClockReading {
     there_us: i64,
 }
 
-/// The offset by the reading that took the shortest time.
-fn offset_by(readings: &[ClockReading]) -> Option<ClockOffset> {
-    let ClockReading { wall, took, there_us } = readings.iter().min_by_key(|reading| reading.took)?;
-    let here = *wall + *took / 2;
-    let error = *took / 2 + Duration::from_millis(1);
-    Some(ClockOffset { ahead_ms: there_us / 1000 - signed_ms(here), error })
+impl ClockReading {
+    fn offset(&self) -> ClockOffset {
+        let here = self.wall + self.took / 2;
+        let error = self.took / 2 + Duration::from_millis(1);
+        ClockOffset { ahead_ms: self.there_us / 1000 - signed_ms(here), error }
+    }
+
+    /// The rate between this reading and a later one.
+    fn rate_to(&self, later: &Self) -> Option<ClockRate> {
+        let middle = |reading: &Self| reading.asked + reading.took / 2;
+        let here_us = signed_us(middle(later).saturating_duration_since(middle(self)));
+        let gained_us = later.there_us.saturating_sub(self.there_us).saturating_sub(here_us);
+        let error_us = signed_us(self.took / 2 + later.took / 2) + 2;
+        let ppm = |us: i64| us.saturating_mul(1_000_000).checked_div(here_us);
+        Some(ClockRate { ppm: ppm(gained_us)?, error_ppm: ppm(error_us)?.unsigned_abs() })
+    }
+}
+
+fn signed_us(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 2)
 }
 
 fn signed_ms(time: Duration) -> i64 {
@@ -522,17 +561,21 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_reading_of_a_clock_counts() {
-        let ms = Duration::from_millis;
-        let reading = |wall, took, there_ms: i64| ClockReading {
-            wall: ms(wall),
+    fn offset_and_rate_of_a_clock_have_errors() {
+        let (ms, start) = (Duration::from_millis, Instant::now());
+        let reading = |at, took, there_ms: i64| ClockReading {
+            asked: start + ms(at),
+            wall: ms(1000 + at),
             took: ms(took),
             there_us: there_ms * 1000,
         };
-        let readings = [reading(1000, 80, 1000), reading(2000, 10, 2105), reading(3000, 40, 3000)];
-        assert_eq!(offset_by(&readings), Some(ClockOffset { ahead_ms: 100, error: ms(6) }));
-        assert_eq!(offset_by(&readings[2..]), Some(ClockOffset { ahead_ms: -20, error: ms(21) }));
-        assert_eq!(offset_by(&[]), None);
+        let first = reading(0, 10, 1105);
+        assert_eq!(first.offset(), ClockOffset { ahead_ms: 100, error: ms(6) });
+        assert_eq!(reading(2000, 40, 3000).offset(), ClockOffset { ahead_ms: -20, error: ms(21) });
+        let rate = |there_ms| first.rate_to(&reading(5000, 10, there_ms)).map(|it| (it.ppm, it.error_ppm));
+        assert_eq!((rate(6105), rate(6115)), (Some((0, 2000)), Some((2000, 2000))));
+        assert_eq!(rate(6095), Some((-2000, 2000)));
+        assert_eq!(first.rate_to(&first), None);
     }
 
     #[test]

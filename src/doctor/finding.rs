@@ -86,6 +86,16 @@ pub enum Problem {
         /// Difference up to which fenced locks work.
         limit: Duration,
     },
+    /// The master's clock runs at another rate than this machine's, by a tenth of the allowed difference or
+    /// more, or one of them was set while they were compared.
+    ClockRate {
+        /// Millionths by which the master's clock is faster.
+        ppm: i64,
+        /// Largest error of that.
+        error_ppm: u64,
+        /// Allowed difference (`drift_ppm`).
+        allowed_ppm: u32,
+    },
     /// The round trip is longer than the client waits for an answer.
     SlowRoundTrip {
         /// 99th percentile.
@@ -334,6 +344,10 @@ texts! {
             Rounded(*limit)
         ),
         "synchronize the clocks of all masters (chrony, ntpd)";
+    Problem::ClockRate { ppm, error_ppm, allowed_ppm } => "clock-rate",
+        format!("its clock is {ppm} ppm (±{error_ppm}) off this machine's"),
+        format!("two may hold one lock if clock rates differ by more than {allowed_ppm} ppm"),
+        "examine again, as a clock that was set looks the same; then check both clocks";
     Problem::SlowRoundTrip { p99, limit } => "slow-round-trip",
         format!(
             "a round trip takes up to {} (p99), and the client waits for {}",

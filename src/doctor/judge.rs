@@ -10,7 +10,7 @@ use crate::error::fleet::Unusable;
 use crate::limits;
 use crate::lock::quorum;
 
-use super::facts::{ExaminedMaster, Facts};
+use super::facts::{ClockRate, ExaminedMaster, Facts};
 use super::finding::{Finding, Problem, Severity};
 use super::rights::Feature;
 use crate::driver::probe::ProbeError;
@@ -158,6 +158,7 @@ impl Findings<'_> {
         if let Some(limit) = ttl.ok().map(|ttl| self.config.answer_limit(ttl)).filter(|limit| p99 >= *limit) {
             self.add(Severity::Warning, name, Problem::SlowRoundTrip { p99, limit });
         }
+        self.of_clock_rate(name, facts);
         let is_replica = server.role.as_deref().is_some_and(|role| role != "master");
         if is_replica {
             self.add(Severity::Error, name, Problem::Replica);
@@ -184,6 +185,16 @@ impl Findings<'_> {
         self.of_memory(name, facts);
         self.of_quarantine(name, facts);
         self.of_rights(name, facts);
+    }
+
+    /// A warning comes at a tenth of the difference that all clients allow.
+    fn of_clock_rate(&mut self, name: &Arc<str>, facts: &Facts) {
+        let Some(ClockRate { ppm, error_ppm }) = facts.clock_rate else { return };
+        let (least, allowed_ppm) = (ppm.unsigned_abs().saturating_sub(error_ppm), self.config.drift.ppm());
+        let severity = if least >= u64::from(allowed_ppm) { Severity::Error } else { Severity::Warning };
+        if least >= u64::from(allowed_ppm / 10).max(1) {
+            self.add(severity, name, Problem::ClockRate { ppm, error_ppm, allowed_ppm });
+        }
     }
 
     /// What a client judges the votes by.

@@ -333,6 +333,11 @@ impl Probe {
         Ok(answers.into_iter().next().unwrap_or(Answer::Null))
     }
 
+    /// Asks nothing until then.
+    pub(crate) fn pause_until(&self, at: Instant) {
+        thread::sleep(at.saturating_duration_since(clock::now()));
+    }
+
     /// Sends commands. [`Probe::receive`] writes what the socket does not take now, reads the replies, and
     /// reports a connection that ended.
     pub fn send<C: AsRef<[A]>, A: AsRef<[u8]>>(&mut self, commands: &[C]) {

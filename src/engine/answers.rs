@@ -220,9 +220,6 @@ impl Engine {
                 return core.masters.handle_login_answer(&mut core.ground, master, refusal);
             }
             Answer::Mark(answer) => return core.masters.fleet.handle_mark(&mut core.ground, master, answer),
-            Answer::Clock(clock_us) => {
-                return core.masters.fleet.note_clock_rate(core.ground.now, master, clock_us);
-            }
             Answer::Fact(fact) => return self.handle_fact(master, fact),
             Answer::Record(found) => return self.handle_record(master, found),
             // Without a mark a later client has to watch for itself; this client has.

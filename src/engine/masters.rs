@@ -4,7 +4,6 @@
 //! `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the server
 //! closes it. The next connect asks the provider again.
 
-pub(crate) mod clock_rate;
 pub(super) mod connection;
 pub(super) mod fleet;
 pub(super) mod groups;

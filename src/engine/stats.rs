@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::histogram::Histogram;
-use super::masters::clock_rate::ClockRate;
 use crate::error::AcquireError;
 use crate::event::Event;
 use crate::limits;
@@ -119,9 +118,6 @@ pub struct MasterStats {
     pub fleet_differences: u64,
     /// Time for which its votes did not count because it may have restarted.
     pub quarantined: Duration,
-    /// Rate of its clock against this client's; `None` before it was measured for some minutes, or where the
-    /// master does not say its time. It is measured while locks are acquired, once a minute.
-    pub clock_rate: Option<ClockRate>,
     /// Time from the queuing of a request to its answer. It is sampled: at most one acquisition in
     /// [`limits::ROUND_TRIP_PAUSE`](crate::limits::ROUND_TRIP_PAUSE).
     pub round_trip: Histogram,

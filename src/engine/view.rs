@@ -131,10 +131,6 @@ impl Engine {
         if let Some(error) = self.core.masters.login_error(master) {
             warnings.push(Warning::CredentialsFailed { error: error.clone() });
         }
-        let allowed_ppm = self.core.ground.config.drift.ppm();
-        if let Some(rate) = link.clock_rate.rate().filter(|rate| rate.is_suspicious(allowed_ppm)) {
-            warnings.push(Warning::ClockRate { ppm: rate.ppm, error_ppm: rate.error_ppm, allowed_ppm });
-        }
         MasterStatus {
             name: self.core.ground.config.labels[master.index()].clone(),
             state: self.master_state(now, master),

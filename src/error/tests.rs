@@ -338,7 +338,7 @@ fn samples_of_masters() -> Vec<Sample> {
             NoScripts { .. } => Warning::NoScripts { refusal: "NOPERM User locker has no permissions to run the 'eval' command".into() }, "the ACL user lacks +eval, which all locks need";
             Unreported { .. } => Warning::Unreported { fields: "run_id, role".into(), info_refusal: Some("NOPERM no".into()) }, "run_id, role, so each reconnect counts as a restart; grant +info (INFO was refused: NOPERM no)";
             Unreported { .. } => Warning::Unreported { fields: "maxmemory_policy".into(), info_refusal: None }, "does not report its maxmemory_policy; use a Redis or Valkey server";
-            ClockRate { .. } => Warning::ClockRate { ppm: -1500, error_ppm: 20, allowed_ppm: 10_000 }, "its clock is -1500 ppm (±20) off this client's; 10000 are allowed"; FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: 2 * LONG } }, "max_ttl 4.4s";
+            FleetDiffers { .. } => Warning::FleetDiffers { difference: FleetDifference::MaxTtl { recorded: LONG, ours: 2 * LONG } }, "max_ttl 4.4s";
             NoFleetRecord { .. } => Warning::NoFleetRecord { why: Unusable::Damaged }, "damaged";
             CredentialsFailed { .. } => Warning::CredentialsFailed { error: CredentialsError::Panicked }, "its connections keep their old credentials: the credentials provider panicked";
         }

@@ -46,7 +46,8 @@ fn doctor(urls: &[String]) -> Command {
 
 fn doctor_with_max_ttl(urls: &[String], max_ttl: &str) -> Command {
     let mut command = redlatch(urls);
-    command.args(["doctor", "--max-ttl", max_ttl, "--answer-timeout", "20s", "--time-limit", "20s"]);
+    // Too short for the rates of clocks, which would take 5 s.
+    command.args(["doctor", "--max-ttl", max_ttl, "--answer-timeout", "20s", "--time-limit", "9s"]);
     command
 }
 
@@ -112,7 +113,7 @@ fn a_healthy_fleet_gives_no_finding() {
     expect(&text, 0, &[]);
     assert!(text.stdout.ends_with("\nnothing found\n"), "{}", text.stdout);
     assert!(text.stdout.contains("round trip") && text.stdout.contains("noeviction"), "{}", text.stdout);
-    let limits = "--max-ttl 1s --answer-timeout 20s --time-limit 20s --connect-timeout 20s";
+    let limits = "--max-ttl 1s --answer-timeout 20s --time-limit 9s --connect-timeout 20s";
     let script = format!("TERM=xterm NO_COLOR= \"$REDLATCH\" doctor {limits}");
     if let Some(session) = Session::start(&urls, &script) {
         let (_, screen) = session.finish();
@@ -136,7 +137,8 @@ fn the_json_has_each_fact_of_a_master() {
         value.unwrap_or_else(|| panic!("{name} is not in: {fields}")).trim().to_owned()
     };
     let number = |name: &str| field(name).parse::<u64>().expect("a number");
-    let finished = finish(doctor(&fleet.urls()[..3]).arg("--json"));
+    let limits = ["--max-ttl", "1s", "--answer-timeout", "20s", "--time-limit", "20s"];
+    let finished = finish(redlatch(&fleet.urls()[..3]).args(["doctor", "--json"]).args(limits));
     let found: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON and nothing else");
     let mut facts = found["masters"][1].clone();
     // First the facts that vary.
@@ -149,6 +151,8 @@ fn the_json_has_each_fact_of_a_master() {
         ahead_ms.as_i64().is_some_and(|ahead| ahead.abs() < 60_000),
         "one machine has one clock: {ahead_ms}"
     );
+    let ppm = take("clock_rate_ppm");
+    assert!(ppm.as_i64().is_some_and(|ppm| ppm.abs() < 200_000), "one machine has one clock: {ppm}");
     let uptime = take("uptime_s");
     assert!(uptime.as_u64().is_some_and(|it| it >= number("uptime_in_seconds")), "{uptime}");
     let used = take("used_memory");

@@ -275,7 +275,7 @@ fn the_doctor_finds_other_settings_and_near_prefixes() {
     expect(&init(&urls), 0, &[]);
     let codes = |prefix: &str, max_ttl: &str| {
         let mut doctor = redlatch(&urls);
-        doctor.args(["doctor", "--json", "--time-limit", "20s", "--connect-timeout", "20s"]);
+        doctor.args(["doctor", "--json", "--time-limit", "9s", "--connect-timeout", "20s"]);
         let found =
             finish(doctor.args(["--answer-timeout", "20s", "--prefix", prefix, "--max-ttl", max_ttl]));
         let found: serde_json::Value = serde_json::from_str(&found.stdout).expect("JSON");

@@ -128,7 +128,8 @@ fn an_examination_outlasts_no_provider() {
         let _ = released.lock().expect("one call").recv();
         Err("too late".into())
     });
-    let findings = examine(&config.build().expect("valid settings"), PATIENCE).expect("threads");
+    let findings =
+        examine(&config.build().expect("valid settings"), Duration::from_secs(9)).expect("threads");
     let says_why = |problem: &Problem| match problem {
         Problem::LoginRefused { why } => why.contains("gave no answer within 200ms"),
         _ => false,

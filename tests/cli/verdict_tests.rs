@@ -61,7 +61,7 @@ fn troubled(fleet: &mut Fleet) -> Vec<String> {
 fn doctor_begins_with_its_verdict() {
     let mut fleet = Fleet::start(5);
     let urls = troubled(&mut fleet);
-    let doctor = ["doctor", "--trust", "--connect-timeout", "300ms"];
+    let doctor = ["doctor", "--time-limit", "9s", "--trust", "--connect-timeout", "300ms"];
     let found = finish(&mut with(&urls, &doctor));
     expect(&found, 69, &[]);
     let verdict = "2 of 5 masters can grant a lock, 3 are needed: no lock can be acquired now\n";
@@ -77,7 +77,7 @@ fn doctor_begins_with_its_verdict() {
 #[test]
 fn doctor_advises_to_declare_a_new_fleet() {
     let fleet = Fleet::start(3);
-    let found = finish(&mut with(&fleet.urls(), &["doctor"]));
+    let found = finish(&mut with(&fleet.urls(), &["doctor", "--time-limit", "9s"]));
     expect(&found, 69, &[]);
     assert!(found.stdout.contains("redlatch fleet init"), "{}", found.stdout);
 }
@@ -97,7 +97,7 @@ fn a_refused_login_is_no_server_to_start() {
     // A database that the server does not have is no login.
     let urls: Vec<_> =
         fleet.urls().iter().map(|url| url.replace("redis://", "redis://:other@") + "/99").collect();
-    let said = said(&finish(&mut with(&urls, &["doctor"])));
+    let said = said(&finish(&mut with(&urls, &["doctor", "--time-limit", "9s"])));
     assert!(said.contains("correct the database") && !said.contains("login"), "{said}");
 }
 

@@ -6,12 +6,12 @@ use redlatch::doctor::{Severity, examine};
 use redlatch::testing::Double;
 use redlatch::{Config, Quarantine};
 
-use crate::{PATIENCE, start};
+use crate::start;
 
 /// Codes of the errors that one of three masters has.
 fn errors(double: &Double) -> Vec<&'static str> {
     let config: Config = double.config().quarantine(Quarantine::Trust).build().expect("valid settings");
-    let found = examine(&config, PATIENCE).expect("it can ask");
+    let found = examine(&config, Duration::from_secs(9)).expect("it can ask");
     let errors = found.iter().filter(|finding| finding.severity == Severity::Error);
     let errors = errors.inspect(|finding| println!("{finding}"));
     errors.map(|finding| finding.problem.code()).filter(|code| *code != "trust-unsynced").collect()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::rig::{Rig, id};
 use redlatch::error::{Failure, Vote};
-use redlatch::status::{MasterState, Warning};
+use redlatch::status::MasterState;
 use redlatch::{AcquireError, Options, Quarantine, limits};
 
 use crate::{defaults, denied, granted, ms, no_quorum};
@@ -356,96 +356,6 @@ fn a_process_without_a_name_gets_lost_keys_back() {
     assert_eq!(rig.holder_count("a"), 2);
     rig.run_for(ms(2500));
     assert_eq!(rig.holder_count("a"), 3);
-}
-
-/// The pause between two questions to a master for its time.
-const CLOCK_RATE_PAUSE: Duration = Duration::from_secs(60);
-
-/// The masters' clocks run fast by these millionths for so many minutes, in which locks are acquired.
-fn run_minutes(rig: &mut Rig, minutes: usize, ppm: &[u64]) {
-    for _ in 0..minutes {
-        let now = rig.now;
-        rig.run_for(CLOCK_RATE_PAUSE);
-        for (master, ppm) in rig.masters.iter_mut().zip(ppm) {
-            let ahead_us = u64::try_from((rig.now - now).as_micros()).expect("short") / 1_000_000 * ppm;
-            master.set_wall(rig.now, master.wall_us(rig.now) + ahead_us);
-        }
-        let lock = rig.acquire("a", 1000, 0);
-        rig.release(lock, false);
-    }
-}
-
-/// How often a master was asked for its time since the last call.
-fn time_count(rig: &mut Rig, index: usize) -> usize {
-    rig.masters[index].take_log().iter().filter(|name| *name == "TIME").count()
-}
-
-#[test]
-fn only_a_clock_that_runs_wrong_is_warned_of() {
-    let mut rig = Rig::new(3, |builder| builder.drift_ppm(10_000));
-    run_minutes(&mut rig, 4, &[2000, 0, 900]);
-    let warnings = |rig: &Rig, index| rig.engine.master_status(rig.now, id(index)).warnings;
-    let [Warning::ClockRate { ppm, allowed_ppm, .. }] = warnings(&rig, 0)[..] else {
-        panic!("{:?}", warnings(&rig, 0))
-    };
-    assert_eq!((ppm, allowed_ppm), (2000, 10_000));
-    assert_eq!((warnings(&rig, 1), warnings(&rig, 2)), (vec![], vec![]), "less than a tenth of the drift");
-}
-
-#[test]
-fn the_rate_of_a_clock_is_that_of_one_process() {
-    let mut rig = Rig::new(3, defaults);
-    run_minutes(&mut rig, 4, &[2000, 0, 0]);
-    let ppm = |rig: &Rig| rig.engine.stats(rig.now).masters[0].clock_rate.map(|rate| rate.ppm);
-    assert_eq!(ppm(&rig), Some(2000));
-    rig.reset_conn(0);
-    rig.run_for(ms(100));
-    assert_eq!(ppm(&rig), Some(2000), "the same process, over another connection");
-    rig.reset_conn(0);
-    let now = rig.now;
-    rig.masters[0].restart("another machine", now);
-    rig.run_for(ms(100));
-    assert_eq!(ppm(&rig), None);
-    run_minutes(&mut rig, 4, &[0, 0, 0]);
-    assert_eq!(ppm(&rig), Some(0));
-}
-
-#[test]
-fn a_master_is_asked_for_its_time_once_a_minute() {
-    let mut rig = Rig::new(3, defaults);
-    rig.run_for(CLOCK_RATE_PAUSE);
-    rig.masters.iter_mut().for_each(|master| drop(master.take_log()));
-    for expected in [1, 1] {
-        for _ in 0..10 {
-            let lock = rig.acquire("a", 1000, 0);
-            rig.release(lock, false);
-            rig.run_for(CLOCK_RATE_PAUSE / 10);
-        }
-        assert_eq!([0, 1, 2].map(|index| time_count(&mut rig, index)), [expected; 3]);
-    }
-}
-
-#[test]
-fn a_master_that_refuses_to_say_its_time_is_asked_once() {
-    let mut rig = Rig::unconnected(3, defaults);
-    rig.masters[0].errors.insert("TIME".into(), "NOPERM x".into());
-    rig.pump();
-    run_minutes(&mut rig, 3, &[0, 0, 0]);
-    assert_eq!([0, 1, 2].map(|index| time_count(&mut rig, index)), [1, 4, 4]);
-}
-
-#[test]
-fn a_question_for_the_time_that_is_lost_is_asked_again() {
-    let mut rig = Rig::new(3, defaults);
-    rig.run_for(CLOCK_RATE_PAUSE);
-    rig.stop_master(0);
-    rig.acquire("a", 1000, 0);
-    drop(rig.break_conn(0));
-    rig.resume_master(0);
-    rig.run_for(ms(100));
-    rig.masters[0].take_log();
-    run_minutes(&mut rig, 2, &[0, 0, 0]);
-    assert_eq!(time_count(&mut rig, 0), 2);
 }
 
 #[test]

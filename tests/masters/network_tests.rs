@@ -224,7 +224,7 @@ fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
             fleet.masters().all(|master| master.ask("INFO commandstats").text().contains("cmdstat_set:"))
         });
         let config = settings(urls).build().expect("valid settings");
-        let findings = redlatch::doctor::examine(&config, PATIENCE).expect("threads");
+        let findings = redlatch::doctor::examine(&config, Duration::from_secs(9)).expect("threads");
         let unreachable = findings.iter().find(|it| it.problem.code() == "unreachable");
         assert_eq!(unreachable, None);
     }

@@ -429,8 +429,6 @@ killed! {
     record_of_other_prefix: RecordOfOtherPrefix by fleet::the_record_of_another_prefix_is_not_believed;
     /// A new fleet is declared though a master does not answer.
     founded_without_master: FoundedWithoutMaster by fleet::masters_of_which_one_is_missing_are_not_declared;
-    /// A clock that is set counts as one that runs fast.
-    step_taken_for_rate: StepTakenForRate by fleet::a_clock_that_is_set_is_not_fast;
     /// The record of a new fleet speaks for a process that started later.
     new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
     /// A master that takes another one's place counts by its uptime.

@@ -1,8 +1,8 @@
 //! The texts of an examination, from fixed facts.
 
-use redlatch::internals::ClockOffset;
 use redlatch::internals::fleet::{Found, Origin, Record, Seen};
 use redlatch::internals::probe::ProbeError;
+use redlatch::internals::{ClockOffset, ClockRate};
 
 use super::*;
 use crate::golden::assert_golden;
@@ -19,6 +19,7 @@ fn all_known(index: u8, record: Found) -> Facts {
     facts.round_trip.p99 = Duration::from_micros(933);
     facts.round_trip.count = 97;
     facts.clock = Some(ClockOffset { ahead_ms: 17, error: Duration::from_millis(2) });
+    facts.clock_rate = Some(ClockRate { ppm: 7, error_ppm: 4 });
     facts.server.run_id = Some(format!("run{index}").into());
     facts.server.version = Some("7.2.4".into());
     facts.server.uptime = Some(Duration::from_secs(3 * 86_400));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::doctor::facts::{ClockOffset, PingTimes, ServerFacts, Settings};
+use crate::doctor::facts::{ClockOffset, ClockRate, PingTimes, ServerFacts, Settings};
 use crate::doctor::rights::Rights;
 use crate::engine::masters::record::{Record, Seen};
 use crate::error::fleet::{FleetDifference, Unusable};
@@ -12,6 +12,7 @@ fn healthy(index: u8) -> Facts {
         address: Some([10, 0, 0, index].into()),
         round_trip: PingTimes { p50: Duration::from_millis(1), p99: Duration::from_millis(2), count: 100 },
         clock: Some(ClockOffset { ahead_ms: 3, error: Duration::from_millis(2) }),
+        clock_rate: Some(ClockRate { ppm: 3, error_ppm: 200 }),
         server: ServerFacts {
             run_id: Some(format!("run{index}").into()),
             version: Some("7.0.15".into()),
@@ -340,6 +341,17 @@ fn clocks_that_differ_are_found_beyond_their_error() {
 }
 
 #[test]
+fn a_clock_rate_is_found_beyond_its_error() {
+    let rate = |ppm, error_ppm| {
+        let rate = Some(ClockRate { ppm, error_ppm });
+        findings(Quarantine::Uptime, "", |it| it.clock_rate = rate).first().map(|finding| finding.severity)
+    };
+    assert_eq!((rate(0, 0), rate(1099, 100), rate(50_000, 50_000)), (None, None, None));
+    assert_eq!((rate(1100, 100), rate(-1100, 100)), (Some(Severity::Warning), Some(Severity::Warning)));
+    assert_eq!((rate(10_099, 100), rate(-10_100, 100)), (Some(Severity::Warning), Some(Severity::Error)));
+}
+
+#[test]
 fn findings_begin_at_their_bounds() {
     use Quarantine::{Strict, Uptime};
     type Change = fn(&mut Facts);
@@ -486,6 +498,7 @@ fn all_findings_keep_the_rules_of_writing() {
         Problem::SameServer { run_id: "abc".into() },
         Problem::SameHost { address: [127, 0, 0, 1].into() },
         Problem::ClockOffset { offset: left, limit: left },
+        Problem::ClockRate { ppm: -1500, error_ppm: 20, allowed_ppm: 10_000 },
         Problem::SlowRoundTrip { p99: left, limit: left },
         Problem::Replica,
         Problem::OldVersion { version: "4.0".into() },

@@ -71,9 +71,6 @@ pub(crate) fn submit(
     if ground.pace.is_due() {
         let is_sampled = ground.pace.time(now);
         op.note_timed(is_sampled);
-        if is_sampled {
-            masters.fleet.ask_clocks(now);
-        }
     }
     if is_ordinary || prepare(ground, locks, id, options, label) {
         if waits {

@@ -60,8 +60,6 @@ pub(crate) struct Fleet {
     /// than any answer limit.
     pub(crate) round_trip_limit: Duration,
     pub(crate) wishes: Wishes,
-    /// When the masters' time is to be asked next for the rates of their clocks.
-    clocks_due_at: Instant,
     /// No facts of a link are due before this time.
     facts_due_at: Instant,
     /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
@@ -100,7 +98,6 @@ impl Fleet {
         links.iter().for_each(|link| ground.timers.arm(master_timer(link.master), ground.now));
         Self {
             wishes: Wishes::new(),
-            clocks_due_at: ground.now + limits::CLOCK_RATE_PAUSE,
             facts_due_at: ground.now + limits::FACTS_PAUSE,
             quarantine_time: config.quarantine_time(),
             config,
@@ -590,7 +587,6 @@ impl Fleet {
     }
 }
 
-mod clock_rates;
 mod facts;
 mod marks;
 mod parkers;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::clock_rate::ClockRateMeter;
 use super::connection::{Connection, State};
 use super::groups::Commands;
 use super::handshake::{HELLO, Handshake, HandshakeStep, Learnt, PARKING, Replication, SCRIPTS};
@@ -106,8 +105,6 @@ pub(crate) struct Link {
     /// Its clock, in microseconds since 1970, and when it said so.
     pub(crate) clock: Option<(Instant, u64)>,
     /// The rate of that clock, and when its time was last asked for, if it has not answered.
-    pub(crate) clock_rate: ClockRateMeter,
-    pub(crate) clock_asked_at: Option<Instant>,
     /// When its votes start to count; `None` once they do.
     pub(crate) quarantined_until: Option<Instant>,
     /// When the quarantine began that ends then.
@@ -146,8 +143,6 @@ impl Link {
             by: Commands { release: ReleaseBy::EvalSha, extend: ExtendBy::EvalSha, serves: false },
             learnt: Learnt::default(),
             clock: None,
-            clock_rate: ClockRateMeter::default(),
-            clock_asked_at: None,
             quarantined_until: None,
             quarantined_since: now,
             met_at: now,
@@ -262,7 +257,6 @@ impl Link {
     ) {
         let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
         self.scripts_loading = [false; Tag::ALL.len()];
-        self.clock_asked_at = None;
         (self.comparison.due_at, self.comparison.is_asked) = (None, false);
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
@@ -329,8 +323,6 @@ impl Link {
         // A process without a name is nothing to compare with, and the one before is remembered.
         let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
         let before = self.identity.take();
-        // Another machine may be behind the address.
-        self.clock_rate.clear();
         let unheard = before.as_ref().map(|before| now - before.heard_at);
         let has_ended =
             unheard.is_some_and(|unheard| self.learnt.run_time().is_some_and(|run_time| run_time <= unheard));
@@ -437,7 +429,7 @@ impl Link {
     /// Counters and times of it so far.
     pub(crate) fn snapshot(&self, now: Instant, is_ready: bool) -> MasterStats {
         let quarantined = self.stats.quarantined + self.time_in_quarantine(now);
-        MasterStats { is_ready, quarantined, clock_rate: self.clock_rate.rate(), ..self.stats.clone() }
+        MasterStats { is_ready, quarantined, ..self.stats.clone() }
     }
 
     /// Takes the next whole reply apart. An error ends the connection and says why.

@@ -37,8 +37,6 @@ pub(crate) enum Owed {
     Mark(Access),
     /// The fleet's record, behind the handshake.
     Record(Access),
-    /// The master's time, for the rate of its clock.
-    Clock,
     /// A fact that may change while a connection stands.
     Fact(Section),
     /// A look whether the first waiter can have the lock of this claim.
@@ -152,8 +150,6 @@ pub(crate) enum Answer {
     Record(Found),
     /// The mark or the record was not written, for this reason.
     NotWritten(&'static str, Box<str>),
-    /// Its time, in microseconds since 1970, if it said it.
-    Clock(Option<u64>),
     Fact(Fact),
     /// To the park of this claim.
     Park(Id, ParkAnswer),
@@ -244,11 +240,6 @@ impl Owed {
             Self::Query { question, id } => query_answer(question, id, reply),
             Self::Mark(Access::Read) => MarkFound::from_reply(reply).map(Answer::Mark),
             Self::Mark(Access::Write) => written(mark::WRITING, reply),
-            Self::Clock => match reply {
-                Reply::Array(time) => Ok(Answer::Clock(command::answer::clock_us(time))),
-                Reply::Error(_) => Ok(Answer::Clock(None)),
-                _ => Err(WrongShape),
-            },
             Self::Fact(section) => match (section, reply) {
                 (Section::Replication, Reply::Bulk(info)) => {
                     Ok(Answer::Fact(Fact::Replication(Replication::of_info(info))))

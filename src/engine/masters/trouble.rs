@@ -62,18 +62,6 @@ pub enum Warning {
         /// Its error reply to `INFO`.
         info_refusal: Option<Box<str>>,
     },
-    /// Its clock runs at another rate than this client's, by a tenth of the allowed difference or more.
-    #[error(
-        "its clock is {ppm} ppm (±{error_ppm}) off this client's; {allowed_ppm} are allowed; check both clocks"
-    )]
-    ClockRate {
-        /// Millionths by which it is faster.
-        ppm: i64,
-        /// Largest error of that.
-        error_ppm: u64,
-        /// Allowed difference (`drift_ppm`).
-        allowed_ppm: u32,
-    },
     /// Its record of the fleet's settings differs from this client.
     #[error("{difference}")]
     FleetDiffers {

@@ -14,10 +14,6 @@ const QUARANTINED: Metric = Metric {
     name: "redlatch_master_quarantine_seconds_total",
     help: "Time for which the votes of a master did not count because it may have restarted.",
 };
-const CLOCK_RATE: Metric = Metric {
-    name: "redlatch_master_clock_rate_ppm",
-    help: "Millionths by which the clock of a master is faster than the client's.",
-};
 const ROUND_TRIP: Metric = Metric {
     name: "redlatch_master_round_trip_seconds",
     help: "Sampled time from the queuing of a request to its answer.",
@@ -62,10 +58,6 @@ impl Stats {
         }
         page.begin(QUARANTINED, "counter");
         masters().for_each(|(it, label)| page.sample(QUARANTINED.name, "", label, &Seconds(it.quarantined)));
-        page.begin(CLOCK_RATE, "gauge");
-        for (it, label) in masters() {
-            it.clock_rate.iter().for_each(|rate| page.sample(CLOCK_RATE.name, "", label, &rate.ppm));
-        }
         page.begin(ROUND_TRIP, "histogram");
         masters().for_each(|(it, label)| page.histogram(ROUND_TRIP.name, label, &it.round_trip));
     }
@@ -123,7 +115,6 @@ fn label(name: &str, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::masters::clock_rate::ClockRate;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// One sample of a page: its name, its labels as they are written, and its value.
@@ -201,7 +192,6 @@ mod tests {
             let mut master = MasterStats { name: name.into(), ..MasterStats::default() };
             master.round_trip.record(Duration::from_micros(300));
             (master.granted, master.is_ready) = (7, true);
-            master.clock_rate = Some(ClockRate { ppm: 120, ..ClockRate::default() });
             stats.masters.push(master);
         }
         stats.acquired = 3;
@@ -222,8 +212,7 @@ mod tests {
             (4.0, 10_000.003)
         );
         let nasty = vec![("master".to_owned(), "unix:/tmp/a \"b\\c\"\nd".to_owned())];
-        assert_eq!(samples[&("redlatch_master_granted_total".to_owned(), nasty.clone())], 7.0, "escaped");
-        assert_eq!(samples[&(CLOCK_RATE.name.to_owned(), nasty)], 120.0);
+        assert_eq!(samples[&("redlatch_master_granted_total".to_owned(), nasty)], 7.0, "escaped");
         let label = vec![("holder_label".to_owned(), "web-3:\"a\"".to_owned())];
         assert_eq!(samples[&("redlatch_client_info".to_owned(), label)], 1.0);
     }
