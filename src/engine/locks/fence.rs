@@ -64,6 +64,10 @@ impl Fencing {
     /// An attempt begins at this time by the masters' clocks: draws its token.
     pub(crate) fn begin_attempt(&mut self, masters_us: u64) -> FencingToken {
         self.token = FencingToken::near(masters_us.max(self.floor + 1));
+        if self.refusals.is_empty() {
+            // No master refused the one before.
+            self.renumbering_count = 0;
+        }
         self.refusals.clear();
         self.token
     }
@@ -100,10 +104,9 @@ impl Fencing {
         holders.extend(self.busy().map(|(master, state)| (master, state.holder)));
     }
 
-    /// Masters that refuse the token.
-    pub(crate) fn refusing(&self) -> MasterSet {
-        let refusing = self.refusals.iter().filter(|(_, state)| state.refusal != Refusal::Busy);
-        refusing.map(|(master, _)| *master).collect()
+    /// Whether a master has something against the token.
+    pub(crate) fn is_token_refused(&self) -> bool {
+        self.refusals.iter().any(|(_, state)| state.refusal != Refusal::Busy)
     }
 
     fn busy(&self) -> impl Iterator<Item = (MasterId, FenceState)> {

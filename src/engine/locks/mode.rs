@@ -166,26 +166,21 @@ impl ModeState {
         }
     }
 
-    /// Whether a parked attempt needs another token at once: masters refuse this one, which would be a quorum
-    /// with those that granted it.
-    pub(crate) fn wants_new_token(
+    /// Learns a better token if masters refuse that of a parked attempt. Returns whether the next round follows
+    /// without a pause.
+    pub(crate) fn renumbers(
         &mut self,
         now: Instant,
         wall_clock: &mut WallClock,
         tally: &Tally,
-        quorum: usize,
         half_us: u64,
     ) -> bool {
         let Self::Fenced(fencing) = self else { return false };
-        let refusing = fencing.refusing();
-        if refusing.is_empty() {
-            fencing.end_row(&mut Vec::new());
+        if !fencing.is_token_refused() {
+            return false;
         }
-        let wants = !refusing.is_empty() && refusing.union(tally.granted).has(quorum);
-        if wants {
-            fencing.judge(now, wall_clock, tally, half_us);
-        }
-        wants && fencing.may_renumber()
+        fencing.judge(now, wall_clock, tally, half_us);
+        fencing.may_renumber()
     }
 }
 
@@ -415,21 +410,19 @@ mod tests {
         let (now, master) = (Instant::now(), MasterId::new(0).expect("small"));
         let mut clock = WallClock::unset(now);
         let mut mode = ModeState::Fenced(Fencing::new());
-        let mut is_hastened = |refusal: Refusal| {
+        let mut is_hastened = || {
             let ModeState::Fenced(fencing) = &mut mode else { unreachable!("it is fenced") };
             fencing.begin_attempt(1);
-            mode.note_refusal(
-                master,
-                FenceState { refusal, fence: 1, holder: HolderTtl::Unknown, time_us: 1 },
-            );
-            let granted =
-                Tally { granted: MasterSet::only(MasterId::new(1).expect("small")), ..Tally::default() };
-            mode.wants_new_token(now, &mut clock, &granted, 2, 0)
+            let state =
+                FenceState { refusal: Refusal::Stale, fence: 1, holder: HolderTtl::Unknown, time_us: 1 };
+            mode.note_refusal(master, state);
+            mode.renumbers(now, &mut clock, &Tally::default(), 0)
         };
-        for _ in 0..2 {
-            let count = (0..10).filter(|_| is_hastened(Refusal::Stale)).count();
-            assert_eq!(count, limits::RENUMBERING_COUNT_MAX as usize);
-            assert!(!is_hastened(Refusal::Busy), "a holder is in its way");
-        }
+        assert_eq!((0..10).filter(|_| is_hastened()).count(), limits::RENUMBERING_COUNT_MAX as usize);
+        let ModeState::Fenced(fencing) = &mut mode else { unreachable!("it is fenced") };
+        // The second one follows an attempt that no master refused.
+        fencing.begin_attempt(1);
+        fencing.begin_attempt(1);
+        assert!(fencing.may_renumber());
     }
 }

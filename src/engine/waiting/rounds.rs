@@ -443,11 +443,10 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
     }
     let round_trip = fleet.round_trip();
     let half_us = ground.config.window().half_us;
-    let is_refused =
-        op.mode.wants_new_token(ground.now, &mut ground.wall_clock, &claim.tally, fleet.quorum, half_us);
+    let renumbers = op.mode.renumbers(ground.now, &mut ground.wall_clock, &claim.tally, half_us);
     let parking = op.parking_mut();
     parking.plan_give_back(ground.now, claim.tally.granted, round_trip, &mut ground.rng);
-    if is_refused {
+    if renumbers {
         parking.hasten(ground.now);
     }
     if parking.note_answered() {
