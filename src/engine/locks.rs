@@ -12,6 +12,7 @@ pub(super) mod kind;
 pub(super) mod leave;
 pub(super) mod leaving;
 pub(super) mod mode;
+pub(super) mod obstacle;
 pub(super) mod op;
 pub(super) mod release;
 pub(super) mod renewal;

@@ -130,10 +130,10 @@ pub(super) fn handle_value(locks: &mut Locks, master: MasterId, id: Id, value: R
     if let Some(query) = locks.query_at(master, id) {
         query.note_value(master, value);
     } else if let (Some(op), Ok(value)) = (locks.ops.find_mut(id), value)
-        && let Some(denied) = op.denied_lately()
+        && op.is_denied()
         && !value.is_empty()
     {
-        denied.holder_label = split_value(&value).1.map(|label| label.as_str().into());
+        op.tries.obstacle.label = split_value(&value).1.map(|label| label.as_str().into());
     }
 }
 
@@ -146,11 +146,12 @@ pub(super) fn handle_reader_count(
     if let Some(query) = locks.query_at(master, id) {
         query.note_reader_count(master, count);
     } else if let (Some(op), Ok(count)) = (locks.ops.find_mut(id), count)
-        && op.denied_lately().is_some()
+        && op.is_denied()
     {
         // The count known before is kept until an answer says otherwise: a wait may end before the last
         // one.
-        op.tries.reader_count = if count == 0 { 0 } else { op.tries.reader_count.max(count) };
+        let readers = &mut op.tries.obstacle.readers;
+        *readers = if count == 0 { 0 } else { count.max(*readers) };
     }
 }
 

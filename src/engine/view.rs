@@ -151,15 +151,14 @@ impl Engine {
     #[must_use]
     pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
         let op = self.core.locks.ops.find(lock.0)?;
-        if let Some(parking) = op.parking.as_ref().filter(|parking| parking.has_heard()) {
+        if op.parking.is_some() && op.tries.obstacle.is_reported() {
             let Core { masters, locks, .. } = &self.core;
             let denied = acquire::denied(&masters.fleet, locks, lock.0, Cause::Contended, now);
-            let holders: Vec<_> = parking.holders(now).collect();
-            return Some(op.denial(now, denied, &holders, locks.held_by(now, lock.0)));
+            return Some(op.denial(now, denied, &op.tries.obstacle, locks.held_by(now, lock.0)));
         }
         let op = Some(op).filter(|op| op.is_denied())?;
         let denied = op.tries.denied.as_deref().filter(|denied| denied.asked.is_empty())?.clone();
-        Some(op.denial(now, denied, &op.tries.holders, self.core.locks.held_by(now, lock.0)))
+        Some(op.denial(now, denied, &op.tries.obstacle, self.core.locks.held_by(now, lock.0)))
     }
 
     /// Returns how long the acquisition of a held lock took, and for whom it waited. `None` if the lock is

@@ -163,7 +163,7 @@ fn one_attempt_is_not_followed_by_a_place_in_the_queues() {
 
 /// Masters that refuse a reader say how long the key in the way lives. They are asked for its label only.
 #[test]
-fn the_time_that_a_refusal_reports_is_the_one_shown() {
+fn the_time_that_a_refusal_reports_runs_on() {
     let mut rig = Rig::new(3, defaults);
     let until = rig.now + ms(700);
     for master in &mut rig.masters {
@@ -177,7 +177,7 @@ fn the_time_that_a_refusal_reports_is_the_one_shown() {
     rig.run_for(ms(30));
     (0..3).for_each(|index| rig.resume_master(index));
     let AcquireError::Contended(denial) = denied(&mut rig) else { panic!("contention") };
-    assert_eq!(denial.holder, HolderTtl::Left(ms(700)));
+    assert_eq!(denial.holder, HolderTtl::Left(ms(670)));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::Locks;
 use super::claim::{Claim, Course, Votes};
 use super::kind::{AttemptAnswer, Tag};
-use super::mode::{self, HoldersKnown, Learner, ModeState};
+use super::mode::{self, Learner, ModeState};
 use super::op::{Asked, Cause, Denied, Held, Op, OpState};
 use super::slab::Id;
 use super::{counting, hold, release, reports};
@@ -219,12 +219,12 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
 /// The answer to an attempt that has a script: a vote, and more than one.
 #[inline(never)]
 pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: AttemptAnswer) -> Step {
-    let locks = &mut core.locks;
+    let (now, locks) = (core.ground.now, &mut core.locks);
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
     let op = match claim.course {
         Course::Attempt(attempter) => {
             let op = locks.ops.find_mut(attempter);
-            op.map(|op| Learner { mode: &mut op.mode, holders: &mut op.tries.holders })
+            op.map(|op| Learner { now, mode: &mut op.mode, obstacle: &mut op.tries.obstacle })
         }
         Course::HandedOver(_) | Course::Left(_) => None,
     };
@@ -342,7 +342,6 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
             return Step::Park(id);
         }
     }
-    rounds::note_holders(core, id);
     let op = core.locks.ops.get(id);
     let is_parked = op.parking.is_some();
     let claim = core.locks.claims.get(op.claim);
@@ -367,19 +366,16 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
     if is_cut_short && op.tries.has_queued && cause != Cause::Contended {
         return Step::DenyQueued(id);
     }
-    let mut known = HoldersKnown::All;
-    if !is_parked {
-        known = op.mode.gather_holders(&mut op.tries.holders);
-    }
+    let is_known = is_parked || op.mode.gather_reports(now, &mut op.tries.obstacle);
+    let is_adopted = matches!(op.mode, ModeState::Adopted);
     op.is_noted |= retry_at.is_some();
     if retry_at.is_none() {
         turns::leave_queue(ground, &masters.fleet, locks, id, Duration::ZERO);
     }
-    // A round in the queues has reported time and label, and the answer of any other mode the time.
-    if known.wants_more(retry_at.is_none() && !is_parked)
-        && ground.config.ask_holder
-        && cause == Cause::Contended
-    {
+    // A round in the queues has reported time and label, and the answer of any other mode the time. The handle
+    // of an adoption is used up, whoever has the lock.
+    let wants_label = retry_at.is_none() && !is_parked;
+    if (!is_known || wants_label) && !is_adopted && ground.config.ask_holder && cause == Cause::Contended {
         denied.asked = ask_holders(&mut masters.fleet, locks, id, refused, retry_at.is_none());
     }
     let op = locks.ops.get_mut(id);
@@ -397,7 +393,7 @@ pub(crate) fn fail(core: &mut Core, id: Id, cause: Cause) -> Step {
         return Step::Done;
     };
     op.retry_by(retry_at);
-    if known == HoldersKnown::All {
+    if is_known {
         retry_after_holder(ground, op);
     }
     locks.arm(ground, id);
@@ -413,11 +409,7 @@ pub(crate) fn denied(fleet: &Fleet, locks: &Locks, id: Id, cause: Cause, now: In
     let free_count = fleet.count() - tally.refused.count() - tally.failed.count();
     let missing_count = fleet.quorum.saturating_sub(free_count);
     let report = reports::report(fleet, now, Round::Acquire, claim, &tally);
-    // The label known before is kept until an answer says otherwise: a wait may end before the last one.
-    let seen = op.parking.as_ref().and_then(|parking| parking.holder_label.clone());
-    let holder_label =
-        seen.or_else(|| op.tries.denied.as_ref().and_then(|denied| denied.holder_label.clone()));
-    Denied { cause, report, missing_count, asked: MasterSet::EMPTY, holder_label }
+    Denied { cause, report, missing_count, asked: MasterSet::EMPTY }
 }
 
 /// Asks the masters that refused how long the key in the way still lives, and for its value, which may have a
@@ -430,7 +422,7 @@ fn ask_holders(fleet: &mut Fleet, locks: &Locks, id: Id, refused: MasterSet, is_
     fleet.queue(usable, Owed::Query { question: Question::Value, id }, |out| {
         command::query::encode_value(out, &op.key)
     });
-    if op.mode.is_queued() && (is_last || op.tries.count == 1 || op.tries.reader_count > 0) {
+    if op.mode.is_queued() && (is_last || op.tries.count == 1 || op.tries.obstacle.readers > 0) {
         fleet.queue(usable, Owed::Query { question: Question::ReaderCount, id }, |out| {
             command::shared::encode_reader_count(out, &op.key)
         });
@@ -451,8 +443,8 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
     denied.asked.remove(master);
     let is_last = denied.asked.is_empty();
     // A refusal may have reported it.
-    if op.tries.holders.iter().all(|(reporter, _)| *reporter != master) {
-        op.tries.holders.push((master, ttl));
+    if !op.tries.obstacle.has_report_of(master) {
+        op.tries.obstacle.note(ground.now, master, ttl);
     }
     if !is_last {
         return Step::Done;
@@ -472,7 +464,7 @@ pub(crate) fn handle_holder(core: &mut Core, master: MasterId, id: Id, ttl: Hold
 /// Lets a waiter retry when the holder's time ends, if that is earlier than planned.
 fn retry_after_holder(ground: &mut Ground, op: &mut Op) {
     let denied = op.tries.denied.as_ref().expect("an attempt failed");
-    if let HolderTtl::Left(left) = denied.holder(&op.tries.holders)
+    if let HolderTtl::Left(left) = denied.holder(ground.now, &op.tries.obstacle)
         && op.tries.braked_for(ground.now).is_zero()
     {
         op.retry_by(ground.now + left + ground.rng.random_range(Duration::from_millis(1)..=HOLDER_JITTER));

@@ -16,7 +16,7 @@ pub(crate) fn deny(core: &mut Core, id: Id) {
     let Core { ground, locks, .. } = core;
     let denied = locks.ops.get_mut(id).tries.denied.take().expect("an attempt failed");
     let op = locks.ops.get(id);
-    let error = op.denial(ground.now, *denied, &op.tries.holders, locks.held_by(ground.now, id));
+    let error = op.denial(ground.now, *denied, &op.tries.obstacle, locks.held_by(ground.now, id));
     end_denied(core, id, error);
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn deny_queued(core: &mut Core, id: Id) {
     let asking = asking.map(|place| core.locks.ops.at(place));
     let error = match asking.and_then(|asking| Some((asking, asking.tries.denied.as_deref()?))) {
         // Masters answer the same to all who want the lock: contention, or an outage.
-        Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.holders, asking.readers()),
+        Some((asking, denied)) => op.denial(now, denied.clone(), &asking.tries.obstacle, asking.readers()),
         None => {
             let labels = core.ground.config.labels.iter().cloned();
             let votes = labels.map(|label| (label, Vote::Failed(Failure::Queued))).collect();

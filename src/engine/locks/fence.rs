@@ -35,13 +35,14 @@
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Votes};
+use super::obstacle::Obstacle;
 use crate::config::Config;
 use crate::engine::masters::wall_clock::WallClock;
 use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::fenced::{Fence, FenceState, FencedAnswer, Refusal};
 use crate::lock::command::park::ParkMode;
-use crate::lock::{Failure, FencingToken, HolderTtl, MasterId, MasterSet, Tally, TokenRefusal, Vote};
+use crate::lock::{Failure, FencingToken, MasterId, MasterSet, Tally, TokenRefusal, Vote};
 
 /// State that only an acquisition of a fenced lock has.
 #[derive(Debug)]
@@ -98,10 +99,10 @@ impl Fencing {
         may
     }
 
-    /// No more attempts without a pause: what was reported of the key in the way is moved to `holders`.
-    pub(crate) fn end_row(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) {
+    /// No more attempts without a pause: what was reported of the key in the way goes to `obstacle`.
+    pub(crate) fn end_row(&mut self, now: Instant, obstacle: &mut Obstacle) {
         self.renumbering_count = 0;
-        holders.extend(self.busy().map(|(master, state)| (master, state.holder)));
+        self.busy().for_each(|(master, state)| obstacle.note(now, master, state.holder));
     }
 
     /// Whether a master has something against the token.
@@ -178,6 +179,7 @@ fn token_refusal(state: FenceState, token: FencingToken) -> Option<TokenRefusal>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::HolderTtl;
 
     const HALF_US: u64 = 1_000;
 
@@ -261,7 +263,8 @@ mod tests {
         for _ in 0..3 {
             let count = (0..10).filter(|_| fencing.may_renumber()).count();
             assert_eq!(count, limits::RENUMBERING_COUNT_MAX as usize);
-            fencing.end_row(&mut Vec::new());
+            let mut obstacle = Obstacle::NONE;
+            fencing.end_row(Instant::now(), &mut obstacle);
         }
     }
 }

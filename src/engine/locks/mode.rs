@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::claim::Claim;
 use super::fence::{self, Fencing};
 use super::kind::{AttemptAnswer, Tag};
+use super::obstacle::Obstacle;
 use super::sharing;
 use super::slab::Id;
 use crate::engine::masters::fleet::Fleet;
@@ -28,32 +29,9 @@ use crate::lock::command::park::{
 use crate::lock::command::scripts::Script;
 use crate::lock::command::shared::encode_shared_extend;
 use crate::lock::command::{ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release};
-use crate::lock::{HolderTtl, InputError, MasterId, MasterSet, Tally, Ttl, Vote};
+use crate::lock::{InputError, MasterId, MasterSet, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
-
-/// Reports gathered about the key that was in the way of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HoldersKnown {
-    /// All that masters report of it.
-    All,
-    /// Nothing, and nobody is asked.
-    Unwanted,
-    /// Nothing: they are to be asked.
-    None,
-}
-
-impl HoldersKnown {
-    /// Whether masters are asked; for the holder's label alone, which no refusal reports, only if that is
-    /// wanted.
-    pub(crate) const fn wants_more(self, wants_label: bool) -> bool {
-        match self {
-            Self::All => wants_label,
-            Self::Unwanted => false,
-            Self::None => true,
-        }
-    }
-}
 
 /// The mode of an acquisition, and of the lock that comes of it.
 #[derive(Debug)]
@@ -96,7 +74,7 @@ impl ModeState {
         fleet: &Fleet,
         now: Instant,
         wall_clock: &WallClock,
-        holders: &mut Vec<(MasterId, HolderTtl)>,
+        obstacle: &mut Obstacle,
         excluded: &mut MasterSet,
     ) -> Kind {
         match self {
@@ -109,7 +87,7 @@ impl ModeState {
                 Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now)))
             }
             Self::Shared => {
-                holders.clear();
+                obstacle.clear_times();
                 Kind::Shared
             }
             Self::Adopted => unreachable!("an adoption is one attempt of its own"),
@@ -140,23 +118,19 @@ impl ModeState {
         }
     }
 
-    /// An attempt failed: leaves in `holders` what masters reported of the key in the way.
-    pub(crate) fn gather_holders(&mut self, holders: &mut Vec<(MasterId, HolderTtl)>) -> HoldersKnown {
+    /// An attempt failed: leaves in `obstacle` what masters reported with their refusals. Returns whether all
+    /// of them reported how long the key in the way lives.
+    pub(crate) fn gather_reports(&mut self, now: Instant, obstacle: &mut Obstacle) -> bool {
         match self {
-            Self::Plain => {
-                holders.clear();
-                HoldersKnown::None
-            }
+            Self::Plain => obstacle.clear_times(),
             Self::Fenced(fencing) => {
-                holders.clear();
-                fencing.end_row(holders);
-                HoldersKnown::All
+                obstacle.clear_times();
+                fencing.end_row(now, obstacle);
             }
-            // They were reported with each refusal.
-            Self::Shared => HoldersKnown::All,
-            // Its handle is used up, whoever has the lock.
-            Self::Adopted => HoldersKnown::Unwanted,
+            // They were noted with each refusal.
+            Self::Shared | Self::Adopted => {}
         }
+        matches!(self, Self::Fenced(_) | Self::Shared)
     }
 
     /// A master refused the token of a parked attempt.
@@ -196,8 +170,9 @@ pub(crate) const fn check(options: &Options) -> Result<(), InputError> {
 
 /// State of an operation that answers to its attempts update.
 pub(crate) struct Learner<'a> {
+    pub(crate) now: Instant,
     pub(crate) mode: &'a mut ModeState,
-    pub(crate) holders: &'a mut Vec<(MasterId, HolderTtl)>,
+    pub(crate) obstacle: &'a mut Obstacle,
 }
 
 /// The vote in a master's answer to an attempt, from which the operation learns more, unless it is over.
@@ -216,7 +191,7 @@ pub(crate) fn vote(
             });
             fence::vote(answer, master, claim, fencing)
         }
-        AttemptAnswer::Shared(vote) => sharing::vote(vote, master, claim, op.map(|op| op.holders)),
+        AttemptAnswer::Shared(vote) => sharing::vote(vote, master, claim, op.map(|op| (op.now, op.obstacle))),
     }
 }
 
@@ -403,6 +378,7 @@ pub(crate) fn send_rest(
 mod tests {
     use super::*;
     use crate::limits;
+    use crate::lock::HolderTtl;
     use crate::lock::command::fenced::Refusal;
 
     #[test]

@@ -1,11 +1,11 @@
 //! An operation: one caller's request, from `submit` to its last outcome.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::kind::Tag;
 use super::mode::{self, ModeState};
+use super::obstacle::Obstacle;
 use super::renewal::{Renewal, loss_lead};
 use super::slab::{Id, Kept};
 use crate::engine::masters::fleet::Fleet;
@@ -20,7 +20,7 @@ use crate::handle::Kind;
 use crate::lock::command;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::scripts::Script;
-use crate::lock::{HolderTtl, MasterId, MasterSet, Resource, Tally, Ttl, Vote};
+use crate::lock::{HolderTtl, MasterSet, Resource, Tally, Ttl, Vote};
 use crate::mutants::mutant;
 
 #[derive(Debug)]
@@ -106,10 +106,8 @@ pub(crate) struct Tries {
     pub(crate) streak: HandoverStreak,
     /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
     pub(crate) excluded: MasterSet,
-    /// Times left of the key that was in the way of the latest attempt, as masters reported them.
-    pub(crate) holders: Vec<(MasterId, HolderTtl)>,
-    /// Readers that were in the way of a plain lock, as far as masters were asked; at least as many are.
-    pub(crate) reader_count: usize,
+    /// The key that was in the way of the latest attempt, or is in that of the round that waits.
+    pub(crate) obstacle: Obstacle,
 }
 
 impl Tries {
@@ -239,8 +237,6 @@ pub(crate) struct Denied {
     pub(crate) missing_count: usize,
     /// Masters asked for the holder's time that have not answered.
     pub(crate) asked: MasterSet,
-    /// The holder's label, as a master reported it last.
-    pub(crate) holder_label: Option<Arc<str>>,
 }
 
 impl Op {
@@ -271,8 +267,8 @@ impl Op {
 
     /// An attempt in this mode begins: returns the kind of its claim.
     pub(crate) fn begin_mode(&mut self, fleet: &Fleet, now: Instant, wall_clock: &WallClock) -> Kind {
-        let Tries { count, holders, excluded, .. } = &mut self.tries;
-        let kind = self.mode.begin_attempt(fleet, now, wall_clock, holders, excluded);
+        let Tries { count, obstacle, excluded, .. } = &mut self.tries;
+        let kind = self.mode.begin_attempt(fleet, now, wall_clock, obstacle, excluded);
         if mutant!(RetryForgetsQuarantine) && *count > 0 {
             *excluded = MasterSet::EMPTY;
         }
@@ -300,8 +296,7 @@ impl Op {
                 denied: None,
                 streak: HandoverStreak { count: 0, since: now },
                 excluded: MasterSet::EMPTY,
-                holders: Vec::new(),
-                reader_count: 0,
+                obstacle: Obstacle::NONE,
             },
             mode: ModeState::Plain,
             is_fair: false,
@@ -326,21 +321,12 @@ impl Op {
         self.asked = asked;
         self.state = OpState::New;
         // Taken apart, so that a new field cannot be forgotten here.
-        let Tries {
-            count,
-            has_queued,
-            polls_until,
-            brake,
-            denied,
-            streak: _,
-            excluded,
-            holders,
-            reader_count,
-        } = &mut self.tries;
+        let Tries { count, has_queued, polls_until, brake, denied, streak: _, excluded, obstacle } =
+            &mut self.tries;
         *brake = Brake::OFF;
         (*count, *has_queued, *excluded) = (0, false, MasterSet::EMPTY);
-        (*polls_until, *denied, *reader_count) = (None, None, 0);
-        holders.clear();
+        (*polls_until, *denied) = (None, None);
+        obstacle.clear();
         (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
         self.parking.clear();
         self.validity.reset();
@@ -497,8 +483,10 @@ impl Op {
 
     /// Readers that hold the lock, if some are known, else another client.
     pub(crate) fn readers(&self) -> HeldBy {
-        let count = self.parking.as_ref().map_or(self.tries.reader_count, |parking| parking.reader_count);
-        if count > 0 { HeldBy::Readers(count) } else { HeldBy::AnotherClient }
+        match self.tries.obstacle.readers {
+            0 => HeldBy::AnotherClient,
+            count => HeldBy::Readers(count),
+        }
     }
 
     /// The error of an acquisition that ends with an attempt that failed like this, its own or that of one
@@ -507,17 +495,17 @@ impl Op {
         &self,
         now: Instant,
         mut denied: Denied,
-        holders: &[(MasterId, HolderTtl)],
+        obstacle: &Obstacle,
         held_by: HeldBy,
     ) -> AcquireError {
-        let holder = denied.holder(holders);
-        for (master, ttl) in holders {
+        let holder = denied.holder(now, obstacle);
+        for (master, ttl) in obstacle.times(now) {
             if let Some((_, Vote::Refused { holder })) = denied.report.votes.get_mut(master.index()) {
-                *holder = *ttl;
+                *holder = ttl;
             }
         }
         let (attempts, took) = (self.tries.count, now - self.asked.submitted);
-        let (holder_label, report) = (denied.holder_label, denied.report);
+        let (holder_label, report) = (obstacle.label.clone(), denied.report);
         let waited = Waited::default();
         let denial =
             Denial { attempts, took, holder, held_by, holder_label, waited, report, slots: Vec::new() };
@@ -569,20 +557,21 @@ impl Held {
 impl Denied {
     /// When enough of the masters that refused will be free, by what they reported, if the holder does
     /// nothing.
-    pub(crate) fn holder(&self, holders: &[(MasterId, HolderTtl)]) -> HolderTtl {
-        let mut left: Vec<Duration> = Vec::with_capacity(holders.len());
-        for (_, holder) in holders {
+    pub(crate) fn holder(&self, now: Instant, obstacle: &Obstacle) -> HolderTtl {
+        let (mut left, mut has_never) = (Vec::new(), false);
+        for (_, holder) in obstacle.times(now) {
             match holder {
-                HolderTtl::Left(time) => left.push(*time),
+                HolderTtl::Left(time) => left.push(time),
                 HolderTtl::Gone => left.push(Duration::ZERO),
-                HolderTtl::Never | HolderTtl::Unknown => {}
+                HolderTtl::Never => has_never = true,
+                HolderTtl::Unknown => {}
             }
         }
         left.sort_unstable();
         match left.get(self.missing_count.saturating_sub(1)) {
             Some(time) if time.is_zero() => HolderTtl::Gone,
             Some(time) => HolderTtl::Left(*time),
-            None if holders.iter().any(|(_, holder)| *holder == HolderTtl::Never) => HolderTtl::Never,
+            None if has_never => HolderTtl::Never,
             None => left.last().map_or(HolderTtl::Unknown, |time| HolderTtl::Left(*time)),
         }
     }

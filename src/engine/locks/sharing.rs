@@ -21,15 +21,18 @@
 //! Readers and writers that wait stand in one queue on each master (`parking.rs`). A reader that does not
 //! wait is refused while somebody stands there, so that readers which come and go keep no writer waiting.
 
+use std::time::Instant;
+
 use super::claim::{Claim, Votes};
-use crate::lock::{Failure, HolderTtl, MasterId, Vote};
+use super::obstacle::Obstacle;
+use crate::lock::{Failure, MasterId, Vote};
 
 /// The vote in the answer to a reader's attempt. A refusal reports how long the key in the way still lives.
 pub(crate) fn vote(
     vote: Vote,
     master: MasterId,
     claim: &mut Claim,
-    holders: Option<&mut Vec<(MasterId, HolderTtl)>>,
+    obstacle: Option<(Instant, &mut Obstacle)>,
 ) -> Option<Vote> {
     if vote == Vote::Failed(Failure::SameServer) {
         claim.note_twin(master);
@@ -37,8 +40,8 @@ pub(crate) fn vote(
     if claim.votes == Votes::Void {
         return None;
     }
-    if let (Vote::Refused { holder }, Some(holders)) = (&vote, holders) {
-        holders.push((master, *holder));
+    if let (Vote::Refused { holder }, Some((now, obstacle))) = (&vote, obstacle) {
+        obstacle.note(now, master, *holder);
     }
     Some(vote)
 }

@@ -25,16 +25,15 @@ pub(crate) fn leave(now: Instant, locks: &mut Locks, id: Id) {
 /// Others have the lock that an attempt asked for. One that stays in no queue has its only report by now.
 pub(crate) fn note_refused(now: Instant, locks: &mut Locks, id: Id) {
     let op = locks.ops.get(id);
-    if let (Some(parking), None) = (op.parking.as_ref(), op.asked.wait_until) {
-        locks.accounts.of(id).see(now, parking.holder_label.as_deref());
+    if op.parking.is_some() && op.asked.wait_until.is_none() {
+        locks.accounts.of(id).see(now, op.tries.obstacle.label.as_deref());
     }
 }
 
 /// A parked round goes on: a quorum of masters, or all that were asked, report the holder.
 pub(crate) fn note_waiting(now: Instant, locks: &mut Locks, id: Id, quorum: usize) {
     let op = locks.ops.get_mut(id);
-    let (parking, claim) = (op.parking(), locks.claims.get(op.claim));
-    let waiting = parking.waiting;
+    let (waiting, claim) = (op.parking().waiting, locks.claims.get(op.claim));
     if waiting.is_empty() {
         return;
     }
@@ -44,16 +43,14 @@ pub(crate) fn note_waiting(now: Instant, locks: &mut Locks, id: Id, quorum: usiz
     let account = locks.accounts.of(id);
     account.join(since);
     if waiting.has(quorum) || is_answered {
-        account.see(now, parking.holder_label.as_deref());
+        account.see(now, op.tries.obstacle.label.as_deref());
     }
     op.tries.has_queued |= op.asked.wait_until.is_some();
 }
 
 /// Masters that refused an attempt have answered the question for the holder.
 pub(crate) fn note_holder(now: Instant, locks: &mut Locks, id: Id) {
-    let denied = locks.ops.get(id).tries.denied.as_ref();
-    let label = denied.and_then(|denied| denied.holder_label.as_deref());
-    locks.accounts.of(id).see(now, label);
+    locks.accounts.of(id).see(now, locks.ops.get(id).tries.obstacle.label.as_deref());
 }
 
 /// An operation of this engine hands its lock over to the next one.

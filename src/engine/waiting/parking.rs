@@ -6,7 +6,6 @@
 //! the same for all rounds: the ticket, drawn once.
 
 use std::mem::{replace, take};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
@@ -14,7 +13,7 @@ use rand::{Rng, RngExt};
 use crate::engine::locks::slab::Id;
 use crate::limits;
 use crate::lock::command::park::Waiting;
-use crate::lock::{Drift, HolderTtl, MasterId, MasterSet, Ttl};
+use crate::lock::{Drift, MasterId, MasterSet, Ttl};
 use crate::mutants::mutant;
 
 /// Bytes of the name by which the queues know a waiter.
@@ -45,11 +44,6 @@ pub(crate) struct Parking {
     part_count: u32,
     /// Rounds in a row that got the lock too late.
     late_count: u32,
-    /// Reports of the key in the way, by the masters that wait.
-    holders: Vec<(MasterId, HolderTtl, Instant)>,
-    /// Readers that have the lock, as reported last.
-    pub(crate) reader_count: usize,
-    pub(crate) holder_label: Option<Arc<str>>,
     /// Digest of the value that each master reported last to this waiter as the first, by its index; zero if it
     /// is unknown.
     values: Vec<u32>,
@@ -189,9 +183,8 @@ impl Parking {
         rng: &mut impl Rng,
         over: Option<&mut Self>,
     ) -> Self {
-        let (mut last, holders, mut values) = over
-            .map(|over| (take(&mut over.last), take(&mut over.holders), take(&mut over.values)))
-            .unwrap_or_default();
+        let (mut last, mut values) =
+            over.map(|over| (take(&mut over.last), take(&mut over.values))).unwrap_or_default();
         last.clear();
         last.resize(master_count, Id::NOBODY);
         values.clear();
@@ -211,9 +204,6 @@ impl Parking {
             aside: MasterSet::EMPTY,
             part_count: 0,
             late_count: 0,
-            holders,
-            reader_count: 0,
-            holder_label: None,
             values,
             changed: None,
             due,
@@ -251,8 +241,6 @@ impl Parking {
     ) {
         self.round += 1;
         (self.waiting, self.first, self.rung) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
-        self.holders.clear();
-        (self.reader_count, self.holder_label) = (0, None);
         // A part of each beat at random, so that waiters that came together do not come together again.
         let mut beat = heartbeat(ttl);
         if mutant!(HeartbeatForgotten) {
@@ -272,7 +260,7 @@ impl Parking {
     }
 
     /// The running round waits on a master, which reports the key in the way.
-    pub(crate) fn note_waiting(&mut self, now: Instant, master: MasterId, seen: Waiting) {
+    pub(crate) fn note_waiting(&mut self, now: Instant, master: MasterId, seen: &Waiting) {
         self.waiting.insert(master);
         if seen.is_first {
             self.first.insert(master);
@@ -281,14 +269,6 @@ impl Parking {
             // Releases serve others before it.
             self.values[master.index()] = 0;
         }
-        self.holders.push((master, seen.holder, now));
-        self.reader_count = self.reader_count.max(seen.readers);
-        self.holder_label = seen.label.or(self.holder_label.take());
-    }
-
-    /// Whether a master has reported the key in the way of the running round.
-    pub(crate) const fn has_heard(&self) -> bool {
-        !self.holders.is_empty()
     }
 
     /// A quorum granted the running round so late that too little validity is left. Returns whether another
@@ -310,17 +290,6 @@ impl Parking {
         if !mutant!(GrantLeavesAside) {
             self.aside = MasterSet::EMPTY;
         }
-    }
-
-    /// Reports of the key in the way, as they are by now.
-    pub(crate) fn holders(&self, now: Instant) -> impl Iterator<Item = (MasterId, HolderTtl)> {
-        self.holders.iter().map(move |(master, holder, at)| {
-            let holder = match holder {
-                HolderTtl::Left(left) => HolderTtl::Left(left.saturating_sub(now.duration_since(*at))),
-                other => *other,
-            };
-            (*master, holder)
-        })
     }
 
     /// A master rings for the running round. The next one follows at once behind a quorum, else after about
@@ -376,8 +345,15 @@ impl Parking {
     }
 
     /// The first waiter has the masters look by itself: when the holder's time is over, and in growing
-    /// pauses, as another library may have released the lock.
-    pub(crate) fn plan_look(&mut self, now: Instant, round_trip: Duration, ttl: Ttl, rng: &mut impl Rng) {
+    /// pauses, as another library may have released the lock. `left` is the shortest time left to the holder.
+    pub(crate) fn plan_look(
+        &mut self,
+        now: Instant,
+        left: Option<Duration>,
+        round_trip: Duration,
+        ttl: Ttl,
+        rng: &mut impl Rng,
+    ) {
         if self.first.is_empty() || mutant!(NobodyLooks) {
             return;
         }
@@ -387,16 +363,12 @@ impl Parking {
             Some(at) => ((now - at) / 32).max(draw_unserved_pause(round_trip, rng)).min(most),
             None => (self.due.look_pause * 2).clamp(least, most),
         };
-        let left = self.holders(now).filter_map(|(_, holder)| match holder {
-            HolderTtl::Left(left) => Some(left + Duration::from_millis(1)),
-            _ => None,
-        });
-        let left = left.min();
-        if left.is_some_and(|left| left <= Duration::from_millis(1)) {
+        if left.is_some_and(|left| left.is_zero()) {
             // The holder has had the time to come back to the masters that it missed.
             self.aside = MasterSet::EMPTY;
         }
-        let pause = left.map_or(self.due.look_pause, |left| left.min(self.due.look_pause));
+        let behind = |left: Duration| (left + Duration::from_millis(1)).min(self.due.look_pause);
+        let pause = left.map_or(self.due.look_pause, behind);
         self.due.look = Some(now + pause);
     }
 

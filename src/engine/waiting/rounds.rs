@@ -118,6 +118,8 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     let (waits, ttl) = (op.asked.wait_until.is_some(), op.asked.ttl);
     let parking = op.parking_mut();
     parking.begin_round(now, limit, ttl, waits, &mut ground.rng);
+    op.tries.obstacle.clear();
+    let parking = op.parking_mut();
     let (aside, mut owing) = (parking.aside, owing(&locks.claims, parking));
     if mutant!(ParkedTwice) {
         owing = MasterSet::EMPTY;
@@ -381,7 +383,11 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
             if let Some(state) = waiting.refusal {
                 op.mode.note_refusal(master, state);
             }
-            parking.note_waiting(now, master, waiting);
+            parking.note_waiting(now, master, &waiting);
+            let obstacle = &mut op.tries.obstacle;
+            obstacle.note(now, master, waiting.holder);
+            obstacle.readers = obstacle.readers.max(waiting.readers);
+            obstacle.label = waiting.label.or(obstacle.label.take());
             if op.asked.wait_until.is_none() {
                 // It stays in no queue.
                 claim.parked_mut().masters.remove(master);
@@ -450,7 +456,8 @@ pub(crate) fn follow_votes(core: &mut Core, id: Id) -> Step {
         parking.hasten(ground.now);
     }
     if parking.note_answered() {
-        parking.plan_look(ground.now, round_trip, ttl, &mut ground.rng);
+        let left = op.tries.obstacle.least_left(ground.now);
+        op.parking_mut().plan_look(ground.now, left, round_trip, ttl, &mut ground.rng);
         op.tries.brake.ease();
     }
     locks.arm(ground, id);
@@ -465,14 +472,14 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
     if op.asked.wait_until.is_some_and(|until| until <= now) {
         return Step::Fail(id, Cause::Contended);
     }
-    let ttl = op.asked.ttl;
+    let (ttl, left) = (op.asked.ttl, op.tries.obstacle.least_left(now));
     let Some(event) = op.parking_mut().take_due(now) else { return Step::Done };
     match event {
         Event::AnswersMissed => {
             let claim = locks.claims.get_mut(op.claim);
             let parking = op.parking_mut();
             fleet.note_unanswered(ground, claim, parking.waiting);
-            parking.plan_look(now, fleet.round_trip(), ttl, &mut ground.rng);
+            parking.plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
             Step::Decide(id)
         }
         Event::Round => {
@@ -481,7 +488,7 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) -> Step {
         }
         Event::Look => {
             let parking = op.parking_mut();
-            parking.plan_look(now, fleet.round_trip(), ttl, &mut ground.rng);
+            parking.plan_look(now, left, fleet.round_trip(), ttl, &mut ground.rng);
             let to = parking.first.intersection(fleet.usable).intersection(fleet.parkers);
             fleet.queue(to, Owed::Look(op.claim), |out| {
                 park::encode_serve(out, Script::Sha, &op.key, ground.config.prefix.len());
@@ -561,15 +568,6 @@ pub(crate) fn tally(op: &Op, claim: &Claim) -> Tally {
     // One that answered too late has failed, and waits all the same.
     let failed = failed.without(waiting);
     Tally { granted, refused: refused.union(waiting.without(granted)), failed }
-}
-
-/// A round is over without the lock: keeps what masters reported of the key in the way.
-pub(crate) fn note_holders(core: &mut Core, id: Id) {
-    let op = core.locks.ops.get_mut(id);
-    let Some(parking) = op.parking.as_ref() else { return };
-    op.tries.holders.clear();
-    op.tries.holders.extend(parking.holders(core.ground.now));
-    op.tries.reader_count = parking.reader_count;
 }
 
 /// For how long a master may grant a parked attempt by itself: it is asked again in time, and a dead waiter

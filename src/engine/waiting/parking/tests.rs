@@ -1,4 +1,5 @@
 use super::*;
+use crate::lock::HolderTtl;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -37,14 +38,15 @@ fn first_behind(now: Instant, left: [Duration; 2]) -> Parking {
     parking.begin_round(now, Duration::from_secs(1), ttl, true, &mut rng);
     let aside = MasterId::new(2).expect("small");
     (0..3).for_each(|_| parking.give_back(MasterSet::only(aside), true));
-    for (index, left) in left.into_iter().enumerate() {
-        let holder = HolderTtl::Left(left);
+    for index in 0..left.len() {
+        let holder = HolderTtl::Unknown;
         let seen = Waiting { is_first: true, holder, readers: 0, label: None, refusal: None, digest: 0 };
         let master = MasterId::new(index).expect("small");
-        parking.note_waiting(now, master, seen);
+        parking.note_waiting(now, master, &seen);
     }
     // The pause between looks has grown.
-    (0..20).for_each(|_| parking.plan_look(now, Duration::ZERO, ttl, &mut rng));
+    let left = left.into_iter().min();
+    (0..20).for_each(|_| parking.plan_look(now, left, Duration::ZERO, ttl, &mut rng));
     parking
 }
 
@@ -84,7 +86,7 @@ fn looks_are_four_round_trips_apart_at_the_least() {
     let ttl = Ttl::new(ms(10), Drift::DEFAULT, limits::MAX_TTL_MAX).expect("valid");
     for (round_trip, pause) in [(ms(1), limits::LOOK_PAUSE_MIN), (ms(50), ms(200))] {
         parking.due.look_pause = Duration::ZERO;
-        parking.plan_look(now, round_trip, ttl, &mut StdRng::seed_from_u64(1));
+        parking.plan_look(now, None, round_trip, ttl, &mut StdRng::seed_from_u64(1));
         assert_eq!(parking.due.look, Some(now + pause));
     }
 }
@@ -106,8 +108,7 @@ fn looks_grow_rare_only_while_a_value_stays() {
     for (age, pauses) in [(0, 20..=60), (640, 20..=60), (16_000, 500..=500), (90_000, 1000..=1000)] {
         let at = now + ms(age);
         parking.due.look = None;
-        parking.holders.clear();
-        parking.plan_look(at, Duration::ZERO, ttl, &mut rng);
+        parking.plan_look(at, None, Duration::ZERO, ttl, &mut rng);
         let pause = (parking.due.look.expect("it is planned") - at).as_millis();
         assert!(pauses.contains(&pause), "{pause} ms at {age} ms");
     }
