@@ -179,8 +179,10 @@ impl Completions {
         self.tokens.get(op.index()).is_some_and(|token| token.is_some_and(|it| it.op == op))
     }
 
-    /// Takes the outcomes that the engine has, and notes the wakers of their callers.
-    pub fn deliver(&mut self, now: Instant, engine: &mut Engine) {
+    /// Takes the outcomes that the engine has, and notes the wakers of their callers. Returns the number of those
+    /// callers.
+    pub fn deliver(&mut self, now: Instant, engine: &mut Engine) -> usize {
+        let mut caller_count = 0;
         while let Some((op, outcome)) = engine.poll_outcome() {
             if let Outcome::Lost(_) = outcome {
                 self.woken.extend(wakers(self.loss_listeners.remove(&op)));
@@ -190,7 +192,9 @@ impl Completions {
             let is_own = |completion: &CompletionToken| completion.op == op || mutant!(AnswerToNextCaller);
             match token.filter(|completion| is_own(completion) && self.expects(*completion, &outcome)) {
                 Some(completion) => {
-                    match self.end_waiting(completion) {
+                    let caller = self.end_waiting(completion);
+                    caller_count += usize::from(!matches!(caller, AwaitedBy::Nobody));
+                    match caller {
                         AwaitedBy::Nobody => {}
                         AwaitedBy::Thread(waker, _) => self.woken.push_back(waker),
                         AwaitedBy::Task(waker, thread) => self.relay.push(waker, thread),
@@ -200,6 +204,7 @@ impl Completions {
                 None => release_unwanted(now, engine, op, &outcome),
             }
         }
+        caller_count
     }
 
     fn expects(&self, completion: CompletionToken, outcome: &Outcome) -> bool {

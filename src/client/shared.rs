@@ -13,13 +13,14 @@
 //! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
 //! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
 //! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
-//! woken at most once in a sleep. The pattern is that of Schmidt and others, "Leader/Followers" (2000).
+//! woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next requests. The pattern is that of Schmidt and others, "Leader/Followers" (2000).
 //!
 //! Owns leadership. Does not know what an outcome means. Keeps that nobody sleeps while an outcome can come
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
 //! who wait.
 
 pub(super) mod background;
+mod gather;
 mod inner;
 
 use std::io;
@@ -39,6 +40,7 @@ use crate::driver::{Driver, Poller};
 use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
+use gather::{Gather, Gathering};
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
 /// what others submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends
@@ -83,6 +85,7 @@ pub(super) struct Inner {
     drop_count: u64,
     /// Requests of tasks since the last write.
     unsent_count: usize,
+    gathering: Gathering,
     /// When the loop was last driven.
     last_turn: Instant,
     /// Memory of names, to be used again.
@@ -182,6 +185,7 @@ impl Shared {
             linger_until: None,
             drop_count: 0,
             unsent_count: 0,
+            gathering: Gathering::default(),
             last_turn: clock::now(),
             names: Vec::new(),
             is_closing: false,
@@ -314,6 +318,7 @@ impl Shared {
     ) -> Result<Option<Outcome>, Stopped> {
         let _guard = self.guard();
         let mut inner = self.enter_to_wait(kind)?;
+        inner.gathering.remove_one();
         inner.background.is_favoured = false;
         let Some(completion) = ask(&mut inner) else {
             self.leave(inner);
@@ -424,6 +429,7 @@ impl Shared {
         let _replaced = inner.completions.wait_as_task(completion, waker);
         inner.background.is_favoured = true;
         if is_new {
+            inner.gathering.remove_one();
             inner.write_for_task();
         }
         self.leave(inner);
@@ -439,6 +445,12 @@ impl Shared {
         limit: Option<Instant>,
         is_done: impl Fn(&Inner) -> bool,
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
+        // Once between two looks at the sockets: callers may come back for ever. The first time it is for those whom the
+        // leader before this one has woken.
+        let mut has_gathered = false;
+        if let Some(gather) = inner.begin_gathering() {
+            (inner, has_gathered) = (self.gather(inner, Woken::take(|| None), gather)?, true);
+        }
         loop {
             let due = inner.begin_turn();
             if is_done(&inner) {
@@ -452,6 +464,10 @@ impl Shared {
                 inner = self.lock_unless_stopped()?;
                 continue;
             }
+            if !has_gathered && let Some(gather) = inner.begin_gathering() {
+                (inner, has_gathered) = (self.gather(inner, woken, gather)?, true);
+                continue;
+            }
             let until = earlier(earlier(due, inner.completions.relay_until()), limit);
             inner.sleep = Some(Sleep { until, is_woken: false });
             drop(inner);
@@ -460,7 +476,7 @@ impl Shared {
             let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
             let slept = poller.wait(timeout);
             inner = self.lock_unless_stopped()?;
-            inner.sleep = None;
+            (inner.sleep, has_gathered) = (None, false);
             match slept {
                 Ok(is_whole) => inner.end_turn(&poller, is_whole),
                 Err(error) => {
@@ -473,6 +489,24 @@ impl Shared {
             }
         }
         inner.poller = Some(poller);
+        Ok(inner)
+    }
+
+    /// Wakes these as the leader, and lets all callers whose outcomes have come return before the next write.
+    fn gather<'a>(
+        &'a self,
+        inner: MutexGuard<'a, Inner>,
+        woken: Woken,
+        gather: Gather,
+    ) -> Result<MutexGuard<'a, Inner>, Stopped> {
+        drop(inner);
+        self.wake_as_leader(woken)?;
+        let slow_at = gather.run(|| {
+            thread::yield_now();
+            clock::now()
+        });
+        let mut inner = self.lock_unless_stopped()?;
+        inner.gathering.end(slow_at);
         Ok(inner)
     }
 

@@ -3,6 +3,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
+use super::gather::Gather;
 use super::{
     CompletionToken, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, Inner, SPARE_NAME_COUNT_MAX, Woken, earlier,
     is_before,
@@ -51,7 +52,8 @@ impl Inner {
     /// Hands outcomes to those who wait for them.
     pub(in crate::client) fn deliver(&mut self) {
         if self.driver.engine.has_outcome() {
-            self.completions.deliver(self.now(), &mut self.driver.engine);
+            let caller_count = self.completions.deliver(self.now(), &mut self.driver.engine);
+            self.gathering.add(caller_count);
         }
     }
 
@@ -91,6 +93,12 @@ impl Inner {
             Some(_) => self.background.has_unsent,
             None => self.background.is_favoured || self.completions.task_count() > 0,
         }
+    }
+
+    /// Has the leader gather. Not in a turn of a drive, which the callers' own thread may run.
+    pub(super) fn begin_gathering(&mut self) -> Option<Gather> {
+        let (now, waiting_count) = (self.now(), self.completions.waiting_count());
+        if self.background.drive.is_some() { None } else { self.gathering.begin(now, waiting_count) }
     }
 
     /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new

@@ -93,6 +93,44 @@ fn a_leader_wakes_all_before_it_sleeps() {
     assert_eq!(count.get(), WAKER_COUNT);
 }
 
+/// A task that asks again whenever it is woken, and whose answer needs no master. Counts its wake-ups.
+struct Asks(Weak<Shared>, Arc<Count>);
+
+impl Asks {
+    fn ask(self: &Arc<Self>, inner: &mut Inner) {
+        let op = denied(&mut inner.driver);
+        let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+        assert!(inner.completions.wait_as_task(completion, &Waker::from(self.clone())).is_none());
+        inner.gathering.remove_one();
+        inner.write_for_task();
+    }
+}
+
+impl Wake for Asks {
+    fn wake(self: Arc<Self>) {
+        self.1.wake_by_ref();
+        if let Some(shared) = self.0.upgrade() {
+            self.ask(&mut shared.lock());
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_gathers_looks_at_the_sockets() {
+    let shared = alone();
+    let task = Arc::new(Asks(Arc::downgrade(&shared), Arc::default()));
+    let mut inner = shared.lock();
+    task.ask(&mut inner);
+    let poller = inner.poller.take().expect("nobody leads");
+    drop(inner);
+    let its = shared.clone();
+    within("a lead", move || {
+        let limit = Some(clock::now() + Duration::from_millis(20));
+        drop(its.lead(its.lock(), poller, limit, |_| false).expect("it goes on"));
+    });
+    assert!(task.1.get() > 1);
+}
+
 #[test]
 fn a_write_that_takes_long_ends_at_its_own_time() {
     let shared = alone();
