@@ -179,11 +179,11 @@ fn a_signal_ends_a_watch_that_nobody_reads() {
     let mut fleet = Fleet::start(1);
     let (_reader, mut stdout) = pipe().expect("a pipe");
     fill(&mut stdout);
-    let mut command = trusting(&fleet, "ls");
-    let leftovers = Leftovers::of(command.args(["--watch", "--json"]));
+    let mut command = trusting(&fleet, "inspect");
+    let leftovers = Leftovers::of(command.args(["--watch", "--json", "a"]));
     let mut child = command.stdout(stdout).spawn().expect("redlatch was built");
     eventually(PATIENCE, "it has looked", || {
-        fleet.master(0).ask("INFO commandstats").text().contains("scan")
+        fleet.master(0).ask("INFO commandstats").text().contains("cmdstat_pttl")
     });
     signal(child.id(), "TERM");
     let mut status = None;
