@@ -99,6 +99,8 @@ impl Reply<'_> {
     /// each null, a number for a boolean and for a double or a big number that is one, an error, a string or
     /// an array for a blob error, a verbatim string or a set. A map and a push stay: where they come, they
     /// mean RESP3. Elements stay as they are.
+    #[cold]
+    #[inline(never)]
     #[must_use]
     pub(crate) fn plain(self) -> Self {
         let number = |text| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -113,6 +115,20 @@ impl Reply<'_> {
             Reply::Set(array) => Reply::Array(array),
             other => other,
         }
+    }
+
+    /// Returns whether the reply is in a form that RESP2 has, as nearly all are.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        matches!(
+            self,
+            Reply::Simple(_)
+                | Reply::Error(_)
+                | Reply::Integer(_)
+                | Reply::Bulk(_)
+                | Reply::NullBulk
+                | Reply::Array(_)
+        )
     }
 
     /// Returns the number that the [plain](Reply::plain) reply is, if it is one.

@@ -448,8 +448,10 @@ impl Link {
                 };
                 Ok(Some(Taken { answer: answer.unwrap_or(Answer::Ignored), timed: None, refusal: None }))
             }
-            Ok(Some((Some(owed), reply))) => {
-                let reply = reply.plain();
+            Ok(Some((Some(owed), mut reply))) => {
+                if !reply.is_plain() {
+                    reply = reply.plain();
+                }
                 if let Owed::Scripts(tag) = owed {
                     scripts_loading[tag as usize] = false;
                 }
