@@ -32,7 +32,7 @@ pub(super) fn page(
     pattern: &[u8],
     prefix_size: usize,
 ) -> Result<Page, ProbeError> {
-    let answer = probe.exchange_page(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", COUNT])?;
+    let answer = probe.exchange_page(&[b"SCAN".as_slice(), cursor, b"MATCH", pattern, b"COUNT", COUNT])?;
     let unusable = |answer: &Answer| match answer {
         Answer::Error(text) => ProbeError::Unreachable(text.clone()),
         _ => ProbeError::Unreachable("its reply to SCAN has an unknown form".to_owned()),
