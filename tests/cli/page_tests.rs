@@ -78,7 +78,22 @@ fn masked_line(line: &str) -> String {
     // Too few in both cases: whether one more has answered before the decision is chance.
     let line = line.replace(" 1 of 3 masters", " 0 of 3 masters");
     let is_end = |char: char| " ,;()={}".contains(char);
-    line.split_inclusive(is_end).map(|word| masked_word(word, word.trim_end_matches(is_end))).collect()
+    let mut before = "";
+    line.split_inclusive(is_end)
+        .map(|word| {
+            let bare = word.trim_end_matches(is_end);
+            // On a machine that has just started, the numbers of processes are small.
+            let is_process = std::mem::replace(&mut before, bare) == "process";
+            if is_process { format!("PROCESS{}", &word[bare.len()..]) } else { masked_word(word, bare) }
+        })
+        .collect()
+}
+
+#[test]
+fn numbers_of_processes_are_masked() {
+    let line = |process| masked_line(&format!("masters: process {process} is not the master; exit code 75"));
+    assert_eq!(line("7"), line("22839"));
+    assert!(line("7").ends_with("exit code 75"));
 }
 
 fn masked_word(word: &str, bare: &str) -> String {
