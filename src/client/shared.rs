@@ -13,7 +13,8 @@
 //! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
 //! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
 //! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
-//! woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next requests. The pattern is that of Schmidt and others, "Leader/Followers" (2000).
+//! woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next requests. The
+//! pattern is "Leader/Followers" by Schmidt and others (2000).
 //!
 //! Owns leadership. Does not know what an outcome means. Keeps that nobody sleeps while an outcome can come
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
@@ -22,6 +23,7 @@
 pub(super) mod background;
 mod gather;
 mod inner;
+mod woken;
 
 use std::io;
 use std::iter;
@@ -41,6 +43,7 @@ use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
 use gather::{Gather, Gathering};
+use woken::Woken;
 
 /// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
 /// what others submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends
@@ -146,7 +149,7 @@ impl Drop for PanicGuard<'_> {
     }
 }
 
-/// Wakes all of them; false if one panicked, which must neither keep the others asleep nor end this thread.
+/// Calls all wakers. Returns false if one panicked, which must neither keep the others asleep nor end this thread.
 pub(super) fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
     let mut is_sound = true;
     for waker in woken {
@@ -445,8 +448,8 @@ impl Shared {
         limit: Option<Instant>,
         is_done: impl Fn(&Inner) -> bool,
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        // Once between two looks at the sockets: callers may come back for ever. The first time it is for those whom the
-        // leader before this one has woken.
+        // At most once between two reads of the sockets, as callers can return for ever. The first time is for callers
+        // that the leader before this one has woken.
         let mut has_gathered = false;
         if let Some(gather) = inner.begin_gathering() {
             (inner, has_gathered) = (self.gather(inner, Woken::take(|| None), gather)?, true);
@@ -492,7 +495,7 @@ impl Shared {
         Ok(inner)
     }
 
-    /// Wakes these as the leader, and lets all callers whose outcomes have come return before the next write.
+    /// Wakes these callers as the leader, and waits a moment for all callers whose outcomes have come.
     fn gather<'a>(
         &'a self,
         inner: MutexGuard<'a, Inner>,
@@ -501,10 +504,7 @@ impl Shared {
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
         drop(inner);
         self.wake_as_leader(woken)?;
-        let slow_at = gather.run(|| {
-            thread::yield_now();
-            clock::now()
-        });
+        let slow_at = gather.run(clock::now, thread::yield_now);
         let mut inner = self.lock_unless_stopped()?;
         inner.gathering.end(slow_at);
         Ok(inner)
@@ -524,7 +524,7 @@ impl Shared {
 
     /// Wakes these, without the lock. A panic of one stops the client.
     fn wake(&self, woken: Woken) -> Result<(), Stopped> {
-        let is_sound = wake_all(woken.0.into_iter().flatten());
+        let is_sound = wake_all(woken.into_iter());
         if is_sound { Ok(()) } else { Err(self.stop("a waker panicked; open a new client")) }
     }
 
@@ -585,30 +585,6 @@ impl Wake for ThreadWaker {
         self.sleeper.wake_by_ref();
         // A client that cannot be used has woken all who wait.
         let _ = self.shared.upgrade().map(|shared| shared.with(Inner::wake_leader));
-    }
-}
-
-/// Wakers that are called with the lock given back once.
-struct Woken([Option<Waker>; WOKEN_COUNT]);
-
-const WOKEN_COUNT: usize = 32;
-
-impl Woken {
-    fn take(next: impl FnMut() -> Option<Waker>) -> Self {
-        let mut woken = [const { None }; WOKEN_COUNT];
-        for (place, waker) in woken.iter_mut().zip(iter::from_fn(next)) {
-            *place = Some(waker);
-        }
-        Self(woken)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0[0].is_none()
-    }
-
-    /// Whether there may be more.
-    fn is_full(&self) -> bool {
-        self.0[WOKEN_COUNT - 1].is_some()
     }
 }
 

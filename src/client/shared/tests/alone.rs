@@ -93,7 +93,7 @@ fn a_leader_wakes_all_before_it_sleeps() {
     assert_eq!(count.get(), WAKER_COUNT);
 }
 
-/// A task that asks again whenever it is woken, and whose answer needs no master. Counts its wake-ups.
+/// A task that makes another request whenever it is woken, and whose answers need no master. Counts its wake-ups.
 struct Asks(Weak<Shared>, Arc<Count>);
 
 impl Asks {
@@ -103,6 +103,8 @@ impl Asks {
         assert!(inner.completions.wait_as_task(completion, &Waker::from(self.clone())).is_none());
         inner.gathering.remove_one();
         inner.write_for_task();
+        // As each caller that leaves: else the leader wakes the next task of this thread a millisecond later.
+        inner.completions.end_relay();
     }
 }
 
@@ -116,7 +118,7 @@ impl Wake for Asks {
 }
 
 #[test]
-fn a_leader_that_gathers_looks_at_the_sockets() {
+fn leader_that_gathers_still_reads_sockets() {
     let shared = alone();
     let task = Arc::new(Asks(Arc::downgrade(&shared), Arc::default()));
     let mut inner = shared.lock();
@@ -129,6 +131,44 @@ fn a_leader_that_gathers_looks_at_the_sockets() {
         drop(its.lead(its.lock(), poller, limit, |_| false).expect("it goes on"));
     });
     assert!(task.1.get() > 1);
+}
+
+#[test]
+fn leader_expects_each_answered_caller_once() {
+    let shared = alone();
+    let answer_a_task = |inner: &mut Inner| {
+        let op = denied(&mut inner.driver);
+        let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+        inner.completions.wait_as_task(completion, Waker::noop());
+        inner.deliver();
+    };
+    let is_expected = |inner: &mut Inner| inner.begin_gathering().is_some();
+    for _ in 0..2 {
+        answer_a_task(&mut shared.lock());
+    }
+    assert!(is_expected(&mut shared.lock()));
+    let waited = shared.wait(OutcomeKind::Extend, None, |_| None);
+    assert!(matches!(waited, Ok(None)));
+    assert!(is_expected(&mut shared.lock()), "one of two has returned");
+    let pending = shared.poll(Waker::noop(), true, |inner| {
+        let resource = Resource::new("a").expect("a valid name");
+        let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+        let op = inner.submit(request).expect("room");
+        Some(inner.completions.expect(op, OutcomeKind::Acquire))
+    });
+    assert!(pending.is_pending());
+    assert!(!is_expected(&mut shared.lock()), "both have returned");
+}
+
+#[test]
+fn drive_never_gathers() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    inner.gathering.add(1);
+    inner.background.drive = Some(Waker::noop().clone());
+    assert!(inner.begin_gathering().is_none());
+    inner.background.drive = None;
+    assert!(inner.begin_gathering().is_some());
 }
 
 #[test]
