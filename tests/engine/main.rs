@@ -12,6 +12,7 @@ mod fenced;
 mod golden;
 mod handles;
 mod hold;
+mod joining;
 mod keep;
 mod leave;
 mod login;
