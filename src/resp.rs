@@ -100,7 +100,6 @@ impl Reply<'_> {
     /// an array for a blob error, a verbatim string or a set. A map and a push stay: where they come, they
     /// mean RESP3. Elements stay as they are.
     #[cold]
-    #[inline(never)]
     #[must_use]
     pub(crate) fn plain(self) -> Self {
         let number = |text| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -118,7 +117,6 @@ impl Reply<'_> {
     }
 
     /// Returns whether the reply is in a form that RESP2 has, as nearly all are.
-    #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         matches!(
             self,

@@ -30,7 +30,7 @@ impl Fleet {
         }
     }
 
-    /// A master had no room for the question, or has no answer for the moment.
+    /// Plans to ask again soon: the master had no room for the question, or was busy.
     fn ask_facts_soon(&mut self, now: Instant, master: MasterId) {
         let at = now + limits::PAUSE_UNANSWERED;
         self.link_mut(master).facts_due_at = Some(at);
@@ -54,7 +54,6 @@ impl Fleet {
 
     /// An attempt is about to be sent. Asks in the same write what is due, as after a pause of this process.
     /// The answers come before any vote.
-    #[inline]
     pub(in crate::engine) fn ask_due_facts(&mut self, now: Instant) {
         if now >= self.facts_due_at {
             self.ask_all_due_facts(now);
@@ -62,7 +61,6 @@ impl Fleet {
     }
 
     #[cold]
-    #[inline(never)]
     fn ask_all_due_facts(&mut self, now: Instant) {
         for master in self.ready.iter() {
             if self.link(master).facts_due_at.is_some_and(|at| at <= now) {
