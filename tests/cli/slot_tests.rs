@@ -64,26 +64,22 @@ fn a_command_has_its_slot_beside_its_token() {
     assert_eq!(finish(&mut run).stdout, "<>\n");
 }
 
+/// A command that holds one slot of the pool `jobs`, which has this many.
+fn hold_slot(fleet: &Fleet, count: &str) -> Running {
+    let script = format!("echo in; {FOREVER}");
+    let mut holder =
+        Running::start(trusting(fleet, "run").args(["--slots", count, "jobs", "--", "sh", "-c", &script]));
+    holder.line();
+    holder
+}
+
 /// Both slots are held, but this login may not look.
 #[test]
 fn slots_behind_a_refused_look_are_not_busy() {
     let mut fleet = Fleet::start(3);
     let rule = "ACL SETUSER blind on >pw ~* &* +@all -eval";
     fleet.masters().for_each(|master| assert_eq!(master.ask(rule).text(), "OK"));
-    let hold = || {
-        let mut holder = Running::start(trusting(&fleet, "run").args([
-            "--slots",
-            "2",
-            "jobs",
-            "--",
-            "sh",
-            "-c",
-            &format!("echo in; {FOREVER}"),
-        ]));
-        holder.line();
-        holder
-    };
-    let holders = [hold(), hold()];
+    let holders = [hold_slot(&fleet, "2"), hold_slot(&fleet, "2")];
     let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", "redis://blind:pw@")).collect();
     let mut run = redlatch(&urls);
     let refused = finish(run.arg("run").args(PATIENT).args(["--slots", "2", "jobs", "--", "true"]));
@@ -94,16 +90,7 @@ fn slots_behind_a_refused_look_are_not_busy() {
 #[test]
 fn slots_are_listed_inspected_and_unlocked() {
     let mut fleet = Fleet::start(3);
-    let mut holder = Running::start(trusting(&fleet, "run").args([
-        "--slots",
-        "1",
-        "jobs",
-        "--",
-        "sh",
-        "-c",
-        &format!("echo in; {FOREVER}"),
-    ]));
-    holder.line();
+    let mut holder = hold_slot(&fleet, "1");
     let refused = finish(trusting(&fleet, "run").args(["--slots", "1", "jobs", "--", "true"]));
     expect(&refused, 75, &["the only slot of pool \"jobs\" is taken: slot 0 ("]);
     assert!(fleet.masters().all(|master| master.calls("zadd") == 0), "it has not stood in a queue");
