@@ -1,7 +1,7 @@
 //! Examination of a fleet: what is wrong with its masters and settings, why that matters, and what to do.
 //!
-//! [`examine`] asks each master over a connection of its own, and changes no key there. The command line
-//! shows the same as `redlatch doctor`.
+//! [`examine`] opens one more connection to each master, and changes no key there. `redlatch doctor` prints its
+//! findings.
 //!
 //! ```no_run
 //! use redlatch::Config;

@@ -71,8 +71,7 @@ pub(crate) const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
 /// locks: 60 s.
 pub(crate) const FACTS_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time after which a connection that stands asks again where the master had no room for the question, or
-/// answered that it is busy: 1 s.
+/// Time after which an open connection asks again if the master had no room for the question or was busy: 1 s.
 pub(crate) const PAUSE_UNANSWERED: Duration = Duration::from_secs(1);
 
 /// Shortest time between two lookups of the name of a master that takes no writes: 5 s.

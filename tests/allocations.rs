@@ -105,11 +105,11 @@ fn main() {
     println!("test a_pair_allocates_nothing_in_steady_state ... ok");
 }
 
-/// Measurements of which one must be without an allocation. A machine that holds an answer up for long makes a
-/// list longer, once; what each pair allocates shows in all of them.
+/// Number of measurements. One of them must show no allocation: a late answer on a busy machine can make a list
+/// longer once, but what each pair allocates shows in all of them.
 const MEASUREMENT_COUNT: usize = 5;
 
-/// Whether nothing was allocated; this measurement must not be the last one if something was.
+/// Returns whether nothing was allocated. Fails in the last measurement if something was.
 fn is_none(
     region: &Region<'_, System>,
     what: &str,

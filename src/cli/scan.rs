@@ -22,7 +22,7 @@ pub(super) fn pattern(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
     [&literal(prefix), rest].concat()
 }
 
-/// Keys that a master looks at for one page, about: it answers others in between.
+/// About how many keys a master looks at for one page. It answers other clients in between.
 const COUNT: &[u8] = b"128";
 
 /// Asks for the page that begins at `cursor`. A key that comes or goes meanwhile may be missed.

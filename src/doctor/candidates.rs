@@ -79,8 +79,8 @@ pub fn write_records(
     Ok(Ok(()))
 }
 
-/// Writes a record where another one is, or none: by `SET NX` or `SET IFEQ`, and by a script where the server
-/// lacks the second.
+/// Writes a record if the master still has `from`: with `SET NX` if that is none, else with `SET IFEQ`, or with a
+/// script if the server lacks `SET IFEQ`.
 fn write_record(probe: &mut Probe, key: &[u8], from: Option<&str>, to: &[u8]) -> Result<(), ProbeError> {
     let set: Vec<&[u8]> = match from {
         None => vec![b"SET", key, to, b"NX"],
@@ -104,7 +104,7 @@ fn write_record(probe: &mut Probe, key: &[u8], from: Option<&str>, to: &[u8]) ->
     if found.bytes() == Some(to) {
         return Ok(());
     }
-    Err(ProbeError::Unreachable("it has another record by now".to_owned()))
+    Err(ProbeError::Unreachable("it has another record now".to_owned()))
 }
 
 /// Writes a record where another one is, and returns the one that is there then.

@@ -207,8 +207,8 @@ impl Engine {
         self.core.locks.claims.count()
     }
 
-    /// Returns how many of these tokens may be left behind, for all that masters say: without those that each
-    /// master refused to write for a reason of its own, as `NOPERM`.
+    /// Returns how many of these tokens may still be on a master. A token does not count if each master refused to
+    /// run its command, for example with `NOPERM`.
     #[must_use]
     pub fn unconfirmed_count(&self) -> usize {
         let claims = &self.core.locks.claims;

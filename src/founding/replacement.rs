@@ -74,7 +74,7 @@ pub struct Replacement {
     refuses_since: Option<Instant>,
     /// The new master's process, once its record says that it joins.
     joined: Option<String>,
-    /// Whether the other masters' records were found older than that of the new one.
+    /// Whether the new master's record was once newer than those of the other masters.
     was_overtaken: bool,
 }
 

@@ -229,9 +229,9 @@ fn a_record_that_changed_meanwhile_stays() {
         let written = write_records(&config, PATIENCE, &[Change { place: 0, from, to: to.clone() }]);
         (written.expect("an event loop").map_err(|(_, why)| why), lists.records()[0].clone())
     };
-    let changed = || Err("it has another record by now".to_owned());
+    let changed = || Err("it has another record now".to_owned());
     assert_eq!(write(&other, Some(from.clone())), (changed(), other.clone()));
-    assert_eq!(write(&other, None), (changed(), other.clone()), "there is one by now");
+    assert_eq!(write(&other, None), (changed(), other.clone()), "there is a record now");
     assert_eq!(write(&before, Some(from)), (Ok(()), to.to_string()));
 }
 

@@ -13,7 +13,7 @@ use crate::harness::{
     block_on, config, open,
 };
 
-/// A client of three masters that asks all of them. One that has just connected may pass the last one over.
+/// Waits until a client of three masters asks all of them. Just after connecting it may leave out the slowest.
 fn whole(client: Client) -> Client {
     eventually(PATIENCE, "all masters count", || client.health().may_fail == 1);
     client

@@ -285,7 +285,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let target = locked(&shared.target).expect("it leads somewhere");
         match TcpStream::connect_timeout(&target, CONNECT_PATIENCE) {
             Ok(server) => {
-                // Before its first byte passes, it is one of those that are changed.
+                // The lock is held until it is listed: no byte passes a connection that a test cannot reach.
                 let mut connections = locked(&shared.connections);
                 connections.retain(|connection| !connection.has_ended());
                 connections.push(Connection::start(client, server, shared));

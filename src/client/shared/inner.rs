@@ -95,7 +95,7 @@ impl Inner {
         }
     }
 
-    /// Has the leader gather. Not in a turn of a drive, which the callers' own thread may run.
+    /// Begins to gather, but not in a turn of a drive: the callers may run on its thread.
     pub(super) fn begin_gathering(&mut self) -> Option<Gather> {
         let (now, waiting_count) = (self.now(), self.completions.waiting_count());
         if self.background.drive.is_some() { None } else { self.gathering.begin(now, waiting_count) }

@@ -366,8 +366,8 @@ impl Claim {
         is_enough || release.sent.is_empty()
     }
 
-    /// Whether its release may still have a key to delete, for all that servers say: some master was sent the
-    /// `SET`, has not confirmed the release, and did not refuse to run it.
+    /// Returns whether a master may still have the key: it was sent the `SET`, did not refuse to run it, and has not
+    /// confirmed the release.
     pub(crate) fn may_be_left(&self) -> bool {
         let unrun = self.doubts.unrun.without(self.doubts.sent_again);
         self.release.is_none_or(|release| !release.owed.without(unrun).is_empty())

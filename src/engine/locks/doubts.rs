@@ -18,8 +18,8 @@ pub(crate) struct Doubts {
     pub(crate) sent_again: MasterSet,
     /// They no longer had the key when they were last asked, and were sent no other `SET` since.
     pub(crate) gone: MasterSet,
-    /// They answered the `SET` with an error by which a server refuses to run it. They are released as all
-    /// others, as a proxy may say so behind a `SET` that was carried out; but nobody has to be told of that.
+    /// They refused to run the `SET`, by their answer. They are released as all others, since a proxy may send such
+    /// an answer after a `SET` that ran, but their keys do not count as left behind.
     pub(crate) unrun: MasterSet,
     /// They owe an answer to another `SET`: whatever they say before it, the key may be there behind it.
     pub(crate) owes_repair: MasterSet,

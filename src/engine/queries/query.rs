@@ -54,7 +54,7 @@ struct Parts {
 }
 
 impl Query {
-    /// A look at what masters hold. Those that are not asked have a reason in `absences`.
+    /// A look at what masters hold. `absences` has the reason for each master that is not asked.
     pub(crate) fn inspect(
         now: Instant,
         limit: Duration,
@@ -77,7 +77,7 @@ impl Query {
         Self { deadline: now + limit, limit, asked, work: Work::ForceUnlock { votes } }
     }
 
-    /// A look for free slots. Those that are not asked have a reason in `absences`.
+    /// A look for free slots. `absences` has the reason for each master that is not asked.
     pub(crate) fn free_slots(
         now: Instant,
         limit: Duration,
@@ -152,7 +152,7 @@ impl Query {
         self.end_at(master, answer);
     }
 
-    /// The answer to a look for free slots, or why it does not count. The others are not waited for once it is decided.
+    /// Notes the answer to a look for free slots, or why it does not count. Ends the look once it is decided.
     pub(crate) fn note_free_slots(&mut self, master: MasterId, report: Result<Vec<SlotMark>, Failure>) {
         let Work::Slots(free) = &mut self.work else { unreachable!("only a look for slots is given some") };
         self.asked.remove(master);

@@ -40,7 +40,7 @@ impl Accounts {
         self.all.get(op.index as usize)?.as_deref().filter(|account| account.op == op)
     }
 
-    /// The same; a new one if it has none.
+    /// Returns the account of an operation. Opens one if there is none.
     pub(crate) fn of(&mut self, op: Id) -> &mut Account {
         let place = op.index as usize;
         if place >= self.all.len() {

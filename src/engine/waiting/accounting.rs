@@ -22,7 +22,7 @@ pub(crate) fn leave(now: Instant, locks: &mut Locks, id: Id) {
     locks.accounts.of(id).leave(now);
 }
 
-/// Others have the lock that an attempt asked for. One that stays in no queue has its only report by now.
+/// Notes the holder that refused an attempt. An attempt that stays in no queue gets no further report.
 pub(crate) fn note_refused(now: Instant, locks: &mut Locks, id: Id) {
     let op = locks.ops.get(id);
     if op.parking.is_some() && op.asked.wait_until.is_none() {
