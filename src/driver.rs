@@ -34,7 +34,6 @@ use crate::engine::{Engine, LinkRequest, OpId, Request, SubmitError};
 use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
 use crate::lock::{MasterId, MasterSet};
-use crate::mutants::mutant;
 use crate::options::{Mode, Options};
 #[cfg(test)]
 pub(crate) use channel::NoPlaintext;
@@ -209,9 +208,6 @@ impl Driver {
     /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it.
     /// Returns the present.
     pub(crate) fn end_turn(&mut self, poller: &Poller) -> Instant {
-        if mutant!(TimeOutsBeforeReads) {
-            self.engine.handle_timeout(clock::now());
-        }
         self.handle_events(&poller.events);
         // Only now: an answer that had already arrived is not late.
         let now = clock::now();
@@ -284,9 +280,6 @@ impl Driver {
 
     /// The next flush writes on, though nothing more is queued by then.
     fn note_unsent(&mut self) {
-        if mutant!(ShortWriteForgotten) {
-            return;
-        }
         self.has_unsent = true;
     }
 
@@ -337,7 +330,7 @@ impl Driver {
             match socket.recv(space) {
                 Ok(Received::Bytes { size, has_more }) => {
                     self.engine.recv_done(clock::now(), master, size);
-                    if !(has_more || to_the_end) || mutant!(ReadStopsEarly) {
+                    if !(has_more || to_the_end) {
                         return;
                     }
                 }

@@ -43,7 +43,6 @@
 
 mod answers;
 mod core;
-mod defects;
 mod ground;
 mod locks;
 pub(crate) mod masters;
@@ -62,7 +61,6 @@ use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
 use crate::handle::LockHandle;
 use crate::limits;
-use crate::mutants::mutant;
 #[cfg(feature = "doctor")]
 pub(crate) use masters::handshake::{Replication, error_without_login, info_field};
 #[cfg(feature = "doctor")]
@@ -412,7 +410,7 @@ impl Engine {
                 queries::report_drained(&mut self.core.ground, id, name);
             }
         }
-        if held == HeldLocks::Release || mutant!(DrainReleasesLeft) {
+        if held == HeldLocks::Release {
             for id in self.core.locks.ops.ids() {
                 if queries::end_held(&mut self.core.ground, &mut self.core.locks, id) {
                     self.perform(Step::Release { id, awaited: false });
@@ -465,9 +463,7 @@ impl Engine {
         rounds::rejoin(&mut self.core, master);
         let Core { ground, masters, .. } = &mut self.core;
         // It may have changed during the handshake.
-        if !mutant!(LoginOfHandshakeKept) {
-            masters.bring_login(ground, master);
-        }
+        masters.bring_login(ground, master);
     }
 
     /// Ends a connection and settles all that it owed.

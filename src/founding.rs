@@ -29,7 +29,6 @@ use crate::engine::masters::record::{Found, Origin, Record, Seen};
 use crate::error::fleet::{FleetDifference, Unusable};
 use crate::error::probe::ProbeError;
 use crate::limits;
-use crate::mutants::mutant;
 use crate::words::{Counted, Rounded};
 
 /// Facts about one master.
@@ -196,9 +195,6 @@ impl Why {
 pub fn found(config: &Config, masters: &[Result<Candidate, ProbeError>]) -> Result<Founding, Refusal> {
     let mut known: Vec<(usize, &Arc<str>, &Candidate, &str)> = Vec::new();
     for (place, (name, candidate)) in config.labels.iter().zip(masters).enumerate() {
-        if candidate.is_err() && mutant!(FoundedWithoutMaster) {
-            continue;
-        }
         let (candidate, run_id) = check_server(name, candidate)?;
         if let Some((_, other, ..)) = known.iter().find(|(.., other)| *other == run_id) {
             return Err(Why::SameServer(Arc::clone(other)).of(name));

@@ -162,11 +162,6 @@ mod event;
 mod founding;
 mod handle;
 mod lock;
-#[cfg(redlatch_mutants)]
-#[doc(hidden)]
-pub mod mutants;
-#[cfg(not(redlatch_mutants))]
-mod mutants;
 #[cfg(feature = "tracing")]
 mod observe;
 mod options;

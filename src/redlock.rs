@@ -21,7 +21,6 @@ use crate::engine::{
 use crate::error::{AcquireError, ExtendError, LeaveError, ReleaseError, Waited};
 use crate::limits;
 use crate::lock::{FencingToken, HolderLabel, LockName, Resource, Token};
-use crate::mutants::mutant;
 use crate::options::{Options, fair_method, held_methods, option_methods, request_methods, time_methods};
 use crate::process::Process;
 
@@ -575,7 +574,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // A fork may have inherited the mutex locked.
-        if self.is_armed && !self.origin.process.is_forked() && !mutant!(DropForgets) {
+        if self.is_armed && !self.origin.process.is_forked() {
             self.origin.dropped().push(self.lock);
         }
     }

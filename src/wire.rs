@@ -25,7 +25,6 @@
 use std::fmt;
 
 use crate::limits;
-use crate::mutants::mutant;
 use crate::resp::{self, Decoded, ProtocolError, Reply};
 use crate::words::NO_SERVER;
 
@@ -135,15 +134,6 @@ impl<T: Copy> Wire<T> {
         self.inbox.keep_last(rest_size);
     }
 
-    /// Breaks the one rule of the queue of owed replies.
-    #[cfg(redlatch_mutants)]
-    pub(crate) fn forget_owed(&mut self) {
-        self.owed.consume(1);
-    }
-
-    #[cfg(not(redlatch_mutants))]
-    pub(crate) fn forget_owed(&mut self) {}
-
     /// Whether there are bytes that no reply was taken from.
     #[inline]
     pub(crate) fn has_received(&self) -> bool {
@@ -198,7 +188,7 @@ impl Inbox {
         if self.head == self.tail {
             (self.head, self.tail) = (0, 0);
         }
-        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 || mutant!(AllocationByHeader) {
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
             self.make_space();
         }
         self.bytes.get_mut(self.tail..).unwrap_or_default()
@@ -209,11 +199,8 @@ impl Inbox {
         self.bytes.copy_within(self.head..self.tail, 0);
         self.tail = self.tail.saturating_sub(self.head);
         self.head = 0;
-        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 || mutant!(AllocationByHeader) {
-            let mut size = self.tail.saturating_mul(2).max(limits::READ_SIZE);
-            if mutant!(AllocationByHeader) {
-                size = size.max(self.needed);
-            }
+        if self.bytes.len().saturating_sub(self.tail) < limits::READ_SIZE / 2 {
+            let size = self.tail.saturating_mul(2).max(limits::READ_SIZE);
             self.bytes.resize(size, 0);
         }
     }

@@ -11,7 +11,6 @@ use std::time::Instant;
 use super::relay::Relay;
 use super::sleeper::Thread;
 use crate::engine::{Engine, OpId, Outcome, Request};
-use crate::mutants::mutant;
 
 /// The slots; see the [module](self).
 #[derive(Debug)]
@@ -189,8 +188,7 @@ impl Completions {
                 continue;
             }
             let token = self.tokens.get(op.index()).copied().flatten();
-            let is_own = |completion: &CompletionToken| completion.op == op || mutant!(AnswerToNextCaller);
-            match token.filter(|completion| is_own(completion) && self.expects(*completion, &outcome)) {
+            match token.filter(|completion| completion.op == op && self.expects(*completion, &outcome)) {
                 Some(completion) => {
                     let caller = self.end_waiting(completion);
                     caller_count += usize::from(!matches!(caller, AwaitedBy::Nobody));
@@ -260,7 +258,7 @@ impl Completions {
             }
             Completion::Waiting(kind, _) => {
                 let goes_on = matches!(kind, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Leave);
-                if !goes_on && !mutant!(AbandonForgets) {
+                if !goes_on {
                     // A release is always taken, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });
                 }
@@ -454,9 +452,7 @@ fn wakers(listeners: impl IntoIterator<Item = Vec<LossListener>>) -> impl Iterat
 
 /// Nobody wants this outcome: what it has acquired must not be kept.
 fn release_unwanted(now: Instant, engine: &mut Engine, op: OpId, outcome: &Outcome) {
-    if let Outcome::Acquire(Ok(_)) = outcome
-        && !mutant!(AbandonForgets)
-    {
+    if let Outcome::Acquire(Ok(_)) = outcome {
         // A release is always taken, and this one's outcome is not wanted.
         let _ = engine.submit(now, Request::Release { lock: op, awaited: false });
     }

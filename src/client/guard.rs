@@ -18,7 +18,6 @@ use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError, Waited};
 use crate::lock::{FencingToken, Token};
-use crate::mutants::mutant;
 use crate::options::held_methods;
 
 /// Lock held by a [`Client`].
@@ -277,7 +276,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.is_armed || mutant!(DropForgets) {
+        if !self.is_armed {
             return;
         }
         self.note_end("dropped");

@@ -22,7 +22,6 @@ use std::time::Instant;
 
 use crate::error::{AcquireError, LockReentrantError};
 use crate::limits;
-use crate::mutants::mutant;
 
 /// The holds of one owner; `A` is what is being acquired for it, `L` the lock that it has.
 #[derive(Debug)]
@@ -70,7 +69,7 @@ impl<A, L> Holds<A, L> {
         is_valid: impl FnOnce(&L) -> bool,
     ) -> Option<Result<(), LockReentrantError>> {
         let Self::Held { lock, hold_count } = self else { return None };
-        if !is_valid(lock) && !mutant!(LostTakenAgain) {
+        if !is_valid(lock) {
             return Some(Err(LockReentrantError::Lost { hold_count: *hold_count }));
         }
         if *hold_count >= limits::HOLD_COUNT_MAX {
@@ -88,9 +87,7 @@ impl<A, L> Holds<A, L> {
     /// One caller more wants what is being acquired, and waits until then. All callers of an owner wait for
     /// equally long, so the attempt ends no later.
     pub fn join(&mut self, wait_until: Instant) {
-        if let Self::Acquiring { waits, .. } = self
-            && !mutant!(JoinedUncounted)
-        {
+        if let Self::Acquiring { waits, .. } = self {
             waits.push(wait_until);
         }
     }
@@ -106,10 +103,7 @@ impl<A, L> Holds<A, L> {
     pub fn fail(&mut self, now: Instant, error: &AcquireError) -> Instant {
         let Self::Acquiring { until, waits, .. } = self else { unreachable!("there is no attempt") };
         let mut answered_until = now.max(*until);
-        if mutant!(EarlyFailureRepeated) {
-            answered_until = now;
-        }
-        if error.is_final() || mutant!(LongerWaitForgotten) {
+        if error.is_final() {
             answered_until = waits.iter().copied().fold(answered_until, Instant::max);
         }
         waits.retain(|wait_until| *wait_until > answered_until);
@@ -141,7 +135,7 @@ impl<A, L> Holds<A, L> {
     pub fn end(&mut self) -> Option<L> {
         let Self::Held { hold_count, .. } = self else { return None };
         *hold_count -= 1;
-        if *hold_count > 0 && !mutant!(HoldsEndWithFirst) {
+        if *hold_count > 0 {
             return None;
         }
         match std::mem::replace(self, Self::Free) {
@@ -159,7 +153,7 @@ impl<A, L> Holds<A, L> {
         &mut self,
         is_valid: impl FnOnce(&L) -> bool,
     ) -> Result<(), (LockReentrantError, Option<L>)> {
-        if self.lock().is_some_and(is_valid) || mutant!(FetchedHoldUnchecked) {
+        if self.lock().is_some_and(is_valid) {
             return Ok(());
         }
         let last = self.end();

@@ -15,7 +15,6 @@ use crate::error::{
     AcquireError, AdoptError, ExtendError, LeaveError, ReleaseError, ReleaseHandleError, Report, Round,
 };
 use crate::handle::LockHandle;
-use crate::mutants::mutant;
 
 impl Guard {
     /// Gives the lock up for a handle, by which another process adopts it within `keep`. Extends the lock to
@@ -239,7 +238,7 @@ impl Ask for AdoptCall {
         let guard = Guard::new(self.client.clone(), op, validity, &grant, name);
         // Looked at last (I2). The guard's drop releases the lock.
         let now = clock::now();
-        if now >= guard.deadline_at(now) && !mutant!(FetchedUnchecked) {
+        if now >= guard.deadline_at(now) {
             return Err(AdoptError::Expired(Report::new(Round::Acquire, self.handle.name.clone()).into()));
         }
         // Where the handle's value may be still, or come late, or wait in a queue, nobody needs it any more.

@@ -25,7 +25,6 @@ use crate::driver::ConnectError;
 use crate::engine::{Grant, OpId, Outcome, Request, Validity};
 use crate::error::{AcquireError, Denial, Report, Round};
 use crate::lock::{HolderLabel, LockName, MasterId, Vote};
-use crate::mutants::mutant;
 use crate::options::{
     Options, auto_extend_method, fair_method, option_methods, request_methods, time_methods,
 };
@@ -284,17 +283,13 @@ impl Ask for LockRequest<'_> {
             unreachable!("an acquisition is answered by its own outcome")
         };
         let grant = result?;
-        let mut min_validity = self.options.min_validity;
-        if mutant!(FetchedAnyValidity) {
-            min_validity = Duration::ZERO;
-        }
         let Submitted { at, name, validity } = submitted;
         let validity = validity.expect("a lock that is granted has one");
         let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
         // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the
         // lock.
         let now = clock::now();
-        if now + min_validity >= guard.deadline_at(now) && !mutant!(FetchedUnchecked) {
+        if now + self.options.min_validity >= guard.deadline_at(now) {
             return Err(self.expired(now.saturating_duration_since(at), &grant));
         }
         Ok(guard)

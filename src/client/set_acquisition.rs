@@ -28,7 +28,6 @@ use crate::config::Config;
 use crate::error::{AcquireError, Denial, Report, Round};
 use crate::limits;
 use crate::lock::Vote;
-use crate::mutants::mutant;
 use crate::options::Options;
 
 /// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that
@@ -102,11 +101,7 @@ pub enum SetStep<L> {
 
 /// The remaining validity of several locks together: that of the first to end.
 pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
-    let each = each.into_iter();
-    if mutant!(SetValidityOfLongest) {
-        return each.max().unwrap_or_default();
-    }
-    each.min().unwrap_or_default()
+    each.into_iter().min().unwrap_or_default()
 }
 
 impl<L> SetAcquisition<L> {
@@ -200,10 +195,8 @@ impl<L> SetAcquisition<L> {
         back: &mut Vec<L>,
         mut failed: Option<Failed>,
     ) -> Option<Failed> {
-        let is_late = failed.is_some();
         match answer {
             Ok(lock) => self.held.push((place, lock)),
-            Err(_) if mutant!(SetHandsOutSubset) => {}
             Err(error) => {
                 // Waiting cannot help against a final one, whichever lock it is of.
                 let rank = |failed: &Failed| (!failed.error.is_final(), failed.place);
@@ -212,12 +205,6 @@ impl<L> SetAcquisition<L> {
                     failed = Some(failed_here);
                 }
             }
-        }
-        if mutant!(SetKeepsSubset) {
-            return failed;
-        }
-        if is_late && mutant!(SetKeepsLateGrant) {
-            return failed;
         }
         if failed.is_some() {
             back.extend(self.held.drain(..).map(|(_, lock)| lock));
@@ -245,7 +232,7 @@ impl<L> SetAcquisition<L> {
         let left = validity(self.held.iter().map(|(_, lock)| remaining(lock)));
         let failed = match failed {
             Some(failed) => failed,
-            None if left > self.min_validity || mutant!(SetExpiredUnchecked) => return self.hand_out(),
+            None if left > self.min_validity => return self.hand_out(),
             // The first of them was waited for, and has come too near to its end meanwhile (I2).
             None => {
                 back.extend(self.held.drain(..).map(|(_, lock)| lock));

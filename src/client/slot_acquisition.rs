@@ -38,7 +38,6 @@ use crate::engine::SlotLook;
 use crate::error::{AcquireError, HeldBy, HolderTtl, SlotHolder};
 use crate::limits;
 use crate::lock::InputError;
-use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
 
 /// A slot that is being acquired. `L` is a lock that is held: a slot, or the door.
@@ -170,7 +169,7 @@ impl<L> SlotAcquisition<L> {
     /// The answer about a slot that was asked for. There is no next step while more answers are to come.
     pub fn tried(&mut self, now: Instant, slot: u32, answer: Result<L, AcquireError>) -> Option<SlotStep<L>> {
         let error = match answer {
-            Ok(lock) => return Some(Self::hold(slot, lock)),
+            Ok(lock) => return Some(SlotStep::Held(slot, lock)),
             Err(error) if error.is_final() => return Some(SlotStep::Failed(error)),
             Err(error) => error,
         };
@@ -183,7 +182,7 @@ impl<L> SlotAcquisition<L> {
                 self.state = SlotState::Trying { slot, since, failed: Some(error), looked: None };
                 None
             }
-            SlotState::Standing(count @ 2..) if !mutant!(StandEndsWithFirst) => {
+            SlotState::Standing(count @ 2..) => {
                 self.state = SlotState::Standing(count - 1);
                 None
             }
@@ -265,7 +264,7 @@ impl<L> SlotAcquisition<L> {
 
     /// The door, if it is held: nobody wants the slot any more, or it is handed out.
     pub fn take_door(&mut self) -> Option<L> {
-        self.door.take().filter(|_| !mutant!(DoorKept))
+        self.door.take()
     }
 
     /// The door is held, or nobody needs it: waits for a slot.
@@ -275,10 +274,7 @@ impl<L> SlotAcquisition<L> {
             return self.fail_as_before(now);
         }
         if self.count <= limits::SLOT_STAND_MAX {
-            let mut slots: Vec<u32> = (0..self.count).collect();
-            if mutant!(StandsAtOneSlot) {
-                slots.truncate(1);
-            }
+            let slots: Vec<u32> = (0..self.count).collect();
             self.state = SlotState::Standing(slots.len());
             // Each of their queues says whether its slot is taken.
             self.held_by = Some(HeldBy::Slots(self.count));
@@ -325,8 +321,7 @@ impl<L> SlotAcquisition<L> {
         if self.tries >= self.max_tries {
             return self.fail_as_before(now);
         }
-        let is_inside = self.door.is_some() || mutant!(DoorStandsOpen) && !left.is_zero();
-        match is_inside {
+        match self.door.is_some() {
             true => self.pause(now, took),
             false if self.is_brief => self.look_again(now, took),
             false if left.is_zero() => self.fail_as_before(now),
@@ -359,10 +354,7 @@ impl<L> SlotAcquisition<L> {
             return self.fail_as_before(now);
         }
         let waited = now.saturating_duration_since(self.entered);
-        let mut pause = (waited / 8).max(took).max(limits::SLOT_LOOK_PAUSE_MIN);
-        if !mutant!(LookPauseUncapped) {
-            pause = pause.min(limits::SLOT_LOOK_PAUSE_MAX);
-        }
+        let pause = (waited / 8).max(took).max(limits::SLOT_LOOK_PAUSE_MIN).min(limits::SLOT_LOOK_PAUSE_MAX);
         SlotStep::Pause(pause.min(left))
     }
 
@@ -414,13 +406,6 @@ impl<L> SlotAcquisition<L> {
             denial.held_by = held_by;
         }
         Some(error)
-    }
-
-    fn hold(mut slot: u32, lock: L) -> SlotStep<L> {
-        if mutant!(SlotOfAnother) {
-            slot = 0;
-        }
-        SlotStep::Held(slot, lock)
     }
 
     /// The wait is over: the last try says why.

@@ -16,8 +16,7 @@ use super::waiting::{handover, rounds};
 use super::{Engine, queries};
 use crate::lock::command;
 use crate::lock::command::answer::Refusal;
-use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
-use crate::mutants::mutant;
+use crate::lock::{Failure, MasterId, MasterSet, Vote};
 
 impl Engine {
     pub(super) fn recv_commands(&mut self, master: MasterId, size: usize) {
@@ -140,7 +139,6 @@ impl Engine {
             return;
         }
         match refusal {
-            Refusal::Elsewhere if mutant!(DemotedKept) => {}
             Refusal::Elsewhere => {
                 if command::answer::is_of_replica(text.as_bytes()) {
                     // Its next connection need not show that.
@@ -191,12 +189,7 @@ impl Engine {
                 }
                 return;
             }
-            Answer::Login(Some(why)) if mutant!(RefusedLoginEnds) => return self.fail_link(master, &why),
             Answer::HandshakeDone => return self.handle_ready(master),
-            Answer::TimeLeft(id, Ok(HolderTtl::Gone)) if mutant!(LookIsVote) => {
-                let claim = core.locks.claim_in_slot(id);
-                acquire::handle_vote(core, master, claim, Vote::Granted)
-            }
             Answer::Release(id, answer, has_more) => {
                 return release::handle_served_answer(core, master, id, answer, has_more);
             }

@@ -20,7 +20,6 @@ use crate::config::Config;
 use crate::error::AcquireError;
 use crate::event::Event;
 use crate::lock::{Resource, quorum};
-use crate::mutants;
 
 #[derive(Debug)]
 pub(super) struct Ground {
@@ -46,7 +45,7 @@ impl Ground {
         let is_observed = config.observer.is_some();
         Self {
             now,
-            rng: StdRng::from_seed(mutants::seed(seed)),
+            rng: StdRng::from_seed(seed),
             timers: Timers::default(),
             outcomes: VecDeque::new(),
             stats: Stats { quorum: quorum(config.master_count()), ..Stats::default() },

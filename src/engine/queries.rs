@@ -29,7 +29,6 @@ use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::slots::SlotMark;
 use crate::lock::{Failure, HolderTtl, InputError, MasterId, Resource, split_value};
-use crate::mutants::mutant;
 
 /// Why a drained engine acquires nothing.
 pub(super) const DRAINED: &str = "it was drained, and acquires no more locks; open a new client";
@@ -59,7 +58,7 @@ pub(super) fn submit_free_slots(
         return Err(InputError::SlotCount { count }.into());
     }
     // Its answer would lead to an acquisition.
-    if core.locks.is_drained && !mutant!(DrainedLooks) {
+    if core.locks.is_drained {
         return Err(SubmitError::Stopped(DRAINED.into()));
     }
     let (id, limit) = begin_query(core, None)?;
@@ -198,9 +197,6 @@ pub(super) fn miss_query(core: &mut Core, id: Id) {
 
 /// A connection broke on which queries may have something under way.
 pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
-    if mutant!(ForcedDeletionAgain) {
-        return;
-    }
     for id in core.locks.ops.ids() {
         if let Some(query) = core.locks.query_at(master, id) {
             query.fail_at(master, Failure::ConnectionLost);
@@ -243,7 +239,7 @@ pub(super) fn start_drain(core: &mut Core, id: Id, limit: Duration) {
 /// Whether an operation is an acquisition that a drain ends.
 pub(super) fn is_acquiring(locks: &Locks, id: Id) -> bool {
     let is_acquired = |op: &Op| matches!(op.state(), OpState::Held(_) | OpState::Releasing | OpState::Query);
-    locks.ops.find(id).is_some_and(|op| !is_acquired(op)) && !mutant!(DrainForgetsWaiters)
+    locks.ops.find(id).is_some_and(|op| !is_acquired(op))
 }
 
 /// Reports that a drain has ended the acquisition of this lock.
@@ -262,13 +258,11 @@ pub(super) fn end_held(ground: &mut Ground, locks: &mut Locks, id: Id) -> bool {
     let Some(held) = op.held_mut() else { return false };
     let is_valid = ground.now < held.valid_until;
     let notifies_loss = std::mem::take(&mut held.notifies_loss);
-    if is_valid && !mutant!(DrainedStaysValid) {
+    if is_valid {
         op.validity.move_to(ground.now);
     }
-    if !mutant!(DrainedValidityReused) {
-        // The guard still reads the old one, and the slot's next occupant must not move that.
-        op.validity = Validity::new(ground.now);
-    }
+    // The guard still reads the old one, and the slot's next occupant must not move that.
+    op.validity = Validity::new(ground.now);
     if notifies_loss {
         ground.report_outcome(id, Outcome::Lost(ground.now));
     }

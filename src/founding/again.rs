@@ -13,7 +13,6 @@ use super::{Candidate, Change, Refusal, Why, check_record, check_server, seen};
 use crate::config::Config;
 use crate::engine::masters::record::{Origin, Process, Record};
 use crate::error::probe::ProbeError;
-use crate::mutants::mutant;
 
 /// Next step of a new declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl Redeclaration {
             return Ok(Again::Declared(changes[0].to.clone()));
         }
         let left = (*since + longest).saturating_duration_since(now);
-        if !left.is_zero() && !mutant!(DeclaredAgainWithoutWait) {
+        if !left.is_zero() {
             return Ok(Again::Wait(left));
         }
         Ok(Again::Write(changes))

@@ -25,7 +25,6 @@ use super::{Candidate, Change, Refusal, Why, check_record, check_server, check_u
 use crate::config::Config;
 use crate::engine::masters::record::{Found, Process, Record, Seen};
 use crate::error::probe::ProbeError;
-use crate::mutants::mutant;
 
 /// Answer of the old master to writes of the clients' login.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +142,7 @@ impl Replacement {
         let found = check_record(name, &candidate.found)?;
         // Clients may have counted another process, or this one without its record.
         let is_as_it_joined = self.joined.as_ref().is_none_or(|it| it == run_id && found.is_some());
-        if !is_as_it_joined && !mutant!(JoinedTwice) {
+        if !is_as_it_joined {
             return Err(Why::ChangedMeanwhile.of(name));
         }
         let Some(found) = found else {
@@ -168,7 +167,7 @@ impl Replacement {
             self.check_new_unused(candidate)?;
             self.joined = Some(run_id.to_owned());
             let left = ends_at.saturating_duration_since(now);
-            if !left.is_zero() && !mutant!(ReplacedWithoutWait) {
+            if !left.is_zero() {
                 return Ok(Step::Wait(left));
             }
         }

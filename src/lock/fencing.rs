@@ -6,7 +6,6 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::ttl::{whole_ms, whole_us};
-use crate::mutants::mutant;
 
 /// Part of a fence's key between the prefix and the lock's name: no lock may have a name that starts like
 /// this.
@@ -86,13 +85,9 @@ impl Window {
     const LIFE: u32 = 3;
 
     pub(crate) fn new(max_ttl: Duration) -> Self {
-        let mut half = max_ttl / 2;
-        if mutant!(FenceWindowTooWide) {
-            half = max_ttl;
-        }
         let life = max_ttl * Self::LIFE;
         // At most a week, so neither is cut off.
-        Self { half_us: whole_us(half), life_ms: whole_ms(life).max(1) }
+        Self { half_us: whole_us(max_ttl / 2), life_ms: whole_ms(life).max(1) }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Votes in, verdict out: the quorum table and the earliest moment at which an outcome is fixed.
 
 use super::master_set::MasterSet;
-use crate::mutants::mutant;
 
 /// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is
 /// unused.
@@ -49,14 +48,8 @@ pub enum Verdict {
 impl Tally {
     /// The verdict over `master_count` masters, of which `quarantined` do not count whatever they said (I8).
     #[must_use]
-    pub fn verdict(&self, master_count: usize, mut quarantined: MasterSet) -> Verdict {
-        let needed = self.needed(master_count);
-        if mutant!(QuarantinedVotesCounted) {
-            quarantined = MasterSet::EMPTY;
-        }
-        if mutant!(WaitsForAll) && self.heard().count() < master_count {
-            return Verdict::Open;
-        }
+    pub fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
+        let needed = quorum(master_count);
         if quarantined.is_empty() && self.granted.has(needed) {
             return Verdict::Granted;
         }
@@ -70,16 +63,6 @@ impl Tally {
             Verdict::Contended
         } else {
             Verdict::Open
-        }
-    }
-
-    fn needed(&self, master_count: usize) -> usize {
-        if mutant!(QuorumHalf) {
-            master_count.div_ceil(2).max(2) - 1
-        } else if mutant!(QuorumOfReachable) {
-            quorum((master_count - self.failed.count()).max(1))
-        } else {
-            quorum(master_count)
         }
     }
 

@@ -4,8 +4,6 @@ use std::fmt;
 
 use rand::Rng;
 
-use crate::mutants::mutant;
-
 /// Random value that names a lock's holder on the masters: 20 bytes, new for every attempt.
 ///
 /// It makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
@@ -23,9 +21,6 @@ impl Token {
     /// Draws a token; the generator must be a cryptographic one.
     #[inline]
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
-        if mutant!(ValueReused) {
-            return Self::UNSET;
-        }
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         bytes[8..16].copy_from_slice(&rng.next_u64().to_le_bytes());

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::input_error::InputError;
 use crate::limits;
-use crate::mutants::mutant;
 
 /// Allowance for the difference of clocks while a lock is held: a share of the TTL in parts per million, and
 /// 2 ms.
@@ -78,11 +77,7 @@ impl Ttl {
         }
         let ms = u64::try_from(ttl.as_millis()).map_err(|_| InputError::TtlTooLong { ttl, max_ttl })?;
         let whole = Duration::from_millis(ms);
-        let mut drift_allowed = drift.of(whole);
-        if mutant!(NoDrift) {
-            drift_allowed = Duration::ZERO;
-        }
-        match whole.checked_sub(drift_allowed) {
+        match whole.checked_sub(drift.of(whole)) {
             Some(validity) if validity >= Duration::from_millis(1) => Ok(Self { ms, validity, drift }),
             _ => Err(InputError::TtlTooShort { ttl, drift: drift.of(whole) }),
         }

@@ -8,7 +8,6 @@ use memchr::memchr2;
 
 use super::{Array, ProtocolError, Reply};
 use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX};
-use crate::mutants::mutant;
 
 /// Result of decoding the bytes that have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,9 +186,7 @@ impl<'a> Cursor<'a> {
                 Some(size) => Ok(Reply::Bulk(self.bulk(size)?)),
                 None => Ok(Reply::NullBulk),
             },
-            b'*' if depth >= REPLY_DEPTH_MAX && !mutant!(UnboundedNesting) => {
-                Err(ProtocolError::NestingTooDeep.into())
-            }
+            b'*' if depth >= REPLY_DEPTH_MAX => Err(ProtocolError::NestingTooDeep.into()),
             b'*' => match self.length(self.elements_left, ProtocolError::ElementsTooMany)? {
                 Some(count) => Ok(Reply::Array(self.array(count, depth)?)),
                 None => Ok(Reply::NullArray),

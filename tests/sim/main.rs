@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! history   seed -> who takes part, what goes wrong       directed   schedules that seeds rarely meet
-//!    │                                                       │         mutants: each has its schedule
+//!    │                                                       │         mutants: each has its schedule; defects: what plants them
 //! faults, world ── turn ──────────── application ── callers  │
 //!    │               a client's step    what it is used for, as a Redlock or as a Client
 //!    │                                  errands, sets, owners    what else it is used for
@@ -40,6 +40,8 @@ mod callers;
 mod checker;
 mod client;
 mod clock;
+#[cfg(unix)]
+mod defects;
 mod directed;
 mod faults;
 #[path = "../golden/golden.rs"]
@@ -48,8 +50,6 @@ mod handles;
 mod history;
 mod judge;
 mod lua;
-#[cfg(redlatch_mutants)]
-mod mutants;
 mod network;
 mod owners;
 mod parked;

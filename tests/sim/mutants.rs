@@ -1,7 +1,7 @@
-//! Shows that the tests are worth something: each deliberate defect, one for each rule that the tests must
-//! hold, makes a schedule go red that is green without it.
+//! Shows that the tests are worth something: each planted bug, one for each rule that the tests must hold,
+//! makes a schedule go red that is green without it.
 //!
-//! Built only with `RUSTFLAGS="--cfg redlatch_mutants"`, as `scripts/test` does.
+//! Only the copy of the tree that has the planted bugs has this module: `scripts/defects test --test sim`.
 
 mod scripts;
 
@@ -52,8 +52,8 @@ fn is_killed(mutant: &'static str, schedule: fn() -> Verdict) {
     println!("{mutant}: {}", verdict.unwrap_err());
 }
 
-/// A line for each defect: the test's name, the defect as `mutant!` in `src` and the rows of `SCRIPT_DEFECTS`
-/// name it, the schedule that finds it.
+/// A line for each defect: the test's name, the defect as the planted bugs and the rows of `SCRIPT_DEFECTS` name
+/// it, the schedule that finds it.
 macro_rules! killed {
     ($($(#[$what:meta])* $name:ident: $mutant:ident by $schedule:path;)*) => {
         $($(#[$what])* #[test] fn $name() { is_killed(stringify!($mutant), $schedule); })*

@@ -13,7 +13,6 @@ use crate::clock;
 use crate::driver::Poller;
 use crate::engine::{OpId, Request, SubmitError};
 use crate::limits;
-use crate::mutants::mutant;
 
 impl Inner {
     /// The present, for all that is done by one entry. It is the engine's, which never goes back: another
@@ -200,7 +199,7 @@ impl Inner {
         let sleeps_until = self.background.sleeps_until?;
         // A drive need not look: it knows by itself when something arrives.
         let look_at = self.background.drive.is_none().then(|| self.look_at(self.last_turn));
-        let is_late = is_before(earlier(self.due(), look_at), sleeps_until) && !mutant!(DeadlineWakesNobody);
+        let is_late = is_before(earlier(self.due(), look_at), sleeps_until);
         if self.wants_background() || self.is_closing || is_late {
             self.background.sleeps_until = None;
             return Some(self.background.drive.as_ref().unwrap_or(&self.background.waker).clone());

@@ -26,7 +26,6 @@ use crate::lock::command;
 use crate::lock::{
     Failure, HolderLabel, HolderTtl, InputError, MasterId, MasterSet, Resource, Token, Verdict, Vote,
 };
-use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
 
 /// A retry follows the end of a holder's time by at most this, so that waiters do not all come at once.
@@ -41,7 +40,7 @@ pub(crate) fn submit(
     label: Option<HolderLabel<'_>>,
 ) -> Result<(Id, Step), SubmitError> {
     let Core { ground, masters, locks } = core;
-    if locks.is_drained && !mutant!(DrainedAcquires) {
+    if locks.is_drained {
         return Err(SubmitError::Stopped(DRAINED.into()));
     }
     let now = ground.now;
@@ -116,7 +115,6 @@ fn prepare(
     let waits = op.asked.wait_until.is_some();
     op.mode = ModeState::new(options.mode);
     match options.policy {
-        WaitPolicy::Cohort if mutant!(ReadersQueue) => true,
         WaitPolicy::Cohort => op.mode.is_queued() || !waits,
         WaitPolicy::Fair => {
             (op.is_fair, op.parks) = (true, true);
@@ -131,10 +129,6 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
     let Core { ground, masters, locks } = core;
     let now = ground.now;
     masters.fleet.ask_due_facts(now);
-    let mut kept = MasterSet::EMPTY;
-    if mutant!(RenumberingKeepsVotes) {
-        kept = locks.kept_votes(id);
-    }
     let op = locks.ops.get_mut(id);
     if op.parks && rounds::parks(ground, &masters.fleet, op) {
         return Step::Park(id);
@@ -159,9 +153,6 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
         claim.course = Course::Attempt(id);
         op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, &terms.tail)
     };
-    if mutant!(RenumberingKeepsVotes) {
-        claim.tally.granted = kept;
-    }
     let deadline = op.await_votes(claim_id, now + terms.answer_limit);
     op.tries.streak.count = 0;
     let is_asked_everywhere = claim.asked == fleet.all;
@@ -171,9 +162,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
         release::release_attempt(core, claim_id);
         return Step::Refuse(id);
     }
-    if !mutant!(NoTimeOut) {
-        ground.timers.arm(op_timer(id), deadline);
-    }
+    ground.timers.arm(op_timer(id), deadline);
     if is_asked_everywhere && !fleet.has_quarantines() {
         return Step::Done;
     }
@@ -203,12 +192,7 @@ pub(crate) fn handle_vote(core: &mut Core, master: MasterId, id: Id, vote: Vote)
     {
         claim.doubts.unrun.insert(master);
     }
-    let is_counted = |votes| match votes {
-        Votes::AddToMargin if mutant!(StragglersCancelled) => false,
-        Votes::Decide | Votes::AddToMargin => true,
-        Votes::Void => false,
-    };
-    let Some(claim) = core.locks.claims.find_mut(id).filter(|claim| is_counted(claim.votes)) else {
+    let Some(claim) = core.locks.claims.find_mut(id).filter(|claim| claim.votes != Votes::Void) else {
         stats.late += u64::from(vote == Vote::Granted);
         return Step::Done;
     };
@@ -253,14 +237,8 @@ pub(crate) fn decide(core: &mut Core, id: Id) -> Step {
         Verdict::Granted => {}
     }
     // The deadline counts from the start of the attempt, and is tested last (I2, I3).
-    let mut valid_until = claim.started + op.asked.ttl.validity();
-    if mutant!(DeadlineFromQuorum) {
-        valid_until = now + op.asked.ttl.validity();
-    }
-    if mutant!(HandoverFromReply) && op.tries.streak.count > 0 {
-        valid_until = now + op.asked.ttl.validity();
-    }
-    if now + op.asked.min_validity >= valid_until && !mutant!(DeadlineUnchecked) {
+    let valid_until = claim.started + op.asked.ttl.validity();
+    if now + op.asked.min_validity >= valid_until {
         if op.parking.as_mut().is_some_and(Parking::note_late) {
             return Step::Park(id);
         }
@@ -498,16 +476,9 @@ pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) -> Step {
     let Core { masters, locks, .. } = core;
     let op = locks.ops.get_mut(id);
     let claim = locks.claims.get_mut(op.claim);
-    let mut is_void = !claim.tally.refused.union(claim.tally.failed).contains(master);
-    if mutant!(LostGrantCounted) {
-        is_void = false;
-    }
-    if mutant!(LostSwapCounted) && op.tries.streak.count > 0 {
-        is_void = false;
-    }
     let is_unanswered = claim.asked.without(claim.tally.heard()).contains(master);
     masters.fleet.link_mut(master).stats.unanswered += u64::from(is_unanswered);
-    if is_void {
+    if !claim.tally.refused.union(claim.tally.failed).contains(master) {
         claim.record(master, Vote::Failed(Failure::ConnectionLost));
     }
     Step::Decide(id)

@@ -49,7 +49,6 @@ use crate::lock::command::encode_swap;
 use crate::lock::command::entry::{Entry, name_in};
 use crate::lock::command::scripts::Script;
 use crate::lock::{InputError, MasterSet, Resource, Token, Ttl, split_value, whole_ms};
-use crate::mutants::mutant;
 
 /// In the place of the claim whose release an answer to a swap is, too.
 const NO_CLAIM: u32 = u32::MAX;
@@ -97,10 +96,7 @@ pub(crate) fn submit(
 fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
     let now = ground.now;
-    let mut token = Token::random(&mut ground.rng);
-    if mutant!(AdoptedKeepsToken) {
-        token = handle.token;
-    }
+    let token = Token::random(&mut ground.rng);
     let (claim_id, claim) = locks.claims.take(|| Claim::blank(now)).expect("there is room");
     claim.begin(now, id, token, ttl, fleet.answer_limit(ttl));
     claim.kind = handle.kind;
@@ -109,9 +105,7 @@ fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
     op.label.extend_from_slice(ground.config.holder_label.as_deref().unwrap_or_default().as_bytes());
     op.add_label(claim);
     op.mode = ModeState::Adopted;
-    if !mutant!(AdoptedInQuarantine) {
-        op.tries.excluded = fleet.quarantined_at(now);
-    }
+    op.tries.excluded = fleet.quarantined_at(now);
     let old = entry_of(handle, &ground.config.prefix);
     let owed = Owed::round(Verb::Swap, Tag::Plain, NO_CLAIM, claim_id).whole();
     let native = if claim.kind == Kind::Plain { fleet.native_only } else { MasterSet::EMPTY };
@@ -139,7 +133,7 @@ fn release_by(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl, awaited: b
     // An entry of it may stand in the queues, at a place that is not known here.
     claim.parked.put(|over| {
         let mut parked = Parked::new(now, id, None, over);
-        (parked.masters, parked.was_held) = (fleet.all, !mutant!(HandleLeavesFence));
+        (parked.masters, parked.was_held) = (fleet.all, true);
         parked
     });
     let owed = Owed::round(Verb::Release, Tag::Parked, 0, claim_id).whole();

@@ -16,7 +16,6 @@ use crate::handle::Kind;
 use crate::limits;
 use crate::lock::command::entry::Entry;
 use crate::lock::{Drift, Failure, MasterId, MasterSet, Tally, Token, Ttl, Vote};
-use crate::mutants::mutant;
 
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -194,10 +193,7 @@ impl Claim {
         swapped: MasterSet,
         released: MasterSet,
     ) {
-        let (mut owed, sent) = (self.holders(), swapped.union(released));
-        if mutant!(HandoverForgetsClaim) {
-            owed = owed.without(swapped);
-        }
+        let (owed, sent) = (self.holders(), swapped.union(released));
         self.course = Course::HandedOver(successor);
         self.begin_release(now, owed, sent);
     }
@@ -285,7 +281,7 @@ impl Claim {
         let is_late = !self.is_rest_in_time(now);
         // It has answered everything that was sent before, too.
         self.doubts.owes_extension.remove(master);
-        if is_late && !mutant!(LateRestCounts) {
+        if is_late {
             self.release_mut().unproven.insert(master);
         }
     }
@@ -312,8 +308,8 @@ impl Claim {
     }
 
     /// A connection broke: what it owed to this claim will not come.
-    pub(crate) fn note_stray(&mut self, master: MasterId, is_forgotten: bool) {
-        if !is_forgotten && !self.has_answered(master) {
+    pub(crate) fn note_stray(&mut self, master: MasterId) {
+        if !self.has_answered(master) {
             self.doubts.connection_lost.insert(master);
         }
         self.doubts.owes_repair.remove(master);
@@ -329,9 +325,6 @@ impl Claim {
                 self.doubts.lost_extension.insert(master);
             }
             release.sent.remove(master);
-            if mutant!(OrphansDropped) {
-                release.owed.remove(master);
-            }
         }
     }
 
@@ -381,7 +374,7 @@ impl Claim {
     /// Masters that may yet cut a key of this TTL short: an extension to a shorter one may be under way there
     /// over a connection that is gone, and would be carried out last.
     pub(crate) fn may_cut_short(&self, ttl_ms: u64) -> MasterSet {
-        let is_longer = ttl_ms > u64::from(self.sent.shortest_ms) && !mutant!(StrayExtensionIgnored);
+        let is_longer = ttl_ms > u64::from(self.sent.shortest_ms);
         if is_longer { self.doubts.lost_extension } else { MasterSet::EMPTY }
     }
 
@@ -396,7 +389,7 @@ impl Claim {
     pub(crate) fn note_gone(&mut self, now: Instant, master: MasterId, drift: Drift) {
         self.tally.granted.remove(master);
         let is_served = |parked: &Parked| parked.may_be_served(now, master, drift);
-        let may_get_it = self.parked.as_ref().is_some_and(is_served) && !mutant!(WaitingEntryIsAbsent);
+        let may_get_it = self.parked.as_ref().is_some_and(is_served);
         if !may_get_it && !self.doubts.owes_repair.contains(master) {
             self.doubts.gone.insert(master);
         }
@@ -409,9 +402,6 @@ impl Claim {
 
     /// Masters that cannot have the key: never asked, or they said so and were sent no other `SET` since.
     pub(crate) fn absent(&self, all: MasterSet) -> MasterSet {
-        if mutant!(AbsenceIsSilence) {
-            return self.refused();
-        }
         all.without(self.asked).union(self.refused()).union(self.doubts.gone)
     }
 
@@ -424,8 +414,7 @@ impl Claim {
     /// Counts the vote that nearly all are. One that comes too late to count is added to `late_count`.
     #[inline]
     pub(crate) fn count_grant(&mut self, master: MasterId, quorum: usize, late_count: &mut u64) -> Counted {
-        let is_cancelled = mutant!(StragglersCancelled) && self.votes == Votes::AddToMargin;
-        if self.votes == Votes::Void || is_cancelled {
+        if self.votes == Votes::Void {
             *late_count += 1;
             return Counted::Open;
         }
@@ -452,9 +441,6 @@ impl Claim {
     }
 
     fn grant(&mut self, master: MasterId) {
-        let again = mutant!(VotesAsCount) && self.tally.granted.contains(master);
-        let another = || MasterSet::first(32).without(self.tally.granted).iter().next();
-        let master = if again { another().unwrap_or(master) } else { master };
         self.tally.failed.remove(master);
         self.tally.refused.remove(master);
         self.tally.granted.insert(master);
@@ -480,17 +466,11 @@ impl Claim {
 
     /// Masters on which the key may live.
     pub(crate) fn holders(&self) -> MasterSet {
-        if mutant!(ReleaseOnlyGranted) {
-            return self.tally.granted;
-        }
         self.asked.without(self.refused())
     }
 
     /// Masters that refused, and were not asked again.
     pub(crate) fn refused(&self) -> MasterSet {
-        if mutant!(OwnKeyIsBusy) {
-            return self.tally.refused;
-        }
         // A master where its entry may stand has not refused.
         self.tally.refused.without(self.doubts.sent_again)
     }

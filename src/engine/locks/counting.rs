@@ -11,7 +11,6 @@ use super::slab::Id;
 use crate::engine::ground::Ground;
 use crate::event::Event;
 use crate::lock::Ttl;
-use crate::mutants::mutant;
 
 /// A lock was acquired of which more is to be noted.
 #[cold]
@@ -67,7 +66,7 @@ pub(crate) fn note_left(ground: &mut Ground, locks: &Locks, id: Id, held: Durati
 pub(crate) fn note_lost(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let held = locks.ops.get_mut(id).held_mut().expect("it was held");
     let (since, valid_until) = (held.since, held.valid_until);
-    if std::mem::replace(&mut held.is_counted, true) || mutant!(LossUncounted) {
+    if std::mem::replace(&mut held.is_counted, true) {
         return;
     }
     ground.stats.lost += 1;

@@ -1,7 +1,6 @@
 //! Doubts about the masters of a claim: which answers to its release prove that the key is gone there.
 
 use crate::lock::{MasterId, MasterSet};
-use crate::mutants::mutant;
 
 /// Masters of which it is not sure what they have carried out, or will.
 #[derive(Debug)]
@@ -69,10 +68,7 @@ impl Doubts {
     /// rest, an extension or another rest that may still come is enough.
     #[inline(always)]
     pub(crate) fn unproven(&self, is_rest: bool) -> MasterSet {
-        let mut unproven = self.sent_again.intersection(self.connection_lost);
-        if mutant!(DeletedIsProof) {
-            unproven = MasterSet::EMPTY;
-        }
+        let unproven = self.sent_again.intersection(self.connection_lost);
         if is_rest { unproven.union(self.lost_extension) } else { unproven }
     }
 }

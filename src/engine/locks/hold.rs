@@ -29,7 +29,6 @@ use crate::error::{ExtendError, Round};
 use crate::limits;
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote, whole_ms};
-use crate::mutants::mutant;
 
 /// Takes an extension.
 pub(crate) fn submit_extend(core: &mut Core, id: Id, ttl: Duration) {
@@ -58,7 +57,7 @@ fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     if held.extension.is_some_and(|extension| !extension.is_renewal) {
         return Err(ExtendError::Busy);
     }
-    if now >= held.valid_until && !mutant!(ExtensionAfterDeadline) {
+    if now >= held.valid_until {
         return Err(ExtendError::Expired);
     }
     if (now - held.since).saturating_add(ttl.as_duration()) > max_hold {
@@ -70,7 +69,7 @@ fn start_extend(core: &mut Core, id: Id, ttl: Ttl) -> Result<(), ExtendError> {
     held.round = held.round.wrapping_add(1);
     let round = held.round;
     // A shorter TTL may take effect on some masters even if the round fails, so it counts from here on.
-    if extended_until < held.valid_until && !mutant!(ShorterExtensionIgnored) {
+    if extended_until < held.valid_until {
         held.ttl = ttl;
         op.move_validity(extended_until);
     }
@@ -162,17 +161,8 @@ fn decide_extend(core: &mut Core, id: Id) {
     let op = core.locks.ops.get_mut(id);
     let (claim_id, ttl) = (op.claim, op.asked.ttl);
     let held = op.held_mut().expect("only a held lock is extended");
-    let Extension { valid_until: extended_until, tally, is_renewal, .. } =
-        held.extension.expect("an extension is under way");
-    let verdict = match tally.verdict(core.masters.fleet.count(), quarantined) {
-        Verdict::NoQuorum | Verdict::Contended
-            if mutant!(ExtensionOnMinority) && !tally.granted.is_empty() =>
-        {
-            Verdict::Granted
-        }
-        Verdict::NoQuorum if mutant!(ExtensionOnUnknown) => Verdict::Granted,
-        verdict => verdict,
-    };
+    let Extension { valid_until, tally, is_renewal, .. } = held.extension.expect("an extension is under way");
+    let verdict = tally.verdict(core.masters.fleet.count(), quarantined);
     let spare = core.masters.fleet.spare();
     // Only masters that cannot have the key prove that no quorum can be left; silence does not (I16).
     let is_lost = tally.refused.count() > spare;
@@ -185,15 +175,9 @@ fn decide_extend(core: &mut Core, id: Id) {
     held.extension = None;
     let before = (held.valid_until, held.ttl);
     // The lock must be valid still: one that was called lost never comes back (I11).
-    let is_valid = now < held.valid_until || mutant!(ExtensionAfterDeadline);
-    let result = if verdict == Verdict::Granted && is_valid && now < extended_until {
-        let mut valid_until = extended_until;
-        if mutant!(ExtensionFromReply) {
-            valid_until = now + ttl.validity();
-        }
-        if !mutant!(LossReportsOldTtl) {
-            held.ttl = ttl;
-        }
+    let is_valid = now < held.valid_until;
+    let result = if verdict == Verdict::Granted && is_valid && now < valid_until {
+        held.ttl = ttl;
         op.move_validity(valid_until);
         Ok(valid_until)
     } else {
@@ -248,15 +232,8 @@ fn check_loss(core: &mut Core, id: Id) {
 fn end_validity(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let op = locks.ops.get_mut(id);
-    let held = op.held_mut().expect("only a held lock has a validity");
-    if !mutant!(ProvenLossStaysValid) {
-        let end = ground.now.min(held.valid_until);
-        if mutant!(LossUnpublished) {
-            held.valid_until = end;
-        } else {
-            op.move_validity(end);
-        }
-    }
+    let held = op.held().expect("only a held lock has a validity");
+    op.move_validity(ground.now.min(held.valid_until));
     counting::note_lost(ground, locks, id);
     report_loss(ground, locks, id);
     turns::tend_queue_of(ground, &masters.fleet, locks, id);
@@ -266,12 +243,8 @@ fn end_validity(core: &mut Core, id: Id) {
 /// is put back.
 fn settle_extension(core: &mut Core, id: Id, tally: &Tally) {
     let claim = core.locks.claims.get_mut(core.locks.ops.get(id).claim);
-    if !mutant!(MarginKeptByExtension) {
-        claim.tally.granted = tally.granted;
-    }
-    if !mutant!(LateSetAfterExtension) {
-        claim.votes = Votes::Void;
-    }
+    claim.tally.granted = tally.granted;
+    claim.votes = Votes::Void;
     let gone = tally.refused.without(claim.refused());
     gone.iter().for_each(|master| repair_op(core, master, id));
 }
@@ -334,12 +307,8 @@ fn extend_as_renewal(core: &mut Core, id: Id, ttl: Ttl) {
         // The validity has ended, or the longest hold is reached.
         return report_renewal(&mut core.ground, &core.locks, id, &Err(error));
     }
-    if let Some(Held { valid_until, extension: Some(extension), .. }) = core.locks.ops.get_mut(id).held_mut()
-    {
+    if let Some(Held { extension: Some(extension), .. }) = core.locks.ops.get_mut(id).held_mut() {
         extension.is_renewal = true;
-        if mutant!(RenewalWithoutLimit) {
-            extension.deadline = *valid_until;
-        }
     }
     decide_extend(core, id);
 }
@@ -357,9 +326,6 @@ pub(crate) fn lose_vote(core: &mut Core, master: MasterId, id: Id) {
 
 /// A master can be asked again, over a new connection or after a silence.
 pub(crate) fn repair(core: &mut Core, master: MasterId) {
-    if mutant!(ForcedDeletionAgain) {
-        core.repeat_forced_deletions(master);
-    }
     for id in core.locks.ops.ids() {
         repair_op(core, master, id);
     }
@@ -374,9 +340,9 @@ pub(crate) fn repair_op(core: &mut Core, master: MasterId, id: Id) {
     let is_known = claim.tally.granted.union(claim.tally.refused).union(claim.doubts.twins).contains(master);
     // Its entry may still be served there, or its park come late.
     let is_served = |parked: &Parked| parked.may_be_served(ground.now, master, ground.config.drift);
-    let is_parked = claim.parked.as_ref().is_some_and(is_served) && !mutant!(RepairWhileParked);
+    let is_parked = claim.parked.as_ref().is_some_and(is_served);
     // Once masters have shown that the quorum is gone, somebody may have had the lock since, or has it.
-    let is_proven = claim.tally.granted.has(masters.fleet.quorum) || mutant!(RepairUnproven);
+    let is_proven = claim.tally.granted.has(masters.fleet.quorum);
     if ground.now >= valid_until
         || is_known
         || is_parked
@@ -409,7 +375,7 @@ pub(crate) fn handle_repair_vote(core: &mut Core, master: MasterId, id: Id, roun
     if held.round != round {
         return;
     }
-    if *vote == Vote::Granted || mutant!(OwnKeyIsBusy) {
+    if *vote == Vote::Granted {
         claim.record(master, vote.clone());
         ground.stats.repairs += 1;
     }
@@ -480,7 +446,6 @@ fn report_renewal(ground: &mut Ground, locks: &Locks, id: Id, result: &Result<In
 fn report_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
     if let Held { renewal: Some(renewal), since, .. } = locks.held(id)
         && renewal.renew_at.is_none()
-        && !mutant!(RenewalEndUnreported)
     {
         let limit = ExtendError::HoldLimit { max_hold: renewal.hold_until - *since };
         report_renewal(ground, locks, id, &Err(limit));
@@ -492,9 +457,7 @@ fn report_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
     let Some(held) = locks.ops.get_mut(id).held_mut() else { return };
     let valid_until = held.valid_until;
     if std::mem::take(&mut held.notifies_loss) {
-        if !mutant!(KeptAfterLoss) {
-            held.renewal = None;
-        }
+        held.renewal = None;
         ground.report_outcome(id, Outcome::Lost(valid_until));
         counting::note_near_loss(ground, locks, id, valid_until.saturating_duration_since(ground.now));
     }

@@ -20,7 +20,6 @@ use crate::engine::core::Core;
 use crate::engine::request::Outcome;
 use crate::engine::waiting::turns;
 use crate::error::{ExtendError, LeaveError};
-use crate::mutants::mutant;
 
 /// Leaves a held lock to its TTL. Returns the end of its validity.
 pub(crate) fn leave(core: &mut Core, id: Id) -> Result<Instant, LeaveError> {
@@ -31,12 +30,8 @@ pub(crate) fn leave(core: &mut Core, id: Id) -> Result<Instant, LeaveError> {
     let Core { locks, .. } = core;
     let claim_id = locks.ops.get(id).claim;
     locks.ops.free(id);
-    if mutant!(LeftReleased) {
-        release::release_attempt(core, claim_id);
-    } else {
-        release::forget_replaced(locks, claim_id);
-        locks.claims.free(claim_id);
-    }
+    release::forget_replaced(locks, claim_id);
+    locks.claims.free(claim_id);
     Ok(valid_until)
 }
 
@@ -63,7 +58,7 @@ pub(crate) fn leave_for(core: &mut Core, id: Id, rest: Duration) -> Result<(), L
 /// The time at which a lock was acquired, and the end of its validity, which is to come.
 fn check_valid(locks: &Locks, now: Instant, id: Id) -> Result<(Instant, Instant), LeaveError> {
     let held = locks.ops.find(id).and_then(Op::held).ok_or(LeaveError::NotHeld)?;
-    if now >= held.valid_until && !mutant!(ExpiredLeft) {
+    if now >= held.valid_until {
         return Err(LeaveError::Expired);
     }
     Ok((held.since, held.valid_until))

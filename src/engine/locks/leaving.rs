@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::lock::{Drift, InputError, Ttl};
-use crate::mutants::mutant;
 
 /// The shortest rest that a master gets: with the largest drift allowance it is the shortest TTL.
 const REST_MIN: Duration = Duration::from_millis(6);
@@ -49,7 +48,7 @@ impl Leaving {
     /// shortest TTL is longer than some rests, behind which the key is deleted.
     pub(crate) fn held_until(&self, now: Instant) -> Instant {
         let validity = self.rest.map_or(Duration::ZERO, |ttl| ttl.validity());
-        if mutant!(HeldBeyondRest) { now + validity } else { (now + validity).min(self.until) }
+        (now + validity).min(self.until)
     }
 
     /// The TTL of a key that is to end in time; `None` once it is over.

@@ -30,7 +30,6 @@ use crate::lock::command::scripts::Script;
 use crate::lock::command::shared::encode_shared_extend;
 use crate::lock::command::{ExtendBy, ReleaseBy, encode_acquire, encode_extend, encode_release};
 use crate::lock::{InputError, MasterId, MasterSet, Tally, Ttl, Vote};
-use crate::mutants::mutant;
 use crate::options::{Mode, Options, WaitPolicy};
 
 /// The mode of an acquisition, and of the lock that comes of it.
@@ -81,9 +80,6 @@ impl ModeState {
             Self::Plain => Kind::Plain,
             Self::Fenced(fencing) => {
                 *excluded = fleet.quarantined_at(now);
-                if mutant!(FenceOfQuarantine) {
-                    *excluded = MasterSet::EMPTY;
-                }
                 Kind::Fenced(fencing.begin_attempt(wall_clock.masters_us(now)))
             }
             Self::Shared => {

@@ -21,7 +21,6 @@ use crate::lock::command;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::command::scripts::Script;
 use crate::lock::{HolderTtl, MasterSet, Resource, Tally, Ttl, Vote};
-use crate::mutants::mutant;
 
 #[derive(Debug)]
 pub(crate) struct Op {
@@ -267,12 +266,8 @@ impl Op {
 
     /// An attempt in this mode begins: returns the kind of its claim.
     pub(crate) fn begin_mode(&mut self, fleet: &Fleet, now: Instant, wall_clock: &WallClock) -> Kind {
-        let Tries { count, obstacle, excluded, .. } = &mut self.tries;
-        let kind = self.mode.begin_attempt(fleet, now, wall_clock, obstacle, excluded);
-        if mutant!(RetryForgetsQuarantine) && *count > 0 {
-            *excluded = MasterSet::EMPTY;
-        }
-        kind
+        let Tries { obstacle, excluded, .. } = &mut self.tries;
+        self.mode.begin_attempt(fleet, now, wall_clock, obstacle, excluded)
     }
 
     /// Puts the label into the value of a new claim.
@@ -545,11 +540,8 @@ impl Held {
 
     /// When the loss of the lock is to be reported.
     pub(crate) fn warn_at(&self) -> Option<Instant> {
-        let mut lead = loss_lead(self.ttl);
-        if mutant!(LossReportedLate) {
-            lead = Duration::ZERO;
-        }
         // A validity cannot be shorter than its own tenth.
+        let lead = loss_lead(self.ttl);
         self.notifies_loss.then(|| self.valid_until.checked_sub(lead).unwrap_or(self.valid_until))
     }
 }

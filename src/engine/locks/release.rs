@@ -31,25 +31,17 @@ use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park;
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
-use crate::mutants::mutant;
 
 /// Ends an operation, and releases what it has or may get.
 #[inline(never)]
 pub(crate) fn submit(core: &mut Core, id: Id, awaited: bool) -> Step {
     let Core { ground, locks, .. } = core;
-    if mutant!(ReleaseReportedAsLoss) {
-        locks.report_release_as_loss(ground, id);
-    }
-    if mutant!(RenewedAfterRelease) && locks.is_renewed(id) {
-        return Step::Done;
-    }
     let Some(op) = locks.ops.find_mut(id) else {
         report_nothing_left(ground, id, awaited);
         return Step::Done;
     };
     match op.state() {
         OpState::Releasing => Step::Done,
-        OpState::Held(held) if mutant!(ExpiredKeptForever) && ground.now >= held.valid_until => Step::Done,
         _ => end(core, id, awaited),
     }
 }
@@ -142,15 +134,8 @@ pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
     if op.parking.is_none() {
         return;
     }
-    let (claim, running) = (op.claim, core.locks.claims.find(op.claim));
-    let is_held = running.and_then(|it| it.parked.as_ref()).is_none_or(|it| it.was_held);
     for master in core.masters.fleet.all.iter() {
-        if !mutant!(EarlierTokensKept) {
-            end_round(core, master, id);
-        }
-    }
-    if mutant!(LeaveForgotten) && !is_held {
-        core.locks.claims.get_mut(claim).asked = MasterSet::EMPTY;
+        end_round(core, master, id);
     }
     core.locks.ops.get_mut(id).parking.clear();
 }
@@ -185,10 +170,6 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     let claim = core.locks.claims.get_mut(id);
     debug_assert!(claim.release.is_none(), "a claim is released once");
     let owed = claim.holders();
-    if mutant!(LabelForgotten) {
-        let key = claim.entry.key().to_vec();
-        claim.entry.set_key(&key, &claim.token);
-    }
     claim.serves = core.ground.config.wakes_waiters
         && (core.ground.now >= claim.started + limits::SERVED_HOLD_MIN
             || claim.votes == Votes::Decide
@@ -198,9 +179,6 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     core.ground.timers.arm(claim_timer(id), due);
     if owed.is_empty() {
         free_if_done(&mut core.locks, id);
-    }
-    if mutant!(ReleaseOnOtherConnection) {
-        core.release_on_other_connection(id);
     }
     !owed.intersection(core.masters.fleet.usable).is_empty()
 }
@@ -223,20 +201,16 @@ pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
     let claim = locks.claims.get_mut(id);
     claim.serves = ground.config.wakes_waiters;
     let under_way = claim.release_mut().sent;
-    let mut to = owing.without(under_way);
-    if mutant!(RestSentOnce) && claim.leaving().is_some_and(|leaving| leaving.rest_sent.is_some()) {
-        to = MasterSet::EMPTY;
-    }
+    let to = owing.without(under_way);
     let is_in_time = claim.is_rest_in_time(ground.now);
     let rest = claim.next_rest(ground.now, &ground.config);
     let sent = match rest {
         Some(ttl) => send_rest(&mut masters.fleet, to, id, claim, ttl, Script::Sha),
-        None if mutant!(RestWithoutEnd) && claim.leaving().is_some() => MasterSet::EMPTY,
         None => send_release(&mut masters.fleet, to, id, claim),
     };
     // A master is judged by what it was sent, until it is sent another.
     let mut unproven = claim.unproven().union(claim.release_mut().unproven.intersection(under_way));
-    if rest.is_some() && !is_in_time && !mutant!(LateRestCounts) {
+    if rest.is_some() && !is_in_time {
         // Their rest was sent too early for an answer to come in time.
         unproven = unproven.union(under_way);
     }
@@ -251,7 +225,7 @@ pub(crate) fn send_end(core: &mut Core, id: Id, owing: MasterSet) {
 #[inline(never)]
 pub(crate) fn serve_on(core: &mut Core, master: MasterId, id: Id) {
     let Core { ground, masters: Masters { fleet, .. }, locks } = core;
-    let Some(claim) = locks.claims.find(id).filter(|_| !mutant!(MoreIgnored)) else { return };
+    let Some(claim) = locks.claims.find(id) else { return };
     let prefix_size = ground.config.prefix.len();
     fleet.queue(MasterSet::only(master), Owed::Look(id), |out| {
         park::encode_serve(out, Script::Sha, claim.entry.key(), prefix_size);
@@ -308,12 +282,11 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: R
             release.absent.insert(master);
             // On the connection that carried the SET, its absence is proof; elsewhere the SET may come
             // later. Nor is it one while its entry waits at another place than it was looked for.
-            let is_proof = !claim.doubts.connection_lost.contains(master) || mutant!(AbsentIsProof);
+            let is_proof = !claim.doubts.connection_lost.contains(master);
             if is_proof && !release.astray.contains(master) {
                 release.owed.remove(master);
             }
         }
-        ReleaseAnswer::Failed(_) if mutant!(ReleaseErrorIsDone) => release.owed.remove(master),
         ReleaseAnswer::Failed(failure) => claim.failures.push((master, failure)),
     }
     release.sent.remove(master);
@@ -459,10 +432,7 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
     let latest_end = claim.latest_end(ground.now, ground.config.drift);
     // A quorum that was seen to have the key while the lock was valid has had it all the time. A master in
     // quarantine may have got it lately, and have voted for another before it restarted.
-    let mut confirmed = claim.confirmed_rest();
-    if !mutant!(QuarantinedRestCounts) {
-        confirmed = confirmed.without(fleet.quarantined_at(ground.now));
-    }
+    let confirmed = claim.confirmed_rest().without(fleet.quarantined_at(ground.now));
     if confirmed.has(fleet.quorum) && ground.now < leaving.valid_until {
         let held_until = leaving.held_until(release.started);
         return Ok(Left { held_until, latest_end, unanswered: release.counts().2 });
@@ -478,10 +448,8 @@ fn left(core: &Core, claim_id: Id) -> Result<Left, LeaveError> {
 /// A connection broke: what it owed to this claim will not come. Returns the operation that owns the claim.
 pub(crate) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<Id> {
     let locks = &mut core.locks;
-    let is_successor = |other| locks.claims.find(other).is_some_and(|claim| claim.has_successor(id));
-    let is_forgotten = mutant!(LateSwapForgotten) && locks.claims.ids().any(is_successor);
     let claim = locks.claims.find_mut(id).filter(|claim| claim.asked.contains(master))?;
-    claim.note_stray(master, is_forgotten);
+    claim.note_stray(master);
     claim.owner
 }
 
@@ -489,8 +457,7 @@ pub(crate) fn lose_answers(core: &mut Core, master: MasterId, id: Id) -> Option<
 pub(crate) fn release_orphans(core: &mut Core, master: MasterId) {
     for id in core.locks.claims.ids() {
         let claim = core.locks.claims.get(id);
-        let is_owed = claim.release.is_some_and(|release| release.owed.contains(master));
-        if is_owed && !(mutant!(AwaitedSentOnce) && claim.owner.is_some()) {
+        if claim.release.is_some_and(|release| release.owed.contains(master)) {
             send_end(core, id, MasterSet::only(master));
         }
     }
@@ -514,10 +481,7 @@ fn forget_claim(ground: &mut Ground, locks: &mut Locks, id: Id) {
 
 /// Another process than before answered for a master.
 pub(crate) fn void_grants(locks: &mut Locks, master: MasterId, before: Predecessor) {
-    if mutant!(RestartedGrantsKept) {
-        return;
-    }
-    let has_ended = before == Predecessor::Ended || mutant!(SuccessorIsProof);
+    let has_ended = before == Predecessor::Ended;
     for id in locks.claims.ids() {
         locks.claims.get_mut(id).note_restart(master, has_ended);
     }

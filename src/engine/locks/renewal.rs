@@ -10,7 +10,6 @@ use rand::{Rng, RngExt};
 
 use crate::limits;
 use crate::lock::{Drift, Ttl};
-use crate::mutants::mutant;
 
 /// How a held lock is kept.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +81,7 @@ impl Renewal {
         max_ttl: Duration,
     ) -> Option<Ttl> {
         let left = self.hold_until.saturating_duration_since(now);
-        let is_capped = self.ttl.as_duration() > left && !mutant!(RenewalUncapped);
+        let is_capped = self.ttl.as_duration() > left;
         let ttl = if is_capped { Ttl::new(left, drift, max_ttl).ok() } else { Some(self.ttl) };
         let ttl = ttl.filter(|ttl| now + ttl.validity() > valid_until && self.left_count > 0);
         self.renew_at = None;
@@ -113,11 +112,8 @@ impl Renewal {
         } else if is_extended {
             self.plan(now, valid_until - ttl.validity(), held_ttl, ticks, rng);
         } else {
-            let mut longest = limits::RENEWAL_PAUSE_MAX;
-            if mutant!(RenewalPauseUncapped) {
-                longest = Duration::MAX;
-            }
-            let pause = (self.planned_ttl(held_ttl) / 20).clamp(limits::RENEWAL_PAUSE_MIN, longest / 2);
+            let pause = (self.planned_ttl(held_ttl) / 20)
+                .clamp(limits::RENEWAL_PAUSE_MIN, limits::RENEWAL_PAUSE_MAX / 2);
             self.renew_at = Some(now + pause + rng.random_range(Duration::ZERO..=pause));
         }
     }

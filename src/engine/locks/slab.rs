@@ -1,7 +1,5 @@
 //! A table of reused slots whose ids distinguish one occupant from the next.
 
-use crate::mutants::mutant;
-
 /// The place of an entry and the generation of its occupant; an id of an earlier occupant finds nothing (I7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
@@ -100,21 +98,13 @@ impl<T> Slab<T> {
     #[inline]
     pub(crate) fn find(&self, id: Id) -> Option<&T> {
         let slot = self.slots.get(id.index as usize)?;
-        if slot.generation == id.generation || (mutant!(LateVoteToNextAttempt) && slot.generation % 2 == 1) {
-            Some(&slot.value)
-        } else {
-            None
-        }
+        if slot.generation == id.generation { Some(&slot.value) } else { None }
     }
 
     #[inline]
     pub(crate) fn find_mut(&mut self, id: Id) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation == id.generation || (mutant!(LateVoteToNextAttempt) && slot.generation % 2 == 1) {
-            Some(&mut slot.value)
-        } else {
-            None
-        }
+        if slot.generation == id.generation { Some(&mut slot.value) } else { None }
     }
 
     /// The entry of an id that is in use.

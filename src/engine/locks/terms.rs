@@ -6,7 +6,6 @@ use crate::config::Config;
 use crate::limits;
 use crate::lock::command::entry::AcquireTail;
 use crate::lock::{InputError, Ttl};
-use crate::mutants::mutant;
 
 /// Values that all acquisitions of one TTL share, to be worked out anew only when the TTL changes. They are
 /// had by [`Terms::fit`] alone: those of another lock's TTL would let a key end before its holder knows.
@@ -58,7 +57,7 @@ impl Terms {
     #[inline(always)]
     pub(crate) fn fit(&mut self, ttl: Ttl, round_trip_limit: Duration, config: &Config) -> &Fitted {
         let is_other = self.ttl != Some(ttl) || self.round_trip_limit != round_trip_limit;
-        if is_other && !(mutant!(TermsOfAnother) && self.ttl.is_some()) {
+        if is_other {
             self.set(ttl, round_trip_limit, config);
         }
         &self.fitted

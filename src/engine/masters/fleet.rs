@@ -24,7 +24,6 @@ use crate::limits;
 use crate::lock::command::entry::Entry;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
-use crate::mutants::mutant;
 
 /// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
 /// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
@@ -341,9 +340,6 @@ impl Fleet {
         let State::Handshake { handshake, .. } = &self.link(master).connection.state else {
             unreachable!("its handshake is done")
         };
-        if mutant!(SameServerTwice) {
-            return None;
-        }
         let run_id = handshake.learnt.run_id.as_deref()?;
         let other = self.links.iter().find(|link| link.run_id() == Some(run_id))?;
         let other = &self.config.labels[other.master.index()];
@@ -378,7 +374,6 @@ impl Fleet {
             return None;
         }
         match link.connection.state {
-            State::Down { .. } if mutant!(NoReconnect) && link.connection.has_failed() => None,
             State::Down { .. } => {
                 link.connection.start_connecting(ground.now + limit);
                 self.wishes.connect(master, self.config.has_provider());
@@ -468,12 +463,9 @@ impl Fleet {
 
     /// How long those of these masters may take that were heard within the limit, for all that they owe.
     pub(crate) fn backlog(&self, now: Instant, masters: MasterSet, limit: Duration) -> Duration {
-        if mutant!(BacklogIsLate) {
-            return Duration::ZERO;
-        }
         let is_heard = |master: &MasterId| {
             let heard_at = self.link(*master).heard_at.max(self.unread_until);
-            now - heard_at < limit || mutant!(SilentBacklogAwaited)
+            now - heard_at < limit
         };
         let most = masters.iter().filter(is_heard).map(|master| self.owed_count(master)).max();
         let count = most.unwrap_or_default().saturating_sub(limits::BACKLOG_MIN);
@@ -500,11 +492,7 @@ impl Fleet {
     fn end_quarantines(&mut self, now: Instant) {
         for master in self.quarantined.iter() {
             let link = &mut self.links[master.index()];
-            let mut seen = now;
-            if mutant!(QuarantineTickShort) {
-                seen += Duration::from_nanos(1);
-            }
-            if link.quarantined_until.is_none_or(|at| at <= seen) {
+            if link.quarantined_until.is_none_or(|at| at <= now) {
                 link.count_quarantine(now);
                 link.quarantined_until = None;
                 self.quarantined.remove(master);
@@ -563,9 +551,6 @@ impl Fleet {
         }
         if took >= limit {
             missing.iter().for_each(|master| self.note_missed(ground, master, limit));
-        }
-        if mutant!(TimeoutPopsOwed) {
-            missing.iter().for_each(|master| self.link_mut(master).connection.wire.forget_owed());
         }
     }
 

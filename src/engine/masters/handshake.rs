@@ -20,7 +20,6 @@ use crate::handle::hash;
 use crate::lock::command::park::SHARDED;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, NamedScript, PROBE_NAME};
-use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
 /// A command of the handshake, in the order in which they are sent.
@@ -222,9 +221,8 @@ impl Learnt {
     pub(crate) fn age(&self, config: &Config, needed: Duration) -> Duration {
         match config.quarantine {
             Quarantine::Uptime | Quarantine::Strict if self.is_new() => needed,
-            Quarantine::Strict if mutant!(UptimeInStrict) => self.uptime.unwrap_or_default(),
             // It has run for longer than it has had its memory.
-            Quarantine::Uptime if self.replication.promotion.is_some() && !mutant!(PromotedByUptime) => {
+            Quarantine::Uptime if self.replication.promotion.is_some() => {
                 self.own_mark().and_then(|mark| mark.seen_for(self.clock_us)).unwrap_or_default()
             }
             Quarantine::Uptime => self.run_time().unwrap_or_default(),
@@ -252,11 +250,7 @@ impl Learnt {
     /// For how long it says that it has run, at the least.
     pub(crate) fn run_time(&self) -> Option<Duration> {
         // A difference of whole seconds, so up to one second of it may not have passed yet.
-        let mut unsure = Duration::from_secs(1);
-        if mutant!(UptimeRoundedUp) {
-            unsure = Duration::ZERO;
-        }
-        self.uptime.map(|uptime| uptime.saturating_sub(unsure))
+        self.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)))
     }
 
     /// For how long it can have run at the most: a difference of whole seconds again, and a server looks at
@@ -267,10 +261,10 @@ impl Learnt {
 
     /// Why no mode counts this server, or strict mode does not.
     pub(crate) fn unfitness(&self, config: &Config) -> Option<String> {
-        if self.replication.is_replica() && !mutant!(ReplicaTaken) {
+        if self.replication.is_replica() {
             return Some(Trouble::Replica.to_string());
         }
-        if config.quarantine != Quarantine::Strict || mutant!(UnfitServerTaken) {
+        if config.quarantine != Quarantine::Strict {
             return None;
         }
         if let Some(policy) = self.evicting_policy() {
@@ -440,9 +434,7 @@ impl Handshake {
                     learnt.note_refused(step.name(), command::answer::error_text(text));
                 }
             }
-            (HandshakeStep::Echo, Reply::Bulk(echo) | Reply::Simple(echo))
-                if *echo == self.nonce || mutant!(EchoUnchecked) =>
-            {
+            (HandshakeStep::Echo, Reply::Bulk(echo) | Reply::Simple(echo)) if *echo == self.nonce => {
                 return Ok(true);
             }
             (HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::SetName, Reply::Simple(b"OK")) => {}

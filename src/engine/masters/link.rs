@@ -26,7 +26,6 @@ use crate::lock::command::answer::{Refusal, WrongShape};
 use crate::lock::command::park::{self, Message};
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId};
-use crate::mutants::mutant;
 use crate::resp::Reply;
 
 /// The process that answered the last handshake, and since when this client has watched that process.
@@ -49,8 +48,8 @@ struct Identity {
 impl Identity {
     /// Whether this process answered, and has its memory still.
     fn is_of(&self, learnt: &Learnt) -> bool {
-        let is_process = Some(&self.run_id) == learnt.run_id.as_ref() || mutant!(RunIdIgnored);
-        is_process && (!self.has_lost_memory(learnt) || mutant!(ResyncIgnored))
+        let is_process = Some(&self.run_id) == learnt.run_id.as_ref();
+        is_process && !self.has_lost_memory(learnt)
     }
 
     /// Whether the process may have another's memory since it was last asked. A replica is known to.
@@ -306,15 +305,11 @@ impl Link {
             watch_end = Some(end);
         }
         let is_trusted = config.quarantine == Quarantine::Trust && !self.learnt.record.is_joining();
-        let is_trusted = is_trusted || mutant!(NoQuarantine);
         self.count_quarantine(now);
         self.quarantined_since = now;
         self.quarantined_until = Some(quarantined_until).filter(|at| *at > now && !is_trusted);
         let is_to_mark = config.quarantine == Quarantine::Strict && self.learnt.observed() < needed;
         self.mark_due_at = watch_end.filter(|_| is_to_mark);
-        if mutant!(MarkUnwatched) {
-            self.mark_due_at = is_to_mark.then_some(now);
-        }
     }
 
     /// Another process than before answered. One that may have run when the one before was last heard may not
@@ -328,7 +323,7 @@ impl Link {
             unheard.is_some_and(|unheard| self.learnt.run_time().is_some_and(|run_time| run_time <= unheard));
         let may_be_older =
             |unheard| age > unheard || self.learnt.run_time_max().is_none_or(|run_time| run_time > unheard);
-        let is_doubtful = unheard.is_some_and(may_be_older) && !mutant!(ReplacedServerTrusted);
+        let is_doubtful = unheard.is_some_and(may_be_older);
         if before.is_some() {
             let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
             self.changes = Some(Changes { count, last_at: now });
@@ -488,8 +483,6 @@ pub(crate) struct Taken {
 }
 
 fn take_apart(learnt: &Learnt, by: Commands, owed: Owed, reply: &Reply<'_>) -> Result<Answer, String> {
-    let is_no = mutant!(NoScriptIsNo) && command::answer::is_noscript(reply) && owed.is_by_digest(by);
-    let reply = if is_no { &Reply::Integer(0) } else { reply };
     let may_run = command::answer::is_noscript(reply) || learnt.scripts_refusal().is_none();
     if owed.wants_script(reply, by) && may_run {
         return Ok(Answer::WantsScript(owed));
@@ -519,12 +512,6 @@ pub(crate) struct RoundTrip {
 
 impl RoundTrip {
     pub(crate) fn note(&mut self, sample: Duration) {
-        if mutant!(RoundTripUnheard) {
-            return;
-        }
-        if mutant!(SlownessRemembered) && sample < self.mean {
-            return;
-        }
         if self.mean.is_zero() {
             (self.mean, self.deviation) = (sample, sample / 2);
             return;

@@ -26,7 +26,6 @@ use super::record::{hex, number};
 use crate::lock::MARK_NAME;
 use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
-use crate::mutants::mutant;
 use crate::resp::Reply;
 
 /// The names of the two requests in messages.
@@ -75,7 +74,6 @@ impl MarkFound {
     pub(crate) fn from_reply(reply: &Reply<'_>) -> Result<Self, WrongShape> {
         match reply {
             Reply::NullBulk => Ok(Self::Absent),
-            Reply::Bulk(_) | Reply::Error(_) if mutant!(ForeignMarkOverwritten) => Ok(Self::Absent),
             Reply::Bulk(text) => Ok(Mark::parse(text).map_or(Self::Foreign, Self::Known)),
             Reply::Error(text) if text.starts_with(b"WRONGTYPE") => Ok(Self::Foreign),
             Reply::Error(text) => Ok(Self::Refused(command::answer::error_text(text))),
@@ -108,8 +106,8 @@ impl Mark {
     /// Returns whether the mark describes this process with this last promotion. If the server shows no promotion,
     /// the history of the mark does not matter: a server shows one for at least `repl-backlog-ttl`.
     pub(crate) fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {
-        let is_of_process = run_id == Some(&*self.run_id) || mutant!(MarkOfOtherProcess);
-        let is_of_history = promotion.is_none() || promotion == self.promotion || mutant!(MarkOfOtherHistory);
+        let is_of_process = run_id == Some(&*self.run_id);
+        let is_of_history = promotion.is_none() || promotion == self.promotion;
         is_of_process && is_of_history
     }
 

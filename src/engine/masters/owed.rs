@@ -16,7 +16,6 @@ use crate::lock::command::answer::{ReleaseAnswer, WrongShape};
 use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
-use crate::mutants::mutant;
 use crate::resp::Reply;
 
 /// Which request a reply is owed to.
@@ -207,7 +206,7 @@ impl Owed {
     }
 
     /// Whether a script was named by its digest, which a master may have forgotten.
-    pub(crate) fn is_by_digest(self, by: Commands) -> bool {
+    fn is_by_digest(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else {
             return matches!(self, Self::Look(_));
         };
@@ -229,7 +228,7 @@ impl Owed {
     fn is_native_set(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
         let is_set = matches!(verb, Verb::Extend | Verb::Rest | Verb::Swap) && !tag.extends_by_script();
-        is_set && by.extend == ExtendBy::SetIfEq && !mutant!(FullTakenForLost)
+        is_set && by.extend == ExtendBy::SetIfEq
     }
 
     /// Takes the reply apart. Those of a handshake and to a login are the connection's own affair.
@@ -252,11 +251,7 @@ impl Owed {
             },
             Self::Record(Access::Read) => Found::from_reply(reply).map(Answer::Record),
             Self::Record(Access::Write) => written(record::WRITING, reply),
-            Self::Look(id) => {
-                let mut looked = command::park::looked(reply)?;
-                looked.has_more &= !mutant!(MoreFollowedOnce);
-                Ok(Answer::Looked(id, looked))
-            }
+            Self::Look(id) => Ok(Answer::Looked(id, command::park::looked(reply)?)),
             Self::Subscription => match reply {
                 Reply::Push(_) => Ok(Answer::Ignored),
                 Reply::Error(text) => Ok(Answer::NoChannel(command::answer::error_text(text))),

@@ -31,7 +31,6 @@ use crate::handle::hash;
 use crate::limits::RECORD_SIZE_MAX;
 use crate::lock::command::answer::{self, WrongShape};
 use crate::lock::{FLEET_NAME, whole_ms};
-use crate::mutants::mutant;
 use crate::resp::Reply;
 
 /// The names of the two requests in messages.
@@ -138,9 +137,6 @@ impl Seen<'_> {
 impl Found {
     /// The key of the record.
     pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
-        if mutant!(RecordOfOtherPrefix) {
-            return FLEET_NAME.to_vec();
-        }
         [prefix, FLEET_NAME].concat()
     }
 
@@ -177,16 +173,16 @@ impl Found {
         let Self::Known(record) = self else { return false };
         let Process::New(new) = &record.process else { return false };
         let is_listed = record.member(name).is_some_and(|it| it.label == record.own);
-        if !is_listed && !mutant!(NewOfOtherFleet) {
+        if !is_listed {
             return false;
         }
-        run_id == Some(&**new) || mutant!(NewThoughRestarted)
+        run_id == Some(&**new)
     }
 
     /// Returns whether its master takes another one's place, and may not count yet.
     #[must_use]
     pub fn is_joining(&self) -> bool {
-        self.record().is_some_and(|record| record.process == Process::Joining) && !mutant!(JoiningCounted)
+        self.record().is_some_and(|record| record.process == Process::Joining)
     }
 
     /// Returns the record, if there is one.

@@ -20,7 +20,6 @@ use crate::lock::command::park::ParkAnswer;
 use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
-use crate::mutants::mutant;
 
 /// The master needs the script: sends it with the command, which also makes it known again. Returns
 /// [`Answer::Ignored`] if the request is on its way or void, else the answer that takes its place.
@@ -93,7 +92,7 @@ fn send_again(
 
 /// Loads the scripts of an attempt and of what may follow it, unless they are on their way.
 fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
-    if fleet.link(master).scripts_loading[tag as usize] || mutant!(LateScriptForgotten) {
+    if fleet.link(master).scripts_loading[tag as usize] {
         return;
     }
     let [first @ .., last] = tag.scripts() else { unreachable!("a plain lock's attempt is no script") };
@@ -152,7 +151,7 @@ fn send_whole_swap(
     let (Some(old), Some(new)) = (old.filter(|old| old.has_successor(id)), locks.claims.find(id)) else {
         return MasterSet::EMPTY;
     };
-    if new.release.is_some() && !mutant!(SwapBehindRelease) {
+    if new.release.is_some() {
         return MasterSet::EMPTY;
     }
     let Some(owner) = new.owner else { return MasterSet::EMPTY };

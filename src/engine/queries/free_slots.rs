@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::lock::command::slots::{FREE, SlotMark};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
-use crate::mutants::mutant;
 
 /// Result of a look for free slots of a pool.
 ///
@@ -72,18 +71,14 @@ impl FreeSlots {
 
     /// The result of the reports so far.
     pub(crate) fn look(&self, labels: &[Arc<str>]) -> SlotLook {
-        let mut needed = self.quorum;
-        if mutant!(FreeOnAnyMaster) {
-            needed = 1;
-        }
         if self.reports.len() < self.quorum {
             return SlotLook::Unknown(self.votes(labels));
         }
-        let free = (0..).zip(self.tallies()).filter(|(_, tally)| tally.free >= needed);
+        let free = (0..).zip(self.tallies()).filter(|(_, tally)| tally.free >= self.quorum);
         let free: Vec<u32> = free.map(|(place, _)| (self.from + place) % self.count).collect();
         if !free.is_empty() {
             SlotLook::Free(free)
-        } else if self.tallies().all(|it| it.taken >= self.quorum) || mutant!(SplitIsTaken) {
+        } else if self.tallies().all(|it| it.taken >= self.quorum) {
             SlotLook::Taken
         } else {
             SlotLook::Contested

@@ -55,7 +55,6 @@ use crate::lock::command;
 use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::scripts::Script;
 use crate::lock::{MasterSet, Token, Vote};
-use crate::mutants::mutant;
 
 /// A lock is given up for which others of this engine wait: hands it over to the next one. If that cannot be,
 /// it leaves the queue and is released.
@@ -67,9 +66,7 @@ pub(crate) fn pass_on(core: &mut Core, id: Id, awaited: bool) -> Step {
         turns::leave_queue(ground, &masters.fleet, locks, id, took);
         return Step::Release { id, awaited };
     };
-    if !mutant!(HandoverUncounted) {
-        counting::note_ended(ground, locks, id);
-    }
+    counting::note_ended(ground, locks, id);
     accounting::note_handover(locks, id, successor);
     // The successor leads the queue then.
     locks.queues.leave(id.index);
@@ -94,15 +91,13 @@ fn successor_of(fleet: &Fleet, locks: &Locks, now: Instant, id: Id) -> Option<(I
         streak.count >= limits::HANDOVER_COUNT_MAX || now - streak.since >= limits::HANDOVER_TIME_MAX;
     let holders = locks.claims.get(op.claim).holders();
     let can_be_asked = holders.intersection(fleet.usable).has(fleet.quorum) && !locks.claims.is_full();
-    if now >= valid_until || !can_be_asked || (is_spent && !mutant!(HandoverWithoutEnd)) {
+    if now >= valid_until || !can_be_asked || is_spent {
         return None;
     }
     let successor = locks.ops.id_at(locks.queues.behind(id.index)?);
     let next = locks.ops.get(successor);
     // A swap leaves the fence as it is: those who want a token ask all masters.
-    let next_can = next.mode.may_be_handed_over() || mutant!(PlainHandedToFenced);
-    let can_swap = (op.mode.may_be_handed_over() && next_can) || mutant!(FencedHandedOver);
-    if !can_swap {
+    if !op.mode.may_be_handed_over() || !next.mode.may_be_handed_over() {
         return None;
     }
     let waits = matches!(next.state(), OpState::Queued { .. } | OpState::Waiting { .. });
@@ -132,9 +127,6 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     claim.begin(now, successor, Token::random(&mut ground.rng), ttl, limit);
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
-    if mutant!(FencedHandedOver) {
-        locks.feign_token(ground, successor, claim_id);
-    }
     let (old, new) = (locks.claims.get(from), locks.claims.get(claim_id));
     let (holders, usable) = (old.holders(), fleet.usable);
     let owed = Owed::round(Verb::Swap, Tag::Plain, from.index, claim_id);

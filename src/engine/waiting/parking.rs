@@ -14,7 +14,6 @@ use crate::engine::locks::slab::Id;
 use crate::limits;
 use crate::lock::command::park::Waiting;
 use crate::lock::{Drift, MasterId, MasterSet, Ttl};
-use crate::mutants::mutant;
 
 /// Bytes of the name by which the queues know a waiter.
 pub(crate) const WAITER_SIZE: usize = 12;
@@ -242,10 +241,7 @@ impl Parking {
         self.round += 1;
         (self.waiting, self.first, self.rung) = (MasterSet::EMPTY, MasterSet::EMPTY, MasterSet::EMPTY);
         // A part of each beat at random, so that waiters that came together do not come together again.
-        let mut beat = heartbeat(ttl);
-        if mutant!(HeartbeatForgotten) {
-            beat = limits::FOREVER;
-        }
+        let beat = heartbeat(ttl);
         // A place in the queue is not given up for a moment's silence.
         self.due.answers = Some(now + if waits { answers.max(beat / 2) } else { answers });
         self.due.round = now + rng.random_range(beat / 4 * 3..=beat);
@@ -287,17 +283,12 @@ impl Parking {
     pub(crate) fn note_granted(&mut self, master: MasterId) {
         self.waiting.remove(master);
         self.first.remove(master);
-        if !mutant!(GrantLeavesAside) {
-            self.aside = MasterSet::EMPTY;
-        }
+        self.aside = MasterSet::EMPTY;
     }
 
     /// A master rings for the running round. The next one follows at once behind a quorum, else after about
     /// a round trip.
     pub(crate) fn note_ring(&mut self, now: Instant, master: MasterId, quorum: usize, round_trip: Duration) {
-        if mutant!(RingIgnored) {
-            return;
-        }
         self.rung.insert(master);
         self.aside = MasterSet::EMPTY;
         let at = if self.rung.has(quorum) { now } else { now + round_trip };
@@ -323,7 +314,7 @@ impl Parking {
             return;
         }
         let pause = limits::PART_TIME_MIN.max(round_trip * 5);
-        if self.due.early.is_none() && !mutant!(PartKept) {
+        if self.due.early.is_none() {
             self.hasten(now + pause + rng.random_range(Duration::ZERO..=pause));
         }
     }
@@ -354,7 +345,7 @@ impl Parking {
         ttl: Ttl,
         rng: &mut impl Rng,
     ) {
-        if self.first.is_empty() || mutant!(NobodyLooks) {
+        if self.first.is_empty() {
             return;
         }
         let least = limits::LOOK_PAUSE_MIN.max(round_trip * 4);
@@ -380,7 +371,7 @@ impl Parking {
             return false;
         }
         let before = replace(&mut self.values[master.index()], digest);
-        let is_changed = before != 0 && before != digest && !mutant!(LooksGrowUnserved);
+        let is_changed = before != 0 && before != digest;
         if is_changed {
             self.changed = Some(now);
         }

@@ -13,7 +13,6 @@ use crate::engine::locks::slab::Id;
 use crate::engine::masters::fleet::Fleet;
 use crate::engine::masters::link::Link;
 use crate::limits;
-use crate::mutants::mutant;
 
 /// When an operation tries again after an attempt that failed and took so long; `None` to give up. The pause
 /// is longer if a quorum refused for missing rights.
@@ -57,7 +56,7 @@ fn is_quarantined_beyond_wait(fleet: &Fleet, locks: &Locks, id: Id) -> bool {
         link.connection.is_ready() && link.quarantined_until.is_some_and(|at| at >= wait_until)
     };
     let late_count = fleet.links().filter(is_late).count();
-    late_count > fleet.spare() && !mutant!(WaitsInQuarantine)
+    late_count > fleet.spare()
 }
 
 /// Draws the time of the next attempt: after a random delay that is longer than the attempt was and grows,
@@ -70,7 +69,7 @@ fn draw_time(
     pause_min: Duration,
 ) -> Option<Instant> {
     let op = locks.ops.get(id);
-    if op.has_tried_enough() && !mutant!(TriesUnlimited) {
+    if op.has_tried_enough() {
         return None;
     }
     let last = op.asked.wait_until?.checked_sub(took.max(Duration::from_millis(1)))?;
@@ -89,9 +88,6 @@ pub(crate) fn draw_pause(ground: &mut Ground, took: Duration, attempts: u32) -> 
     }
     let base = floor.max(ground.config.retry_delay_min);
     let doubled = base.saturating_mul(1 << attempts.min(16));
-    let mut range = doubled.min(ground.config.retry_delay_max.max(base));
-    if mutant!(NoJitter) {
-        range = Duration::ZERO;
-    }
+    let range = doubled.min(ground.config.retry_delay_max.max(base));
     base + ground.rng.random_range(Duration::ZERO..=range)
 }

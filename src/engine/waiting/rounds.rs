@@ -59,7 +59,6 @@ use crate::lock::command::answer::ReleaseAnswer;
 use crate::lock::command::park::{self, Looked, Park, ParkAnswer};
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Tally, Token, Ttl, Vote, whole_ms, whole_us};
-use crate::mutants::mutant;
 
 /// Whether an acquisition that is to park does so now: enough masters can.
 pub(crate) fn parks(ground: &Ground, fleet: &Fleet, op: &Op) -> bool {
@@ -120,13 +119,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     parking.begin_round(now, limit, ttl, waits, &mut ground.rng);
     op.tries.obstacle.clear();
     let parking = op.parking_mut();
-    let (aside, mut owing) = (parking.aside, owing(&locks.claims, parking));
-    if mutant!(ParkedTwice) {
-        owing = MasterSet::EMPTY;
-    }
-    if mutant!(TicketForgotten) {
-        parking.ticket_us = fleet.masters_us(now);
-    }
+    let (aside, owing) = (parking.aside, owing(&locks.claims, parking));
     let ticket_us = Some(parking.ticket_us);
     locks.claims.get_mut(claim_id).parked.put(|over| Parked::new(now, id, ticket_us, over));
     op.claim = claim_id;
@@ -211,7 +204,7 @@ fn encode(
     let op = locks.ops.get(id);
     let parking = op.parking();
     let claim = locks.claims.get(op.claim);
-    let old = locks.claims.find(before).filter(|_| before != op.claim && !mutant!(OldTokenKept));
+    let old = locks.claims.find(before).filter(|_| before != op.claim);
     let channel = fleet.link(master).learnt.channel.clone();
     let stay = if op.asked.wait_until.is_some() { limits::STAY } else { Duration::ZERO };
     let park = Park {
@@ -343,7 +336,7 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, claim_id: Id, ans
     {
         // It was late: the running round comes behind it, unless it was sent there already.
         let asked = core.locks.claims.get(op.claim).asked;
-        let is_owed = !asked.contains(master) || mutant!(LateAnswerParksAgain);
+        let is_owed = !asked.contains(master);
         if is_owed && core.masters.fleet.usable.contains(master) {
             send(core, master, id);
         }
@@ -403,7 +396,7 @@ fn follow_answer(core: &mut Core, master: MasterId, claim_id: Id, answer: ParkAn
 pub(crate) fn handle_grant(core: &mut Core, master: MasterId, claim_id: Id) -> bool {
     let Some(claim) = core.locks.claims.find_mut(claim_id) else { return false };
     let is_parked = claim.parked.as_ref().is_some_and(|parked| parked.masters.contains(master));
-    let is_lost = claim.doubts.connection_lost.contains(master) && !mutant!(LostGrantHeard);
+    let is_lost = claim.doubts.connection_lost.contains(master);
     if !is_parked || is_lost {
         return false;
     }
@@ -574,7 +567,7 @@ pub(crate) fn tally(op: &Op, claim: &Claim) -> Tally {
 /// gets a lock of at most so long a TTL. The next round of a longer one asks for it.
 fn freshness(ttl: Ttl) -> Duration {
     match ttl.as_duration() {
-        ttl if ttl > limits::GRANTED_TTL_MAX || mutant!(OnlyRings) => Duration::ZERO,
+        ttl if ttl > limits::GRANTED_TTL_MAX => Duration::ZERO,
         ttl if ttl < limits::SHORT_TTL => ttl / 4,
         _ => limits::STAY,
     }

@@ -31,7 +31,6 @@ use crate::engine::masters::fleet::Fleet;
 use crate::engine::request::SubmitError;
 use crate::limits;
 use crate::lock::Resource;
-use crate::mutants::mutant;
 
 /// An acquisition that may wait. Returns whether it asks the masters, as nobody here wants the lock; else it
 /// waits behind those waiters.
@@ -42,7 +41,7 @@ pub(crate) fn enqueue(
     id: Id,
     resource: Resource<'_>,
 ) -> Result<bool, SubmitError> {
-    let Some(head) = head_or_begin(locks, id).filter(|_| !mutant!(NobodyQueues)) else { return Ok(true) };
+    let Some(head) = head_or_begin(locks, id) else { return Ok(true) };
     if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
         locks.ops.free(id);
         return Err(ground.refuse_acquisition(resource));
@@ -117,7 +116,6 @@ fn tend_queue(ground: &mut Ground, fleet: &Fleet, locks: &mut Locks, head: u32, 
     // Early enough to be answered before its wait ends.
     let left = op.asked.wait_until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
     let turn = match (held_until.filter(|at| now < *at), *turn) {
-        (Some(_), _) if mutant!(HolderWaitedForWithoutEnd) => Turn::Later,
         (Some(at), _) => Turn::AfterHolder(at),
         (None, Turn::At(at)) => Turn::At(at),
         // The masters' queue lets others go before it that asked earlier.

@@ -6,7 +6,6 @@ use memchr::memmem;
 
 use crate::limits;
 use crate::lock::vote::{Failure, HolderTtl, Vote};
-use crate::mutants::mutant;
 use crate::resp::{Array, Reply};
 use crate::words::is_deceptive;
 
@@ -98,7 +97,6 @@ pub(crate) fn acquire_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(Vote::Granted),
         Reply::NullBulk => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
-        Reply::Error(_) if mutant!(ErrorIsNo) => Ok(Vote::Refused { holder: HolderTtl::Unknown }),
         Reply::Error(text) => Ok(Vote::Failed(failure(text))),
         _ => Err(WrongShape),
     }

@@ -17,7 +17,6 @@ use super::entry::{Entry, encode_beside, encode_decimal_bulk};
 use super::scripts::{FENCED_ACQUIRE, Script};
 use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::vote::{Failure, HolderTtl};
-use crate::mutants::mutant;
 use crate::resp::{Array, Reply};
 
 /// Older than any token: no window closes behind it.
@@ -96,11 +95,6 @@ pub(crate) enum Refusal {
 pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(FencedAnswer::Granted),
-        Reply::Simple(b"OWN") if mutant!(OwnKeyIsBusy) => {
-            let (refusal, holder) = (Refusal::Busy, HolderTtl::Unknown);
-            Ok(FencedAnswer::Refused(FenceState { refusal, fence: 0, holder, time_us: 0 }))
-        }
-        Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => Ok(FencedAnswer::Granted),
         Reply::Simple(b"OWN") => Ok(FencedAnswer::Own),
         Reply::Array(parts) => fence_state(parts).map(FencedAnswer::Refused),
         Reply::Error(text) => Ok(FencedAnswer::Failed(failure(text))),

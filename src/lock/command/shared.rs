@@ -18,7 +18,6 @@ use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_decimal_bulk};
 use super::scripts::{SHARED_EXTEND, Script};
 use crate::lock::vote::{Failure, Vote};
-use crate::mutants::mutant;
 use crate::resp::{self, Reply};
 
 /// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
@@ -44,7 +43,6 @@ pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
 pub(crate) fn shared_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     let holder = match *reply {
         Reply::Simple(b"OK") => return Ok(Vote::Granted),
-        Reply::Simple(b"OWN") if mutant!(OwnKeyIsGrant) => return Ok(Vote::Granted),
         Reply::Simple(b"OWN") => return Ok(Vote::Failed(Failure::SameServer)),
         Reply::Error(text) => return Ok(Vote::Failed(failure(text))),
         Reply::Integer(left_ms) if left_ms != -2 => ttl_of(left_ms)?,

@@ -10,15 +10,11 @@ use crate::engine::masters::owed::{Fact, Owed, Section};
 use crate::limits;
 use crate::lock::command;
 use crate::lock::{MasterId, MasterSet};
-use crate::mutants::mutant;
 use crate::resp;
 
 impl Fleet {
     pub(super) fn ask_facts(&mut self, now: Instant, master: MasterId) {
         self.link_mut(master).facts_due_at = Some(now + limits::FACTS_PAUSE);
-        if mutant!(FactsKept) {
-            return;
-        }
         let sections = [(Section::Replication, b"replication".as_slice()), (Section::Memory, b"memory")];
         for (section, name) in sections {
             let sent = self.queue(MasterSet::only(master), Owed::Fact(section), |out| {

@@ -11,7 +11,6 @@ use crate::limits;
 use crate::lock::command;
 use crate::lock::command::scripts::RELEASE;
 use crate::lock::{MasterId, MasterSet};
-use crate::mutants::mutant;
 use crate::resp;
 
 impl Fleet {
@@ -75,9 +74,6 @@ impl Fleet {
         }
         let mark = mark.to_string();
         let words: [&[u8]; 4] = [b"SET", &key, mark.as_bytes(), b"NX"];
-        let is_overwriting = mutant!(ForeignMarkOverwritten);
-        self.queue(to, Owed::Mark(Access::Write), |out| {
-            resp::encode_command(out, if is_overwriting { &words[..3] } else { &words });
-        });
+        self.queue(to, Owed::Mark(Access::Write), |out| resp::encode_command(out, &words));
     }
 }

@@ -16,7 +16,6 @@ use crate::error::fleet::Unusable;
 use crate::event::Event;
 use crate::limits;
 use crate::lock::{MasterId, MasterSet};
-use crate::mutants::mutant;
 use crate::resp;
 
 impl Fleet {
@@ -55,16 +54,13 @@ impl Fleet {
     /// The quarantine by the larger of this client's settings and of the declared ones.
     fn longest_quarantine(&self) -> Duration {
         let records = self.links.iter().filter_map(|link| link.learnt.record.record());
-        let declared = records.filter(|it| it.origin() == Origin::Declared && !mutant!(DeclaredTtlIgnored));
+        let declared = records.filter(|it| it.origin() == Origin::Declared);
         let times = declared.map(|it| self.config.quarantine_time_beside(it.max_ttl(), it.drift_ppm()));
         times.fold(self.config.quarantine_time(), Duration::max)
     }
 
     /// Compares each record with this client, and reports each new difference.
     fn compare_records(&mut self, ground: &mut Ground) {
-        if mutant!(RecordUncompared) {
-            return;
-        }
         let seen = self.seen();
         let is_whole = seen.iter().all(|it| it.member().is_some());
         let differences: Vec<_> =
@@ -90,10 +86,8 @@ impl Fleet {
     pub(in crate::engine) fn refuse_declared(&self, master: MasterId) -> Option<String> {
         let link = self.link(master);
         let is_declared = link.learnt.record.record().is_some_and(|it| it.origin() == Origin::Declared);
-        let is_refused = self.config.quarantine == Quarantine::Strict
-            && is_declared
-            && !link.comparison.has_agreed
-            && !mutant!(DeclaredIgnored);
+        let is_refused =
+            self.config.quarantine == Quarantine::Strict && is_declared && !link.comparison.has_agreed;
         let difference = link.comparison.difference.as_ref().filter(|_| is_refused)?;
         Some(Trouble::StrictDeclared { difference }.to_string())
     }
@@ -126,9 +120,7 @@ impl Fleet {
         if let Some(record) = self.first_record(now, master) {
             let record = record.to_string();
             self.queue(to, Owed::Record(Access::Write), |out| {
-                let words: [&[u8]; 4] = [b"SET", &key, record.as_bytes(), b"NX"];
-                let is_overwriting = mutant!(RecordOverwritten);
-                resp::encode_command(out, if is_overwriting { &words[..3] } else { &words });
+                resp::encode_command(out, &[b"SET", &key, record.as_bytes(), b"NX"]);
             });
         }
         let sent =

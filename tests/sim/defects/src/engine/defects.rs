@@ -1,4 +1,4 @@
-//! Code of deliberate defects alone. The switches stand where the rules are kept.
+//! Longer code of planted bugs.
 
 use super::core::Core;
 use super::ground::Ground;
@@ -68,7 +68,11 @@ impl Core {
         let is_answered = claim.tally.granted.union(claim.tally.refused);
         for master in claim.asked.without(is_answered).iter() {
             masters.fleet.fail(ground, master, "a release takes another connection");
-            locks.claims.ids().for_each(|id| locks.claims.get_mut(id).note_stray(master, true));
+            for id in locks.claims.ids() {
+                let claim = locks.claims.get_mut(id);
+                claim.note_stray(master);
+                claim.doubts.connection_lost.remove(master);
+            }
         }
     }
 
