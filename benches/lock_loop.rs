@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Outcome, Request, Resource};
+use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{Config, ConfigBuilder, Options, Quarantine, Redlock};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -43,11 +43,11 @@ impl LockLoop {
     pub(crate) fn blocking_pairs(&mut self, pair_count: usize, is_awaited: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..pair_count {
-            let name = &self.names[self.next_name];
-            self.next_name = (self.next_name + 1) % self.names.len();
-            let lease = self.redlock.lock(name).ttl(TTL).try_acquire().expect("the lock is free");
+            let lock = self.acquire_next();
             if is_awaited {
-                self.redlock.release(lease).expect("the masters answer");
+                self.release(lock);
+            } else {
+                self.redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
             }
         }
         start.elapsed()
@@ -57,14 +57,44 @@ impl LockLoop {
     pub(crate) fn acquire_times(&mut self, count: usize) -> Vec<Duration> {
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
-            let name = &self.names[self.next_name];
-            self.next_name = (self.next_name + 1) % self.names.len();
             let start = Instant::now();
-            let lease = self.redlock.lock(name).ttl(TTL).try_acquire().expect("the lock is free");
+            let lock = self.acquire_next();
             times.push(start.elapsed());
-            self.redlock.release(lease).expect("the masters answer");
+            self.release(lock);
         }
         times
+    }
+
+    /// Acquires the next lock, and waits for it.
+    pub(crate) fn acquire_next(&mut self) -> OpId {
+        let lock = self.submit_next(Options::new().ttl(TTL).wait(Duration::ZERO));
+        let outcome = self.outcome();
+        assert!(matches!(outcome, Outcome::Acquire(Ok(_))), "{outcome:?}");
+        lock
+    }
+
+    /// Releases a lock, and waits until the masters confirm it.
+    pub(crate) fn release(&mut self, lock: OpId) {
+        self.redlock.submit(Request::Release { lock, awaited: true }).expect("a release is always taken");
+        let outcome = self.outcome();
+        assert!(matches!(outcome, Outcome::Release(Ok(_))), "{outcome:?}");
+    }
+
+    /// Extends a lock, and waits for it.
+    pub(crate) fn extend(&mut self, lock: OpId) {
+        self.redlock.submit(Request::Extend { lock, ttl: TTL }).expect("room for one more");
+        let outcome = self.outcome();
+        assert!(matches!(outcome, Outcome::Extend(Ok(_))), "{outcome:?}");
+    }
+
+    /// The outcome of the one request that has one to come.
+    fn outcome(&mut self) -> Outcome {
+        loop {
+            match self.redlock.poll_outcome() {
+                Some((_, outcome)) => return outcome,
+                None => self.redlock.turn(ANSWER_TIMEOUT).expect("the loop runs"),
+            }
+        }
     }
 
     /// `depth` locks in flight at any time, each released as soon as it is held. Needs more names than
@@ -81,7 +111,9 @@ impl LockLoop {
         options: Options,
     ) -> Duration {
         let start = Instant::now();
-        (0..depth.min(pair_count)).for_each(|_| self.submit_next(options));
+        for _ in 0..depth.min(pair_count) {
+            self.submit_next(options);
+        }
         let (mut submitted_count, mut done_count) = (depth.min(pair_count), 0);
         while done_count < pair_count {
             self.redlock.turn(ANSWER_TIMEOUT).expect("the loop runs");
@@ -105,9 +137,9 @@ impl LockLoop {
         start.elapsed()
     }
 
-    fn submit_next(&mut self, options: Options) {
+    fn submit_next(&mut self, options: Options) -> OpId {
         let resource = Resource::new(&self.names[self.next_name]).expect("a valid name");
         self.next_name = (self.next_name + 1) % self.names.len();
-        self.redlock.submit(Request::Acquire { resource, options, label: None }).expect("room for one more");
+        self.redlock.submit(Request::Acquire { resource, options, label: None }).expect("room for one more")
     }
 }

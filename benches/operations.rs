@@ -18,7 +18,7 @@ use client_loop::{ClientLoop, Executor};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fleet::Fleet;
 use lock_loop::LockLoop;
-use redlatch::{Client, Lease, Options, Redlock};
+use redlatch::{Client, Options};
 
 const MASTER_COUNT: usize = 5;
 const KEY_COUNT: usize = 1024;
@@ -39,16 +39,16 @@ fn kinds() -> [(&'static str, Options); 4] {
 /// One operation of a lock that is acquired and released each time, by one caller.
 fn alone(criterion: &mut Criterion) {
     let fleet = Fleet::start(MASTER_COUNT);
-    let mut redlock = LockLoop::connect(&fleet.urls(), KEY_COUNT).redlock;
+    let mut locks = LockLoop::connect(&fleet.urls(), 1);
     let mut group = criterion.benchmark_group("alone");
     group.throughput(Throughput::Elements(1));
     group.bench_function("acquire", |bencher| {
         bencher.iter_custom(|count| {
             sum(count, || {
                 let start = Instant::now();
-                let lease = acquire(&mut redlock);
+                let lock = locks.acquire_next();
                 let took = start.elapsed();
-                redlock.release(lease).expect("the masters answer");
+                locks.release(lock);
                 took
             })
         });
@@ -56,22 +56,16 @@ fn alone(criterion: &mut Criterion) {
     group.bench_function("release", |bencher| {
         bencher.iter_custom(|count| {
             sum(count, || {
-                let lease = acquire(&mut redlock);
+                let lock = locks.acquire_next();
                 let start = Instant::now();
-                redlock.release(lease).expect("the masters answer");
+                locks.release(lock);
                 start.elapsed()
             })
         });
     });
-    let mut lease = acquire(&mut redlock);
-    group.bench_function("extend", |bencher| {
-        bencher.iter(|| redlock.extend(&mut lease, TTL).expect("the lock is held"));
-    });
+    let lock = locks.acquire_next();
+    group.bench_function("extend", |bencher| bencher.iter(|| locks.extend(lock)));
     group.finish();
-}
-
-fn acquire(redlock: &mut Redlock) -> Lease {
-    redlock.lock("alone").ttl(TTL).try_acquire().expect("the lock is free")
 }
 
 fn sum(count: u64, mut timed: impl FnMut() -> Duration) -> Duration {

@@ -8,8 +8,8 @@ use std::task::Waker;
 use crate::caught::caught;
 
 /// Handle that ends acquisitions from another thread or task; given to them by
-/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and
-/// [`LeaseRequest::cancel_with`](crate::LeaseRequest::cancel_with). Clones are the same handle.
+/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and the other requests. Clones are the same
+/// handle.
 ///
 /// A cancelled acquisition ends with [`AcquireError::Cancelled`](crate::AcquireError::Cancelled) and releases
 /// everything that it acquired, as a dropped future does. It does not affect a lock that was handed out

@@ -101,7 +101,7 @@
 //! # Layers
 //!
 //! ```text
-//!   Client     threads and tasks, guards         Redlock     one thread, leases
+//!   Client     threads and tasks, guards         Redlock     one thread's own loop
 //!      └──────────────────┬─────────────────────────┘
 //!   driver     sockets, clock, randomness        one turn(): write, poll, read
 //!      │
@@ -116,7 +116,7 @@
 //!
 //! - `suspend`: deadlines also count the time in which the machine was suspended, on Linux and Android.
 //!   Without it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and for virtual
-//!   machines that are put to sleep. See [`Lease::valid_until`].
+//!   machines that are put to sleep. See [`Guard::valid_until`].
 //! - `tracing`: spans of acquisitions and held locks in the caller's context, for the crate `tracing`; and
 //!   `trace_events`, an observer that emits its events. The page [monitoring] lists the spans.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
@@ -195,7 +195,7 @@ pub use lock::{FencingToken, LockName, Token};
 #[cfg(feature = "tracing")]
 pub use observe::trace_events;
 pub use options::{Mode, Options, WaitPolicy};
-pub use redlock::{Lease, LeaseRequest, Redlock};
+pub use redlock::Redlock;
 
 /// Results of [`Client::inspect`] and [`Client::force_unlock`].
 pub mod inspection {

@@ -301,7 +301,7 @@ pub const CREDENTIALS_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Upper bound of the spin setting: 10 ms.
 pub const SPIN_MAX: Duration = Duration::from_millis(10);
 
-/// Time for which a `Redlock` may be idle before its next acquisition first checks its connections: 100 ms.
+/// Time for which a `Client` may be idle before its next acquisition first checks its connections: 100 ms.
 pub const IDLE_MAX: Duration = Duration::from_millis(100);
 
 /// Longest time that such an acquisition waits for closed connections to be made again, if there is no

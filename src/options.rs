@@ -1,5 +1,4 @@
-//! Settings of a request beside the name: [`Options`], the builder methods that all requests share, and the
-//! methods that all held locks share.
+//! Settings of a request beside the name: [`Options`], and the builder methods that all requests share.
 
 use std::time::Duration;
 
@@ -143,55 +142,7 @@ macro_rules! auto_extend_method {
     };
 }
 
-/// The methods of a held lock: of a type with the fields `token` and `fencing_token` and the method
-/// `deadline_at`.
-macro_rules! held_methods {
-    () => {
-        /// Returns the random value that the masters hold for this lock.
-        #[must_use]
-        pub const fn token(&self) -> Token {
-            self.token
-        }
-
-        /// Returns the fencing token of a lock that was asked to be fenced
-        /// ([`Options::fenced`](crate::Options::fenced)): it is larger than the token of each earlier fenced
-        /// holder. `None` for any other lock.
-        #[must_use]
-        pub const fn fencing_token(&self) -> Option<FencingToken> {
-            self.fencing_token
-        }
-
-        /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after
-        /// it: stop the protected work before. An extension that was lost or dropped half-way counts, too.
-        ///
-        /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`]
-        /// does not count it. The returned moment is right until the machine sleeps again: call this again,
-        /// or call [`Self::is_valid`].
-        #[must_use]
-        pub fn valid_until(&self) -> Instant {
-            clock::to_std(self.deadline_at(clock::now()))
-        }
-
-        /// Returns the validity left; zero once it has ended.
-        #[must_use]
-        pub fn remaining(&self) -> Duration {
-            let now = clock::now();
-            self.deadline_at(now).saturating_duration_since(now)
-        }
-
-        /// Returns whether the validity lasts; always false in a fork of the process. It takes no lock, as
-        /// [`Self::remaining`] and [`Self::valid_until`].
-        #[must_use]
-        pub fn is_valid(&self) -> bool {
-            let now = clock::now();
-            now < self.deadline_at(now)
-        }
-    };
-}
-
-pub(crate) use {
-    auto_extend_method, fair_method, held_methods, option_methods, request_methods, time_methods,
-};
+pub(crate) use {auto_extend_method, fair_method, option_methods, request_methods, time_methods};
 
 /// Mode of a lock: which other holders it excludes, and whether it has a fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -221,8 +172,7 @@ pub enum WaitPolicy {
 /// Options of a lock: all that is asked of it beside its name. The default is a plain lock with a TTL of 10
 /// s, or `max_ttl` if that is shorter, and a wait of the same length.
 ///
-/// [`LockRequest`](crate::LockRequest), [`LeaseRequest`](crate::LeaseRequest) and
-/// [`LockSetRequest`](crate::LockSetRequest) have these methods, as far as they apply, and build this value;
+/// [`LockRequest`](crate::LockRequest) and [`LockSetRequest`](crate::LockSetRequest) have these methods, as far as they apply, and build this value;
 /// [`Request::Acquire`](crate::engine::Request::Acquire) takes it.
 ///
 /// ```

@@ -17,7 +17,7 @@ use std::time::Duration;
 use fleet::Fleet;
 use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::stats::Stats;
-use redlatch::{AcquireError, Client, Config, Guard, Lease, LockRequest, Options, Quarantine, Redlock};
+use redlatch::{Client, Config, Guard, LockRequest, Options, Quarantine, Redlock};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAIR_COUNT: usize = 400;
 
 /// The kinds of lock; each has a name of its own.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
     Fenced,
@@ -80,13 +80,28 @@ impl Kind {
         }
     }
 
-    fn acquire(self, redlock: &mut Redlock) -> Result<Lease, AcquireError> {
+    fn options(self) -> Options {
+        let options = Options::new().ttl(TTL).wait(PATIENCE);
         match self {
-            Self::Plain => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).acquire(),
-            Self::Fenced => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).fenced().acquire(),
-            Self::Fair => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).fair().acquire(),
-            Self::Shared => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).shared().acquire(),
-            Self::Labelled => redlock.lock(self.name()).ttl(TTL).wait(PATIENCE).holder_label(LABEL).acquire(),
+            Self::Plain | Self::Labelled => options,
+            Self::Fenced => options.fenced(),
+            Self::Fair => options.fair(),
+            Self::Shared => options.shared(),
+        }
+    }
+
+    /// Acquires, extends and releases a lock.
+    fn pair(self, redlock: &mut Redlock, is_awaited: bool) {
+        let resource = Resource::new(self.name()).expect("valid");
+        let label = (self == Self::Labelled).then(|| HolderLabel::new(LABEL).expect("valid"));
+        let request = Request::Acquire { resource, options: self.options(), label };
+        let lock = redlock.submit(request).expect("room");
+        assert!(matches!(outcome_of(redlock, lock), Outcome::Acquire(Ok(_))));
+        redlock.submit(Request::Extend { lock, ttl: TTL }).expect("room");
+        assert!(matches!(outcome_of(redlock, lock), Outcome::Extend(Ok(_))));
+        redlock.submit(Request::Release { lock, awaited: is_awaited }).expect("always taken");
+        if is_awaited {
+            assert!(matches!(outcome_of(redlock, lock), Outcome::Release(Ok(_))));
         }
     }
 }
@@ -140,13 +155,7 @@ fn redlock_allocates_nothing() {
     for (kind, is_awaited) in variants() {
         let pairs = |redlock: &mut Redlock, count| {
             for _ in 0..count {
-                let mut lease = kind.acquire(redlock).expect("free");
-                redlock.extend(&mut lease, TTL).expect("held");
-                if is_awaited {
-                    redlock.release(lease).expect("confirmed");
-                } else {
-                    drop(lease);
-                }
+                kind.pair(redlock, is_awaited);
             }
         };
         pairs(&mut redlock, 100);
@@ -336,6 +345,18 @@ impl Wake for Unpark {
     }
 }
 
+fn outcome_of(redlock: &mut Redlock, lock: OpId) -> Outcome {
+    loop {
+        match redlock.poll_outcome() {
+            Some((id, outcome)) => {
+                assert_eq!(id, lock);
+                return outcome;
+            }
+            None => redlock.turn(PATIENCE).expect("the loop runs"),
+        }
+    }
+}
+
 fn submit(redlock: &mut Redlock) -> OpId {
     let ttl = TTL;
     let resource = Resource::new("orders:42").expect("valid");
@@ -369,17 +390,9 @@ fn raise_high_water_mark(redlock: &mut Redlock) {
     // The first one alone: its scripts are sent in full.
     for (kind, count) in KINDS.into_iter().flat_map(|kind| [(kind, 1), (kind, kind.warm_count())]) {
         for name in (0..count).map(warm_name) {
-            let options = Options::new().ttl(TTL).wait(PATIENCE);
-            let options = match kind {
-                Kind::Plain => options,
-                Kind::Fenced => options.fenced(),
-                Kind::Fair => options.fair(),
-                Kind::Shared => options.shared(),
-                Kind::Labelled => options,
-            };
             let label = Some(HolderLabel::new(LABEL).expect("valid"));
             let resource = Resource::new(&name).expect("valid");
-            let request = Request::Acquire { resource, options, label };
+            let request = Request::Acquire { resource, options: kind.options(), label };
             redlock.submit(request).expect("room");
         }
         release_as_they_come(redlock, count);

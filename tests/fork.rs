@@ -24,8 +24,8 @@ use redlatch::internals::settle;
 use redlatch::stats::Stats;
 use redlatch::status::Health;
 use redlatch::{
-    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, Lease, LockEnd,
-    Options, Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, RunError, Waited,
+    Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, LockEnd, Options,
+    Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, RunError, Waited,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -196,41 +196,39 @@ fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, secon
 
 fn a_redlock_is_refused(fleet: &mut Fleet) {
     let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
-    let leases =
-        ["a", "b", "c", "e", "f"].map(|name| redlock.lock(name).ttl(TTL).try_acquire().expect("free"));
-    let pipelined = redlock.submit(acquisition(&"d")).expect("there is room");
+    let mut submit = |name: &str| redlock.submit(acquisition(&name)).expect("there is room");
+    let (held, queued) = (submit("a"), submit("g"));
+    for lock in [held, queued] {
+        let granted = next_outcome(&mut redlock);
+        assert!(matches!(granted, (of, Outcome::Acquire(Ok(_))) if of == lock), "{granted:?}");
+    }
+    let waiting = redlock.submit(acquisition(&"d")).expect("there is room");
     redlock.flush();
-    // Its release is queued.
-    drop(redlock.lock("g").ttl(TTL).try_acquire().expect("free"));
-    let mut owned = Some((redlock, leases));
-    in_child("a Redlock", || {
-        let (redlock, leases) = owned.take().expect("it has them");
-        redlock_refused_in_child(redlock, leases, pipelined);
-    });
+    redlock.submit(Request::Release { lock: queued, awaited: false }).expect("it is always taken");
+    let mut owned = Some(redlock);
+    in_child("a Redlock", || redlock_refused_in_child(owned.take().expect("it has it"), held));
     in_child("a panic in the child", || {
-        let (redlock, leases) = owned.take().expect("it has them");
+        let redlock = owned.take().expect("it has it");
         let unwound = catch_unwind(AssertUnwindSafe(move || {
-            let _owned = (redlock, leases);
+            let _owned = redlock;
             std::panic::resume_unwind(Box::new("the child panics"));
         }));
         assert!(unwound.is_err());
     });
-    let held = fleet.masters().map(|master| master.ask("EXISTS g").text()).filter(|it| it == "1");
-    assert!(held.count() >= 2, "a fork releases a lock of its parent");
+    let left = fleet.masters().map(|master| master.ask("EXISTS g").text()).filter(|it| it == "1");
+    assert!(left.count() >= 2, "a fork releases a lock of its parent");
     // The parent has all it had, and each answer.
-    let (mut redlock, leases) = owned.expect("the child has copies");
-    let outcome = loop {
-        match redlock.poll_outcome() {
-            Some(outcome) => break outcome,
-            None => redlock.turn(PATIENCE).expect("an event queue"),
-        }
-    };
-    assert!(matches!(outcome, (lock, Outcome::Acquire(Ok(_))) if lock == pipelined), "{outcome:?}");
-    redlock.submit(Request::Release { lock: pipelined, awaited: false }).expect("it is always taken");
-    for mut lease in leases {
-        assert!(lease.is_valid());
-        redlock.extend(&mut lease, TTL).expect("it is held");
-        assert!(!redlock.release(lease).expect("confirmed").was_already_gone());
+    let mut redlock = owned.expect("the child has a copy");
+    let outcome = next_outcome(&mut redlock);
+    assert!(matches!(outcome, (lock, Outcome::Acquire(Ok(_))) if lock == waiting), "{outcome:?}");
+    for lock in [held, waiting] {
+        assert!(redlock.valid_until(lock).is_some_and(|until| until > Instant::now()));
+        redlock.submit(Request::Extend { lock, ttl: TTL }).expect("there is room");
+        assert!(matches!(next_outcome(&mut redlock), (_, Outcome::Extend(Ok(_)))));
+        redlock.submit(Request::Release { lock, awaited: true }).expect("it is always taken");
+        let released = next_outcome(&mut redlock);
+        let is_whole = matches!(&released, (_, Outcome::Release(Ok(it))) if !it.was_already_gone());
+        assert!(is_whole, "{released:?}");
     }
     assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
 }
@@ -457,15 +455,16 @@ fn acquisition<'a>(name: &'a &str) -> Request<'a> {
     Request::Acquire { resource, options: Options::new().ttl(TTL).wait(Duration::ZERO), label: None }
 }
 
-fn redlock_refused_in_child(
-    mut redlock: Redlock,
-    [mut extended, released, dropped, left, left_for]: [Lease; 5],
-    pipelined: OpId,
-) {
-    assert!(!extended.is_valid() && extended.remaining().is_zero() && redlock.margin(&extended) == 0);
-    assert!(matches!(redlock.lock("x").ttl(TTL).try_acquire(), Err(AcquireError::Stopped(_))));
-    assert!(matches!(redlock.extend(&mut extended, TTL), Err(ExtendError::Stopped(_))));
-    assert!(matches!(redlock.release(released), Err(ReleaseError::Stopped(_))));
+fn next_outcome(redlock: &mut Redlock) -> (OpId, Outcome) {
+    loop {
+        match redlock.poll_outcome() {
+            Some(outcome) => return outcome,
+            None => redlock.turn(PATIENCE).expect("an event queue"),
+        }
+    }
+}
+
+fn redlock_refused_in_child(mut redlock: Redlock, held: OpId) {
     let request = acquisition(&"x");
     assert!(matches!(redlock.submit(request), Err(SubmitError::Stopped(_))));
     redlock.turn(PATIENCE).expect_err("it would read the parent's replies");
@@ -473,13 +472,9 @@ fn redlock_refused_in_child(
     assert!(redlock.poll_outcome().is_none());
     assert!(redlock.masters().is_empty());
     assert_eq!((redlock.health(), redlock.stats()), (Health::default(), Stats::default()));
-    assert_eq!(redlock.waited(&extended), Waited::default());
-    assert_eq!((redlock.valid_until(pipelined), redlock.last_failure(pipelined)), (None, None));
-    assert!(redlock.handle(pipelined).is_none());
-    assert!(matches!(redlock.pass(pipelined, TTL), Err(LeaveError::Stopped(_))));
-    assert!(matches!(redlock.leave_for(left_for, TTL), Err(LeaveError::Stopped(_))));
-    assert!(matches!(redlock.leave(left), Err(LeaveError::Stopped(_))));
-    drop(dropped);
+    assert_eq!((redlock.margin(held), redlock.waited(held)), (0, Waited::default()));
+    assert_eq!((redlock.valid_until(held), redlock.last_failure(held)), (None, None));
+    assert!(redlock.handle(held).is_none());
+    assert!(matches!(redlock.pass(held, TTL), Err(LeaveError::Stopped(_))));
     assert_eq!(redlock.drain(TTL, HeldLocks::Leave), 0);
-    drop(extended);
 }

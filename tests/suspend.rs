@@ -1,4 +1,4 @@
-//! A lease is over when the time that counts the machine's sleep says so.
+//! A lock is over when the time that counts the machine's sleep says so.
 //!
 //! A test cannot suspend the machine. It can have what a process sees of it: a process that enters a time
 //! namespace with another `CLOCK_BOOTTIME` finds that clock ahead of `CLOCK_MONOTONIC` by more than before,
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(sleep) => {
             #[cfg(feature = "cli")]
             linux::a_sleep_before_the_start_is_no_matter();
-            linux::a_lease_does_not_outlive_a_sleep(&sleep); // the last one: there is no way back
+            linux::a_lock_does_not_outlive_a_sleep(&sleep); // the last one: there is no way back
         }
         Err(why) => println!("skipped: no time namespace here: {why}"),
     }
@@ -53,36 +53,34 @@ mod linux {
     /// What lives longer than the sleep.
     const LONG_TTL: Duration = Duration::from_secs(7_200);
 
-    pub(super) fn a_lease_does_not_outlive_a_sleep(sleep: &Sleep) {
+    pub(super) fn a_lock_does_not_outlive_a_sleep(sleep: &Sleep) {
         let fleet = Fleet::start(3);
         let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).max_ttl(LONG_TTL);
         let config = config.answer_timeout(Duration::from_secs(3)).build().expect("valid settings");
         let mut redlock = Redlock::open(config).expect("an event loop");
-        let mut short = redlock.lock("short").ttl(TTL).try_acquire().expect("free");
-        let long = redlock.lock("long").ttl(LONG_TTL).try_acquire().expect("free");
-        let (pipelined, _) = acquire_pipelined(&mut redlock, "pipelined");
-        let of_std = long.valid_until();
-        assert!(short.is_valid() && long.is_valid());
-        assert!(long.remaining() > SLEEP && of_std > Instant::now() + SLEEP);
-
+        let [(short, _), (long, of_std)] =
+            [("short", TTL), ("long", LONG_TTL)].map(|(name, ttl)| acquire(&mut redlock, name, ttl));
+        let is_valid =
+            |redlock: &Redlock, lock| redlock.valid_until(lock).is_some_and(|it| it > Instant::now());
+        assert!(is_valid(&redlock, short) && of_std > Instant::now() + SLEEP);
         assert!(redlock.suspended() < Duration::from_secs(1));
 
         sleep.fall_asleep();
 
-        assert!(!short.is_valid() && short.remaining().is_zero() && short.valid_until() <= Instant::now());
-        let until = redlock.valid_until(pipelined).expect("it was granted");
-        assert!(until <= Instant::now());
-        assert!(matches!(redlock.extend(&mut short, TTL), Err(ExtendError::Expired)));
+        assert!(!is_valid(&redlock, short));
+        redlock.submit(Request::Extend { lock: short, ttl: TTL }).expect("room");
+        let extended = outcome_of(&mut redlock, short);
+        assert!(matches!(extended, Outcome::Extend(Err(ExtendError::Expired))), "{extended:?}");
         // The other has as much less.
-        assert!(long.is_valid() && long.remaining() < LONG_TTL - SLEEP);
-        let slept = of_std - long.valid_until();
+        let until = redlock.valid_until(long).expect("it is held");
+        assert!(until > Instant::now() && until < Instant::now() + LONG_TTL - SLEEP);
+        let slept = of_std - until;
         assert!(redlock.suspended().abs_diff(slept) < Duration::from_secs(1));
         assert!(slept.abs_diff(SLEEP) < Duration::from_secs(1), "{slept:?}");
         // The masters have not slept here, so they still refuse it, and then the release lets it go.
-        redlock.release(short).expect("a quorum answers");
-        let again = redlock.lock("short").ttl(TTL).try_acquire().expect("released");
-        assert!(again.is_valid() && again.remaining() <= TTL && again.valid_until() > Instant::now());
-        let (lock, until) = acquire_pipelined(&mut redlock, "after");
+        redlock.submit(Request::Release { lock: short, awaited: true }).expect("room");
+        assert!(matches!(outcome_of(&mut redlock, short), Outcome::Release(Ok(_))));
+        let (lock, until) = acquire(&mut redlock, "short", TTL);
         assert!(until > Instant::now() && until <= Instant::now() + TTL);
         redlock.submit(Request::Extend { lock, ttl: TTL }).expect("room");
         let Outcome::Extend(Ok(until)) = outcome_of(&mut redlock, lock) else { panic!("it is held") };
@@ -90,14 +88,14 @@ mod linux {
         redlock.submit(Request::LeaveFor { lock, rest: TTL }).expect("room");
         let Outcome::Leave(Ok(left)) = outcome_of(&mut redlock, lock) else { panic!("it is held") };
         assert!(left.held_until > Instant::now() && left.held_until <= Instant::now() + TTL);
-        println!("a_lease_does_not_outlive_a_sleep: ok, {slept:.3?} slept");
+        println!("a_lock_does_not_outlive_a_sleep: ok, {slept:.3?} slept");
     }
 
     /// The lock and its end as the outcome has it.
-    fn acquire_pipelined(redlock: &mut Redlock, resource: &str) -> (OpId, Instant) {
+    fn acquire(redlock: &mut Redlock, resource: &str, ttl: Duration) -> (OpId, Instant) {
         let request = Request::Acquire {
             resource: Resource::new(resource).expect("a valid name"),
-            options: Options::new().ttl(TTL).wait(Duration::ZERO),
+            options: Options::new().ttl(ttl).wait(Duration::ZERO),
             label: None,
         };
         let lock = redlock.submit(request).expect("room");

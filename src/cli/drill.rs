@@ -47,17 +47,18 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.builder()?.max_hold(Duration::MAX).build()?;
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
-    let mut first = Redlock::open(config.clone())?;
-    Contradictions::default().look(&first);
-    options::wait_for_masters(&mut first, Enough::All, true, || interrupt.has_come())?;
+    let mut redlock = Redlock::open(config.clone())?;
+    Contradictions::default().look(&redlock);
+    options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.has_come())?;
     if let Some(code) = interrupt.code() {
         return Ok(code);
     }
+    drop(redlock);
     let client = Client::open(config.clone())?;
     let guard = claim(&client, args)?;
     let witness = Witness::new(args.resources);
     let course = Course { args, config: &config, witness, begun: Instant::now(), interrupt };
-    let (record, faults) = run(&course, first)?;
+    let (record, faults) = run(&course, &client)?;
     let report = Report::new(&course, record, faults);
     // An unconfirmed release goes on in the background, or ends with the TTL.
     let _ = guard.release();
@@ -98,20 +99,20 @@ fn claim(client: &Client, args: &Args) -> Result<Guard, Exit> {
 }
 
 /// Contends until the time is over. Returns the outcomes of all contenders.
-fn run(course: &Course<'_>, first: Redlock) -> Result<(Record, Counts), Exit> {
+fn run(course: &Course<'_>, client: &Client) -> Result<(Record, Counts), Exit> {
     let args = course.args;
-    let names = first.masters().iter().map(|master| master.name.to_string()).collect();
-    let mut clients = vec![first];
-    while args.contender.is_none() && clients.len() < args.contenders {
-        clients.push(Redlock::open(course.config.clone())?);
-    }
+    let names = client.masters().iter().map(|master| master.name.to_string()).collect();
+    let contender_count = if args.contender.is_none() { args.contenders } else { 0 };
+    let clients: Result<Vec<_>, _> =
+        (0..contender_count).map(|_| Client::open(course.config.clone())).collect();
+    let clients = clients?;
     let faults = Faults::new(course, names);
     let clock = Clock::new();
     thread::scope(|scope| {
         let contending: Vec<_> = match &args.contender {
             None => clients
                 .into_iter()
-                .map(|redlock| scope.spawn(move || Contender::new(redlock, course).run()))
+                .map(|client| scope.spawn(move || Contender::new(client, course).run()))
                 .collect(),
             Some(command) => (0..args.contenders)
                 .map(|number| scope.spawn(move || Foreign::new(number, clock, course).run(command)))

@@ -18,7 +18,6 @@ use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError, Waited};
 use crate::lock::{FencingToken, Token};
-use crate::options::held_methods;
 
 /// Lock held by a [`Client`].
 ///
@@ -111,7 +110,45 @@ impl Guard {
         }
     }
 
-    held_methods!();
+    /// Returns the random value that the masters hold for this lock.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Returns the fencing token of a lock that was asked to be fenced
+    /// ([`Options::fenced`](crate::Options::fenced)): it is larger than the token of each earlier fenced
+    /// holder. `None` for any other lock.
+    #[must_use]
+    pub const fn fencing_token(&self) -> Option<FencingToken> {
+        self.fencing_token
+    }
+
+    /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after
+    /// it: stop the protected work before. An extension that was lost or dropped half-way counts, too.
+    ///
+    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`]
+    /// does not count it. The returned moment is right until the machine sleeps again: call this again,
+    /// or call [`Self::is_valid`].
+    #[must_use]
+    pub fn valid_until(&self) -> Instant {
+        clock::to_std(self.deadline_at(clock::now()))
+    }
+
+    /// Returns the validity left; zero once it has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let now = clock::now();
+        self.deadline_at(now).saturating_duration_since(now)
+    }
+
+    /// Returns whether the validity lasts; always false in a fork of the process. It takes no lock, as
+    /// [`Self::remaining`] and [`Self::valid_until`].
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let now = clock::now();
+        now < self.deadline_at(now)
+    }
 
     /// By the clock of this crate; now, in a fork of the process.
     pub(super) fn deadline_at(&self, now: Instant) -> Instant {

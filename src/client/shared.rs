@@ -528,7 +528,8 @@ impl Shared {
         if is_sound { Ok(()) } else { Err(self.stop("a waker panicked; open a new client")) }
     }
 
-    /// After an idle time servers may have closed connections; see [`crate::Redlock`], which does the same.
+    /// Notices connections that servers have closed in an idle time, and waits a moment for new ones if there is
+    /// no quorum without them. Otherwise the first call after a quiet night would fail on healthy masters.
     fn revive<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, Stopped> {
         let now = inner.now();
         let is_idle = now.saturating_duration_since(inner.last_turn) >= limits::IDLE_MAX;

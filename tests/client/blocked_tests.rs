@@ -6,8 +6,9 @@ use std::pin::pin;
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{Client, HeldLocks, Redlock};
+use redlatch::{Client, HeldLocks};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open};
 
@@ -55,7 +56,7 @@ const CALLS: [(&str, Call); 9] = [
         assert_eq!(client.drain(wait, HeldLocks::Leave), 1);
     }),
     ("a lock by a Redlock", |client, wait| {
-        let mut redlock = Redlock::open(client.config().clone()).expect("an event loop");
+        let mut redlock = Blocking::open(client.config().clone()).expect("an event loop");
         drop(redlock.lock("a").ttl(TTL).wait(wait).acquire().expect_err("held"));
     }),
 ];

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use redlatch::error::{CredentialsError, ProviderError};
 use redlatch::status::{MasterState, Warning};
-use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event, Redlock};
+use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config,
@@ -278,7 +279,7 @@ fn a_redlock_renews_credentials_in_its_calls() {
     let urls = fleet.urls();
     let vault = Vault::new(&urls, "pw0");
     let settings = vault.serve(config(&urls, LONG)).connect_timeout(LONG).build().expect("valid settings");
-    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let mut redlock = Blocking::open(settings).expect("an event loop");
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     let before = login_counts(&mut fleet);
     set_user(&mut fleet, "resetpass >pw1");

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{AcquireError, Client, HeldLocks, LockEnd, Redlock};
+use redlatch::{AcquireError, Client, HeldLocks, LockEnd};
 
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
@@ -182,25 +182,6 @@ fn a_drain_beside_a_dead_quorum_ends_in_time() {
     let its = client.clone();
     let left = within("the drain", move || its.drain(LIMIT, HeldLocks::Release));
     assert_eq!(left, 1, "two masters cannot confirm");
-}
-
-#[test]
-fn a_drained_redlocks_leases_are_over() {
-    for held in [HeldLocks::Release, HeldLocks::Leave] {
-        let mut fleet = Fleet::start(3);
-        let mut redlock =
-            Redlock::open(config(&fleet.urls(), LONG).build().expect("valid")).expect("connects");
-        let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
-        let dropped = redlock.lock("b").ttl(TTL).acquire().expect("free");
-        drop(dropped);
-        let is_left = held == HeldLocks::Leave;
-        let limit = if is_left { LIMIT } else { PATIENCE };
-        assert_eq!(redlock.drain(limit, held), usize::from(is_left));
-        assert_eq!(lease.is_valid(), is_left);
-        for master in fleet.masters() {
-            assert_eq!(master.keys(), if is_left { "[a]" } else { "[]" });
-        }
-    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, Redlock, ReentrantLock};
+use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, ReentrantLock};
 
 use crate::batch_tests::work;
 use crate::fleet::{Fleet, eventually};
@@ -134,14 +134,6 @@ fn one_attempt_is_one_attempt_for_each_caller() {
         assert_eq!(attempts(&client) - before, 1, "attempts for a slot");
     }
     drop(taken);
-    let mut redlock =
-        Redlock::open(config(&fleet.urls(), LONG).build().expect("valid")).expect("an event loop");
-    let error = within("a lease", move || {
-        let result = redlock.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).acquire().map(drop);
-        assert_eq!(redlock.stats().retries, 0);
-        result.expect_err("held")
-    });
-    assert!(matches!(error, AcquireError::Contended(_)), "{error}");
     drop(held);
     assert_nothing_locked([&client, &other], &mut fleet);
 }
@@ -194,11 +186,6 @@ fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
         let made = attempts(&client) - before;
         assert!(made <= 4, "{made} attempts for one slot");
     }
-    let mut redlock = Redlock::open(quarantined(&fleet)).expect("an event loop");
-    let error = within("a lease", move || {
-        redlock.lock("a").ttl(TTL).wait(FOREVER).acquire().map(drop).expect_err("in quarantine")
-    });
-    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     assert_nothing_locked([&client], &mut fleet);
 }
 

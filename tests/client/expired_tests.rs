@@ -1,13 +1,13 @@
-//! Guards and leases whose locks are over: they end as any other, and leave nothing in the client.
+//! Guards whose locks are over: they end as any other, and leave nothing in the client.
 
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use redlatch::{Client, ExtendError, Guard, HeldLocks, LockEnd, Redlock};
+use redlatch::{Client, ExtendError, Guard, HeldLocks, LockEnd};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, config, open, within};
+use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
 
 /// The TTL of locks that a test lets expire.
 const BRIEF: Duration = Duration::from_millis(100);
@@ -44,27 +44,6 @@ fn an_expired_guard_is_forgotten_however_it_ends() {
     assert_eq!(guard.extend(TTL), Err(ExtendError::Expired));
     drop(guard);
     assert_forgotten(&client, &mut fleet, 5);
-}
-
-#[test]
-fn an_expired_lease_is_forgotten_however_it_ends() {
-    let fleet = Fleet::start(3);
-    let mut redlock = Redlock::open(config(&fleet.urls(), LONG).build().expect("valid")).expect("connects");
-    for is_dropped in [true, false] {
-        let lease = redlock.lock("a").ttl(BRIEF).wait(PATIENCE).acquire().expect("free");
-        eventually(PATIENCE, "its end", || !lease.is_valid());
-        if is_dropped {
-            drop(lease);
-        } else {
-            redlock.release(lease).expect("confirmed");
-        }
-        eventually(PATIENCE, "it is forgotten", || {
-            redlock.turn(Duration::from_millis(1)).expect("the loop runs");
-            let stats = redlock.stats();
-            (stats.operations, stats.claims) == (0, 0)
-        });
-    }
-    assert_eq!((redlock.stats().lost, redlock.stats().released), (2, 0));
 }
 
 /// The masters hang for longer than a kept lock can wait, go on, and keep nothing of it.

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::status::MasterState;
-use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine, Redlock};
+use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, config, open, within};
 
@@ -115,7 +116,7 @@ fn an_observer_gets_locks_and_masters_in_order() {
 fn a_redlocks_observer_is_called_after_each_call() {
     let fleet = Fleet::start(3);
     let (settings, events) = observed(&fleet);
-    let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
+    let mut redlock = Blocking::open(settings.build().expect("valid")).expect("an event loop");
     assert_eq!(events.try_iter().count(), 3);
     let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
     assert!(matches!(events.try_recv(), Ok(Event::Acquired { .. })));
@@ -132,7 +133,7 @@ fn an_observer_that_panics_harms_nobody() {
     let settings = config(&fleet.urls(), LONG).on_event(|_| std::panic::resume_unwind(Box::new("it panics")));
     let client = settings.connect().expect("an event loop");
     let settings = config(&fleet.urls(), LONG).on_event(|_| std::panic::resume_unwind(Box::new("it panics")));
-    let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
+    let mut redlock = Blocking::open(settings.build().expect("valid")).expect("an event loop");
     within("both go on", move || {
         for _ in 0..20 {
             client.lock("a").ttl(TTL).acquire().expect("free").release().expect("confirmed");

@@ -4,12 +4,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::{InputError, LeaveError};
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Guard, HeldLocks, Left, LockEnd, Redlock};
+use redlatch::{AcquireError, Guard, Left, LockEnd};
 
 use crate::fleet::{Fleet, eventually};
-use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open, poll_once,
-};
+use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once};
 
 /// The shortest and the longest time left to the key on any master.
 fn times_left(fleet: &mut Fleet, key: &str) -> (Duration, Duration) {
@@ -145,26 +143,5 @@ fn what_is_held_of_a_broken_set_is_left() {
     drop(client);
     for master in fleet.masters() {
         assert_eq!(master.ask("EXISTS b").text(), "1");
-    }
-}
-
-#[test]
-fn leases_can_be_left() {
-    let mut fleet = Fleet::start(3);
-    let settings = config(&fleet.urls(), LONG).build().expect("valid settings");
-    let mut redlock = Redlock::open(settings).expect("an event loop");
-    let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
-    redlock.leave(lease).expect("held");
-    let lease = redlock.lock("b").ttl(Duration::from_secs(10)).acquire().expect("free");
-    redlock.leave_for(lease, Duration::from_secs(25)).expect("confirmed");
-    let lease = redlock.lock("c").ttl(TTL).acquire().expect("free");
-    let refused = redlock.leave_for(lease, Duration::from_secs(3600 * 24 * 8));
-    assert!(matches!(refused, Err(LeaveError::Input(_))), "{refused:?}");
-    redlock.flush();
-    assert_eq!((redlock.stats().left, redlock.drain(PATIENCE, HeldLocks::Leave)), (2, 0));
-    await_keys(&mut fleet, "a");
-    eventually(PATIENCE, "it has the rest", || times_left(&mut fleet, "b").0 > Duration::from_secs(10));
-    for master in fleet.masters() {
-        eventually(PATIENCE, "it is released", || master.ask("EXISTS c").text() == "0");
     }
 }

@@ -13,6 +13,7 @@ use redlatch::{
     LockRequest, Release, limits,
 };
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, drive_on_tokio, open, poll_with,
@@ -218,7 +219,7 @@ fn times_that_overflow_the_clock_are_without_end() {
     assert_nothing_left(&client, &mut fleet);
     assert_eq!(client.drain(Duration::MAX, HeldLocks::Leave), 0);
     let settings = config(&fleet.urls(), LONG).build().expect("valid");
-    let mut redlock = redlatch::Redlock::open(settings).expect("connects");
+    let mut redlock = Blocking::open(settings).expect("connects");
     drop(redlock.lock("a").ttl(TTL).try_acquire().expect("free"));
     assert_eq!(redlock.drain(Duration::MAX, HeldLocks::Leave), 0);
 }

@@ -3,6 +3,8 @@
 mod batch_tests;
 #[cfg(target_os = "linux")]
 mod blocked_tests;
+#[path = "../support/blocking.rs"]
+mod blocking;
 mod callback_tests;
 mod credentials_tests;
 mod drain_tests;

@@ -1,13 +1,13 @@
 //! Names: every call takes them alike, and keeps owned ones without a copy.
 
 use bytes::Bytes;
-use redlatch::{AcquireError, Client, Guard, LockName, Redlock};
+use redlatch::{AcquireError, Client, Guard, LockName};
 
 use crate::fleet::Fleet;
-use crate::harness::{LONG, TTL, block_on, config, open};
+use crate::harness::{LONG, TTL, block_on, open};
 
 /// A name of each kind for each call.
-fn each_call<'n, N: Into<LockName<'n>>>(client: &Client, redlock: &mut Redlock, name: impl Fn() -> N) {
+fn each_call<'n, N: Into<LockName<'n>>>(client: &Client, name: impl Fn() -> N) {
     let free = |guard: Result<Guard, AcquireError>| {
         let guard = guard.expect("free");
         assert_eq!(guard.resource(), b"a");
@@ -20,32 +20,30 @@ fn each_call<'n, N: Into<LockName<'n>>>(client: &Client, redlock: &mut Redlock, 
     assert!(set.resources().eq([b"a"]), "given twice, it counts once");
     set.release().expect("confirmed");
     client.lead(name()).ttl(TTL).campaign().expect("nobody leads").resign().expect("confirmed");
-    let held = redlock.lock(name()).ttl(TTL).acquire().expect("free");
+    let held = client.lock(name()).ttl(TTL).acquire().expect("free");
     assert!(client.inspect(name()).expect("an answer").is_held());
     assert!(block_on(client.inspect_async(name())).expect("an answer").is_held());
     assert_eq!(client.force_unlock(name()).expect("all answer").deleted(), 1);
     assert_eq!(block_on(client.force_unlock_async(name())).expect("all answer").deleted(), 0);
-    redlock.release(held).expect("confirmed");
+    held.release().expect("confirmed");
 }
 
 #[test]
 fn every_call_takes_every_name() {
     let fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
-    let config = config(&fleet.urls(), LONG).build().expect("valid");
-    let mut redlock = Redlock::open(config).expect("an event loop");
     let (string, bytes) = (String::from("a"), Bytes::from_static(b"a"));
     let (vector, text) = (vec![b'a'], "a");
-    each_call(&client, &mut redlock, || "a");
-    each_call(&client, &mut redlock, || &text);
-    each_call(&client, &mut redlock, || &string);
-    each_call(&client, &mut redlock, || string.clone());
-    each_call(&client, &mut redlock, || b"a");
-    each_call(&client, &mut redlock, || &b"a"[..]);
-    each_call(&client, &mut redlock, || &vector);
-    each_call(&client, &mut redlock, || vector.clone());
-    each_call(&client, &mut redlock, || &bytes);
-    each_call(&client, &mut redlock, || bytes.clone());
+    each_call(&client, || "a");
+    each_call(&client, || &text);
+    each_call(&client, || &string);
+    each_call(&client, || string.clone());
+    each_call(&client, || b"a");
+    each_call(&client, || &b"a"[..]);
+    each_call(&client, || &vector);
+    each_call(&client, || vector.clone());
+    each_call(&client, || &bytes);
+    each_call(&client, || bytes.clone());
 }
 
 #[test]
@@ -62,14 +60,12 @@ fn owned_names_are_kept_without_a_copy() {
 fn a_request_shows_its_name_as_text() {
     let fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
-    let mut redlock = Redlock::open(config(&fleet.urls(), LONG).build().expect("valid")).expect("a loop");
     let name = String::from("caf\u{e9}:42");
     for shown in [
         format!("{:?}", client.lock(&name)),
         format!("{:?}", client.lock_owned(&name)),
         format!("{:?}", client.lock_set([&name])),
         format!("{:?}", client.rw_lock(&name)),
-        format!("{:?}", redlock.lock(&name)),
     ] {
         assert!(shown.contains(r#""caf\xc3\xa9:42""#), "{shown}");
     }

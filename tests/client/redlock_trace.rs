@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::status::MasterState;
-use redlatch::{Cancel, HeldLocks, Lease, Options, Redlock};
+use redlatch::{HeldLocks, Options, Redlock};
 
 use crate::fleet::{Fleet, eventually};
 use crate::golden::assert_golden;
@@ -14,31 +14,22 @@ use crate::harness::{LONG, PATIENCE, TTL, config};
 use crate::shown::Shown;
 use crate::trace::{STATES, STYLE, begin, counters, end, rendered};
 
-/// A `Redlock` with a lease of `a`, and one of `b` of the pipelined form.
-struct Blocking {
+/// A `Redlock` that holds `a`.
+struct Traced {
     redlock: Redlock,
-    lease: Option<Lease>,
     lock: OpId,
     shown: Vec<String>,
 }
 
-impl Blocking {
+impl Traced {
     fn show(&mut self, value: &impl Shown) {
         self.shown.push(value.shown(STYLE));
     }
 
-    fn show_lease(&mut self, lease: &Lease) {
-        let (margin, waited) = (self.redlock.margin(lease), self.redlock.waited(lease));
-        let has_time =
-            [lease.is_valid(), lease.remaining() > Duration::ZERO, lease.valid_until() > Instant::now()];
-        let has_time = has_time.map(|it| it.to_string()).join(" ");
-        let fenced = if lease.fencing_token().is_some() { ", fenced" } else { "" };
-        let waited = waited.shown(STYLE);
-        self.show(&format_args!("lease: margin {margin}, valid {has_time}{fenced} {waited}"));
-    }
-
-    fn lease(&mut self) -> Lease {
-        self.lease.take().expect("held before")
+    fn show_lock(&mut self, lock: OpId) {
+        let (margin, waited) = (self.redlock.margin(lock), self.redlock.waited(lock));
+        let is_valid = self.redlock.valid_until(lock).is_some_and(|until| until > Instant::now());
+        self.show(&format_args!("lock: margin {margin}, valid {is_valid} {}", waited.shown(STYLE)));
     }
 
     fn submit(&mut self, request: Request<'_>) -> Option<OpId> {
@@ -46,7 +37,14 @@ impl Blocking {
         result.inspect_err(|error| self.shown.push(error.to_string())).ok()
     }
 
-    /// The outcomes of the pipelined form until this one's.
+    /// Makes a request about its lock, and shows the outcome. One that is over is asked for nothing.
+    fn ask_of_lock(&mut self, request: Request<'_>) {
+        if self.submit(request).is_some() {
+            self.outcomes(self.lock);
+        }
+    }
+
+    /// Shows the outcomes until this one's.
     fn outcomes(&mut self, id: OpId) {
         loop {
             while let Some((of, outcome)) = self.redlock.poll_outcome() {
@@ -68,89 +66,46 @@ fn ask<'a>(name: &'a str, options: Options) -> Request<'a> {
     Request::Acquire { resource, options: options.ttl(TTL).wait(Duration::ZERO), label: None }
 }
 
-type BlockingRow = (&'static str, fn(&mut Blocking));
+type Row = (&'static str, fn(&mut Traced));
 
-const BLOCKING: &[BlockingRow] = &[
+const ROWS: &[Row] = &[
     ("acquire the same", |it| {
-        let result = it.redlock.lock("a").ttl(TTL).try_acquire().map(drop);
-        it.show(&result);
-    }),
-    ("acquire another", |it| match it.redlock.lock("c").ttl(TTL).wait(Duration::ZERO).fenced().acquire() {
-        Ok(lease) => it.show_lease(&lease),
-        Err(error) => it.show(&error),
-    }),
-    ("acquire with a bad name", |it| {
-        let result = it.redlock.lock("").try_acquire().map(drop);
-        it.show(&result);
-        let result = it.redlock.lock("c").holder_label("").try_acquire().map(drop);
-        it.show(&result);
-    }),
-    ("acquire, cancelled before", |it| {
-        let cancel = Cancel::new();
-        cancel.cancel();
-        let result = it.redlock.lock("c").cancel_with(&cancel).acquire().map(drop);
-        it.show(&result);
-    }),
-    ("extend", |it| {
-        let mut lease = it.lease();
-        let result = it.redlock.extend(&mut lease, TTL / 2);
-        it.show(&(result, lease.remaining() <= TTL / 2));
-        let result = it.redlock.extend(&mut lease, 2 * TTL);
-        it.show(&(result, lease.remaining() <= TTL / 2));
-        it.show_lease(&lease);
-    }),
-    ("release", |it| {
-        let lease = it.lease();
-        let result = it.redlock.release(lease);
-        it.show(&result);
-    }),
-    ("leave", |it| {
-        let lease = it.lease();
-        let result = it.redlock.leave(lease);
-        it.show(&(result, it.redlock.stats().operations));
-    }),
-    ("leave for a time", |it| {
-        let lease = it.lease();
-        let result = it.redlock.leave_for(lease, TTL / 2);
-        it.show(&result);
-        let lease = it.redlock.lock("c").ttl(TTL).try_acquire();
-        let result = lease.map(|lease| it.redlock.leave_for(lease, 2 * TTL));
-        it.show(&result);
-        it.redlock.flush();
-    }),
-    ("drop and flush", |it| {
-        drop(it.lease());
-        it.show(&counters(&it.redlock.stats()));
-        it.redlock.flush();
-    }),
-    ("drop and submit", |it| {
-        drop(it.lease());
         let asked = it.submit(ask("a", Options::new()));
         asked.into_iter().for_each(|id| it.outcomes(id));
     }),
-    ("pipelined", |it| {
-        let asked: Vec<_> =
-            ["c", "d", "b"].iter().filter_map(|name| it.submit(ask(name, Options::new()))).collect();
-        // A blocking call between, which comes across their outcomes.
-        let lease = it.redlock.lock("e").ttl(TTL).try_acquire().map(drop);
-        it.show(&lease);
-        asked.into_iter().for_each(|id| it.outcomes(id));
+    ("acquire others", |it| {
+        for (name, options) in [("b", Options::new()), ("c", Options::new().fenced())] {
+            if let Some(lock) = it.submit(ask(name, options)) {
+                it.outcomes(lock);
+                it.show_lock(lock);
+            }
+        }
     }),
-    ("extend, pipelined", |it| {
+    ("extend", |it| {
         let lock = it.lock;
-        it.submit(Request::Extend { lock, ttl: TTL / 2 });
-        it.outcomes(lock);
-        let valid_until = it.redlock.valid_until(lock);
-        it.show(&(
-            valid_until.is_some_and(|at| at <= Instant::now() + TTL / 2),
-            it.redlock.last_failure(lock),
-        ));
+        for ttl in [TTL / 2, 2 * TTL] {
+            it.ask_of_lock(Request::Extend { lock, ttl });
+            let valid_until = it.redlock.valid_until(lock);
+            let is_short = valid_until.is_some_and(|at| at <= Instant::now() + TTL / 2);
+            it.show(&(is_short, it.redlock.last_failure(lock)));
+        }
     }),
-    ("release, pipelined", |it| {
+    ("release", |it| {
         let lock = it.lock;
-        it.submit(Request::Release { lock, awaited: true });
-        it.outcomes(lock);
-        it.show(&it.redlock.valid_until(lock));
+        it.ask_of_lock(Request::Release { lock, awaited: true });
+    }),
+    ("release without an outcome", |it| {
+        it.submit(Request::Release { lock: it.lock, awaited: false });
+        it.show(&counters(&it.redlock.stats()));
+        it.redlock.flush();
+    }),
+    ("leave for a time", |it| {
+        let lock = it.lock;
+        it.ask_of_lock(Request::LeaveFor { lock, rest: TTL / 2 });
+    }),
+    ("leave for too long", |it| {
+        let lock = it.lock;
+        it.ask_of_lock(Request::LeaveFor { lock, rest: 2 * TTL });
     }),
     ("pass on", |it| {
         let handle = it.redlock.handle(it.lock).map(|handle| handle.can_be_adopted());
@@ -179,7 +134,7 @@ const ENDS: [(&str, HeldLocks); 2] = [("drain", HeldLocks::Leave), ("drain and r
 fn each_call_of_a_redlock_is_seen_as_it_was() {
     let mut fleet = Fleet::start(1);
     let mut page = String::new();
-    let calls = BLOCKING.iter().map(|(name, run)| (*name, Some(*run), HeldLocks::Leave));
+    let calls = ROWS.iter().map(|(name, run)| (*name, Some(*run), HeldLocks::Leave));
     let ends = ENDS.map(|(name, held)| (name, None, held));
     for (name, run, held) in calls.chain(ends) {
         page += &format!("# {name}\n");
@@ -191,9 +146,8 @@ fn each_call_of_a_redlock_is_seen_as_it_was() {
             let settings =
                 settings.on_event(move |event| observed.lock().expect("no panic").push(event.shown(STYLE)));
             let mut redlock = Redlock::open(settings.build().expect("valid")).expect("an event loop");
-            let lease = Some(redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
-            let lock = redlock.submit(ask("b", Options::new())).expect("room");
-            let mut it = Blocking { redlock, lease, lock, shown: Vec::new() };
+            let lock = redlock.submit(ask("a", Options::new())).expect("room");
+            let mut it = Traced { redlock, lock, shown: Vec::new() };
             it.outcomes(lock);
             begin(&mut fleet, state);
             if state == "down" {
@@ -208,18 +162,15 @@ fn each_call_of_a_redlock_is_seen_as_it_was() {
                     // Locks that are left keep a drain waiting.
                     let is_released = state == "well" && held == HeldLocks::Release;
                     let limit = if is_released { PATIENCE } else { Duration::from_millis(10) };
-                    let lease = it.lease();
                     // Whether a master that lost keys, or refuses, answers in so short a time is open.
                     let left =
                         Some(it.redlock.drain(limit, held)).filter(|_| ["well", "down"].contains(&state));
-                    page += &format!("{state}: {}, valid {}\n", left.shown(STYLE), lease.is_valid());
+                    page += &format!("{state}: {}\n", left.shown(STYLE));
                     end(&mut fleet, state);
                     continue;
                 }
             }
-            if let Some(lease) = it.lease.take() {
-                it.show_lease(&lease);
-            }
+            it.show_lock(it.lock);
             let mut lines = it.shown;
             lines.push(format!("counters: {}", counters(&it.redlock.stats())));
             let mut events = std::mem::take(&mut *events.lock().expect("no panic"));

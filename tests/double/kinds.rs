@@ -8,9 +8,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{AcquireError, Client, Event, Guard, LockEnd, Quarantine, Redlock, limits};
+use redlatch::engine::Request;
+use redlatch::{AcquireError, Client, Event, Guard, LockEnd, limits};
 use tokio::task::JoinSet;
 
+use crate::blocking::Blocking;
 use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
 
 /// A thread that waits for a lock.
@@ -257,31 +259,15 @@ fn an_observer_ends_with_its_client() {
     eventually("its thread has ended", || Arc::strong_count(&kept) == 1);
 }
 
-/// The master closes the connection meanwhile, as one does that has a limit of idle times.
-#[test]
-fn a_connection_that_was_closed_costs_no_call_after_an_idle_time() {
-    let double = start(1);
-    let settings = double.config().answer_timeout(PATIENCE).quarantine(Quarantine::Trust);
-    let mut redlock = Redlock::open(settings.build().expect("valid settings")).expect("an event loop");
-    // A late machine may need several tries.
-    eventually("a call on a master that is well succeeds", || {
-        let lease = redlock.lock("a").wait(PATIENCE).acquire().expect("free");
-        redlock.release(lease).expect("confirmed");
-        double.master(0).kill();
-        double.master(0).restart().expect("its port is free");
-        thread::sleep(limits::IDLE_MAX);
-        redlock.lock("b").try_acquire().is_ok()
-    });
-}
-
 #[test]
 fn a_redlock_writes_what_is_queued_as_it_is_dropped() {
     let double = start(3);
     let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).build().expect("valid settings");
-    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let mut redlock = Blocking::open(settings).expect("an event loop");
     let lease = redlock.lock("a").ttl(TTL).acquire().expect("free");
     await_held(&double, "a");
-    drop((lease, redlock));
+    redlock.submit(Request::Release { lock: lease.id(), awaited: false }).expect("always taken");
+    drop(redlock);
     for master in double.masters() {
         eventually("it is released", || asked(master, &["EXISTS", "a"]) == "0");
     }
@@ -296,7 +282,7 @@ fn a_redlock_reports_events_as_it_opens_and_at_a_flush() {
     let observe = move |event: &Event| reported.lock().expect("no panic").push(event.clone());
     let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).connect_timeout(PATIENCE);
     let settings = settings.on_event(observe).build().expect("valid settings");
-    let mut redlock = Redlock::open(settings).expect("an event loop");
+    let mut redlock = Blocking::open(settings).expect("an event loop");
     let opened = std::mem::take(&mut *events.lock().expect("no panic"));
     assert!(matches!(opened[..], [Event::Connected { .. }]), "{opened:?}");
     let lease = redlock.lock("a").ttl(TTL).try_acquire().expect("free");
@@ -307,52 +293,11 @@ fn a_redlock_reports_events_as_it_opens_and_at_a_flush() {
     assert!(matches!(flushed[..], [Event::Released { .. }]), "{flushed:?}");
 }
 
-/// Callers of the pipelined form would take it for one of theirs.
-#[test]
-fn a_dropped_lease_has_no_outcome() {
-    let double = start(1);
-    let settings = double.config().max_ttl(TTL).answer_timeout(PATIENCE).build().expect("valid settings");
-    let mut redlock = Redlock::open(settings).expect("an event loop");
-    drop(redlock.lock("a").ttl(TTL).acquire().expect("free"));
-    // The master answers this one behind the release.
-    let lease = redlock.lock("b").ttl(TTL).acquire().expect("free");
-    redlock.release(lease).expect("confirmed");
-    assert_eq!(asked(double.master(0), &["EXISTS", "a"]), "0");
-    assert_eq!(redlock.poll_outcome(), None);
-}
-
-#[test]
-fn only_a_call_after_an_idle_time_waits_for_connections() {
-    let double = start(1);
-    let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
-    double.master(0).kill();
-    eventually("it notices", || {
-        let _ = redlock.lock("a").try_acquire();
-        !redlock.health().has_quorum
-    });
-    // A loaded machine may hold some of the calls up.
-    let mut took = (0..50).map(|_| {
-        // A wait is no idle time.
-        redlock.lock("a").wait(2 * limits::IDLE_MAX).acquire().expect_err("the only master is gone");
-        let begun = Instant::now();
-        redlock.lock("a").try_acquire().expect_err("the only master is gone");
-        begun.elapsed()
-    });
-    assert!(took.any(|it| it < limits::REVIVE_MAX), "each call waits");
-    let mut took = (0..50).map(|_| {
-        // Nor are turns.
-        (0..4).for_each(|_| redlock.turn(limits::IDLE_MAX / 2).expect("the loop runs"));
-        let begun = Instant::now();
-        redlock.lock("a").try_acquire().expect_err("the only master is gone");
-        begun.elapsed()
-    });
-    assert!(took.any(|it| it < limits::REVIVE_MAX), "each call waits");
-}
-
 #[test]
 fn a_call_after_an_idle_time_waits_for_no_event() {
     let double = start(1);
-    let mut redlock = Redlock::open(double.config().build().expect("valid settings")).expect("an event loop");
+    let mut redlock =
+        Blocking::open(double.config().build().expect("valid settings")).expect("an event loop");
     let took = (0..51).map(|_| {
         thread::sleep(limits::IDLE_MAX);
         let begun = Instant::now();

@@ -1,5 +1,7 @@
 //! `redlatch::testing::Double` as users meet it: real clients on model masters in this process, no server.
 
+#[path = "../support/blocking.rs"]
+mod blocking;
 mod kinds;
 mod many;
 mod trials;
@@ -13,7 +15,9 @@ use std::{fmt, thread};
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::inspection::LockStatus;
 use redlatch::testing::{Double, DoubleMaster, FleetError, Reply};
-use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine, Redlock};
+use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
+
+use crate::blocking::Blocking;
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -73,7 +77,7 @@ fn no_time_is_too_long() {
     held.extend(max).expect_err("it is too long");
     drop(held);
     let mut redlock =
-        Redlock::open(double.config().max_ttl(TTL).build().expect("valid")).expect("an event loop");
+        Blocking::open(double.config().max_ttl(TTL).build().expect("valid")).expect("an event loop");
     let mut lease = redlock.lock("h").ttl(TTL).wait(max).acquire().expect("free");
     redlock.extend(&mut lease, max).expect_err("it is too long");
     redlock.leave_for(lease, max).expect_err("it is too long");

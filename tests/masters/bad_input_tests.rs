@@ -10,12 +10,13 @@ use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::{ConfigError, Failure, HolderTtl, InputError, Report, Vote};
 use redlatch::{AcquireError, ConnectError, ExtendError, Options, Redlock, ReleaseError, Released, limits};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{PATIENCE, TTL, open, settings};
 
 /// A lock of this client can be had and given back, and nothing else is on the master.
 #[track_caller]
-fn check_works(fleet: &mut Fleet, redlock: &mut Redlock) {
+fn check_works(fleet: &mut Fleet, redlock: &mut Blocking) {
     let lease = redlock.lock("check").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     assert_eq!(redlock.release(lease).map(|released| released.was_already_gone()), Ok(false));
     eventually(PATIENCE, "no key is left", || {

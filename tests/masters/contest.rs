@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Config, ExtendError, Quarantine, Redlock, ReleaseError, limits};
+use redlatch::{AcquireError, Config, ExtendError, Quarantine, ReleaseError, limits};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Connection, Fleet, Raw, assert_sooner, eventually};
 use crate::judge::{self, Visit, VisitName};
 use crate::lockers::{Held, Locker, Mode, Way};
@@ -101,7 +102,7 @@ impl Contest {
             let (client, mode) = (shared_client.clone(), rules.mode);
             contest.clients.push(std::thread::spawn(move || {
                 let locker = match client {
-                    None => Locker::Redlock(Box::new(Redlock::open(config).expect("an event loop"))),
+                    None => Locker::Redlock(Box::new(Blocking::open(config).expect("an event loop"))),
                     Some(client) if index % 2 == 0 => Locker::Thread(client),
                     Some(client) => Locker::Task(client),
                 };

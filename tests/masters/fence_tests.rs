@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use redlatch::internals::SCRIPTS;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Client, Config, HeldLocks, Lease, Redlock};
+use redlatch::{AcquireError, Client, Config, HeldLocks};
 
+use crate::blocking::{Blocking, Lease};
 use crate::fleet::{Fleet, Place, Raw, Until, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings, state};
 use crate::proxy::Proxy;
@@ -38,7 +39,7 @@ fn assert_rising(mut held: Vec<Held>) {
 fn contend(urls: &[String], held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
     let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(1));
     let config = config.answer_timeout(Duration::from_millis(200)).build().expect("valid");
-    let mut redlock = Redlock::open(config).expect("an event loop");
+    let mut redlock = Blocking::open(config).expect("an event loop");
     for round in 0_u32.. {
         if is_over.load(Ordering::Relaxed) {
             return;
@@ -214,7 +215,7 @@ fn valkey_and_redis_give_rising_tokens_together() {
 /// shows it.
 #[test]
 fn one_server_behind_two_addresses_votes_once_without_info() {
-    type Acquire = fn(&mut Redlock) -> Result<Lease, AcquireError>;
+    type Acquire = fn(&mut Blocking) -> Result<Lease, AcquireError>;
     let kinds: [(&str, Acquire); 4] = [
         ("plain", |redlock| redlock.lock("a").ttl(TTL).try_acquire()),
         ("fenced", |redlock| redlock.lock("a").ttl(TTL).fenced().try_acquire()),

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::error::{Failure, Vote};
 use redlatch::status::MasterState;
-use redlatch::{AcquireError, Config, HeldLocks, Options, Quarantine, Redlock};
+use redlatch::{AcquireError, Config, HeldLocks, Options, Quarantine};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, Master, Place, Raw};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
 use crate::valkey_tests::valkey_9;
@@ -106,7 +107,7 @@ impl Kind {
 
 /// A client that works at many locks together.
 struct Worker {
-    redlock: Redlock,
+    redlock: Blocking,
     outcomes: HashMap<OpId, Outcome>,
 }
 
@@ -329,7 +330,7 @@ fn no_waiter_changes_a_foreign_key() {
 fn no_repair_changes_a_foreign_key() {
     let mut fleet = Fleet::start(3);
     let mut worker = Worker::open(&fleet);
-    let is_up = |redlock: &Redlock| state(redlock, 2) == MasterState::Ready;
+    let is_up = |redlock: &Blocking| state(redlock, 2) == MasterState::Ready;
     fleet.master(2).kill();
     drive(&mut worker.redlock, "it is known to be down", |redlock| !is_up(redlock));
     let (mut locks, mut places) = (Vec::new(), Vec::new());

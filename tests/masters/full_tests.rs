@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request, Resource};
-use redlatch::{AcquireError, Client, HeldLocks, Lease, Options, Redlock};
+use redlatch::{AcquireError, Client, HeldLocks, Options};
 
+use crate::blocking::{Blocking, Lease};
 use crate::fleet::{Fleet, Place, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 use crate::valkey_tests::valkey_9;
@@ -20,7 +21,7 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
 
-fn acquire(redlock: &mut Redlock, kind: Kind, wait: Duration) -> Result<Lease, AcquireError> {
+fn acquire(redlock: &mut Blocking, kind: Kind, wait: Duration) -> Result<Lease, AcquireError> {
     match kind {
         Kind::Plain => redlock.lock("a").ttl(TTL).wait(wait).acquire(),
         Kind::Fenced => redlock.lock("a").ttl(TTL).wait(wait).fenced().acquire(),
@@ -108,7 +109,7 @@ fn full_servers_allow_hand_overs() {
 }
 
 /// Drives the loop until an outcome is the one that is waited for.
-fn drive_outcomes(redlock: &mut Redlock, mut is_it: impl FnMut(redlatch::engine::OpId, Outcome) -> bool) {
+fn drive_outcomes(redlock: &mut Blocking, mut is_it: impl FnMut(redlatch::engine::OpId, Outcome) -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
         match redlock.poll_outcome() {

@@ -5,25 +5,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::{HeldLocks, Options, Redlock, limits};
+use redlatch::{HeldLocks, Options, limits};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, Place};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 use crate::valkey_tests::{Native, valkey_9};
 
-fn submit(redlock: &mut Redlock) -> OpId {
+fn submit(redlock: &mut Blocking) -> OpId {
     let ttl = TTL;
     let resource = Resource::new("a").expect("valid");
     let request = Request::Acquire { resource, options: Options::new().ttl(ttl).wait(PATIENCE), label: None };
     redlock.submit(request).expect("room")
 }
 
-fn release(redlock: &mut Redlock, lock: OpId) {
+fn release(redlock: &mut Blocking, lock: OpId) {
     redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
 }
 
 /// The lock that is acquired next.
-fn next_holder(redlock: &mut Redlock) -> OpId {
+fn next_holder(redlock: &mut Blocking) -> OpId {
     let deadline = Instant::now() + PATIENCE;
     loop {
         redlock.turn(Duration::from_millis(5)).expect("the loop runs");
@@ -41,7 +42,7 @@ fn calls<const N: usize>(fleet: &mut Fleet, index: usize, commands: [&str; N]) -
 }
 
 /// Four callers have the lock one after the other. Returns how long they took.
-fn pass_it_on(redlock: &mut Redlock) -> Duration {
+fn pass_it_on(redlock: &mut Blocking) -> Duration {
     let callers: Vec<_> = (0..4).map(|_| submit(redlock)).collect();
     let start = Instant::now();
     for &lock in &callers {

@@ -10,10 +10,10 @@ use redlatch::error::{Failure, HolderTtl, Vote};
 use redlatch::internals::SCRIPTS;
 use redlatch::status::MasterState;
 use redlatch::{
-    AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, Redlock, ReleaseError,
-    limits,
+    AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, ReleaseError, limits,
 };
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, assert_sooner, eventually};
 use crate::proxy::Proxy;
 use crate::rogue::Rogue;
@@ -28,8 +28,8 @@ pub(crate) fn settings(urls: &[String]) -> ConfigBuilder {
 }
 
 /// A client that knows of each master whether it is up.
-pub(crate) fn open(builder: ConfigBuilder) -> Redlock {
-    let mut redlock = Redlock::open(builder.build().expect("valid settings")).expect("an event loop");
+pub(crate) fn open(builder: ConfigBuilder) -> Blocking {
+    let mut redlock = Blocking::open(builder.build().expect("valid settings")).expect("an event loop");
     drive(&mut redlock, "each master is up or down", |redlock| {
         redlock.masters().iter().all(|master| master.state != MasterState::Connecting)
     });
@@ -46,7 +46,7 @@ fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
 }
 
 /// Drives the loop until something is true.
-pub(crate) fn drive(redlock: &mut Redlock, what: &str, mut is_true: impl FnMut(&Redlock) -> bool) {
+pub(crate) fn drive(redlock: &mut Blocking, what: &str, mut is_true: impl FnMut(&Blocking) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_true(redlock) {
         assert!(Instant::now() < deadline, "not in time: {what}");
@@ -54,7 +54,7 @@ pub(crate) fn drive(redlock: &mut Redlock, what: &str, mut is_true: impl FnMut(&
     }
 }
 
-pub(crate) fn state(redlock: &Redlock, index: usize) -> MasterState {
+pub(crate) fn state(redlock: &Blocking, index: usize) -> MasterState {
     redlock.masters().swap_remove(index).state
 }
 

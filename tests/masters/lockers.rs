@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
+
+use crate::blocking::{Blocking, Lease};
 use redlatch::status::MasterStatus;
-use redlatch::{
-    AcquireError, Client, ExtendError, Guard, HeldLocks, Lease, LockRequest, Redlock, ReleaseError, Released,
-};
+use redlatch::{AcquireError, Client, ExtendError, Guard, HeldLocks, LockRequest, ReleaseError, Released};
 
 /// By what the contestants take their locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Mode {
 }
 
 pub(crate) enum Locker {
-    Redlock(Box<Redlock>),
+    Redlock(Box<Blocking>),
     Thread(Client),
     Task(Client),
 }

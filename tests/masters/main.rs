@@ -1,6 +1,8 @@
 //! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
 
 mod bad_input_tests;
+#[path = "../support/blocking.rs"]
+mod blocking;
 mod contest;
 mod error_tests;
 mod example_tests;

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use redlatch::status::MasterState;
-use redlatch::{HeldLocks, Quarantine, Redlock, limits};
+use redlatch::{HeldLocks, Quarantine, limits};
 
+use crate::blocking::Blocking;
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::{Fleet, Master, Place, command, eventually};
 use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
@@ -160,7 +161,7 @@ fn an_unrequested_reply_ends_the_connection() {
     let mut redlock = open(settings(&urls));
     drive(&mut redlock, "all are connected", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));
     for _ in 0..3 {
-        let reconnects = |it: &Redlock| [0, 1].map(|index: usize| it.stats().masters[index].reconnects);
+        let reconnects = |it: &Blocking| [0, 1].map(|index: usize| it.stats().masters[index].reconnects);
         let before = reconnects(&redlock);
         proxies[0].inject_replies(b"+OK\r\n");
         proxies[1].inject_replies(b"+OK\r\n");

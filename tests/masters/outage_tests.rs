@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use redlatch::Options;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::status::MasterState;
-use redlatch::{Options, Redlock};
 
+use crate::blocking::Blocking;
 use crate::contest::{Contest, Rules, TTL};
 use crate::fleet::Fleet;
 use crate::lock_tests::{PATIENCE, drive, open, settings};
@@ -126,7 +127,7 @@ fn killed_connections_lose_no_outcome() {
     no_key_is_left(&mut fleet, &mut redlock);
 }
 
-fn submit_all(redlock: &mut Redlock, names: &[String], ttl: Duration) {
+fn submit_all(redlock: &mut Blocking, names: &[String], ttl: Duration) {
     let (ttl, wait) = (ttl, Duration::ZERO);
     for name in names {
         let resource = Resource::new(name).expect("valid");
@@ -137,7 +138,7 @@ fn submit_all(redlock: &mut Redlock, names: &[String], ttl: Duration) {
 }
 
 /// Those that were granted, and how many are held by another.
-fn acquire_all(redlock: &mut Redlock, names: &[String], ttl: Duration) -> (Vec<OpId>, usize) {
+fn acquire_all(redlock: &mut Blocking, names: &[String], ttl: Duration) -> (Vec<OpId>, usize) {
     submit_all(redlock, names, ttl);
     let (mut granted, mut refused) = (Vec::new(), 0);
     for _ in names {
@@ -150,7 +151,7 @@ fn acquire_all(redlock: &mut Redlock, names: &[String], ttl: Duration) -> (Vec<O
     (granted, refused)
 }
 
-fn next_outcome(redlock: &mut Redlock) -> (OpId, Outcome) {
+fn next_outcome(redlock: &mut Blocking) -> (OpId, Outcome) {
     let given_up = Instant::now() + PATIENCE;
     loop {
         if let Some(next) = redlock.poll_outcome() {
@@ -162,6 +163,6 @@ fn next_outcome(redlock: &mut Redlock) -> (OpId, Outcome) {
 }
 
 /// Long before any TTL is over.
-fn no_key_is_left(fleet: &mut Fleet, redlock: &mut Redlock) {
+fn no_key_is_left(fleet: &mut Fleet, redlock: &mut Blocking) {
     drive(redlock, "all keys are deleted", |_| fleet.masters().all(|master| master.key_count() == "0"));
 }

@@ -5,8 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
-use redlatch::{Config, ConfigBuilder, Quarantine, Redlock};
+use redlatch::{Config, ConfigBuilder, Quarantine};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, Master, command, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
 use crate::proxy::Proxy;
@@ -23,13 +24,13 @@ fn settings(urls: &[String], quarantine: Quarantine) -> ConfigBuilder {
 }
 
 /// A client that counts all masters.
-fn counting(urls: &[String], quarantine: Quarantine) -> Redlock {
+fn counting(urls: &[String], quarantine: Quarantine) -> Blocking {
     let mut redlock = open(settings(urls, quarantine));
     wait_for_all(&mut redlock);
     redlock
 }
 
-fn wait_for_all(redlock: &mut Redlock) {
+fn wait_for_all(redlock: &mut Blocking) {
     drive(redlock, "all masters count", |it| it.masters().iter().all(|it| it.state == MasterState::Ready));
 }
 
@@ -50,14 +51,14 @@ fn promote(master: &mut Master) {
 }
 
 /// Ends the connections of all clients, and waits until this one is back.
-fn reconnect(master: &mut Master, redlock: &mut Redlock) {
+fn reconnect(master: &mut Master, redlock: &mut Blocking) {
     let before = redlock.stats().masters[0].reconnects;
     // Its connections have subscribed.
     master.ask("CLIENT KILL TYPE pubsub");
     drive(redlock, "it is connected again", |it| it.stats().masters[0].reconnects > before);
 }
 
-fn is_quarantined(redlock: &Redlock) -> bool {
+fn is_quarantined(redlock: &Blocking) -> bool {
     matches!(state(redlock, 0), MasterState::Quarantined(_))
 }
 

@@ -4,14 +4,15 @@
 use std::time::{Duration, Instant};
 
 use redlatch::error::HolderTtl;
-use redlatch::{AcquireError, ExtendError, HeldLocks, Redlock};
+use redlatch::{AcquireError, ExtendError, HeldLocks};
 
+use crate::blocking::{Blocking, Lease};
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
 use crate::fleet::{Fleet, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 use crate::lockers::{Mode, Way};
 
-fn refused(result: Result<redlatch::Lease, AcquireError>) -> HolderTtl {
+fn refused(result: Result<Lease, AcquireError>) -> HolderTtl {
     match result {
         Err(AcquireError::Contended(denial)) => denial.holder,
         other => panic!("{other:?}"),
@@ -19,7 +20,7 @@ fn refused(result: Result<redlatch::Lease, AcquireError>) -> HolderTtl {
 }
 
 /// A reader on all of three masters.
-fn everywhere(redlock: &mut Redlock) -> redlatch::Lease {
+fn everywhere(redlock: &mut Blocking) -> Lease {
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free");
     drive(redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
     lease

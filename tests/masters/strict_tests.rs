@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
-use redlatch::{Config, ConfigBuilder, Quarantine, Redlock};
+use redlatch::{Config, ConfigBuilder, Quarantine};
 
+use crate::blocking::Blocking;
 use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
 
@@ -23,16 +24,17 @@ fn strict(urls: &[String]) -> ConfigBuilder {
 }
 
 /// Drives until the votes of all masters count.
-fn wait_for_all(redlock: &mut Redlock) {
+fn wait_for_all(redlock: &mut Blocking) {
     drive(redlock, "all masters count", |redlock| {
         redlock.masters().iter().all(|master| master.state == MasterState::Ready)
     });
 }
 
 /// The state of a master once it is connected.
-fn connected(redlock: &mut Redlock, index: usize) -> MasterState {
-    let is_up =
-        |redlock: &Redlock| matches!(state(redlock, index), MasterState::Ready | MasterState::Quarantined(_));
+fn connected(redlock: &mut Blocking, index: usize) -> MasterState {
+    let is_up = |redlock: &Blocking| {
+        matches!(state(redlock, index), MasterState::Ready | MasterState::Quarantined(_))
+    };
     drive(redlock, "it is connected", is_up);
     state(redlock, index)
 }
@@ -42,7 +44,7 @@ fn mark(fleet: &mut Fleet, index: usize) -> String {
 }
 
 /// Drives until each master has its mark.
-fn wait_for_marks(redlock: &mut Redlock, fleet: &mut Fleet) {
+fn wait_for_marks(redlock: &mut Blocking, fleet: &mut Fleet) {
     let run_ids: Vec<_> = redlock.masters().into_iter().map(|master| master.run_id.expect("told")).collect();
     for (index, run_id) in run_ids.iter().enumerate() {
         drive(redlock, "the mark is there", |_| {

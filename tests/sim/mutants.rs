@@ -451,8 +451,8 @@ killed! {
     abandon_forgets: AbandonForgets by completions::an_acquisition_that_is_given_up_leaves_no_key;
     /// An answer is given to the next caller whose operation has the same place.
     answer_to_next_caller: AnswerToNextCaller by completions::an_answer_never_reaches_the_next_caller;
-    /// Dropping a lease releases nothing.
-    drop_forgets: DropForgets by sockets::a_dropped_lease_is_released_also_in_a_panic;
+    /// Dropping a guard releases nothing.
+    drop_forgets: DropForgets by sockets::a_dropped_guard_is_released_also_in_a_panic;
     /// A master that calls a lock free when looked at has granted it to whoever asks for it in the place of
     /// the look.
     look_is_vote: LookIsVote by queries::an_inspection_is_no_vote;

@@ -153,23 +153,18 @@ pub fn an_answer_that_is_here_is_not_late() -> Verdict {
     }
 }
 
-pub fn a_dropped_lease_is_released_also_in_a_panic() -> Verdict {
+pub fn a_dropped_guard_is_released_also_in_a_panic() -> Verdict {
     let server = Server::start(|_| {});
-    let mut redlock = server.connect();
-    let lease = redlock
-        .lock("a")
-        .ttl(Duration::from_secs(20))
-        .wait(PATIENCE)
-        .acquire()
-        .map_err(|error| error.to_string())?;
+    let client = server.client(PATIENCE);
+    let guard = client.lock("a").ttl(Duration::from_secs(20)).acquire().map_err(|error| error.to_string())?;
     let panic = catch_unwind(AssertUnwindSafe(move || {
-        let _held = lease;
+        let _held = guard;
         std::panic::resume_unwind(Box::new(()));
     }));
     assert!(panic.is_err());
-    redlock.flush();
     let verdict = server.await_key(b"a", false);
-    server.end(redlock).and(verdict)
+    drop(client);
+    server.thread.join().map_err(|_| "the server panicked".to_owned()).and(verdict)
 }
 
 /// A task is polled again long after its lock was acquired.
@@ -271,5 +266,5 @@ tests!(
     more_than_one_read_full_of_replies_is_read,
     a_short_write_is_continued,
     an_answer_that_is_here_is_not_late,
-    a_dropped_lease_is_released_also_in_a_panic,
+    a_dropped_guard_is_released_also_in_a_panic,
 );

@@ -29,6 +29,8 @@ pub mod rivals;
 pub mod run;
 pub mod scenario;
 
+#[path = "../../../tests/support/blocking.rs"]
+mod blocking;
 #[path = "../../../tests/masters/fleet.rs"]
 mod fleet;
 #[path = "../../../tests/masters/proxy.rs"]

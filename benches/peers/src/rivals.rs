@@ -103,7 +103,7 @@ impl Peer {
         match self {
             Self::Raw => "prepared bytes, one thread with mio, one write per master for all callers",
             Self::RawQuorum => "the same, goes on when a majority has answered",
-            Self::Redlatch => "blocking, one `Redlock` per thread",
+            Self::Redlatch => "one `Redlock` per thread, which waits for each outcome",
             Self::Client => {
                 "blocking, one `Client`; as all forms: `Quarantine::Trust`, `answer_timeout` 500 ms, `retry_delay` at most 10 ms"
             }
@@ -144,7 +144,7 @@ impl Peer {
         match self {
             Self::Raw => Box::new(raw::RawRig::connect(addresses, work, false)),
             Self::RawQuorum => Box::new(raw::RawRig::connect(addresses, work, true)),
-            Self::Redlatch => blocking(work, || ours::Blocking::connect(urls), ours::Blocking::settle),
+            Self::Redlatch => blocking(work, || ours::OneThread::connect(urls), ours::OneThread::settle),
             Self::RedlatchPipelined => Box::new(ours::Pipelined::connect(urls, work, names())),
             Self::Client => {
                 let client = ours::Shared::connect(urls);

@@ -1,10 +1,11 @@
 //! One client that wants the locks of a drill, again and again.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use redlatch::{AcquireError, HeldLocks, Redlock};
+use redlatch::{AcquireError, Client, HeldLocks};
 
 use super::course::{CLOSE_LIMIT, Course, resource, rng};
 
@@ -90,7 +91,7 @@ impl Record {
 const MARGIN_AFTER: Duration = Duration::from_millis(20);
 
 pub(super) struct Contender<'a> {
-    redlock: Redlock,
+    client: Client,
     course: &'a Course<'a>,
     /// How long one round may wait for masters.
     answer_limit: Duration,
@@ -99,17 +100,17 @@ pub(super) struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    pub(super) fn new(redlock: Redlock, course: &'a Course<'a>) -> Self {
+    pub(super) fn new(client: Client, course: &'a Course<'a>) -> Self {
         let (config, ttl) = (course.config, course.args.ttl);
         let answer_limit = config.ttl(ttl).map_or(ttl, |ttl| config.answer_limit(ttl));
-        Self { redlock, course, answer_limit, rng: rng(), record: Record::default() }
+        Self { client, course, answer_limit, rng: rng(), record: Record::default() }
     }
 
     pub(super) fn run(mut self) -> Record {
         while !self.course.is_over() {
             self.visit();
         }
-        self.record.unreleased = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Release);
+        self.record.unreleased = self.client.drain(CLOSE_LIMIT, HeldLocks::Release);
         self.record
     }
 
@@ -118,10 +119,9 @@ impl<'a> Contender<'a> {
         let number = self.rng.random_range(0..self.course.args.resources);
         // An attempt that began in time may ask for the holder's time behind it.
         let limit = ttl + 2 * self.answer_limit;
-        let acquired =
-            self.timed(limit, |redlock| redlock.lock(resource(number)).ttl(ttl).wait(ttl).acquire());
-        let mut lease = match acquired {
-            Ok(lease) => lease,
+        let acquired = self.timed(limit, |client| client.lock(resource(number)).ttl(ttl).wait(ttl).acquire());
+        let mut guard = match acquired {
+            Ok(guard) => guard,
             Err(AcquireError::Contended(_)) => return self.record.contended += 1,
             Err(AcquireError::NoQuorum(_) | AcquireError::Expired(_)) => return self.record.no_quorum += 1,
             Err(_) => {
@@ -134,35 +134,30 @@ impl<'a> Contender<'a> {
         let from = Instant::now();
         self.hold(ttl / 10);
         if self.rng.random_bool(0.2) {
-            let _ = self.timed(self.answer_limit, |redlock| redlock.extend(&mut lease, ttl));
+            let _ = self.timed(self.answer_limit, |_| guard.extend(ttl));
             self.hold(ttl / 10);
         }
-        let margin = Some(self.redlock.margin(&lease));
-        let (now, valid_until) = (Instant::now(), lease.valid_until());
+        let margin = Some(guard.margin());
+        let (now, valid_until) = (Instant::now(), guard.valid_until());
         self.course.witness.note(number, from, now, valid_until, false);
         self.record.note_visit(self.course.begun, from, now, valid_until, margin);
-        // Every other lock is dropped: the next call sends its release.
+        // Every other lock is dropped: the client releases it in the background.
         if self.rng.random_bool(0.5) {
-            let _ = self.timed(self.answer_limit, |redlock| redlock.release(lease));
+            let _ = self.timed(self.answer_limit, |_| guard.release());
         }
     }
 
     /// Makes a call that must end within this time.
-    fn timed<T>(&mut self, limit: Duration, call: impl FnOnce(&mut Redlock) -> T) -> T {
+    fn timed<T>(&mut self, limit: Duration, call: impl FnOnce(&Client) -> T) -> T {
         let begun = Instant::now();
-        let result = call(&mut self.redlock);
+        let result = call(&self.client);
         self.record.latest_call = self.record.latest_call.max(begun.elapsed().saturating_sub(limit));
         result
     }
 
-    /// Holds the lock for a random time. Late answers come in meanwhile.
+    /// Holds the lock for a random time.
     fn hold(&mut self, longest: Duration) {
-        let until = Instant::now() + draw_hold(&mut self.rng, longest);
-        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            if self.redlock.turn(left).is_err() {
-                return;
-            }
-        }
+        thread::sleep(draw_hold(&mut self.rng, longest));
     }
 }
 
@@ -174,8 +169,6 @@ fn draw_hold(rng: &mut StdRng, longest: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use redlatch::Config;
 
     use super::super::course::course_of;
@@ -225,8 +218,8 @@ mod tests {
     #[test]
     fn a_call_is_late_by_what_it_took_beyond_its_limit() {
         course_of(&[], |course| {
-            let redlock = Redlock::open(course.config.clone()).expect("an event loop");
-            let mut contender = Contender::new(redlock, course);
+            let client = Client::open(course.config.clone()).expect("an event loop");
+            let mut contender = Contender::new(client, course);
             let ms = Duration::from_millis;
             contender.timed(Duration::MAX, |_| thread::sleep(ms(30)));
             assert_eq!(contender.record.latest_call, Duration::ZERO);
@@ -244,8 +237,8 @@ mod tests {
             // A TTL above the longest one will not get better at once.
             for (max_ttl_ms, counts) in [(19, (0, 0, 0, 1)), (20, (0, 0, 1, 0))] {
                 let config = Config::builder().masters(["unix:///nowhere"]).max_ttl(ms(max_ttl_ms));
-                let redlock = Redlock::open(config.build().expect("valid")).expect("an event loop");
-                let (mut contender, begun) = (Contender::new(redlock, course), Instant::now());
+                let client = Client::open(config.build().expect("valid")).expect("an event loop");
+                let (mut contender, begun) = (Contender::new(client, course), Instant::now());
                 contender.visit();
                 let Record { locked, contended, no_quorum, failed, .. } = contender.record;
                 assert_eq!((locked, contended, no_quorum, failed), counts, "{max_ttl_ms} ms");
@@ -262,8 +255,8 @@ mod tests {
         let longest = Duration::from_millis(100);
         let double = Double::start(1).expect("a port");
         course_of(&["--ttl", "1s"], |course| {
-            let redlock = Redlock::open(double.config().build().expect("valid")).expect("an event loop");
-            let mut contender = Contender::new(redlock, course);
+            let client = Client::open(double.config().build().expect("valid")).expect("an event loop");
+            let mut contender = Contender::new(client, course);
             for seed in 0..100 {
                 let mut rng = StdRng::seed_from_u64(seed);
                 let _ = rng.random_range(0..course.args.resources);

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use redlatch::{Client, Config, Quarantine, Redlock};
+use redlatch::{Client, Config, Quarantine};
 
 use super::{FamilyPeer, Pace, READY};
+use crate::blocking::Blocking;
 use crate::rivals::redis_rs::RedisRs;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -71,7 +72,7 @@ fn contend(peer: FamilyPeer, urls: &[String], count: usize, pace: Pace) {
         for who in 0..count {
             let (events, start) = (events.clone(), &start);
             scope.spawn(move || {
-                let mut redlock = Redlock::open(config(peer, urls)).expect("an event loop");
+                let mut redlock = Blocking::open(config(peer, urls)).expect("an event loop");
                 std::thread::sleep(START);
                 start.wait();
                 let end = Instant::now() + pace.time;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{Client, Config, Options, Quarantine, Redlock};
 
+use crate::blocking::Blocking;
 use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
 
 /// Above the slowest round trip of any scenario, so that no master is ever taken for silent by mistake.
@@ -33,12 +34,12 @@ fn drive(redlock: &mut Redlock) {
     }
 }
 
-/// `Redlock`, which blocks: one for each thread.
-pub(super) struct Blocking(Redlock);
+/// `Redlock` with calls that wait: one for each thread.
+pub(super) struct OneThread(Blocking);
 
-impl Blocking {
+impl OneThread {
     pub(super) fn connect(urls: &[String]) -> Self {
-        Self(open(urls))
+        Self(Blocking::open(config(urls)).expect("an event loop"))
     }
 
     pub(super) fn settle(&mut self) {
@@ -46,7 +47,7 @@ impl Blocking {
     }
 }
 
-impl BlockingLocks for Blocking {
+impl BlockingLocks for OneThread {
     fn pair(&mut self, key: &str) -> Result<Duration, String> {
         let asked = Instant::now();
         let lease = self.0.lock(key).ttl(TTL).wait(WAIT).acquire().map_err(|error| format!("{error:#}"))?;

@@ -5,6 +5,8 @@
 //!   contender LIBRARY
 //! ```
 
+#[path = "../../../../tests/support/blocking.rs"]
+mod blocking;
 mod none;
 mod redis_rs;
 mod redlatch_lock;

@@ -3,12 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::{Config, HeldLocks, Lease, Quarantine, Redlock};
+use redlatch::{Config, HeldLocks, Quarantine};
 
+use crate::blocking::{Blocking, Lease};
 use crate::{Locks, Terms};
 
 pub(crate) struct Ours {
-    redlock: Redlock,
+    redlock: Blocking,
     name: String,
     ttl: Duration,
     lease: Option<Lease>,
@@ -20,7 +21,7 @@ pub(crate) struct Ours {
 impl Ours {
     pub(crate) fn open(terms: &Terms, quarantine: Quarantine) -> Self {
         let config = Config::builder().masters(&terms.urls).quarantine(quarantine).max_ttl(terms.ttl);
-        let redlock = Redlock::open(config.build().expect("valid settings")).expect("an event loop");
+        let redlock = Blocking::open(config.build().expect("valid settings")).expect("an event loop");
         let is_driven = quarantine != Quarantine::Trust;
         Self { redlock, name: terms.name.clone(), ttl: terms.ttl, lease: None, is_driven }
     }
