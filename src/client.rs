@@ -15,6 +15,8 @@ mod passing;
 mod pending;
 mod reentrant;
 mod relay;
+#[cfg(all(unix, feature = "tokio"))]
+mod runtime;
 mod set;
 pub mod set_acquisition;
 mod shared;

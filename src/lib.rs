@@ -117,6 +117,8 @@
 //! - `suspend`: deadlines also count the time in which the machine was suspended, on Linux and Android.
 //!   Without it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and for virtual
 //!   machines that are put to sleep. See [`Guard::valid_until`].
+//! - `tokio`: a `current_thread` runtime drives the clients that its tasks open, on Unix. See
+//!   [`Client::connect_async`].
 //! - `tracing`: spans of acquisitions and held locks in the caller's context, for the crate `tracing`; and
 //!   `trace_events`, an observer that emits its events. The page [monitoring] lists the spans.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to

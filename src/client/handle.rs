@@ -11,6 +11,8 @@ use std::time::Duration;
 use super::callbacks::Callbacks;
 use super::completions::OutcomeKind;
 use super::pending::{Ask, Pending};
+#[cfg(all(unix, feature = "tokio"))]
+use super::runtime;
 #[cfg(unix)]
 use super::shared::background::Drive;
 use super::shared::{Inner, Shared, Stopped};
@@ -85,7 +87,8 @@ impl ConfigBuilder {
         Client::open(self.build()?)
     }
 
-    /// Returns the future of [`ConfigBuilder::connect`], for tasks; [`Connect`] says what dropping it does.
+    /// Returns the future of [`ConfigBuilder::connect`], for tasks; [`Connect`] says what dropping it does, and
+    /// [`Client::connect_async`] which thread drives the client.
     ///
     /// # Errors
     /// As [`ConfigBuilder::connect`].
@@ -139,6 +142,14 @@ impl Client {
 
     /// Returns the future of [`Client::connect`], for tasks.
     ///
+    /// With the feature `tokio`, on Unix, a client that is opened in a `current_thread` runtime of tokio is driven
+    /// by a task of that runtime: no answer crosses threads. Locks do not depend on the runtime. The client's
+    /// background thread still does all that is due, as renewals, on time. It leads when tasks have waited
+    /// [`crate::limits::DRIVE_LATE`], 20 ms, for a runtime that is blocked, until the runtime runs again, and after
+    /// the end of the runtime. The runtime must do I/O (`enable_io`): else tokio panics in that task, and the
+    /// background thread drives the client. In a runtime with several workers, and on other executors, the
+    /// feature changes nothing.
+    ///
     /// ```no_run
     /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
     /// let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
@@ -153,7 +164,8 @@ impl Client {
         Self::builder().masters(urls).connect_async()
     }
 
-    /// Returns the future of [`Client::open`], for tasks; [`Connect`] says what dropping it does.
+    /// Returns the future of [`Client::open`], for tasks; [`Connect`] says what dropping it does, and
+    /// [`Client::connect_async`] which thread drives the client.
     ///
     /// # Errors
     /// As [`Client::open`].
@@ -216,7 +228,7 @@ impl Client {
     /// An error if the client has stopped, or if the operating system gives no descriptor.
     #[cfg(unix)]
     pub fn drive(&self) -> io::Result<Drive> {
-        self.shared().drive()
+        self.shared().drive(false)
     }
 
     /// Ends the client's locks and then the client, within `limit`: for the shutdown of a service.
@@ -342,6 +354,8 @@ impl Future for Connect {
         };
         let mut shared = opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = shared.result.take() {
+            #[cfg(all(unix, feature = "tokio"))]
+            result.iter().for_each(|client| runtime::drive(client.shared()));
             return Poll::Ready(result);
         }
         let _replaced = shared.waker.replace(context.waker().clone());

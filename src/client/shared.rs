@@ -12,7 +12,9 @@
 //! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one
 //! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
 //! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
-//! dropped guards. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
+//! dropped guards. A [drive](background::Drive) of the user's takes all of this over. The drive of a runtime
+//! leads while tasks wait, and the background thread watches it: it keeps the time, and leads again once a turn
+//! is late by [`limits::DRIVE_LATE`]. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
 //! woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next requests. The
 //! pattern is "Leader/Followers" by Schmidt and others (2000).
 //!
@@ -113,10 +115,35 @@ struct Background {
     sleeps_until: Option<Option<Instant>>,
     /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
     is_favoured: bool,
-    /// The task that does its work in place of its thread, and is woken like it.
-    drive: Option<Waker>,
+    /// Leads in place of its thread.
+    drive: Option<Driving>,
+}
+
+/// State of a [`background::Drive`].
+#[derive(Debug)]
+struct Driving {
+    /// Wakes the drive for its next turn.
+    waker: Waker,
     /// Whether something was left for it to do.
     has_unsent: bool,
+    /// Whether the background thread keeps the time for it, and leads while it is late. The drive belongs to a
+    /// runtime then, which its user may block.
+    is_watched: bool,
+    /// When a watched drive is late: [`limits::DRIVE_LATE`] after a task began to wait, unless it turns before.
+    late_at: Option<Instant>,
+}
+
+impl Driving {
+    fn new(is_watched: bool) -> Self {
+        Self { waker: Waker::noop().clone(), has_unsent: false, is_watched, late_at: None }
+    }
+}
+
+impl Background {
+    /// Wakes whoever keeps the time.
+    fn keeper(&self) -> &Waker {
+        self.drive.as_ref().filter(|drive| !drive.is_watched).map_or(&self.waker, |drive| &drive.waker)
+    }
 }
 
 /// Why nothing can be done after a panic.
@@ -183,7 +210,6 @@ impl Shared {
                 sleeps_until: None,
                 is_favoured: false,
                 drive: None,
-                has_unsent: false,
             },
             linger_until: None,
             drop_count: 0,
@@ -292,7 +318,7 @@ impl Shared {
         let drive = inner.background.drive.take();
         drop(inner);
         background.wake();
-        wake_all(woken.into_iter().chain(drive));
+        wake_all(woken.into_iter().chain(drive.map(|drive| drive.waker)));
         why
     }
 
@@ -557,13 +583,13 @@ impl Shared {
         if !inner.completions.has_woken() {
             inner.completions.end_relay();
             drop(inner);
-            elected.into_iter().for_each(Waker::wake);
+            elected.into_iter().flatten().for_each(Waker::wake);
             return;
         }
         let mut woken = inner.pop_woken();
         drop(inner);
         // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
-        elected.into_iter().for_each(Waker::wake);
+        elected.into_iter().flatten().for_each(Waker::wake);
         loop {
             let may_be_more = woken.is_full();
             // A client that has stopped has woken all who wait.

@@ -41,6 +41,8 @@ mod recipe_tests;
 mod redlock_trace;
 mod reentrant_tests;
 mod run_tests;
+#[cfg(all(unix, feature = "tokio"))]
+mod runtime_tests;
 mod rw_tests;
 mod scarce_tests;
 mod set_tests;

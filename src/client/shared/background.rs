@@ -14,7 +14,7 @@ use std::time::Instant;
 #[cfg(unix)]
 use mio::Registry;
 
-use super::{Inner, Shared, Stopped, earlier, wake_all};
+use super::{Driving, Inner, Shared, Stopped, earlier, wake_all};
 use crate::client::callbacks::Observing;
 use crate::clock;
 use crate::limits;
@@ -40,7 +40,7 @@ impl Shared {
         let (waker, drive) = (inner.background.waker.clone(), inner.background.drive.take());
         let is_background = inner.background.thread == Some(thread::current().id());
         self.leave(inner);
-        wake_all(drive.into_iter().chain([waker]));
+        wake_all(drive.map(|drive| drive.waker).into_iter().chain([waker]));
         if !is_background {
             self.ended.sleep(Some(clock::now() + limits::CLOSE_WAIT));
         }
@@ -97,8 +97,11 @@ impl Shared {
             self.finish(inner)?;
             return Ok(BackgroundAct::End);
         }
-        if inner.background.drive.is_some() {
-            return Ok(BackgroundAct::Sleep(None));
+        let is_awaited = inner.completions.task_count() > 0;
+        match &mut inner.background.drive {
+            Some(drive) if !drive.is_watched => return Ok(BackgroundAct::Sleep(None)),
+            Some(drive) if !is_awaited => drive.late_at = None,
+            _ => {}
         }
         inner.background.sleeps_until = None;
         let now = clock::now();
@@ -109,7 +112,7 @@ impl Shared {
             // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
             // then.
             let is_done = |inner: &Inner| {
-                inner.is_closing || inner.background.drive.is_some() || !inner.wants_background()
+                inner.is_closing || inner.drive_in_time().is_some() || !inner.wants_background()
             };
             self.leave(self.lead(inner, poller, None, is_done)?);
             return Ok(BackgroundAct::LookAgain);
@@ -126,7 +129,9 @@ impl Shared {
             if let Some(poller) = inner.poller.take() {
                 let is_done = |inner: &Inner| {
                     let engine = &inner.driver.engine;
-                    inner.is_closing || (engine.is_answered() && !engine.is_connecting())
+                    let is_over = engine.is_answered() && !engine.is_connecting();
+                    let drive = inner.background.drive.as_ref();
+                    inner.is_closing || is_over || drive.is_some_and(|drive| drive.has_unsent)
                 };
                 let limit = inner.now() + limits::BACKGROUND_STAY;
                 inner = self.lead(inner, poller, Some(limit), is_done)?;
@@ -141,23 +146,27 @@ impl Shared {
         // The leader does what is due within the next moment, and wakes the background thread for what is
         // due before this.
         let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
-        let until = earlier(earlier(due, look_again), Some(look_at));
+        // Also just after a turn of a drive that may soon be late: else the next caller would have to wake it.
+        let watch_at = inner.background.drive.as_ref().and_then(|drive| {
+            drive.late_at.or(Some(inner.last_turn + limits::DRIVE_LATE).filter(|at| now < *at))
+        });
+        let until = earlier(earlier(due, look_again), earlier(Some(look_at), watch_at));
         inner.background.sleeps_until = Some(until);
         Ok(BackgroundAct::Sleep(until))
     }
 
-    /// Takes the background thread's work from it.
+    /// Takes the background thread's work from it, except its watch over the drive if there is one.
     #[cfg(unix)]
-    pub(crate) fn drive(self: &Arc<Self>) -> io::Result<Drive> {
+    pub(crate) fn drive(self: &Arc<Self>, is_watched: bool) -> io::Result<Drive> {
         let mut inner = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
         let registry = inner.driver.registry()?;
-        let replaced = inner.background.drive.replace(Waker::noop().clone());
+        let replaced = inner.background.drive.replace(Driving::new(is_watched));
         inner.background.is_favoured = false;
         inner.wake_leader();
         drop(inner);
         // It learns that another one drives.
-        wake_all(replaced);
-        Ok(Drive { shared: self.clone(), registry })
+        wake_all(replaced.map(|drive| drive.waker));
+        Ok(Drive { shared: Arc::downgrade(self), registry, is_watched })
     }
 
     /// Brings out what is queued to the masters that answer.
@@ -188,9 +197,10 @@ impl Shared {
 #[cfg(unix)]
 #[derive(Debug)]
 pub struct Drive {
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
     /// Keeps the descriptor open.
     registry: Registry,
+    is_watched: bool,
 }
 
 /// Error of a [`Drive`] whose client was dropped or has stopped, or of which another drive was dropped.
@@ -208,24 +218,30 @@ impl Drive {
     /// # Errors
     /// [`DriveEnded`]; drop the drive then.
     pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
-        let _guard = self.shared.guard();
-        let mut inner = self.shared.enter().ok().filter(|inner| !inner.is_closing).ok_or(DriveEnded)?;
-        let drive = inner.background.drive.as_mut().ok_or(DriveEnded)?;
+        let shared = self.shared.upgrade().ok_or(DriveEnded)?;
+        let _guard = shared.guard();
+        let mut inner = shared.enter().ok().filter(|inner| !inner.is_closing).ok_or(DriveEnded)?;
+        let is_led = inner.poller.is_none();
+        let drive = inner.background.drive.as_mut();
+        let drive = drive.filter(|drive| drive.is_watched == self.is_watched).ok_or(DriveEnded)?;
         // Dropped after the lock is given back, as all wakers are.
-        let _replaced = (!drive.will_wake(waker)).then(|| std::mem::replace(drive, waker.clone()));
-        inner.background.has_unsent = false;
+        let _replaced =
+            (!drive.waker.will_wake(waker)).then(|| std::mem::replace(&mut drive.waker, waker.clone()));
+        // A thread that leads may have read all before what this turn was for: it has the drive look again.
+        (drive.has_unsent, drive.late_at) = (is_led, None);
         if let Some(poller) = inner.poller.take() {
             let now = inner.now();
-            let lead = self.shared.lead(inner, poller, Some(now), |_| false);
+            let lead = shared.lead(inner, poller, Some(now), |_| false);
             inner = lead.map_err(|_| DriveEnded)?;
-        } else {
-            // A thread leads, and may have read all before what this turn was for: it has the drive look
-            // again.
-            inner.background.has_unsent = true;
+        } else if self.is_watched && inner.background.sleeps_until.is_none() {
+            // The background thread leads, and gives the lead back.
+            inner.wake_leader();
         }
         let due = inner.due();
-        inner.background.sleeps_until = Some(due);
-        self.shared.leave(inner);
+        if !self.is_watched {
+            inner.background.sleeps_until = Some(due);
+        }
+        shared.leave(inner);
         Ok(due.map(clock::to_std))
     }
 }
@@ -248,10 +264,11 @@ impl AsRawFd for Drive {
 impl Drop for Drive {
     /// Gives the work back to the background thread.
     fn drop(&mut self) {
-        let _driving = self.shared.with(|inner| {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let _driving = shared.with(|inner| {
             let waker = inner.background.waker.clone();
             inner.completions.wake_too(waker);
-            inner.background.drive.take()
+            inner.background.drive.take_if(|drive| drive.is_watched == self.is_watched)
         });
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::gather::Gather;
 use super::{
-    CompletionToken, DIRECT_WRITE_MAX, EARLY_WRITE_COUNT, Inner, SPARE_NAME_COUNT_MAX, Woken, earlier,
-    is_before,
+    CompletionToken, DIRECT_WRITE_MAX, Driving, EARLY_WRITE_COUNT, Inner, SPARE_NAME_COUNT_MAX, Woken,
+    earlier, is_before,
 };
 use crate::client::guard::HeldName;
 use crate::clock;
@@ -85,11 +85,17 @@ impl Inner {
         self.deliver();
     }
 
-    /// Whether the background thread is to lead now. One that is driven knows by itself when something
-    /// arrives.
+    /// The drive, unless it is late.
+    pub(super) fn drive_in_time(&self) -> Option<&Driving> {
+        let drive = self.background.drive.as_ref()?;
+        drive.late_at.is_none_or(|at| self.now() < at).then_some(drive)
+    }
+
+    /// Whether the background thread is to lead now, or the drive that keeps the time in its place. A drive knows by
+    /// itself when something arrives.
     pub(super) fn wants_background(&self) -> bool {
-        match self.background.drive {
-            Some(_) => self.background.has_unsent,
+        match self.drive_in_time() {
+            Some(drive) => drive.has_unsent && !drive.is_watched,
             None => self.background.is_favoured || self.completions.task_count() > 0,
         }
     }
@@ -97,7 +103,7 @@ impl Inner {
     /// Begins to gather, but not in a turn of a drive: the callers may run on its thread.
     pub(super) fn begin_gathering(&mut self) -> Option<Gather> {
         let (now, waiting_count) = (self.now(), self.completions.waiting_count());
-        if self.background.drive.is_some() { None } else { self.gathering.begin(now, waiting_count) }
+        if self.drive_in_time().is_some() { None } else { self.gathering.begin(now, waiting_count) }
     }
 
     /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new
@@ -145,14 +151,15 @@ impl Inner {
             self.flush();
             return self.wake_late_leader();
         }
-        let is_driven = self.background.drive.is_some();
-        if self.poller.is_some() && is_driven && self.completions.waiting_count() > DIRECT_WRITE_MAX {
-            self.background.has_unsent = true;
-        } else if self.poller.is_some() {
+        if self.poller.is_none() {
+            return self.write_beside_leader();
+        }
+        let is_shared = self.completions.waiting_count() > DIRECT_WRITE_MAX;
+        let is_driven = is_shared && self.drive_in_time().is_some();
+        match &mut self.background.drive {
+            Some(drive) if is_driven => drive.has_unsent = true,
             // Nobody leads, and the background thread is being woken: the request need not wait for it.
-            self.flush();
-        } else {
-            self.write_beside_leader();
+            _ => self.flush(),
         }
     }
 
@@ -191,20 +198,34 @@ impl Inner {
     }
 
     /// Whom to wake to lead, now that the caller does not.
-    pub(super) fn elect(&mut self) -> Option<Waker> {
-        self.poller.as_ref()?;
+    pub(super) fn elect(&mut self) -> [Option<Waker>; 2] {
+        if self.poller.is_none() {
+            return [None, None];
+        }
         if let Some(thread) = self.completions.sleeping_thread() {
-            return Some(thread);
+            return [Some(thread), None];
         }
-        let sleeps_until = self.background.sleeps_until?;
-        // A drive need not look: it knows by itself when something arrives.
-        let look_at = self.background.drive.is_none().then(|| self.look_at(self.last_turn));
-        let is_late = is_before(earlier(self.due(), look_at), sleeps_until);
-        if self.wants_background() || self.is_closing || is_late {
+        let (late_at, look_at) = (self.now() + limits::DRIVE_LATE, Some(self.look_at(self.last_turn)));
+        let (mut turning, mut at) = (None, self.due());
+        match &mut self.background.drive {
+            Some(drive) if drive.is_watched => {
+                turning = std::mem::take(&mut drive.has_unsent).then(|| drive.waker.clone());
+                if self.completions.task_count() > 0 {
+                    drive.late_at.get_or_insert(late_at);
+                }
+                at = earlier(earlier(at, look_at), drive.late_at);
+            }
+            // It knows by itself when something arrives.
+            Some(_) => {}
+            None => at = earlier(at, look_at),
+        }
+        let is_late = |until| is_before(at, until);
+        let is_woken = |until| self.wants_background() || self.is_closing || is_late(until);
+        let keeper = self.background.sleeps_until.is_some_and(is_woken).then(|| {
             self.background.sleeps_until = None;
-            return Some(self.background.drive.as_ref().unwrap_or(&self.background.waker).clone());
-        }
-        None
+            self.background.keeper().clone()
+        });
+        [turning, keeper]
     }
 
     /// A copy of a name, in memory that was used before if there is some.

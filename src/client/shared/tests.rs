@@ -249,7 +249,7 @@ fn an_elected_leader_waits_for_no_waker() {
         drop(inner);
         thread::yield_now();
     };
-    inner.background.has_unsent = true;
+    inner.background.drive.as_mut().expect("it drives").has_unsent = true;
     inner.background.sleeps_until = Some(None);
     [waker(1), waker(2)].into_iter().for_each(|waker| inner.completions.wake_too(waker));
     shared.leave(inner);

@@ -165,7 +165,7 @@ fn drive_never_gathers() {
     let shared = alone();
     let mut inner = shared.lock();
     inner.gathering.add(1);
-    inner.background.drive = Some(Waker::noop().clone());
+    inner.background.drive = Some(Driving::new(false));
     assert!(inner.begin_gathering().is_none());
     inner.background.drive = None;
     assert!(inner.begin_gathering().is_some());

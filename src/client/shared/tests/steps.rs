@@ -132,6 +132,64 @@ fn driven() -> String {
     stage.page
 }
 
+/// A runtime drives while it is in time, and the background thread keeps the time.
+fn watched() -> String {
+    let mut stage = Stage::new("Driven by a runtime: tasks acquire", true);
+    stage.runtime_begins();
+    stage.drive_turns();
+    stage.shown_turn = clock::now() - limits::DRIVE_LATE;
+    stage.shared().lock().last_turn = stage.shown_turn;
+    stage.look(true);
+    stage.hang(true);
+    stage.acquire("a");
+    stage.be_late(false);
+    stage.look(true);
+    for name in ["b", "c"] {
+        stage.acquire(name);
+    }
+    stage.drive_turns();
+    stage.answers();
+    for name in ["a", "b", "c"] {
+        stage.poll(name);
+    }
+    stage.drop_guard("a");
+    stage.drive_turns();
+    stage.answers();
+    stage.page += "# Driven by a runtime: it is late\n";
+    stage.hang(true);
+    stage.be_late(false);
+    stage.acquire("d");
+    stage.look(true);
+    stage.be_late(true);
+    stage.look_until_the_drive_turns();
+    stage.drive_turns();
+    stage.be_late(true);
+    stage.forget("d");
+    thread::sleep(limits::DROP_LINGER);
+    stage.look(true);
+    stage.answers();
+    stage.page += "# Driven by a runtime: it ends while a task waits\n";
+    stage.hang(true);
+    stage.acquire("e");
+    stage.drive = None;
+    stage.show("drop of the drive");
+    stage.answers();
+    stage.poll("e");
+    stage.page += "# Driven by a runtime: a loop of the user's takes over\n";
+    stage.runtime_begins();
+    stage.drive_turns();
+    let first = stage.drive.take();
+    stage.drive_begins();
+    stage.drive_turns();
+    let own = std::mem::replace(&mut stage.drive, first);
+    stage.drive_turns();
+    stage.drive = own;
+    stage.show("drop of the runtime's drive");
+    stage.look(true);
+    stage.drive_turns();
+    stage.page
+}
+
 /// A leader sleeps: what others have it do.
 fn beside() -> String {
     let mut stage = Stage::new("Beside a leader that sleeps: writes and wake-ups", true);
@@ -380,6 +438,16 @@ fn stopped() -> String {
 
 #[test]
 fn leads_sleeps_writes_and_wake_ups() {
-    let pages = [alone(), driven(), beside(), together(), losses_and_batches(), ends(), calls(), stopped()];
+    let pages = [
+        alone(),
+        driven(),
+        watched(),
+        beside(),
+        together(),
+        losses_and_batches(),
+        ends(),
+        calls(),
+        stopped(),
+    ];
     assert_golden("leading", &pages.join("\n"));
 }

@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Longer than any test: nothing ends by it.
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
+/// Name of a drive that the background thread watches.
+const RUNTIME: &str = "the runtime";
+
 type Acquiring = Pin<Box<dyn Future<Output = Result<Guard, AcquireError>>>>;
 type Names = Arc<Mutex<Vec<&'static str>>>;
 
@@ -78,12 +81,21 @@ fn sleep(until: Option<Instant>, due: Option<Instant>) -> &'static str {
     }
 }
 
+/// A drive that nobody watches does what is due, and need not look.
+fn keeps_time(inner: &Inner) -> bool {
+    inner.background.drive.as_ref().is_none_or(|drive| drive.is_watched)
+}
+
 fn state(inner: &mut Inner) -> Vec<(&'static str, String)> {
     let relay = inner.completions.relay_until();
-    // A drive does what is due, and need not look.
-    let look =
-        inner.background.drive.is_none().then(|| earlier(inner.due(), Some(inner.look_at(inner.last_turn))));
-    let look = look.flatten();
+    let look = keeps_time(inner).then(|| earlier(inner.due(), Some(inner.look_at(inner.last_turn))));
+    let late_at = inner.background.drive.as_ref().and_then(|drive| drive.late_at);
+    let look = earlier(look.flatten(), late_at);
+    let is_driven = match &inner.background.drive {
+        None => "false",
+        Some(drive) if !drive.is_watched => "true",
+        Some(_) => "by a runtime",
+    };
     let master = MasterId::new(0).expect("the first one");
     let number = |count: usize| count.to_string();
     vec![
@@ -109,8 +121,8 @@ fn state(inner: &mut Inner) -> Vec<(&'static str, String)> {
             },
         ),
         ("is favoured", inner.background.is_favoured.to_string()),
-        ("is driven", inner.background.drive.is_some().to_string()),
-        ("left to the drive", inner.background.has_unsent.to_string()),
+        ("is driven", is_driven.to_owned()),
+        ("left to the drive", inner.background.drive.as_ref().is_some_and(|it| it.has_unsent).to_string()),
         ("lingers", inner.linger_until.is_some().to_string()),
         ("unwritten requests", number(inner.unsent_count)),
         ("drops", inner.drop_count.to_string()),
@@ -228,7 +240,8 @@ impl Stage {
 
     pub(super) fn waker(&self, name: &'static str) -> Waker {
         // Elsewhere other threads have the lock at any time.
-        let client = if self.is_alone { Arc::downgrade(self.shared()) } else { Weak::new() };
+        let is_alone = self.is_alone && name != RUNTIME;
+        let client = if is_alone { Arc::downgrade(self.shared()) } else { Weak::new() };
         Waker::from(Arc::new(Named(name, self.woken.clone(), client)))
     }
 
@@ -334,7 +347,7 @@ impl Stage {
     }
 
     fn turn_once(&mut self) {
-        let waker = self.waker("drive");
+        let waker = self.drive_waker();
         if let Some(drive) = &mut self.drive {
             drive.turn(&waker).expect("it goes on");
             return;
@@ -369,10 +382,11 @@ impl Stage {
         let step = match shared.next_act(was_woken, &mut self.seen_drop_count) {
             Ok(BackgroundAct::Sleep(until)) => {
                 let inner = shared.lock();
-                let (is_driven, is_led) = (inner.background.drive.is_some(), inner.poller.is_none());
                 // A leader looks, too.
-                let looked = if is_led { begun } else { inner.last_turn };
-                let due = (!is_driven).then(|| earlier(inner.due(), Some(inner.look_at(looked)))).flatten();
+                let looked = if inner.poller.is_none() { begun } else { inner.last_turn };
+                let due = keeps_time(&inner).then(|| earlier(inner.due(), Some(inner.look_at(looked))));
+                let late_at = inner.background.drive.as_ref().and_then(|drive| drive.late_at);
+                let due = earlier(due.flatten(), late_at);
                 let lingers = self.seen_drop_count != seen_drop_count;
                 let is_short = until.is_some_and(|until| due.is_none_or(|due| until < due)) && !lingers;
                 let sleep = if is_short { "SLEEPS TOO SHORT" } else { sleep(until, due) };
@@ -390,8 +404,39 @@ impl Stage {
         self.show("a drive begins");
     }
 
+    pub(super) fn runtime_begins(&mut self) {
+        self.drive = Some(self.shared().drive(true).expect("a descriptor"));
+        self.show("a runtime drives");
+    }
+
+    /// The runtime is late from now on, or is not for long.
+    pub(super) fn be_late(&mut self, is_late: bool) {
+        let late_at = clock::now() + if is_late { Duration::ZERO } else { LONG };
+        self.shared().lock().background.drive.as_mut().expect("it drives").late_at = Some(late_at);
+    }
+
+    fn drive_waker(&self) -> Waker {
+        let is_watched = self.shared().lock().background.drive.as_ref().is_some_and(|it| it.is_watched);
+        self.waker(if is_watched { RUNTIME } else { "drive" })
+    }
+
+    /// The background thread looks, and leads until the runtime drives again.
+    pub(super) fn look_until_the_drive_turns(&mut self) {
+        let (shared, waker) = (self.shared().clone(), self.drive_waker());
+        let mut drive = self.drive.take().expect("it drives");
+        let turning = thread::spawn(move || {
+            while shared.lock().sleep.is_none() {
+                thread::yield_now();
+            }
+            drive.turn(&waker).expect("it goes on");
+            drive
+        });
+        self.look(true);
+        self.drive = Some(turning.join().expect("no panic"));
+    }
+
     pub(super) fn drive_turns(&mut self) {
-        let waker = self.waker("drive");
+        let waker = self.drive_waker();
         let drive = self.drive.as_mut().expect("it drives");
         let step = match drive.turn(&waker) {
             Ok(next) => {

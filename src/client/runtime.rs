@@ -1,0 +1,51 @@
+//! The task that drives a client on the tokio runtime in which the client was opened.
+//!
+//! Does not know time. The client's background thread does what is due, and leads while the runtime is late and
+//! after its end. So no lock depends on the runtime, and the task needs no timer of it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::shared::Shared;
+use super::shared::background::Drive;
+
+/// Has the runtime of the calling task drive the client, if that runtime has one thread. With several workers the
+/// background thread is faster.
+pub(super) fn drive(client: &Arc<Shared>) {
+    if let Ok(runtime) = Handle::try_current()
+        && runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
+        && let Ok(drive) = client.drive(true)
+    {
+        runtime.spawn(run(drive));
+    }
+}
+
+/// Turns whenever something arrives or is left to the drive. Ends with the client or the runtime.
+async fn run(drive: Drive) {
+    // Where the runtime does no I/O, tokio panics. That ends this task, and drops its drive.
+    #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
+    let watched = AsyncFd::with_interest(drive, Interest::READABLE);
+    let Ok(mut drive) = watched else { return };
+    poll_fn(move |context| {
+        loop {
+            // Before the turn: an event that comes after it is a new one.
+            match drive.poll_read_ready_mut(context) {
+                Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Pending => {}
+            }
+            if drive.get_mut().turn(context.waker()).is_err() {
+                return Poll::Ready(());
+            }
+            if drive.poll_read_ready_mut(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
