@@ -229,6 +229,10 @@ impl Drive {
             (!drive.waker.will_wake(waker)).then(|| std::mem::replace(&mut drive.waker, waker.clone()));
         // A thread that leads may have read all before what this turn was for: it has the drive look again.
         (drive.has_unsent, drive.late_at) = (is_led, None);
+        if inner.unsent_count > 0 {
+            // Callers that have not returned by now do not return soon.
+            inner.gathering.end(None);
+        }
         if let Some(poller) = inner.poller.take() {
             let now = inner.now();
             let lead = shared.lead(inner, poller, Some(now), |_| false);

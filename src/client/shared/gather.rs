@@ -58,6 +58,11 @@ impl Gathering {
         self.returning.store(count, Ordering::Relaxed);
     }
 
+    /// Whether callers whose outcomes have come are still to return.
+    pub(super) fn expects_callers(&self) -> bool {
+        self.returning.load(Ordering::Relaxed) > 0
+    }
+
     /// Begins to gather. Returns `None` if no caller is expected, if a yield was slow lately, or if there are too
     /// many callers, counting the `waiting_count` of them whose outcomes have not come.
     pub(super) fn begin(&mut self, now: Instant, waiting_count: usize) -> Option<Gather> {

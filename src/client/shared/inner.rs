@@ -154,7 +154,9 @@ impl Inner {
         if self.poller.is_none() {
             return self.write_beside_leader();
         }
-        let is_shared = self.completions.waiting_count() > DIRECT_WRITE_MAX;
+        // A drive writes once for all callers that wait or are about to return.
+        let is_shared =
+            self.completions.waiting_count() > DIRECT_WRITE_MAX || self.gathering.expects_callers();
         let is_driven = is_shared && self.drive_in_time().is_some();
         match &mut self.background.drive {
             Some(drive) if is_driven => drive.has_unsent = true,

@@ -172,6 +172,29 @@ fn drive_never_gathers() {
 }
 
 #[test]
+fn drive_writes_once_for_returning_callers() {
+    let shared = alone();
+    let mut drive = shared.drive(false).expect("a descriptor");
+    let mut is_left_to_the_drive = |returning_count| {
+        shared.lock().gathering.add(returning_count);
+        let pending = shared.poll(Waker::noop(), true, |inner| {
+            let resource = Resource::new("a").expect("a valid name");
+            let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+            let op = inner.submit(request).expect("room");
+            Some(inner.completions.expect(op, OutcomeKind::Acquire))
+        });
+        assert!(pending.is_pending());
+        let is_left = shared.lock().unsent_count > 0;
+        drive.turn(Waker::noop()).expect("it goes on");
+        shared.lock().completions = Completions::default();
+        is_left
+    };
+    assert!(is_left_to_the_drive(2), "another caller returns");
+    assert!(!is_left_to_the_drive(0), "nobody returns so late");
+    assert!(!is_left_to_the_drive(1), "nobody else returns");
+}
+
+#[test]
 fn a_write_that_takes_long_ends_at_its_own_time() {
     let shared = alone();
     let mut inner = shared.lock();
