@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::internals::settle;
-use redlatch::{AcquireError, Client, ExtendError, Guard, ReleaseError, limits};
+use redlatch::{AcquireError, Client, Config, ExtendError, Guard, ReleaseError, limits};
+use tokio::runtime::Runtime;
 
 use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{PATIENCE, await_no_keys, block_on, config, drive_on_tokio};
@@ -239,9 +240,8 @@ fn background_thread_count() -> usize {
     names.flatten().filter(|name| name.trim() == "redlatch").count()
 }
 
-/// Threads, and tasks on some more; one of these is tokio's, which drives if that is wanted.
-fn hammer(stress: &Stress, is_driven: bool) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+/// Threads, and tasks on some more; one of these runs this runtime, which ends with them.
+fn hammer(stress: &Stress, runtime: Runtime) {
     thread::scope(|scope| {
         for index in 0..THREAD_COUNT {
             scope.spawn(move || {
@@ -274,9 +274,6 @@ fn hammer(stress: &Stress, is_driven: bool) {
         for group in 1..TASK_COUNT / 32 {
             scope.spawn(move || block_on(tasks(32, group * 32)));
         }
-        if is_driven {
-            runtime.spawn(drive_on_tokio(stress.client.clone()));
-        }
         runtime.block_on(async {
             tasks(32, 0).await;
             // The drive is needed until the others are done, too.
@@ -287,14 +284,15 @@ fn hammer(stress: &Stress, is_driven: bool) {
     });
 }
 
-fn withstand(is_driven: bool) {
+fn withstand(open: fn(&Runtime, Config) -> Client) {
     let seconds = std::env::var("REDLATCH_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
     let limit = Duration::from_secs_f64(seconds.unwrap_or(1.5));
     let mut fleet = Fleet::start(3);
     let proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let config = config(&urls, ANSWER_TIMEOUT).build().expect("valid settings");
-    let client = Client::open(config).expect("an event loop");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let client = open(&runtime, config);
     let stress = Stress {
         client: &client,
         is_over: AtomicBool::new(false),
@@ -305,7 +303,7 @@ fn withstand(is_driven: bool) {
         late: Mutex::default(),
     };
     thread::scope(|scope| {
-        let hammering = scope.spawn(|| hammer(&stress, is_driven));
+        let hammering = scope.spawn(|| hammer(&stress, runtime));
         let end = Until(&stress.is_over);
         harm(&mut fleet, &proxies, limit);
         drop(end);
@@ -332,12 +330,22 @@ fn withstand(is_driven: bool) {
 
 #[test]
 fn a_client_withstands_many_threads_and_tasks_and_harm() {
-    withstand(false);
+    withstand(|_, config| Client::open(config).expect("an event loop"));
 }
 
 #[test]
 fn a_driven_client_withstands_threads_tasks_and_harm() {
-    withstand(true);
+    withstand(|runtime, config| {
+        let client = Client::open(config).expect("an event loop");
+        runtime.spawn(drive_on_tokio(client.clone()));
+        client
+    });
+}
+
+#[cfg(all(unix, feature = "tokio"))]
+#[test]
+fn client_of_a_runtime_withstands_threads_tasks_and_harm() {
+    withstand(|runtime, config| runtime.block_on(Client::open_async(config)).expect("an event loop"));
 }
 
 #[test]
