@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, Config, Quarantine};
+use tokio::runtime::{self, Runtime};
 
 const TTL: Duration = Duration::from_secs(10);
 /// Far above what a noisy machine takes, so that no master is ever taken for silent by mistake.
@@ -25,10 +26,27 @@ pub(crate) enum Executor {
     TwoWorkers,
 }
 
+impl Executor {
+    fn start(self) -> Runtime {
+        let mut builder = match self {
+            Self::OneThread => runtime::Builder::new_current_thread(),
+            Self::TwoWorkers => runtime::Builder::new_multi_thread(),
+        };
+        builder.worker_threads(2).enable_all().build().expect("an executor")
+    }
+}
+
+fn config(urls: &[String], spin: Duration) -> Config {
+    let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).spin(spin);
+    config.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings")
+}
+
 /// Clients and the names of the locks that they take in turn.
 pub(crate) struct ClientLoop {
     /// Several are what several event loops in one client would be: each name has its own.
     clients: Vec<Client>,
+    /// The runtime of all tasks, in which the clients were opened: with the feature `tokio` it drives them.
+    runtime: Option<Runtime>,
     names: Arc<Vec<String>>,
     next_name: Arc<AtomicUsize>,
 }
@@ -45,16 +63,22 @@ impl ClientLoop {
         client_count: usize,
         spin: Duration,
     ) -> Self {
-        let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).spin(spin);
-        let config = config.answer_timeout(ANSWER_TIMEOUT).build().expect("valid settings");
+        let config = config(urls, spin);
         let client = |_| Client::open(config.clone()).expect("an event loop");
+        Self::new((0..client_count).map(client).collect(), None, key_count)
+    }
+
+    /// A client that is opened in the runtime of all tasks. With the feature `tokio` that runtime drives it.
+    pub(crate) fn connect_in_runtime(urls: &[String], key_count: usize) -> Self {
+        let runtime = Executor::OneThread.start();
+        let client = runtime.block_on(Client::open_async(config(urls, Duration::ZERO)));
+        Self::new(vec![client.expect("an event loop")], Some(runtime), key_count)
+    }
+
+    fn new(clients: Vec<Client>, runtime: Option<Runtime>, key_count: usize) -> Self {
         // As long as the others' names and never the same: a slow minority may still have ours to delete.
         let names = (0..key_count).map(|index| format!("guard:{index}")).collect();
-        Self {
-            clients: (0..client_count).map(client).collect(),
-            names: Arc::new(names),
-            next_name: Arc::default(),
-        }
+        Self { clients, runtime, names: Arc::new(names), next_name: Arc::default() }
     }
 
     /// The first client.
@@ -108,11 +132,8 @@ impl ClientLoop {
         executor: Executor,
         note: impl FnMut(Vec<Duration>),
     ) -> Duration {
-        let mut builder = match executor {
-            Executor::OneThread => tokio::runtime::Builder::new_current_thread(),
-            Executor::TwoWorkers => tokio::runtime::Builder::new_multi_thread(),
-        };
-        let runtime = builder.worker_threads(2).enable_all().build().expect("an executor");
+        let started = self.runtime.is_none().then(|| executor.start());
+        let runtime = started.as_ref().or(self.runtime.as_ref()).expect("it is started");
         let start = Instant::now();
         let tasks: Vec<_> = (0..task_count)
             .map(|_| {

@@ -4,6 +4,7 @@
 //! ```text
 //! cargo bench --bench floor                        the ratios, on five masters of its own
 //! floor WHAT DEPTH PAIRS ADDRESS…                  one run, to be counted from outside (scripts/release.d/syscalls)
+//! floor tasks                                      the ratios of 1 to 1,024 tasks alone
 //! floor tls                                        the ratios of TLS to plaintext alone
 //! floor tls DEPTH PAIRS                            one run of `redlatch` over TLS, on masters of its own
 //! floor plain DEPTH PAIRS                          the same without TLS
@@ -12,6 +13,7 @@
 //!             kept: PAIRS locks are kept for DEPTH seconds
 //!       behind a client: +drop: no release is awaited; +spin: it looks for answers before it sleeps;
 //!             +workers: two threads of tokio run the tasks;
+//!             +runtime: the client is opened in the runtime of the tasks, which drives it (feature `tokio`);
 //!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
 //! ```
 
@@ -51,6 +53,7 @@ fn main() {
                 addresses.iter().map(|text| text.parse().expect("an address")).collect();
             run_one(what, number(depth), number(pairs), &addresses);
         }
+        [what] if what == "tasks" => compare_tasks(25, 12_800),
         #[cfg(feature = "tls")]
         [what, depth, pairs] if what == "tls" || what == "plain" => {
             let number = |text: &String| text.parse().expect("a number");
@@ -72,7 +75,12 @@ fn run_one(what: &str, depth: usize, pairs: usize, addresses: &[SocketAddr]) {
     let has = |extra| extras.split('+').any(|it| it == extra);
     let client_count = extras.split('+').find_map(|it| it.strip_suffix("clients")?.parse().ok());
     let spin = if has("spin") { SPIN } else { Duration::ZERO };
-    let client = || ClientLoop::connect_with(&urls(addresses), KEY_COUNT, client_count.unwrap_or(1), spin);
+    let client = || {
+        if has("runtime") {
+            return ClientLoop::connect_in_runtime(&urls(addresses), KEY_COUNT);
+        }
+        ClientLoop::connect_with(&urls(addresses), KEY_COUNT, client_count.unwrap_or(1), spin)
+    };
     match what {
         "raw" => drop(RawLoop::connect(addresses).pairs(KEY_COUNT, depth, pairs)),
         "redlatch" if depth == 1 => locked(locks(), |locks| locks.blocking_pairs(pairs, true)),
@@ -252,6 +260,51 @@ fn compare_client(raw: &mut RawLoop, urls: &[String], rounds: usize, deep_pairs:
             ratios[0],
             ratios[ratios.len() - 1],
         );
+    }
+}
+
+/// Tasks of a client with a background thread, and of a client that their runtime drives, against the raw loop, in
+/// turns.
+fn compare_tasks(rounds: usize, deep_pairs: usize) {
+    let fleet = Fleet::start(5);
+    let addresses = fleet.addrs();
+    let mut raw = RawLoop::connect(&addresses);
+    let clients = [
+        ("background thread", ClientLoop::connect(&urls(&addresses), KEY_COUNT)),
+        ("runtime", ClientLoop::connect_in_runtime(&urls(&addresses), KEY_COUNT)),
+    ];
+    for depth in [1, 4, 16, 64, 128, 1024] {
+        let pairs = (deep_pairs * depth.min(16) / 16).next_multiple_of(depth);
+        let (mut rates, mut ratios) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let (mut slow, mut slow_ratios) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for _ in 0..rounds {
+            let mut times = Vec::with_capacity(pairs);
+            let floor = raw.pairs_noting(KEY_COUNT, depth, pairs, |time| times.push(time));
+            let slowest = slowest_hundredth(&mut times);
+            rates.push(rate(pairs, floor));
+            slow.push(slowest);
+            for (index, (_, client)) in clients.iter().enumerate() {
+                let mut times = Vec::with_capacity(pairs);
+                let own =
+                    client.task_pairs_noting(pairs, depth, Executor::OneThread, |its| times.extend(its));
+                ratios[index].push(floor.as_secs_f64() / own.as_secs_f64());
+                slow_ratios[index].push(slowest_hundredth(&mut times).as_secs_f64() / slowest.as_secs_f64());
+            }
+        }
+        print!(
+            "N = 5, {depth:4} tasks: raw loop {:6.0} pairs/s, p99 {:?}",
+            median(&mut rates),
+            median(&mut slow)
+        );
+        for (index, (name, _)) in clients.iter().enumerate() {
+            let ratio = median(&mut ratios[index]);
+            let (least, most) = (ratios[index][0], ratios[index][rounds - 1]);
+            print!(
+                "; {name} {ratio:.2} ({least:.2} to {most:.2}), p99 {:.1}",
+                median(&mut slow_ratios[index])
+            );
+        }
+        println!();
     }
 }
 
