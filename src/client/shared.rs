@@ -14,9 +14,9 @@
 //! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
 //! dropped guards. A [drive](background::Drive) of the user's takes all of this over. The drive of a runtime
 //! leads while tasks wait, and the background thread watches it: it keeps the time, and leads again once a turn
-//! is late by [`limits::DRIVE_LATE`]. The leader sleeps without the lock, so that others can submit and write meanwhile, and is
-//! woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next requests. The
-//! pattern is "Leader/Followers" by Schmidt and others (2000).
+//! is late by [`limits::DRIVE_LATE`]. The leader sleeps without the lock, so that others can submit and write
+//! meanwhile, and is woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next
+//! requests. The pattern is "Leader/Followers" by Schmidt and others (2000).
 //!
 //! Owns leadership. Does not know what an outcome means. Keeps that nobody sleeps while an outcome can come
 //! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
