@@ -11,6 +11,7 @@ mod guard;
 mod handle;
 pub mod holds;
 mod inspect;
+mod loss;
 mod passing;
 mod pending;
 mod reentrant;
@@ -31,8 +32,9 @@ mod trace;
 mod work;
 
 pub use election::{Candidate, Leadership};
-pub use guard::{Extend, Guard, LockEnd, Lost, Release};
+pub use guard::{Extend, Guard, Release};
 pub use handle::{Client, Connect, settle};
+pub use loss::{LockEnd, Lost};
 pub use passing::IntoHandleError;
 pub use reentrant::{ReentrantGuard, ReentrantLock};
 pub use request::{Acquire, LockRequest, RwLock};

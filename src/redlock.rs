@@ -95,7 +95,7 @@ impl Redlock {
     /// Connects with these settings.
     ///
     /// Returns when each master is ready or has failed once. Once a quorum is ready it waits for the other
-    /// masters for as long again as the quorum took, at least 20 ms ([`limits::STRAGGLER_WAIT`]). The limit
+    /// masters for as long again as the quorum took, at least 20 ms ([`crate::limits::STRAGGLER_WAIT`]). The limit
     /// is twice the `connect_timeout`, 2 s by default.
     ///
     /// Later calls go on trying to reach missing masters. [`Redlock::masters`] reports their state.

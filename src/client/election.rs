@@ -6,8 +6,9 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::guard::{Guard, Lost, Release};
+use super::guard::{Guard, Release};
 use super::handle::Client;
+use super::loss::Lost;
 use super::request::LockRequest;
 use super::work::unless_lost;
 use crate::cancel::Cancel;

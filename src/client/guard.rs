@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::completions::{Audience, LossToken, OutcomeKind};
+use super::completions::OutcomeKind;
 use super::handle::Client;
+use super::loss::{self, Lost};
 use super::pending::{Ask, Pending, submit_all};
 use super::shared::background::note_drop;
 use super::shared::{Inner, Shared, Stopped};
@@ -218,14 +219,14 @@ impl Guard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        on_lost(&self.client, [self.lock], callback);
+        loss::on_lost(&self.client, [self.lock], callback);
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, as for [`Guard::on_lost`],
     /// or when the guard is released or dropped. The future owns all that it needs: it can be stored, sent
     /// and spawned.
     pub fn lost(&self) -> Lost {
-        Lost { client: self.client.clone(), lock: self.lock, loss_token: None }
+        Lost::new(self.client.clone(), self.lock)
     }
 
     /// Releases the lock and waits until a quorum of masters has confirmed it, for the answer limit of one
@@ -324,116 +325,9 @@ impl Drop for Guard {
     }
 }
 
-/// Has the first loss of these locks of a client reported to this callback.
-pub(super) fn on_lost(
-    client: &Client,
-    locks: impl IntoIterator<Item = OpId>,
-    callback: impl FnOnce() + Send + 'static,
-) {
-    let callback = client.callbacks().call_once(callback);
-    let waker = Waker::from(callback.clone());
-    for lock in locks {
-        match notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
-            Listening::Yes(_) => {}
-            // A drain has released it under the living guard.
-            Listening::Released => waker.wake_by_ref(),
-            // Nobody would report it: the client has stopped, or belongs to another process.
-            Listening::Stopped => callback.call(),
-        }
-    }
-}
-
 /// Until when a lock of this client's is valid; `None` if it is over or cannot be looked at.
 pub(super) fn valid_until(client: &Client, lock: OpId) -> Option<Instant> {
     client.shared().peek(|inner| inner.driver.engine.valid_until(lock)).flatten()
-}
-
-/// Whether the loss of a lock will be reported.
-enum Listening {
-    Yes(LossToken),
-    /// The lock was released.
-    Released,
-    /// The client has stopped, or belongs to another process.
-    Stopped,
-}
-
-/// Has the loss reported to this waker, in place of the listener's last one.
-fn notify_loss(
-    shared: &Shared,
-    lock: OpId,
-    loss_token: Option<LossToken>,
-    waker: &Waker,
-    audience: Audience,
-) -> Listening {
-    let listening = shared.with(|inner| {
-        inner.driver.engine.valid_until(lock)?;
-        let listening = inner.completions.notify_loss(lock, loss_token, waker, audience);
-        let _ = inner.submit(Request::NotifyLoss { lock });
-        inner.wake_late_leader();
-        Some(listening)
-    });
-    match listening {
-        // The waker that was replaced is dropped without the lock, as all wakers are.
-        Ok(Some((loss_token, _replaced))) => Listening::Yes(loss_token),
-        Ok(None) => Listening::Released,
-        Err(_) => Listening::Stopped,
-    }
-}
-
-/// End of a lock, as [`Guard::lost`] reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LockEnd {
-    /// The lock is lost or about to be lost, or the client has stopped: stop the protected work.
-    Lost,
-    /// The guard was released, left or dropped before, or a drain has released its lock.
-    Released,
-}
-
-/// Future that is ready when a lock is lost, about to be lost, or released; made by [`Guard::lost`]. It is
-/// cancel-safe: dropping it ends the notification, and does not release the lock.
-#[must_use = "nothing is reported before this is awaited"]
-#[derive(Debug)]
-pub struct Lost {
-    client: Client,
-    lock: OpId,
-    loss_token: Option<LossToken>,
-}
-
-impl Future for Lost {
-    type Output = LockEnd;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LockEnd> {
-        let lock = self.lock;
-        let end = self.client.shared().peek(|inner| {
-            let engine = &inner.driver.engine;
-            match engine.valid_until(lock) {
-                None => Some(LockEnd::Released),
-                Some(_) => engine.is_losing(inner.now(), lock).then_some(LockEnd::Lost),
-            }
-        });
-        if let Some(end) = end.unwrap_or(Some(LockEnd::Lost)) {
-            return Poll::Ready(end);
-        }
-        match notify_loss(self.client.shared(), lock, self.loss_token, context.waker(), Audience::Task) {
-            Listening::Stopped => Poll::Ready(LockEnd::Lost),
-            Listening::Released => Poll::Ready(LockEnd::Released),
-            Listening::Yes(loss_token) => {
-                self.loss_token = Some(loss_token);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for Lost {
-    fn drop(&mut self) {
-        if let Some(loss_token) = self.loss_token {
-            drop(
-                self.client.shared().with(|inner| inner.completions.end_loss_listener(self.lock, loss_token)),
-            );
-        }
-    }
 }
 
 impl fmt::Debug for Guard {

@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::guard::{self, ExtendCall, Guard, LockEnd, Release};
+use super::guard::{self, ExtendCall, Guard, Release};
 use super::handle::Client;
 use super::holds::Holds;
+use super::loss::{self, LockEnd};
 use super::pending::{How, Pending};
 use super::request::{Acquire, LockRequest};
 use super::shared::{Shared, Stopped};
@@ -208,7 +209,7 @@ impl ReentrantGuard {
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         // Outside the state, as it may be called at once. The lock lives as long as this hold.
         match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
-            Some((client, lock)) => guard::on_lost(&client, [lock], callback),
+            Some((client, lock)) => loss::on_lost(&client, [lock], callback),
             None => callback(),
         }
     }

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::completions::OutcomeKind;
-use super::guard::{self, Extend, Guard, LockEnd, Lost, Release};
+use super::guard::{Extend, Guard, Release};
 use super::handle::Client;
+use super::loss::{self, LockEnd, Lost};
 use super::pending::{Ask, How, Pending, ended};
 use super::request::{Acquire, LockRequest};
 use super::set_acquisition::{self, Failed, SetAcquisition, SetStep};
@@ -390,7 +391,7 @@ impl GuardSet {
     /// [`Guard::on_lost`].
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         if let Some(guard) = self.guards.first() {
-            guard::on_lost(guard.client(), self.guards.iter().map(Guard::lock), callback);
+            loss::on_lost(guard.client(), self.guards.iter().map(Guard::lock), callback);
         }
     }
 

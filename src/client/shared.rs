@@ -23,6 +23,7 @@
 //! who wait.
 
 pub(super) mod background;
+mod driving;
 mod gather;
 mod inner;
 mod woken;
@@ -44,6 +45,7 @@ use crate::driver::{Driver, Poller};
 use crate::engine::Outcome;
 use crate::limits;
 use crate::process::Process;
+use driving::{Background, Driving};
 use gather::{Gather, Gathering};
 use woken::Woken;
 
@@ -105,45 +107,6 @@ pub(super) struct Inner {
 struct Sleep {
     until: Option<Instant>,
     is_woken: bool,
-}
-
-#[derive(Debug)]
-struct Background {
-    waker: Waker,
-    thread: Option<thread::ThreadId>,
-    /// Until when it sleeps without leading; `None` while it does not.
-    sleeps_until: Option<Option<Instant>>,
-    /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
-    is_favoured: bool,
-    /// Leads in place of its thread.
-    drive: Option<Driving>,
-}
-
-/// State of a [`background::Drive`].
-#[derive(Debug)]
-struct Driving {
-    /// Wakes the drive for its next turn.
-    waker: Waker,
-    /// Whether something was left for it to do.
-    has_unsent: bool,
-    /// Whether the background thread keeps the time for it, and leads while it is late. The drive belongs to a
-    /// runtime then, which its user may block.
-    is_watched: bool,
-    /// When a watched drive is late: [`limits::DRIVE_LATE`] after a task began to wait, unless it turns before.
-    late_at: Option<Instant>,
-}
-
-impl Driving {
-    fn new(is_watched: bool) -> Self {
-        Self { waker: Waker::noop().clone(), has_unsent: false, is_watched, late_at: None }
-    }
-}
-
-impl Background {
-    /// Wakes whoever keeps the time.
-    fn keeper(&self) -> &Waker {
-        self.drive.as_ref().filter(|drive| !drive.is_watched).map_or(&self.waker, |drive| &drive.waker)
-    }
 }
 
 /// Why nothing can be done after a panic.

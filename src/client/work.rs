@@ -8,7 +8,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
-use super::guard::{Guard, Lost};
+use super::guard::Guard;
+use super::loss::Lost;
 use super::request::LockRequest;
 use crate::clock;
 use crate::engine::{Released, quorum};

@@ -1,0 +1,44 @@
+//! The background thread of a client, and a drive in its place.
+
+use std::task::Waker;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+#[derive(Debug)]
+pub(super) struct Background {
+    pub(super) waker: Waker,
+    pub(super) thread: Option<ThreadId>,
+    /// Until when it sleeps without leading; `None` while it does not.
+    pub(super) sleeps_until: Option<Option<Instant>>,
+    /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
+    pub(super) is_favoured: bool,
+    /// Leads in place of its thread.
+    pub(super) drive: Option<Driving>,
+}
+
+/// State of a [`Drive`](super::background::Drive).
+#[derive(Debug)]
+pub(super) struct Driving {
+    /// Wakes the drive for its next turn.
+    pub(super) waker: Waker,
+    /// Whether something was left for it to do.
+    pub(super) has_unsent: bool,
+    /// Whether the background thread keeps the time for it, and leads while it is late. The drive belongs to a
+    /// runtime then, which its user may block.
+    pub(super) is_watched: bool,
+    /// When a watched drive is late: [`DRIVE_LATE`](crate::limits::DRIVE_LATE) after a task began to wait, unless it turns before.
+    pub(super) late_at: Option<Instant>,
+}
+
+impl Driving {
+    pub(super) fn new(is_watched: bool) -> Self {
+        Self { waker: Waker::noop().clone(), has_unsent: false, is_watched, late_at: None }
+    }
+}
+
+impl Background {
+    /// Wakes whoever keeps the time.
+    pub(super) fn keeper(&self) -> &Waker {
+        self.drive.as_ref().filter(|drive| !drive.is_watched).map_or(&self.waker, |drive| &drive.waker)
+    }
+}
