@@ -29,8 +29,8 @@ use crate::process::Process;
 /// anew in the child.
 ///
 /// ```no_run
-/// use redlatch::engine::{Outcome, Request};
-/// use redlatch::{Options, Redlock, Resource};
+/// use redlatch::engine::{Outcome, Request, Resource};
+/// use redlatch::{Options, Redlock};
 /// use std::time::Duration;
 ///
 /// let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
