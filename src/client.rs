@@ -38,9 +38,9 @@ pub use loss::{LockEnd, Lost};
 pub use passing::IntoHandleError;
 pub use reentrant::{ReentrantGuard, ReentrantLock};
 pub use request::{Acquire, LockRequest, RwLock};
-pub use set::{GuardSet, LockSetRequest};
+pub use set::{AcquireSet, GuardSet, LockSetRequest};
 #[cfg(unix)]
 pub use shared::background::{Drive, DriveEnded};
 #[cfg(test)]
 pub(crate) use sleeper::Count;
-pub use slots::{SlotGuard, SlotsRequest};
+pub use slots::{AcquireSlot, SlotGuard, SlotsRequest};

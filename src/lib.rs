@@ -175,9 +175,9 @@ mod words;
 
 pub use cancel::Cancel;
 pub use client::{
-    Acquire, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError, Leadership, LockEnd,
-    LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock, SlotGuard,
-    SlotsRequest,
+    Acquire, AcquireSet, AcquireSlot, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError,
+    Leadership, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
+    SlotGuard, SlotsRequest,
 };
 #[cfg(unix)]
 pub use client::{Drive, DriveEnded};

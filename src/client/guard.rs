@@ -18,7 +18,7 @@ use super::trace::HoldSpan;
 use crate::clock;
 use crate::engine::{Grant, Left, OpId, Outcome, Released, Request, Validity};
 use crate::error::{ExtendError, LeaveError, ReleaseError, Waited};
-use crate::lock::{FencingToken, Token};
+use crate::lock::{FencingToken, MasterSet, Token};
 
 /// Lock held by a [`Client`].
 ///
@@ -162,6 +162,14 @@ impl Guard {
     #[must_use]
     pub fn margin(&self) -> usize {
         self.client.shared().peek(|inner| inner.driver.engine.margin(self.lock)).unwrap_or(0)
+    }
+
+    /// Returns the masters that are known to hold this lock, by their places in [`Client::masters`]. Empty in a fork
+    /// of the process or if a drain has released the lock.
+    #[must_use]
+    pub fn granted(&self) -> MasterSet {
+        let granted = self.client.shared().peek(|inner| inner.driver.engine.granted(self.lock));
+        granted.flatten().unwrap_or(MasterSet::EMPTY)
     }
 
     /// Returns how long the acquisition took, and for whom it waited. It is as of the grant, and empty in a

@@ -197,6 +197,15 @@ impl Acquire<'_> {
         ended(self.resolve(How::Thread))
     }
 
+    /// Returns the error with which the acquisition would end now, for a program that shows why it waits. `None`
+    /// before the first attempt has failed, while masters are asked for the holder, and in a fork of the process.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<AcquireError> {
+        let op = self.pending.token()?.op;
+        let shared = self.pending.ask().client.shared();
+        shared.peek(|inner| inner.driver.engine.last_failure(inner.now(), op)).flatten()
+    }
+
     /// Waits for it on this thread, or polls it for a task.
     pub(super) fn resolve(&mut self, how: How<'_>) -> Poll<Result<Guard, AcquireError>> {
         self.open_span();

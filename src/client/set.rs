@@ -45,10 +45,13 @@ pub struct LockSetRequest {
     cancel: Option<Registration>,
 }
 
-/// Several locks that are being acquired together.
+/// Acquisition of several locks under way: a future for any executor; made by [`LockSetRequest::acquire_async`].
+///
+/// It sends nothing before it is polled. It is cancel-safe: dropping it gives all of the locks up. Everything
+/// that it acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-struct AcquireSet {
+pub struct AcquireSet {
     request: LockSetRequest,
     /// `None` before the first step.
     acquisition: Option<SetAcquisition<Guard>>,
@@ -116,11 +119,9 @@ impl LockSetRequest {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Returns the future of [`LockSetRequest::try_acquire`], for tasks; see
-    /// [`LockSetRequest::acquire_async`].
-    pub fn try_acquire_async(
-        self,
-    ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {
+    /// Returns the future of [`LockSetRequest::try_acquire`], for tasks; [`AcquireSet`] says what dropping it
+    /// does.
+    pub fn try_acquire_async(self) -> AcquireSet {
         self.wait(Duration::ZERO).acquire_async()
     }
 
@@ -129,20 +130,11 @@ impl LockSetRequest {
     /// # Errors
     /// As [`LockSetRequest::try_acquire`].
     pub fn acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
-        self.start().wait()
+        self.acquire_async().wait()
     }
 
-    /// Returns the future of [`LockSetRequest::acquire`], for tasks. It sends nothing before it is polled.
-    ///
-    /// It is cancel-safe: dropping it gives all of them up. Everything that it acquired so far is released in
-    /// the background.
-    pub fn acquire_async(
-        self,
-    ) -> impl Future<Output = Result<GuardSet, SetError<AcquireError>>> + Send + use<> {
-        self.start()
-    }
-
-    const fn start(self) -> AcquireSet {
+    /// Returns the future of [`LockSetRequest::acquire`], for tasks; [`AcquireSet`] says what dropping it does.
+    pub const fn acquire_async(self) -> AcquireSet {
         AcquireSet { request: self, acquisition: None, asking: Asking::Nothing }
     }
 
@@ -166,6 +158,14 @@ impl LockSetRequest {
 }
 
 impl AcquireSet {
+    /// Returns why one of the locks is not acquired yet, as [`Acquire::last_failure`] does. `None` also in the
+    /// pause between two rounds.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<AcquireError> {
+        let Asking::Locks(asking) = &self.asking else { return None };
+        asking.iter().find_map(|(_, acquire)| acquire.last_failure())
+    }
+
     fn wait(mut self) -> Result<GuardSet, SetError<AcquireError>> {
         ended(self.advance(How::Thread))
     }

@@ -92,8 +92,9 @@ impl SlotsRequest {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Returns the future of [`SlotsRequest::try_acquire`], for tasks; see [`SlotsRequest::acquire_async`].
-    pub fn try_acquire_async(self) -> impl Future<Output = Result<SlotGuard, AcquireError>> + Send + use<> {
+    /// Returns the future of [`SlotsRequest::try_acquire`], for tasks; [`AcquireSlot`] says what dropping it
+    /// does.
+    pub fn try_acquire_async(self) -> AcquireSlot {
         self.wait(Duration::ZERO).acquire_async()
     }
 
@@ -103,18 +104,11 @@ impl SlotsRequest {
     /// As [`SlotsRequest::try_acquire`].
     pub fn acquire(self) -> Result<SlotGuard, AcquireError> {
         self.client.shared().waking.check_outside().map_err(AcquireError::Stopped)?;
-        ended(self.start().advance(How::Thread))
+        ended(self.acquire_async().advance(How::Thread))
     }
 
-    /// Returns the future of [`SlotsRequest::acquire`], for tasks. It sends nothing before it is polled.
-    ///
-    /// It is cancel-safe: dropping it gives the slot and the place among the waiters up. Everything that it
-    /// acquired so far is released in the background.
-    pub fn acquire_async(self) -> impl Future<Output = Result<SlotGuard, AcquireError>> + Send + use<> {
-        self.start()
-    }
-
-    const fn start(self) -> AcquireSlot {
+    /// Returns the future of [`SlotsRequest::acquire`], for tasks; [`AcquireSlot`] says what dropping it does.
+    pub const fn acquire_async(self) -> AcquireSlot {
         AcquireSlot { request: self, acquisition: None, asking: Asking::Nothing }
     }
 
@@ -140,10 +134,13 @@ impl SlotsRequest {
     }
 }
 
-/// A slot that is being acquired.
+/// Acquisition of a slot under way: a future for any executor; made by [`SlotsRequest::acquire_async`].
+///
+/// It sends nothing before it is polled. It is cancel-safe: dropping it gives the slot and the place among the
+/// waiters up. Everything that it acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
-struct AcquireSlot {
+pub struct AcquireSlot {
     request: SlotsRequest,
     /// `None` before the first step. The drop of the door's guard releases it.
     acquisition: Option<SlotAcquisition<Guard>>,
@@ -169,6 +166,13 @@ struct AskingSlots {
 }
 
 impl AcquireSlot {
+    /// Returns the error with which the acquisition would end now, as [`Acquire::last_failure`] does. `None` also
+    /// while a slot may be free.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<AcquireError> {
+        self.acquisition.as_ref()?.failed(clock::now())
+    }
+
     /// Goes on until the next answer that is not there.
     fn advance(&mut self, how: How<'_>) -> Poll<Result<SlotGuard, AcquireError>> {
         loop {

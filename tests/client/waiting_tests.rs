@@ -10,7 +10,7 @@ use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
 use crate::fleet::{Fleet, Master, assert_sooner, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters,
-    config, within,
+    config, poll_once, within,
 };
 use crate::proxy::Proxy;
 
@@ -294,4 +294,26 @@ fn idle_waiters_send_few_requests_over_no_more_connections() {
     }
     clients.iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
     assert_nothing_left(&clients[0], &mut fleet);
+}
+
+#[test]
+fn acquisition_under_way_says_why_it_waits() {
+    let fleet = Fleet::start(3);
+    let [holder, waiter] = [(); 2].map(|()| open(config(&fleet.urls(), LONG)));
+    let locks = ["a", "c"].map(|name| holder.lock(name).ttl(TTL).acquire().expect("it is free"));
+    let slot = holder.slots("pool", 1).ttl(TTL).acquire().expect("it is free");
+    let mut one = waiter.lock("a").wait(PATIENCE).acquire_async();
+    let mut set = waiter.lock_set(["b", "c"]).wait(PATIENCE).acquire_async();
+    let mut of_pool = waiter.slots("pool", 1).wait(PATIENCE).acquire_async();
+    assert!(one.last_failure().is_none() && set.last_failure().is_none() && of_pool.last_failure().is_none());
+    let is_contended = |error: Option<AcquireError>| matches!(error, Some(AcquireError::Contended(_)));
+    eventually(PATIENCE, "each says that it is held", || {
+        assert!(poll_once(&mut one).is_pending());
+        assert!(poll_once(&mut set).is_pending());
+        assert!(poll_once(&mut of_pool).is_pending());
+        is_contended(one.last_failure())
+            && is_contended(set.last_failure())
+            && is_contended(of_pool.last_failure())
+    });
+    drop((one, set, of_pool, locks, slot));
 }

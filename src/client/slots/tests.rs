@@ -104,7 +104,7 @@ impl Stage {
 #[test]
 fn the_first_of_several_granted_slots_is_handed_out() {
     let mut stage = Stage::new();
-    let mut task = slots(&stage.client).start();
+    let mut task = slots(&stage.client).acquire_async();
     stage.stand(&mut task);
     for slot in stage.held.drain(..) {
         slot.release().expect("confirmed");
@@ -126,7 +126,7 @@ fn a_granted_slot_needs_no_look() {
     let mut stage = Stage::new();
     stage.held.clear();
     for _ in 0..4 {
-        let mut task = slots(&stage.client).holder_label("job 7").start();
+        let mut task = slots(&stage.client).holder_label("job 7").acquire_async();
         assert!(stage.poll(&mut task).is_pending());
         stage.turn_until("both have come", Stage::is_answered);
         match stage.poll(&mut task) {
@@ -147,7 +147,7 @@ fn a_granted_slot_needs_no_look() {
 #[test]
 fn a_try_goes_on_behind_the_answer_to_its_look() {
     let mut stage = Stage::new();
-    let mut task = slots(&stage.client).start();
+    let mut task = slots(&stage.client).acquire_async();
     let Ok(SlotStep::Try { slot, from }) = task.begin() else { panic!("it begins with a try") };
     // The other client has this slot: the try waits.
     let (slots, look) = (vec![task.request.slot(slot, LONG)], Some(task.request.look(from)));
@@ -168,7 +168,7 @@ fn a_try_goes_on_behind_the_answer_to_its_look() {
 fn a_cancel_wakes_a_task_in_each_queue() {
     let mut stage = Stage::new();
     let cancel = Cancel::new();
-    let mut task = slots(&stage.client).cancel_with(&cancel).start();
+    let mut task = slots(&stage.client).cancel_with(&cancel).acquire_async();
     stage.stand(&mut task);
     cancel.cancel();
     assert!(stage.is_woken.0.load(Ordering::SeqCst));
