@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::caught::caught;
 use crate::error::fleet::FleetDifference;
 use crate::error::waited::WaitedFor;
-use crate::error::{AcquireError, CredentialsError};
+use crate::error::{AcquireError, CredentialsError, ExtendError};
 
 /// Event of one client, for the function given to
 /// [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event). A lock's name comes without the prefix, a
@@ -49,6 +49,14 @@ pub enum Event {
         resource: Bytes,
         /// Time for which its caller held it.
         held: Duration,
+    },
+    /// An automatic extension of a held lock failed, and the client tries again while the validity lasts. Or no
+    /// automatic extension will follow: `Lost` if masters have shown the loss, `HoldLimit` after the longest hold.
+    NotExtended {
+        /// Name of the lock.
+        resource: Bytes,
+        /// Reason, with the answer of each master.
+        error: ExtendError,
     },
     /// A held lock came within a tenth of its validity of its end, and was then extended or reported by a
     /// loss notification.

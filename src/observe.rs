@@ -37,6 +37,9 @@ fn trace(event: &Event) {
         Event::Left { resource, held } => {
             debug!(target: "redlatch", lock = text(resource), ?held, "lock left to its TTL");
         }
+        Event::NotExtended { resource, error } => {
+            warn!(target: "redlatch", lock = text(resource), %error, "lock not extended");
+        }
         Event::NearLoss { resource, left } => {
             warn!(target: "redlatch", lock = text(resource), ?left, "lock nearly lost");
         }

@@ -10,7 +10,7 @@ use tracing::{Metadata, Subscriber};
 
 use crate::error::fleet::FleetDifference;
 use crate::error::waited::WaitedFor;
-use crate::error::{AcquireError, CredentialsError};
+use crate::error::{AcquireError, CredentialsError, ExtendError};
 use crate::event::Event;
 use crate::trace_events;
 
@@ -57,15 +57,16 @@ fn place(event: &Event) -> usize {
         Event::Denied { .. } => 1,
         Event::Released { .. } => 2,
         Event::Left { .. } => 3,
-        Event::NearLoss { .. } => 4,
-        Event::Lost { .. } => 5,
-        Event::Connected { .. } => 6,
-        Event::Disconnected { .. } => 7,
-        Event::Restarted { .. } => 8,
-        Event::CredentialsFailed { .. } => 9,
-        Event::FleetDiffers { .. } => 10,
-        Event::NoScripts { .. } => 11,
-        Event::Quarantined { .. } => 12,
+        Event::NotExtended { .. } => 4,
+        Event::NearLoss { .. } => 5,
+        Event::Lost { .. } => 6,
+        Event::Connected { .. } => 7,
+        Event::Disconnected { .. } => 8,
+        Event::Restarted { .. } => 9,
+        Event::CredentialsFailed { .. } => 10,
+        Event::FleetDiffers { .. } => 11,
+        Event::NoScripts { .. } => 12,
+        Event::Quarantined { .. } => 13,
     }
 }
 
@@ -77,12 +78,10 @@ fn master() -> Arc<str> {
     "redis://h:6379".into()
 }
 
-#[test]
-fn each_event_is_traced_with_its_fields() {
-    let (lock, error) = (|| bytes::Bytes::from_static(b"a\xff"), CredentialsError::Empty);
+fn events_of_locks() -> Vec<(Event, String)> {
+    let lock = || bytes::Bytes::from_static(b"a\xff");
     let holder = Some(WaitedFor { label: Some("web-3".into()), time: ms(1) });
-    let difference = FleetDifference::MasterCount { recorded: 5, ours: 3 };
-    let cases = [
+    vec![
         (
             Event::Acquired { resource: lock(), attempts: 2, took: ms(3), holder },
             r#"DEBUG redlatch: attempts 2, holder web-3 (1ms), lock "a\\xff", message lock acquired, took 3ms"#.to_owned(),
@@ -103,6 +102,13 @@ fn each_event_is_traced_with_its_fields() {
             r#"DEBUG redlatch: held 8ms, lock "a\\xff", message lock left to its TTL"#.to_owned(),
         ),
         (
+            Event::NotExtended { resource: lock(), error: ExtendError::NotHeld },
+            format!(
+                r#"WARN redlatch: error {}, lock "a\\xff", message lock not extended"#,
+                ExtendError::NotHeld
+            ),
+        ),
+        (
             Event::NearLoss { resource: lock(), left: ms(5) },
             r#"WARN redlatch: left 5ms, lock "a\\xff", message lock nearly lost"#.to_owned(),
         ),
@@ -110,6 +116,13 @@ fn each_event_is_traced_with_its_fields() {
             Event::Lost { resource: lock(), held: ms(6) },
             r#"WARN redlatch: held 6ms, lock "a\\xff", message lock lost"#.to_owned(),
         ),
+    ]
+}
+
+fn events_of_masters() -> Vec<(Event, String)> {
+    let (error, difference) =
+        (CredentialsError::Empty, FleetDifference::MasterCount { recorded: 5, ours: 3 });
+    vec![
         (
             Event::Connected { master: master(), is_reconnect: true },
             "INFO redlatch: is_reconnect true, master redis://h:6379, message master connected".to_owned(),
@@ -141,12 +154,17 @@ fn each_event_is_traced_with_its_fields() {
             Event::Quarantined { master: master(), left: ms(7) },
             "WARN redlatch: left 7ms, master redis://h:6379, message master in quarantine".to_owned(),
         ),
-    ];
+    ]
+}
+
+#[test]
+fn each_event_is_traced_with_its_fields() {
+    let cases = [events_of_locks(), events_of_masters()].concat();
     assert!(cases.iter().map(|(event, _)| place(event)).eq(0..cases.len()));
     let notes = Notes::default();
     let noted = notes.0.clone();
     let observe = trace_events();
     tracing::subscriber::with_default(notes, || cases.iter().for_each(|(event, _)| observe(event)));
     let noted = noted.lock().expect("no panic").clone();
-    assert_eq!(noted, cases.map(|(_, note)| note));
+    assert!(noted.iter().eq(cases.iter().map(|(_, note)| note)), "{noted:#?}");
 }

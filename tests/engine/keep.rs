@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::rig::{Rig, id};
 use redlatch::engine::{HandleAct, OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::{InputError, Vote};
-use redlatch::{ExtendError, Options};
+use redlatch::{Event, ExtendError, Options};
 
 use crate::{defaults, granted, ms};
 
@@ -17,23 +17,35 @@ fn keep(rig: &mut Rig, ttl_ms: u64, max_hold: Duration) -> OpId {
     lock
 }
 
-/// A lock of 10 s that is kept, and whose renewals are reported.
-fn keep_and_report(rig: &mut Rig, max_hold: Duration) -> OpId {
-    let lock = keep(rig, 10_000, max_hold);
-    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
-    lock
+/// An engine whose failed renewals are events, and a lock of 10 s that it keeps.
+fn keep_observed(max_hold: Duration) -> (Rig, OpId) {
+    let mut rig = Rig::new(3, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
+    let lock = keep(&mut rig, 10_000, max_hold);
+    (rig, lock)
+}
+
+/// Why the next renewal failed, or none follows, if an event says so.
+fn failure(rig: &mut Rig) -> Option<ExtendError> {
+    std::iter::from_fn(|| rig.engine.poll_event()).find_map(|event| match event {
+        Event::NotExtended { resource, error } if resource == "a" => Some(error),
+        _ => None,
+    })
 }
 
 /// How the next renewal ended.
-#[track_caller]
-fn renewal(rig: &mut Rig) -> Result<Instant, ExtendError> {
-    while rig.outcomes.is_empty() {
+fn renewal(rig: &mut Rig, lock: OpId) -> Result<Instant, ExtendError> {
+    let before = rig.engine.valid_until(lock).expect("it is held");
+    for _ in 0..3000 {
         rig.run_for(ms(10));
+        let valid_until = rig.engine.valid_until(lock).expect("it is held");
+        if valid_until > before {
+            return Ok(valid_until);
+        }
+        if let Some(error) = failure(rig) {
+            return Err(error);
+        }
     }
-    match rig.outcome() {
-        Some(Outcome::Renewal(result)) => result,
-        other => panic!("no renewal but {other:?}"),
-    }
+    panic!("no renewal of {lock:?} ended within 30 s");
 }
 
 fn watch(rig: &mut Rig, lock: OpId) {
@@ -156,10 +168,9 @@ fn a_forgotten_script_serves_no_superseded_renewal() {
 
 #[test]
 fn each_renewal_is_reported_with_its_validity() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = keep_and_report(&mut rig, ms(600_000));
+    let (mut rig, lock) = keep_observed(ms(600_000));
     for _ in 0..5 {
-        let valid_until = renewal(&mut rig).expect("all masters extend it");
+        let valid_until = renewal(&mut rig, lock).expect("all masters extend it");
         assert_eq!(rig.engine.valid_until(lock), Some(valid_until));
         assert!(valid_until > rig.now + ms(9000));
     }
@@ -167,29 +178,29 @@ fn each_renewal_is_reported_with_its_validity() {
 
 #[test]
 fn a_failed_renewal_says_which_masters_failed() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = keep_and_report(&mut rig, ms(600_000));
+    let (mut rig, lock) = keep_observed(ms(600_000));
     let valid_until = rig.engine.valid_until(lock);
     rig.masters[1].errors.insert("EVALSHA".into(), "BUSY x".into());
     rig.stop_master(2);
-    let Err(ExtendError::NoQuorum(report)) = renewal(&mut rig) else { panic!("one of three is no quorum") };
+    let Err(ExtendError::NoQuorum(report)) = renewal(&mut rig, lock) else {
+        panic!("one of three is no quorum")
+    };
     let votes: Vec<&Vote> = report.votes.iter().map(|(_, vote)| vote).collect();
     assert!(matches!(votes[..], [Vote::Granted, Vote::Failed(_), Vote::Failed(_)]), "{votes:?}");
     assert_eq!(rig.engine.valid_until(lock), valid_until);
     rig.masters[1].errors.clear();
-    assert!(renewal(&mut rig).is_ok(), "the next one follows");
+    assert!(renewal(&mut rig, lock).is_ok(), "the next one follows");
 }
 
 #[test]
 fn a_failed_renewal_says_nothing_of_the_one_before() {
-    let mut rig = Rig::new(3, defaults);
-    keep_and_report(&mut rig, ms(600_000));
+    let (mut rig, lock) = keep_observed(ms(600_000));
     let fail = |rig: &mut Rig, failing: [usize; 2]| {
         rig.masters.iter_mut().for_each(|master| master.errors.clear());
         for index in failing {
             rig.masters[index].errors.insert("EVALSHA".into(), "BUSY x".into());
         }
-        let Err(ExtendError::NoQuorum(report)) = renewal(rig) else { panic!("one is no quorum") };
+        let Err(ExtendError::NoQuorum(report)) = renewal(rig, lock) else { panic!("one is no quorum") };
         report.votes[2].1.clone()
     };
     assert!(matches!(fail(&mut rig, [1, 2]), Vote::Failed(_)));
@@ -200,39 +211,36 @@ fn a_failed_renewal_says_nothing_of_the_one_before() {
 #[test]
 fn a_renewal_that_meets_a_loss_reports_it_once() {
     for notifies_loss in [false, true] {
-        let mut rig = Rig::new(3, defaults);
-        let lock = keep_and_report(&mut rig, ms(600_000));
+        let (mut rig, lock) = keep_observed(ms(600_000));
         if notifies_loss {
             watch(&mut rig, lock);
         }
         (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
-        assert!(matches!(renewal(&mut rig), Err(ExtendError::Lost(_))));
+        assert!(matches!(renewal(&mut rig, lock), Err(ExtendError::Lost(_))));
         rig.run_for(ms(30_000));
         assert_eq!(rig.outcome().is_some_and(|it| matches!(it, Outcome::Lost(_))), notifies_loss);
-        assert_eq!(rig.outcome(), None);
+        assert_eq!((rig.outcome(), failure(&mut rig)), (None, None));
     }
 }
 
 /// The renewal has failed when the answer comes.
 #[test]
 fn a_loss_that_a_late_answer_proves_is_reported_once() {
-    let mut rig = Rig::new(3, defaults);
-    keep_and_report(&mut rig, ms(600_000));
+    let (mut rig, lock) = keep_observed(ms(600_000));
     (0..3).for_each(|index| rig.masters[index].load_keys(Default::default()));
     (1..3).for_each(|index| rig.stall_replies(index));
-    assert!(matches!(renewal(&mut rig), Err(ExtendError::NoQuorum(_))));
+    assert!(matches!(renewal(&mut rig, lock), Err(ExtendError::NoQuorum(_))));
     (1..3).for_each(|index| rig.end_stall(index));
-    let Err(ExtendError::Lost(report)) = renewal(&mut rig) else { panic!("two of three prove it") };
+    let Err(ExtendError::Lost(report)) = renewal(&mut rig, lock) else { panic!("two of three prove it") };
     let refused = report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count();
     assert_eq!(refused, 2, "{report}");
     rig.run_for(ms(30_000));
-    assert_eq!(rig.outcome(), None);
+    assert_eq!((rig.outcome(), failure(&mut rig)), (None, None));
 }
 
 #[test]
 fn a_renewal_that_gives_way_is_not_reported() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = keep_and_report(&mut rig, ms(600_000));
+    let (mut rig, lock) = keep_observed(ms(600_000));
     (0..3).for_each(|index| rig.stall_replies(index));
     while rig.engine.owed_count(id(0)) == 0 {
         rig.run_for(ms(1));
@@ -240,50 +248,33 @@ fn a_renewal_that_gives_way_is_not_reported() {
     rig.extend(lock, 10_000);
     (0..3).for_each(|index| rig.end_stall(index));
     assert!(matches!(rig.outcome(), Some(Outcome::Extend(Ok(_)))));
-    assert_eq!(rig.outcome(), None);
-    assert!(renewal(&mut rig).is_ok(), "the next one is");
+    assert_eq!((rig.outcome(), failure(&mut rig)), (None, None));
+    assert!(renewal(&mut rig, lock).is_ok(), "the next one is");
 }
 
 #[test]
 fn the_longest_hold_is_reported_before_the_validity_ends() {
     // The last renewal is cut to the longest hold, or there is none.
     for (max_hold, renewal_count) in [(11_000, 1), (5000, 0)] {
-        let mut rig = Rig::new(3, defaults);
-        let lock = keep_and_report(&mut rig, ms(max_hold));
+        let (mut rig, lock) = keep_observed(ms(max_hold));
         for _ in 0..renewal_count {
-            assert!(renewal(&mut rig).is_ok());
+            assert!(renewal(&mut rig, lock).is_ok());
         }
         let limit = ExtendError::HoldLimit { max_hold: ms(max_hold) };
-        assert_eq!(renewal(&mut rig), Err(limit));
+        assert_eq!(renewal(&mut rig, lock), Err(limit));
         assert!(rig.engine.valid_until(lock).is_some_and(|until| until > rig.now));
         rig.run_for(ms(30_000));
-        assert_eq!(rig.outcome(), None);
+        assert_eq!((rig.outcome(), failure(&mut rig)), (None, None));
     }
 }
 
 #[test]
 fn a_renewal_after_a_long_pause_is_reported_expired() {
-    let mut rig = Rig::new(3, defaults);
-    keep_and_report(&mut rig, ms(600_000));
+    let (mut rig, lock) = keep_observed(ms(600_000));
     rig.jump(ms(20_000));
-    assert_eq!(renewal(&mut rig), Err(ExtendError::Expired));
+    assert_eq!(renewal(&mut rig, lock), Err(ExtendError::Expired));
     rig.run_for(ms(30_000));
-    assert_eq!(rig.outcome(), None);
-}
-
-#[test]
-fn reports_asked_for_after_the_last_renewal_say_so() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = keep(&mut rig, 10_000, ms(5000));
-    rig.run_for(ms(4000));
-    assert_eq!(rig.outcome(), None);
-    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
-    assert_eq!(renewal(&mut rig), Err(ExtendError::HoldLimit { max_hold: ms(5000) }));
-    // Not of a lock that is over.
-    rig.run_for(ms(6000));
-    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
-    rig.pump();
-    assert_eq!(rig.outcome(), None);
+    assert_eq!((rig.outcome(), failure(&mut rig)), (None, None));
 }
 
 #[test]
@@ -301,20 +292,6 @@ fn no_lock_is_kept_where_the_longest_hold_is_zero() {
         let refused = rig.engine.submit(rig.now, request);
         assert_eq!(refused, Err(SubmitError::Input(InputError::MaxHoldZero)));
     }
-}
-
-#[test]
-fn a_renewal_under_way_is_reported_to_a_caller_that_asks_then() {
-    let mut rig = Rig::new(3, defaults);
-    let lock = keep(&mut rig, 10_000, ms(600_000));
-    (0..3).for_each(|index| rig.stall_replies(index));
-    while rig.engine.owed_count(id(0)) == 0 {
-        rig.run_for(ms(1));
-    }
-    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
-    assert_eq!(rig.outcome(), None);
-    (0..3).for_each(|index| rig.end_stall(index));
-    assert!(renewal(&mut rig).is_ok());
 }
 
 #[test]
@@ -355,16 +332,15 @@ fn a_lock_is_losing_in_its_last_tenth() {
 
 #[test]
 fn the_longest_hold_counts_from_the_request() {
-    let mut rig = Rig::new(3, defaults);
+    let mut rig = Rig::new(3, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
     (0..3).for_each(|index| rig.stall_replies(index));
     let options = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).auto_extend(ms(15_000));
     let lock = rig.acquire_with("a", options);
     rig.run_for(ms(40));
     rig.end_stalls();
     granted(&mut rig);
-    rig.engine.submit(rig.now, Request::ReportRenewals { lock }).expect("always taken");
     let limit = loop {
-        if let Err(error) = renewal(&mut rig) {
+        if let Err(error) = renewal(&mut rig, lock) {
             break error;
         }
     };

@@ -383,6 +383,7 @@ impl Shown for Event {
             Self::Denied { resource, .. } => lock("denied", resource, None),
             Self::Released { resource, held } => lock("released", resource, style.time("held", *held)),
             Self::Left { resource, held } => lock("left", resource, style.time("held", *held)),
+            Self::NotExtended { resource, error } => lock("not extended", resource, Some(error.to_string())),
             Self::NearLoss { resource, left } => lock("near loss of", resource, style.time("left", *left)),
             Self::Lost { resource, held } => lock("lost", resource, style.time("held", *held)),
             Self::Connected { is_reconnect, .. } => {

@@ -26,6 +26,7 @@ use crate::engine::request::Outcome;
 use crate::engine::waiting::parking::Parked;
 use crate::engine::waiting::turns;
 use crate::error::{ExtendError, Round};
+use crate::event::Event;
 use crate::limits;
 use crate::lock::command::scripts::Script;
 use crate::lock::{Failure, MasterId, MasterSet, Tally, Ttl, Verdict, Vote, whole_ms};
@@ -435,8 +436,14 @@ fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended:
     locks.arm(ground, id);
 }
 
-/// Reports how a renewal ended, if the caller asked for it.
+/// Reports how a renewal ended: a failure as an event, and the outcome if the caller asked for it.
 fn report_renewal(ground: &mut Ground, locks: &Locks, id: Id, result: &Result<Instant, ExtendError>) {
+    if let Err(error) = result
+        && ground.events.is_observed
+    {
+        let (resource, error) = (locks.name_of(&ground.config, id), error.clone());
+        ground.events.push(|| Event::NotExtended { resource, error });
+    }
     if locks.held(id).renewal.is_some_and(|renewal| renewal.is_reported) {
         ground.report_outcome(id, Outcome::Renewal(result.clone()));
     }
