@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::exit::{Exit, code};
 use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::{self, Contradictions, Enough};
+use super::options::{self, Contradictions};
 use super::output::{self, say};
 pub(crate) use args::Args;
 use report::{Limit, Measured, Progress, Report};
@@ -47,8 +47,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let interrupt = Interrupt::catch(&[SIGINT, SIGTERM])?;
     let mut redlock = Redlock::open(config)?;
     let mut contradictions = Contradictions::default();
-    contradictions.look(&redlock);
-    options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.has_come())?;
+    contradictions.look(&redlock.masters());
+    options::wait_for_all(&mut redlock, || interrupt.has_come())?;
     if let Some(code) = interrupt.code() {
         return Ok(code);
     }
@@ -58,8 +58,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     load.run(Limit::Pairs(WARM_UP_COUNT), false)?;
     let limit = args.pairs.map_or(Limit::Time(args.time), Limit::Pairs);
     let measured = load.run(limit, true)?;
-    contradictions.look(&load.redlock);
     let masters = load.redlock.masters();
+    contradictions.look(&masters);
     let left = load.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
     if left > 0 {
         say(Message::ReleasesUnconfirmed { left });

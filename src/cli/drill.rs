@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use super::exit::{Exit, code};
 use super::interrupt::Interrupt;
 use super::message::Message;
-use super::options::{self, Contradictions, Enough};
+use super::options::{self, Contradictions};
 use super::output::{self, say};
 pub(crate) use args::Args;
 use contender::{Contender, Record};
@@ -48,8 +48,8 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let mut redlock = Redlock::open(config.clone())?;
-    Contradictions::default().look(&redlock);
-    options::wait_for_masters(&mut redlock, Enough::All, true, || interrupt.has_come())?;
+    Contradictions::default().look(&redlock.masters());
+    options::wait_for_all(&mut redlock, || interrupt.has_come())?;
     if let Some(code) = interrupt.code() {
         return Ok(code);
     }

@@ -84,7 +84,6 @@ messages! {
     NotExtended { error: Text<'a> } => ("trying again: {error}");
     NotExtendedInTime { lock: &'a str } => ("{lock} was not extended in time");
     LossNear { left: Duration, why: Text<'a> } => ("{} of validity left: {why}", Rounded(left));
-    LoopEnded { lock: &'a str, error: Text<'a> } => ("{lock} is lost: the event loop ended: {error}");
     Staying { lock: &'a str, left: Duration } => ("{lock} is held for another {}, its --at-least time", Rounded(left));
     LeastTimeCut { lock: &'a str, left: Duration } => (
         "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left));
@@ -98,8 +97,6 @@ messages! {
     GoneBefore { lock: &'a str, absent: usize, count: usize } => (
         "{lock} was gone on {absent} of {} before its release; check its work, as another may have run meanwhile",
         Counted(count, "master"));
-    ReleaseUnsent { lock: &'a str, error: Text<'a> } => (
-        "the release of {lock} may be unsent ({error}); it ends with its TTL");
     ReleasesUnconfirmed { left: usize } => (
         "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"));
     MaybePool => ("if it is a pool of slots, give --slots COUNT");
@@ -257,7 +254,6 @@ mod tests {
         NotExtended { .. } => NotExtended { error: why }, "trying again: lock \"orders:42\"";
         NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
         LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
-        LoopEnded { .. } => LoopEnded { lock, error: &"bad file descriptor" }, "lock \"orders:42\" is lost";
         Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
         LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
         LeastTimeTooLong { .. } => LeastTimeTooLong { at_least: 2 * LONG, max_hold: LONG }, "above the --max-hold of 4.4s; ask for less";
@@ -266,7 +262,6 @@ mod tests {
         Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
         Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
         GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
-        ReleaseUnsent { .. } => ReleaseUnsent { lock, error: &"bad file descriptor" }, "release of lock \"orders:42\"";
         ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
         Passed { .. } => Passed { lock, left: LONG, file: &"/run/a" }, "lock \"orders:42\" is held for 4.4s; release it by";
         NoHandle { .. } => NoHandle { file: &"/run/a" }, "there is no /run/a, so there is nothing to release";

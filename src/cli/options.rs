@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io;
 use std::time::{Duration, Instant};
 
 use clap::Args as _;
@@ -238,8 +239,8 @@ pub(crate) struct Contradictions {
 
 impl Contradictions {
     /// Says what is new, a line for each.
-    pub(crate) fn look(&mut self, redlock: &Redlock) {
-        self.new_lines(&redlock.masters()).into_iter().for_each(say);
+    pub(crate) fn look(&mut self, masters: &[MasterStatus]) {
+        self.new_lines(masters).into_iter().for_each(say);
     }
 
     fn new_lines(&mut self, masters: &[MasterStatus]) -> Vec<String> {
@@ -293,22 +294,31 @@ pub(crate) enum Enough {
     Quorum,
 }
 
+/// Waits until all masters that can be reached are out of quarantine; see [`wait_for_masters`].
+pub(crate) fn wait_for_all(redlock: &mut Redlock, is_interrupted: impl FnMut() -> bool) -> Result<(), Exit> {
+    let config = redlock.config().clone();
+    let masters = |time| redlock.turn(time).map(|()| redlock.masters());
+    wait_for_masters(&config, Enough::All, true, masters, is_interrupted)
+}
+
 /// Waits until enough masters are out of quarantine, and fails if no quorum of masters counts then. Shows the
-/// wait if `is_shown`. Returns early if it is interrupted.
+/// wait if `is_shown`. Returns early if it is interrupted. `masters_after` lets the client work for a time, and
+/// returns their status.
 pub(crate) fn wait_for_masters(
-    redlock: &mut Redlock,
+    config: &Config,
     enough: Enough,
     is_shown: bool,
+    mut masters_after: impl FnMut(Duration) -> io::Result<Vec<MasterStatus>>,
     mut is_interrupted: impl FnMut() -> bool,
 ) -> Result<(), Exit> {
     let longest =
         |masters: &[MasterStatus]| masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
     // A declared `max_ttl` may be longer than that of this client.
-    let limit = redlock.config().quarantine_time().max(longest(&redlock.masters()));
+    let mut masters = masters_after(Duration::ZERO)?;
+    let limit = config.quarantine_time().max(longest(&masters));
     let deadline = Instant::now() + limit + QUARANTINE_SLACK;
     let mut countdown = Countdown::default();
     while !is_interrupted() {
-        let masters = redlock.masters();
         let restarted = masters.iter().filter_map(quarantine_left).count();
         let left = longest(&masters);
         let ready = masters.iter().filter(|master| master.state == MasterState::Ready).count();
@@ -327,7 +337,7 @@ pub(crate) fn wait_for_masters(
         if is_shown {
             countdown.show(&Message::AwaitingMasters { left, restarted, count });
         }
-        redlock.turn(left.min(Duration::from_millis(100)))?;
+        masters = masters_after(left.min(Duration::from_millis(100)))?;
     }
     Ok(())
 }

@@ -1,13 +1,12 @@
 //! `redlatch run`: a command under a lock, like flock(1), across masters.
 //!
 //! ```text
-//!  main thread: Redlock, which renews; the command's end      a thread beside it
-//!        ▲                                                          │
-//!        └───────────── signals that were caught ◄──────────────────┘
+//!  main thread: the wait, the command, TERM and KILL by the guards' validities      Client, on its own thread,
+//!        ▲                                                  ▲                       extends the locks
+//!        └──── signals that were caught, by a thread        └──── events: why an extension failed
 //! ```
 //!
-//! Uses the pipelined form throughout, so that a signal ends a wait and a command that ended need not wait
-//! for the network.
+//! A signal ends each wait but that for the releases.
 
 mod acquire;
 mod descendants;
@@ -18,7 +17,6 @@ mod locks;
 pub(crate) mod pass;
 mod process;
 mod session;
-mod slots;
 #[cfg(target_os = "linux")]
 pub(crate) mod stage;
 #[cfg(not(target_os = "linux"))]
@@ -32,13 +30,13 @@ mod wait;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use redlatch::engine::{OpId, Resource};
+use redlatch::engine::Resource;
 use redlatch::error::InputError;
 use redlatch::internals::env::{self, parse_time};
 use redlatch::internals::slot_acquisition;
-use redlatch::{Options, limits};
+use redlatch::{Guard, Options, limits};
 
 use super::exit::{Exit, code};
 use super::handle::HandleFile;
@@ -49,7 +47,7 @@ use acquire::{Acquired, Wanted, acquire};
 use job::Job;
 use least::Leaving;
 use process::Process;
-use session::{Held, Session};
+use session::Session;
 use supervisor::{End, Supervisor};
 use wait::FOREVER;
 
@@ -217,7 +215,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     }
     let mode = options.mode;
     let mut session = args.job.open(&args.masters, &names, options)?;
-    let config = session.redlock.config();
+    let config = session.client.config();
     let file = args.handle.as_deref().map(|path| HandleFile::check(path, names[0].as_bytes(), mode, config));
     let file = file.transpose()?;
     if let Wanted::Slot(pool, _) = wanted {
@@ -226,7 +224,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let result = session
         .wait_if_strict()
         .and_then(|()| acquire(&mut session, wanted, args.wait))
-        .and_then(|acquired| hold_with_handle(&mut session, args, &names, &acquired, file.as_ref()))
+        .and_then(|acquired| hold_with_handle(&mut session, args, &names, acquired, file.as_ref()))
         .and_then(End::exit_code);
     session.close();
     result.or_else(|exit| match exit.code {
@@ -271,15 +269,14 @@ fn hold_with_handle(
     session: &mut Session,
     args: &Args,
     names: &[Resource<'_>],
-    acquired: &Acquired,
+    acquired: Acquired,
     file: Option<&HandleFile>,
 ) -> Result<End, Exit> {
-    let lock = acquired.held[0].0;
-    let handle = file.and_then(|file| Some((file, session.redlock.handle(lock)?)));
+    let handle = file.and_then(|file| Some((file, acquired.guards[0].to_handle()?)));
     if let Some((file, handle)) = &handle
         && let Err(exit) = file.write(handle)
     {
-        session.release(&[lock]);
+        session.release(acquired.guards);
         return Err(exit);
     }
     let result = hold(session, &args.job, args.at_least, names, acquired);
@@ -295,28 +292,32 @@ fn hold(
     job: &Job,
     at_least: Option<Duration>,
     names: &[Resource<'_>],
-    acquired: &Acquired,
+    acquired: Acquired,
 ) -> Result<End, Exit> {
-    let held = &acquired.held;
-    let locks: Vec<OpId> = held.iter().map(|(lock, _)| *lock).collect();
-    let end = run_command(session, job, names, acquired).inspect_err(|_| {
-        session.release(&locks);
-    })?;
+    let end = match run_command(session, job, names, &acquired) {
+        Ok(end) => end,
+        Err(exit) => {
+            session.release(acquired.guards);
+            return Err(exit);
+        }
+    };
     if let Ok(code) = end.code
         && !end.is_left
     {
         session.report(Message::CommandEnded { code });
     }
-    let since =
-        held.iter().filter_map(|(_, grant)| grant.valid_until.checked_sub(session.ttl.validity())).max();
+    let Acquired { guards, since, .. } = acquired;
     let until = since.zip(at_least).and_then(|(since, at_least)| since.checked_add(at_least));
     let was_held = match until {
         Some(until) if !end.is_lost => {
-            Leaving { session, locks: &locks, is_signalled: end.is_signalled }.leave_until(until)
+            Leaving { session, is_signalled: end.is_signalled }.leave_until(guards, until)
         }
         // Something goes on working, so the lock is left to its TTL.
-        _ if end.is_left => false,
-        _ => session.release(&locks),
+        _ if end.is_left => {
+            guards.into_iter().map(Guard::leave).for_each(drop);
+            false
+        }
+        _ => session.release(guards),
     };
     Ok(End { is_lost: end.is_lost || !was_held, ..end })
 }
@@ -326,24 +327,23 @@ fn run_command(
     session: &mut Session,
     job: &Job,
     names: &[Resource<'_>],
-    Acquired { held, slot }: &Acquired,
+    Acquired { guards, slot, .. }: &Acquired,
 ) -> Result<End, Exit> {
-    let valid_until = held.iter().map(|(_, grant)| grant.valid_until);
-    let Some(left) = time_left(valid_until, Instant::now()) else {
+    let Some(left) = time_left(guards.iter().map(|guard| guard.remaining())) else {
         return Err(Exit::new(code::LOST, Message::OverBeforeStart { lock: &session.label }));
     };
     if let Some(exit) = session.interrupted() {
         return Err(exit);
     }
-    let lines = |of: &dyn Fn(&Held) -> Option<String>| {
-        held.iter().map(of).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n").into())
+    let lines = |of: &dyn Fn(&Guard) -> Option<String>| {
+        guards.iter().map(of).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n").into())
     };
     let names: Vec<&[u8]> = names.iter().map(Resource::as_bytes).collect();
     let variables = [
         ("REDLATCH_RESOURCE", Some(OsString::from_vec(names.join(&b'\n')))),
-        ("REDLATCH_TOKEN", lines(&|(_, grant)| Some(grant.token.to_string()))),
+        ("REDLATCH_TOKEN", lines(&|guard| Some(guard.token().to_string()))),
         // Not that of a lock around this one.
-        ("REDLATCH_FENCING_TOKEN", lines(&|(_, grant)| Some(grant.fencing_token?.to_string()))),
+        ("REDLATCH_FENCING_TOKEN", lines(&|guard| Some(guard.fencing_token()?.to_string()))),
         ("REDLATCH_SLOT", slot.map(|slot| slot.to_string().into())),
         ("REDLATCH_TTL_MS", Some(session.ttl.as_millis().to_string().into())),
         ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
@@ -352,12 +352,12 @@ fn run_command(
     ];
     let _beside_command = output::BesideCommand::begin();
     let process = Process::spawn(&job.command, variables)?;
-    Supervisor::new(session, process, held, job.grace).supervise()
+    Supervisor::new(session, process, guards, job.grace).supervise()
 }
 
 /// For how long all of these locks are still valid. None if one is over: a command must not start under it.
-fn time_left(valid_until: impl Iterator<Item = Instant>, now: Instant) -> Option<Duration> {
-    valid_until.min()?.checked_duration_since(now).filter(|left| !left.is_zero())
+fn time_left(each: impl Iterator<Item = Duration>) -> Option<Duration> {
+    each.min().filter(|left| !left.is_zero())
 }
 
 #[cfg(test)]
@@ -366,12 +366,9 @@ mod tests {
 
     #[test]
     fn a_command_needs_all_of_its_locks_at_its_start() {
-        let now = Instant::now();
-        let [second, hour] = [1, 3600].map(Duration::from_secs);
-        let left = |ends: &[Instant]| time_left(ends.iter().copied(), now + second);
-        assert_eq!(left(&[now + hour, now + 3 * second]), Some(2 * second));
-        assert_eq!(left(&[now + 3 * second, now + hour]), Some(2 * second));
-        assert_eq!(left(&[now + hour, now + second]), None);
-        assert_eq!(left(&[now, now + hour]), None);
+        let [none, second, hour] = [0, 1, 3600].map(Duration::from_secs);
+        let left = |each: &[Duration]| time_left(each.iter().copied());
+        assert_eq!((left(&[hour, second]), left(&[second, hour])), (Some(second), Some(second)));
+        assert_eq!((left(&[hour, none]), left(&[none, hour])), (None, None));
     }
 }

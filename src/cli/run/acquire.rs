@@ -1,18 +1,13 @@
-//! How `redlatch run` acquires its lock, or several of them: all, or none.
-//!
-//! Several are acquired as the library's sets are ([`redlatch::internals::set_acquisition`]), through the
-//! pipelined form, so that a signal ends any wait.
+//! How `redlatch run` acquires its lock, several of them, or a slot.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Grant, OpId, Outcome, Request, Resource};
+use redlatch::engine::Resource;
+use redlatch::error::SetError;
 use redlatch::internals::pool::slot_name;
-use redlatch::internals::set_acquisition::{Failed, SetAcquisition, SetStep};
-use redlatch::{AcquireError, Redlock};
+use redlatch::{Acquire, AcquireSet, AcquireSlot, Guard};
 
-use super::session::{Held, Session, TURN_LIMIT};
-use super::slots;
+use super::session::Session;
 use super::wait::Wait;
 use crate::exit::{Exit, code};
 use crate::message::{Message, label};
@@ -31,8 +26,10 @@ pub(super) enum Wanted<'a> {
 
 /// Locks that were acquired, in the order of their names, or one slot with its number.
 pub(super) struct Acquired {
-    pub(super) held: Vec<Held>,
+    pub(super) guards: Vec<Guard>,
     pub(super) slot: Option<u32>,
+    /// The begin of the last lock's validity.
+    pub(super) since: Option<Instant>,
 }
 
 /// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait` is one
@@ -43,158 +40,67 @@ pub(super) fn acquire(
     wait: Option<Duration>,
 ) -> Result<Acquired, Exit> {
     let start = Instant::now();
+    session.forget_failures();
     let first = wait.unwrap_or_default();
-    let its_wait = Wait::new(session, start, first, false);
-    let mut result = Acquisition { wait: its_wait, wanted }.attempt(first);
+    let mut result = attempt(Wait::new(session, start, first, false), wanted, first);
     let grace = OUTAGE_GRACE.saturating_sub(start.elapsed());
     let is_outage = result.as_ref().is_err_and(|exit| exit.code == code::NO_QUORUM);
     if is_outage && wait.is_none() && !grace.is_zero() {
-        let its_wait = Wait::new(session, start, OUTAGE_GRACE, true);
-        result = Acquisition { wait: its_wait, wanted }.attempt(grace);
+        result = attempt(Wait::new(session, start, OUTAGE_GRACE, true), wanted, grace);
     }
-    let acquired = result?;
+    let (guards, slot) = result?;
+    let validity = session.ttl.validity();
+    let since = guards.iter().filter_map(|guard| guard.valid_until().checked_sub(validity)).max();
     let waited = start.elapsed();
-    let labels = match wanted {
-        Wanted::All(names) => names.iter().map(|name| label([name.as_bytes()])).collect(),
+    if let (Wanted::Slot(pool, count), Some(slot)) = (wanted, slot) {
+        session.label = label([&*slot_name(pool.as_bytes(), slot)]);
+        session.report(Message::SlotAcquired { slot, count });
+    }
+    for guard in &guards {
+        session.report(describe_grant(session, guard, waited));
+    }
+    Ok(Acquired { guards, slot, since })
+}
+
+/// Tries for so long, or once.
+fn attempt(mut its: Wait<'_>, wanted: Wanted<'_>, wait: Duration) -> Result<(Vec<Guard>, Option<u32>), Exit> {
+    let (client, options) = (its.session.client.clone(), its.session.options.wait(wait));
+    match wanted {
         Wanted::Slot(pool, count) => {
-            let slot = acquired.slot.expect("a slot was asked for");
-            session.label = label([&*slot_name(pool.as_bytes(), slot)]);
-            session.report(Message::SlotAcquired { slot, count });
-            vec![session.label.clone()]
+            let request = client.slots(pool.as_bytes(), count).options(options);
+            let acquired = its.follow(request.acquire_async(), AcquireSlot::last_failure)?;
+            let slot = acquired.map_err(|error| its.failed(error))?;
+            let number = slot.slot();
+            Ok((vec![slot.into_guard()], Some(number)))
         }
-    };
-    for (label, (_, grant)) in labels.iter().zip(&acquired.held) {
-        session.report(describe_grant(session, label, grant, waited));
-    }
-    Ok(acquired)
-}
-
-/// Locks that are being acquired.
-struct Acquisition<'a> {
-    wait: Wait<'a>,
-    wanted: Wanted<'a>,
-}
-
-impl Acquisition<'_> {
-    /// Tries for so long, or once.
-    fn attempt(&mut self, wait: Duration) -> Result<Acquired, Exit> {
-        let names = match self.wanted {
-            Wanted::All(names) => names,
-            Wanted::Slot(pool, count) => {
-                let (slot, held) = slots::attempt(&mut self.wait, pool, count, wait)?;
-                return Ok(Acquired { held: vec![held], slot: Some(slot) });
-            }
-        };
-        let held = match names {
-            [name] => vec![self.ask(&[*name], wait)?.remove(0).map_err(|error| self.wait.failed(error))?],
-            _ => self.attempt_set(names, wait)?,
-        };
-        Ok(Acquired { held, slot: None })
-    }
-
-    fn attempt_set(&mut self, names: &[Resource<'_>], wait: Duration) -> Result<Vec<Held>, Exit> {
-        let config = Arc::new(self.wait.session.redlock.config().clone());
-        let options = self.wait.session.options.wait(wait);
-        let (mut set, mut step) = SetAcquisition::begin(Instant::now(), config, names.len(), &options);
-        loop {
-            let next = match step {
-                SetStep::Ask(places) => self.answer(&mut set, names, &places, Duration::ZERO),
-                SetStep::Wait(place, left) => self.answer(&mut set, names, &[place], left),
-                SetStep::Pause { attempts, took, limit } => {
-                    match self.wait.session.redlock.submit(Request::Pause { attempts, took, limit }) {
-                        Ok(pause) => self.outcomes(&[pause]).map(|_| set.paused(Instant::now(), Ok(()))),
-                        Err(error) => Ok(set.paused(Instant::now(), Err(error.into()))),
-                    }
-                }
-                SetStep::Held(held) => return Ok(held),
-                SetStep::Failed(Failed { error, .. }) => return Err(self.wait.failed(error)),
-            };
-            step = match next {
-                Ok(step) => step,
-                Err(exit) => {
-                    self.wait.give_back(set.give_up());
-                    return Err(exit);
-                }
-            };
+        Wanted::All([name]) => {
+            let request = client.lock(name.as_bytes()).options(options);
+            let acquired = its.follow(request.acquire_async(), Acquire::last_failure)?;
+            Ok((vec![acquired.map_err(|error| its.failed(error))?], None))
         }
-    }
-
-    /// Asks for the locks at these places, and takes the answers into the set.
-    fn answer(
-        &mut self,
-        set: &mut SetAcquisition<Held>,
-        names: &[Resource<'_>],
-        places: &[usize],
-        wait: Duration,
-    ) -> Result<SetStep<Held>, Exit> {
-        let (mut step, mut back) = (None, Vec::new());
-        let asked: Vec<_> = places.iter().map(|place| names[*place]).collect();
-        for (place, answer) in places.iter().zip(self.ask(&asked, wait)?) {
-            let now = Instant::now();
-            let remaining = |(_, grant): &Held| grant.valid_until.saturating_duration_since(now);
-            step = set.answer(now, *place, answer, &mut back, remaining);
-        }
-        self.wait.give_back(back);
-        Ok(step.expect("the last answer brings the next step"))
-    }
-
-    /// Asks for these locks, all at once, and returns the answers in their order.
-    fn ask(
-        &mut self,
-        names: &[Resource<'_>],
-        wait: Duration,
-    ) -> Result<Vec<Result<Held, AcquireError>>, Exit> {
-        let mut locks = Vec::with_capacity(names.len());
-        for resource in names.iter().copied() {
-            let options = self.wait.session.options.wait(wait);
-            match self.wait.session.redlock.submit(Request::Acquire { resource, options, label: None }) {
-                Ok(lock) => locks.push(lock),
-                Err(error) => {
-                    self.wait.give_up(locks);
-                    return Err(self.wait.failed(error.into()));
-                }
-            }
-        }
-        let outcomes = self.outcomes(&locks)?;
-        let answers = locks.into_iter().zip(outcomes).filter_map(|(lock, outcome)| match outcome {
-            Outcome::Acquire(result) => Some(result.map(|grant| (lock, grant))),
-            _ => None,
-        });
-        Ok(answers.collect())
-    }
-
-    /// Waits for the outcome of each. A signal ends the wait, and gives all of them up.
-    fn outcomes(&mut self, ids: &[OpId]) -> Result<Vec<Outcome>, Exit> {
-        let mut outcomes: Vec<Option<Outcome>> = ids.iter().map(|_| None).collect();
-        loop {
-            while let Some((id, outcome)) = self.wait.session.redlock.poll_outcome() {
-                if let Some(place) = ids.iter().position(|it| *it == id) {
-                    outcomes[place] = Some(outcome);
-                }
-            }
-            if outcomes.iter().all(Option::is_some) {
-                return Ok(outcomes.into_iter().flatten().collect());
-            }
-            let why = |redlock: &Redlock| ids.iter().find_map(|lock| redlock.last_failure(*lock));
-            if let Some(exit) = self.wait.interrupted(why) {
-                self.wait.give_up(ids.iter().copied());
-                return Err(exit);
-            }
-            self.wait.session.redlock.turn(TURN_LIMIT)?;
+        Wanted::All(names) => {
+            let request = client.lock_set(names.iter().map(Resource::as_bytes)).options(options);
+            let acquired = its.follow(request.acquire_async(), AcquireSet::last_failure)?;
+            let set = acquired.map_err(|SetError { source, .. }| its.failed(source))?;
+            let mut guards = set.into_guards();
+            guards.sort_by_key(|guard| names.iter().position(|name| name.as_bytes() == guard.resource()));
+            Ok((guards, None))
         }
     }
 }
 
-fn describe_grant(session: &Session, lock: &str, grant: &Grant, waited: Duration) -> String {
-    let left = grant.valid_until.saturating_duration_since(Instant::now());
+fn describe_grant(session: &Session, guard: &Guard, waited: Duration) -> String {
+    let left = guard.remaining();
     // The validity counts from the start of the attempt that succeeded.
     let took = session.ttl.validity().saturating_sub(left);
-    let later = (grant.attempts > 1).then_some((grant.attempts, waited));
-    let masters = session.redlock.masters();
-    let names: Vec<&str> = grant.granted.iter().map(|master| &*masters[master.index()].name).collect();
+    let attempts = guard.waited().attempts;
+    let later = (attempts > 1).then_some((attempts, waited));
+    let masters = session.client.masters();
+    let names: Vec<&str> = guard.granted().iter().map(|master| &*masters[master.index()].name).collect();
     let rest = masters.len() - names.len();
     let names =
         if rest == 0 && names.len() > 1 { format!("all {} masters", names.len()) } else { names.join(", ") };
+    let lock = &label([guard.resource()]);
     let acquired = Message::Acquired { lock, took, later, left }.to_string();
     format!("{acquired}\n  {}", Message::GrantedBy { masters: &names, rest })
 }

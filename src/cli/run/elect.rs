@@ -14,7 +14,7 @@ use redlatch::engine::Resource;
 use super::acquire::{Wanted, acquire};
 use super::hold;
 use super::job::Job;
-use super::session::{Session, TURN_LIMIT, Voice};
+use super::session::{Session, Voice, sleep};
 use super::supervisor::End;
 use super::wait::FOREVER;
 use crate::exit::{Exit, code};
@@ -90,9 +90,9 @@ fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<En
         let won = acquire(session, Wanted::All(&[name]), Some(FOREVER));
         let began = Instant::now();
         let led = won.and_then(|acquired| {
-            let term = acquired.held[0].1.fencing_token.expect("the lock is fenced");
+            let term = acquired.guards[0].fencing_token().expect("the lock is fenced");
             announce(session, Message::Leading { lock: &session.label, term: &term });
-            hold(session, job, None, &[name], &acquired)
+            hold(session, job, None, &[name], acquired)
         });
         let why = match after(led) {
             ControlFlow::Continue(why) => why,
@@ -123,7 +123,7 @@ fn next_pause(last: Option<Duration>, ran: Duration) -> Duration {
 }
 
 /// Pauses. A signal ends the pause and the program.
-fn rest(session: &mut Session, pause: Duration) -> Result<(), Exit> {
+fn rest(session: &Session, pause: Duration) -> Result<(), Exit> {
     let until = Instant::now() + pause;
     loop {
         if let Some(exit) = session.interrupted() {
@@ -133,7 +133,7 @@ fn rest(session: &mut Session, pause: Duration) -> Result<(), Exit> {
         if left.is_zero() {
             return Ok(());
         }
-        session.redlock.turn(TURN_LIMIT.min(left))?;
+        sleep(left);
     }
 }
 

@@ -10,7 +10,7 @@ use redlatch::internals::env::parse_time;
 use redlatch::internals::words::is_deceptive;
 use redlatch::limits::HOLDER_LABEL_SIZE_MAX;
 
-use super::session::{Session, Voice};
+use super::session::{Session, Voice, observed};
 use crate::exit::Exit;
 use crate::options::MasterOptions;
 
@@ -80,9 +80,9 @@ impl Job {
         if let Some(label) = holder_label(self.label.as_deref(), &self.command) {
             builder = builder.holder_label(label);
         }
-        let config = builder.build()?;
-        let ttl = config.ttl(self.ttl)?;
-        Session::open(config, ttl, names, options, Voice::new(self.quiet, self.verbose))
+        let observed = observed(builder)?;
+        let ttl = observed.0.ttl(self.ttl)?;
+        Session::open(observed, ttl, names, options, Voice::new(self.quiet, self.verbose))
     }
 }
 

@@ -2,23 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::OpId;
-
 /// The state of each lock.
 #[derive(Debug)]
 pub(super) struct Locks(Vec<Lock>);
 
 #[derive(Debug)]
 struct Lock {
-    id: OpId,
+    name: Vec<u8>,
     valid_until: Instant,
     /// Why the last renewal failed, if it did.
     failure: Option<String>,
 }
 
 impl Locks {
-    pub(super) fn new(held: impl IntoIterator<Item = (OpId, Instant)>) -> Self {
-        Self(held.into_iter().map(|(id, valid_until)| Lock { id, valid_until, failure: None }).collect())
+    /// The names and validities of these locks.
+    pub(super) fn new<'a>(held: impl IntoIterator<Item = (&'a [u8], Instant)>) -> Self {
+        let held = held.into_iter();
+        Self(
+            held.map(|(name, valid_until)| Lock { name: name.to_vec(), valid_until, failure: None })
+                .collect(),
+        )
     }
 
     fn least(&self) -> &Lock {
@@ -42,37 +45,36 @@ impl Locks {
         }
     }
 
-    /// A lock was renewed. Returns whether all of them are valid for longer.
-    pub(super) fn renew(&mut self, id: OpId, valid_until: Instant) -> bool {
+    /// Takes the present validity of each lock where a renewal has moved it. Returns whether all of them are
+    /// valid for longer.
+    ///
+    /// A loss that masters have proven ends the validity at once. The command has its grace all the same, so an
+    /// earlier end does not count.
+    pub(super) fn follow(&mut self, now_valid: impl IntoIterator<Item = Instant>) -> bool {
         let before = self.valid_until();
-        for lock in self.0.iter_mut().filter(|lock| lock.id == id) {
-            (lock.valid_until, lock.failure) = (valid_until, None);
+        for (lock, valid_until) in self.0.iter_mut().zip(now_valid) {
+            if valid_until > lock.valid_until {
+                (lock.valid_until, lock.failure) = (valid_until, None);
+            }
         }
         self.valid_until() > before
     }
 
     /// A lock was not renewed. Returns whether the renewal before it, of each lock, succeeded.
-    pub(super) fn fail(&mut self, id: OpId, failure: String) -> bool {
+    pub(super) fn fail(&mut self, name: &[u8], failure: String) -> bool {
         let is_first = self.0.iter().all(|lock| lock.failure.is_none());
-        if let Some(lock) = self.0.iter_mut().find(|lock| lock.id == id) {
+        if let Some(lock) = self.0.iter_mut().find(|lock| lock.name == name) {
             lock.failure = Some(failure);
         }
         is_first
     }
 }
 
-/// Two locks that are valid for 9 s and 10 s, and the present, for tests.
+/// Locks that are valid for 9 s and 10 s, and the present, for tests.
 #[cfg(test)]
-pub(super) fn two() -> (Locks, [OpId; 2], Instant) {
-    use redlatch::engine::{Engine, Request, Resource};
+pub(super) fn two() -> (Locks, Instant) {
     let (now, second) = (Instant::now(), Duration::from_secs(1));
-    let config = redlatch::Config::builder().masters(["redis://h"]).build().expect("valid settings");
-    let mut engine = Engine::new(std::sync::Arc::new(config), [7; 32], now);
-    let ids = ["a", "b"].map(|name| {
-        let (resource, options) = (Resource::new(name).expect("a name"), redlatch::Options::new());
-        engine.submit(now, Request::Acquire { resource, options, label: None }).expect("room")
-    });
-    (Locks::new([(ids[0], now + 9 * second), (ids[1], now + 10 * second)]), ids, now)
+    (Locks::new([(&b"a"[..], now + 9 * second), (b"b", now + 10 * second)]), now)
 }
 
 #[cfg(test)]
@@ -83,22 +85,30 @@ mod tests {
 
     #[test]
     fn the_least_validity_and_its_failure_count() {
-        let (mut locks, [first, second], now) = two();
-        assert!(!locks.renew(second, now + 12 * SECOND), "the other one is the least");
-        assert!(locks.renew(first, now + 13 * SECOND) && locks.valid_until() == now + 12 * SECOND);
-        assert!(locks.fail(first, "one".into()) && !locks.fail(second, "two".into()));
+        let (mut locks, now) = two();
+        let at = |seconds: u32| now + seconds * SECOND;
+        assert!(!locks.follow([at(9), at(12)]), "the other one is the least");
+        assert!(locks.follow([at(13), at(12)]) && locks.valid_until() == at(12));
+        assert!(locks.fail(b"a", "one".into()) && !locks.fail(b"b", "two".into()));
         assert_eq!(locks.failure(), Some("two"));
-        assert!(locks.renew(second, now + 14 * SECOND));
+        assert!(locks.follow([at(13), at(14)]));
         assert_eq!(locks.failure(), Some("one"));
-        assert!(!locks.fail(second, "three".into()), "the row goes on");
+        assert!(!locks.fail(b"b", "three".into()), "the row goes on");
+    }
+
+    #[test]
+    fn proven_loss_leaves_the_grace() {
+        let (mut locks, now) = two();
+        assert!(!locks.follow([now, now]));
+        assert_eq!(locks.valid_until(), now + 9 * SECOND);
     }
 
     #[test]
     fn a_sleep_of_the_machine_counts_for_each_lock() {
-        let (mut locks, [first, _], now) = two();
+        let (mut locks, now) = two();
         locks.shift(2 * SECOND);
         assert_eq!(locks.valid_until(), now + 7 * SECOND);
-        locks.renew(first, now + 20 * SECOND);
+        locks.follow([now + 20 * SECOND, now + 8 * SECOND]);
         assert_eq!(locks.valid_until(), now + 8 * SECOND);
     }
 }

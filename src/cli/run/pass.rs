@@ -11,7 +11,7 @@ use redlatch::{FencingToken, Options};
 
 use super::acquire::{Wanted, acquire};
 use super::job::holder_label;
-use super::session::{Session, Voice};
+use super::session::{Session, Voice, observed};
 use super::{in_mode, parse_wait};
 use crate::exit::{Exit, code};
 use crate::handle::HandleFile;
@@ -89,15 +89,17 @@ Example:
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = [Resource::new(args.resource.as_bytes())?];
     let options = in_mode(Options::new(), args.fenced, args.fair, args.shared);
-    let mut builder = args.masters.builder()?;
+    // The lock is extended once, and a longer TTL than the longest hold is no fault.
+    let mut builder = args.masters.builder()?.max_hold(Duration::MAX);
     if let Some(label) = holder_label(args.label.as_deref(), &["redlatch".into()]) {
         builder = builder.holder_label(label);
     }
-    let config = builder.build()?;
+    let (config, failures) = observed(builder)?;
     let ttl = config.ttl(args.ttl.unwrap_or_else(|| config.max_ttl()))?;
     let options = options.ttl(ttl.as_duration());
     let file = HandleFile::check(&args.handle, names[0].as_bytes(), options.mode, &config)?;
-    let mut session = Session::open(config, ttl, &names, options, Voice::new(args.quiet, args.verbose))?;
+    let voice = Voice::new(args.quiet, args.verbose);
+    let mut session = Session::open((config, failures), ttl, &names, options, voice)?;
     let result = leave(&mut session, &names, args, &file);
     session.close();
     result.map(|()| 0)
@@ -116,32 +118,35 @@ fn print_token(session: &Session, token: FencingToken, valid_until: Instant) -> 
 /// Acquires the lock, writes its handle, and leaves it.
 fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &HandleFile) -> Result<(), Exit> {
     session.wait_if_strict()?;
-    let acquired = acquire(session, Wanted::All(names), args.wait)?;
-    let [(lock, grant)] = acquired.held[..] else { unreachable!("one lock was asked for") };
+    let mut acquired = acquire(session, Wanted::All(names), args.wait)?;
+    let guard = acquired.guards.remove(0);
     if let Some(exit) = session.interrupted() {
-        session.release(&[lock]);
+        session.release(vec![guard]);
         return Err(exit);
     }
-    let ttl = session.ttl.as_duration();
-    let Ok(handle) = session.redlock.pass(lock, ttl) else {
-        session.release(&[lock]);
-        return Err(Exit::new(code::LOST, Message::HandleGone { lock: &session.label }));
-    };
+    // The handle may be valid for somewhat longer.
+    let (valid_until, fencing_token) = (guard.valid_until(), guard.fencing_token());
+    let passed = guard.into_handle(session.ttl.as_duration());
+    let handle = passed.map_err(|error| {
+        let exit = Exit::new(code::LOST, error.reason()).of_lock(&session.label);
+        session.release(vec![error.into_guard()]);
+        exit
+    })?;
     if let Err(exit) = file.write(&handle) {
-        session.release_by(&handle);
+        let _ = session.client.release_handle(&handle);
         return Err(exit);
     }
-    if let Some(token) = grant.fencing_token
-        && let Err(exit) = print_token(session, token, grant.valid_until)
+    if let Some(token) = fencing_token
+        && let Err(exit) = print_token(session, token, valid_until)
     {
-        session.release_by(&handle);
+        let _ = session.client.release_handle(&handle);
         file.remove(&handle);
         return Err(exit);
     }
     // The disk may have been slow, or whoever reads the token.
-    let left = grant.valid_until.saturating_duration_since(Instant::now());
+    let left = valid_until.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        session.release_by(&handle);
+        let _ = session.client.release_handle(&handle);
         file.remove(&handle);
         return Err(Exit::new(code::LOST, Message::HandleGone { lock: &session.label }));
     }

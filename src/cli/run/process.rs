@@ -9,12 +9,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, OnceLock};
-use std::task::Waker;
 use std::thread;
 
-use redlatch::Redlock;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_current_process_group, kill_process,
@@ -44,12 +42,10 @@ const SEARCH_COUNT_MAX: usize = 20;
 /// ended or stopped.
 pub(super) struct Signals {
     pub(super) arrivals: Receiver<i32>,
-    /// Ends the sleep of the event loop at each arrival, once there is a loop.
-    waker: Arc<OnceLock<Waker>>,
 }
 
 impl Signals {
-    /// Starts to catch. A signal that was ignored from the start (nohup, a background job) stays ignored, for
+    /// Starts to catch; each arrival ends the sleep of this thread. A signal that was ignored from the start (nohup, a background job) stays ignored, for
     /// the command too.
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = ignored_signals();
@@ -57,22 +53,16 @@ impl Signals {
         // Were SIGCHLD ignored, the kernel would reap the command, and its exit code would be lost.
         let mut stream = SignalStream::new(forwarded.chain([SIGCHLD]))?;
         let (sender, arrivals) = mpsc::channel();
-        let waker = Arc::new(OnceLock::<Waker>::new());
-        let loop_waker = waker.clone();
+        let sleeper = thread::current();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             for signal in stream.forever() {
                 if sender.send(signal).is_err() {
                     break;
                 }
-                loop_waker.get().inspect(|waker| waker.wake_by_ref());
+                sleeper.unpark();
             }
         })?;
-        Ok(Self { arrivals, waker })
-    }
-
-    /// Has each arrival end the sleep of this event loop.
-    pub(super) fn wake(&self, redlock: &Redlock) {
-        self.waker.get_or_init(|| redlock.waker());
+        Ok(Self { arrivals })
     }
 
     /// A signal that has arrived, before there is a command, and ends the program.

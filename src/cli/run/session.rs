@@ -1,13 +1,24 @@
 //! The session of a run with its masters: the client, the signals that were caught, and how much is said.
 //!
-//! Owns what lasts from the first connection to the last answer. Releases the locks.
+//! Owns what lasts from the first connection to the last answer. Releases the locks. The main thread waits: for a
+//! future of the client, for a time, or for a signal. A signal, an answer and a failed renewal wake it.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{Grant, HandleAct, OpId, Outcome, Request, Resource, Ttl, quorum};
+use bytes::Bytes;
+use redlatch::engine::{Resource, Ttl, quorum};
 use redlatch::status::MasterState;
-use redlatch::{Config, HeldLocks, LockHandle, Options, Quarantine, Redlock, ReleaseError, Released};
+use redlatch::{
+    Client, Config, ConfigBuilder, Event, ExtendError, Guard, HeldLocks, Options, Quarantine, Release,
+    ReleaseError, Released,
+};
 
 use super::process::{self, Signals};
 use crate::exit::{Exit, code};
@@ -18,11 +29,8 @@ use crate::output::say;
 /// How long the exit waits for masters that are slow to confirm the release.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long one turn of the event loop lasts at most while a signal may come.
-pub(super) const TURN_LIMIT: Duration = Duration::from_millis(50);
-
-/// A lock that was acquired.
-pub(super) type Held = (OpId, Grant);
+/// The longest sleep while something is to be shown, or no waker reports what may have changed.
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// The verbosity on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +44,78 @@ pub(super) enum Voice {
 }
 
 pub(super) struct Session {
-    pub(super) redlock: Redlock,
+    pub(super) client: Client,
     /// The locks in messages.
     pub(super) label: String,
     pub(super) ttl: Ttl,
     pub(super) options: Options,
     pub(super) voice: Voice,
     pub(super) signals: Signals,
+    /// [`Event::NotExtended`] of each lock of the client.
+    failures: Receiver<Event>,
     contradictions: Contradictions,
+}
+
+/// Settings whose client reports failed renewals, and where the reports arrive. They end the sleep of this thread.
+pub(super) fn observed(builder: ConfigBuilder) -> Result<(Config, Receiver<Event>), Exit> {
+    let (sender, failures) = mpsc::channel();
+    let sleeper = thread::current();
+    let builder = builder.on_event(move |event| {
+        if matches!(event, Event::NotExtended { .. }) && sender.send(event.clone()).is_ok() {
+            sleeper.unpark();
+        }
+    });
+    Ok((builder.build()?, failures))
+}
+
+/// Sleeps for at most that long. May return early.
+pub(super) fn sleep(limit: Duration) {
+    thread::park_timeout(limit);
+}
+
+/// Waits for a future of the client, or until `look` returns an end. Calls `look` at least each [`SLEEP_MAX`].
+pub(super) fn await_unless<F: Future + Unpin, E>(
+    future: &mut F,
+    mut look: impl FnMut(&F) -> Option<E>,
+) -> Result<F::Output, E> {
+    let waker = Waker::from(Arc::new(Sleeper(thread::current())));
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut *future).poll(&mut Context::from_waker(&waker)) {
+            return Ok(output);
+        }
+        if let Some(end) = look(future) {
+            return Err(end);
+        }
+        sleep(SLEEP_MAX);
+    }
+}
+
+/// Polls all of these until each is ready.
+pub(super) fn all<F>(futures: impl Iterator<Item = F>) -> impl Future<Output = Vec<F::Output>> + Unpin
+where
+    F: Future<Output: Unpin>,
+{
+    let mut each: Vec<_> = futures.map(|it| (Box::pin(it), None)).collect();
+    poll_fn(move |context| {
+        for (future, output) in each.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(ready) = future.as_mut().poll(context) {
+                *output = Some(ready);
+            }
+        }
+        if each.iter().any(|(_, output)| output.is_none()) {
+            return Poll::Pending;
+        }
+        Poll::Ready(each.iter_mut().filter_map(|(_, output)| output.take()).collect())
+    })
+}
+
+/// The thread that waits.
+struct Sleeper(Thread);
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl Voice {
@@ -59,7 +131,7 @@ impl Voice {
 impl Session {
     /// Connects to the masters, and catches signals.
     pub(super) fn open(
-        config: Config,
+        (config, failures): (Config, Receiver<Event>),
         ttl: Ttl,
         names: &[Resource<'_>],
         options: Options,
@@ -67,11 +139,10 @@ impl Session {
     ) -> Result<Self, Exit> {
         let signals = Signals::catch()?;
         let started = Instant::now();
-        let redlock = Redlock::open(config)?;
-        signals.wake(&redlock);
+        let client = Client::open(config)?;
         let label = label(names.iter().map(Resource::as_bytes));
         let contradictions = Contradictions::default();
-        let mut session = Self { redlock, label, ttl, options, voice, signals, contradictions };
+        let mut session = Self { client, label, ttl, options, voice, signals, failures, contradictions };
         session.report(session.describe_masters(started));
         session.look();
         Ok(session)
@@ -79,13 +150,13 @@ impl Session {
 
     /// Reports on stderr each new contradiction between the settings and the fleet's record.
     pub(super) fn look(&mut self) {
-        self.contradictions.look(&self.redlock);
+        self.contradictions.look(&self.client.masters());
     }
 
     /// Waits for the masters of a strict fleet: no master of a new one counts before somebody has stayed to
     /// watch it, whoever asks how often.
     pub(super) fn wait_if_strict(&mut self) -> Result<(), Exit> {
-        match self.redlock.config().quarantine() {
+        match self.client.config().quarantine() {
             Quarantine::Strict => self.wait_for_masters(),
             _ => Ok(()),
         }
@@ -93,9 +164,14 @@ impl Session {
 
     /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
     fn wait_for_masters(&mut self) -> Result<(), Exit> {
-        let Self { redlock, signals, voice, label, .. } = self;
+        let Self { client, signals, voice, label, .. } = self;
         let mut ended = None;
-        let result = options::wait_for_masters(redlock, Enough::Quorum, *voice != Voice::Quiet, || {
+        let masters = |pause| {
+            sleep(pause);
+            Ok(client.masters())
+        };
+        let is_shown = *voice != Voice::Quiet;
+        let result = options::wait_for_masters(client.config(), Enough::Quorum, is_shown, masters, || {
             ended = signals.take().map(|signal| ended_by(signal, label));
             ended.is_some()
         });
@@ -113,48 +189,29 @@ impl Session {
         self.signals.take().map(|signal| ended_by(signal, &self.label))
     }
 
-    /// Releases the locks. False if the answers prove that one no longer was held.
-    pub(super) fn release(&mut self, locks: &[OpId]) -> bool {
-        for lock in locks {
-            let submitted = self.redlock.submit(Request::Release { lock: *lock, awaited: true });
-            assert!(submitted.is_ok(), "a release is always taken");
-        }
-        let released = self.ends(locks, |outcome| match outcome {
-            Outcome::Release(result) => Some(result),
+    /// Drops what is known of failed renewals: of locks that are over.
+    pub(super) fn forget_failures(&self) {
+        self.failures.try_iter().for_each(drop);
+    }
+
+    /// A renewal that has failed: the lock's name and the reason.
+    pub(super) fn failed_renewal(&self) -> Option<(Bytes, ExtendError)> {
+        match self.failures.try_recv() {
+            Ok(Event::NotExtended { resource, error }) => Some((resource, error)),
             _ => None,
-        });
+        }
+    }
+
+    /// Releases the locks. False if the answers prove that one no longer was held.
+    pub(super) fn release(&self, guards: Vec<Guard>) -> bool {
+        let released: Vec<_> = self.client.release_all(guards).into_iter().map(Release::block).collect();
         // Each is described, also behind one that is lost.
         released.into_iter().filter(|result| !self.describe_release(result)).count() == 0
     }
 
-    /// Releases a lock that was left under this handle.
-    pub(super) fn release_by(&mut self, handle: &LockHandle) {
-        let act = HandleAct::Release { awaited: true };
-        if let Ok(release) = self.redlock.submit(Request::ByHandle { handle, act }) {
-            self.ends(&[release], |outcome| matches!(outcome, Outcome::Release(_)).then_some(()));
-        }
-    }
-
-    /// Waits for the outcomes by which these locks end. None if the event loop has ended, which it says.
-    pub(super) fn ends<T>(&mut self, locks: &[OpId], end_of: impl Fn(Outcome) -> Option<T>) -> Vec<T> {
-        let mut ends = Vec::with_capacity(locks.len());
-        loop {
-            while let Some((id, outcome)) = self.redlock.poll_outcome() {
-                ends.extend(end_of(outcome).filter(|_| locks.contains(&id)));
-            }
-            if ends.len() == locks.len() {
-                return ends;
-            }
-            if let Err(error) = self.redlock.turn(TURN_LIMIT) {
-                say(Message::ReleaseUnsent { lock: &self.label, error: &error });
-                return Vec::new();
-            }
-        }
-    }
-
     /// Says how a lock was released. Returns whether it was held so far, as far as is known.
     fn describe_release(&self, result: &Result<Released, ReleaseError>) -> bool {
-        let (count, lock) = (self.redlock.config().master_count(), &self.label);
+        let (count, lock) = (self.client.config().master_count(), &self.label);
         match result {
             // So many masters no longer had the key that the others cannot be a quorum.
             &Ok(Released { absent, .. }) if count - absent < quorum(count) => {
@@ -171,7 +228,7 @@ impl Session {
     pub(super) fn close(mut self) {
         self.look();
         let is_verbose = self.voice == Voice::Verbose;
-        let left = self.redlock.drain(CLOSE_LIMIT, HeldLocks::Leave);
+        let left = self.client.drain(CLOSE_LIMIT, HeldLocks::Leave);
         if left > 0 && is_verbose {
             say(Message::ReleasesUnconfirmed { left });
         }
@@ -191,7 +248,7 @@ impl Session {
 
     pub(super) fn describe_masters(&self, started: Instant) -> String {
         let took = started.elapsed();
-        let masters = self.redlock.masters();
+        let masters = self.client.masters();
         let up = |state: &MasterState| !matches!(state, MasterState::Down(_) | MasterState::Connecting);
         let ready = masters.iter().filter(|master| up(&master.state)).count();
         let count = masters.len();

@@ -1,19 +1,19 @@
-//! Supervision of the command from its start to its end: reports of renewals, signals, and the end of a
-//! lock that is lost.
+//! Supervision of the command from its start to its end: validities, signals, and the end of a lock that is
+//! lost.
 //!
-//! A signal comes before what is said of it. The engine extends the locks, tries again, and gives up. Each
-//! extension that succeeds starts the [`Timeline`] anew. Extending goes on while the command is being
-//! ended: as long as it runs, nobody else should work. The least validity of several locks counts, and a
-//! loss of any.
+//! This thread reads the validities from the guards, and sends TERM and KILL when the [`Timeline`] says so. It
+//! needs no answer, event or lock of the client for that. The client extends the locks on a thread of its own, and
+//! tries again. Each extension that succeeds starts the timeline anew. Extending goes on while the command is
+//! being ended: as long as it runs, nobody else should work. An event says why an extension failed. A signal comes
+//! before what is said of it. The least validity of several locks counts, and a loss of any.
 
 use std::time::{Duration, Instant};
 
-use redlatch::ExtendError;
-use redlatch::engine::{OpId, Outcome, Request};
+use redlatch::{ExtendError, Guard};
 
 use super::locks::Locks;
 use super::process::{self, Process};
-use super::session::{Held, Session};
+use super::session::{Session, sleep};
 use super::timeline::{Due, Timeline};
 use crate::exit::{Exit, code};
 use crate::message::Message;
@@ -51,6 +51,7 @@ impl End {
 /// Watches over one command and its lock.
 pub(super) struct Supervisor<'a> {
     session: &'a mut Session,
+    guards: &'a [Guard],
     process: Process,
     locks: Locks,
     timeline: Timeline,
@@ -70,29 +71,23 @@ impl<'a> Supervisor<'a> {
     pub(super) fn new(
         session: &'a mut Session,
         process: Process,
-        held: &[Held],
+        guards: &'a [Guard],
         grace: Option<Duration>,
     ) -> Self {
-        let redlock = &mut session.redlock;
-        let suspended = redlock.suspended();
-        // A sleep may have been before this.
-        let locks = Locks::new(
-            held.iter().map(|(id, grant)| (*id, redlock.valid_until(*id).unwrap_or(grant.valid_until))),
-        );
-        for (lock, _) in held {
-            let submitted = redlock.submit(Request::ReportRenewals { lock: *lock });
-            assert!(submitted.is_ok(), "reports can always be asked for");
-        }
+        let suspended = session.client.suspended();
+        let locks = Locks::new(guards.iter().map(|guard| (guard.resource(), guard.valid_until())));
+        let now = Instant::now();
         Self {
             timeline: Timeline::new(session.ttl, grace, locks.valid_until()),
             session,
+            guards,
             process,
             locks,
             suspended,
             is_signalled: false,
             reap_at: None,
-            search_at: Instant::now(),
-            wake_by: Instant::now(),
+            search_at: now,
+            wake_by: now,
         }
     }
 
@@ -115,18 +110,15 @@ impl<'a> Supervisor<'a> {
             if is_stopped {
                 self.process.stop_with_own_group();
                 self.wake_by = Instant::now();
-                self.turn(Duration::ZERO);
             }
             if let Some(end) = self.end() {
                 return end;
             }
             self.follow_suspend();
-            while let Some((lock, outcome)) = self.session.redlock.poll_outcome() {
-                if let Outcome::Renewal(result) = outcome {
-                    self.handle_renewal(lock, result);
-                }
+            while let Some((name, error)) = self.session.failed_renewal() {
+                self.handle_failure(&name, &error);
             }
-            self.session.look();
+            self.follow_renewals();
             let now = Instant::now();
             self.timeline.run_late(now.saturating_duration_since(self.wake_by));
             self.do_what_is_due(now);
@@ -134,6 +126,7 @@ impl<'a> Supervisor<'a> {
             if is_stopped && !self.timeline.is_killed() {
                 self.process.resume();
             }
+            self.session.look();
         }
     }
 
@@ -158,7 +151,7 @@ impl<'a> Supervisor<'a> {
         Some(self.process.take_end()?.map(end))
     }
 
-    /// Waits for a signal, at most until something is due; meanwhile lets the connections work.
+    /// Waits for a signal, at most until something is due.
     fn next_signal(&mut self) -> Option<i32> {
         self.process.hand_over_terminal();
         let now = Instant::now();
@@ -166,22 +159,16 @@ impl<'a> Supervisor<'a> {
         let longest = if self.timeline.is_ending() { SEARCH_PAUSE } else { LOOK_EVERY };
         let limit = due.min(longest);
         self.wake_by = now + limit;
-        let arrived = self.session.signals.arrivals.try_recv().ok();
-        // A signal that arrives now ends the turn.
-        let rest = self.turn(if arrived.is_some() { Duration::ZERO } else { limit });
-        arrived.or_else(|| self.session.signals.arrivals.recv_timeout(rest).ok())
+        let arrivals = &self.session.signals.arrivals;
+        arrivals.try_recv().ok().or_else(|| {
+            sleep(limit);
+            arrivals.try_recv().ok()
+        })
     }
 
-    /// Returns how long to wait elsewhere: an event loop that has ended waits for nothing.
-    fn turn(&mut self, limit: Duration) -> Duration {
-        let Err(error) = self.session.redlock.turn(limit) else { return Duration::ZERO };
-        self.lose(&Message::LoopEnded { lock: &self.session.label, error: &error }.to_string());
-        limit
-    }
-
-    /// Counts what the machine has slept. Comes before outcomes, whose times know.
+    /// Counts what the machine has slept. Comes before the guards are read, whose times count it.
     fn follow_suspend(&mut self) {
-        let slept = self.session.redlock.suspended() - self.suspended;
+        let slept = self.session.client.suspended() - self.suspended;
         if !slept.is_zero() {
             self.suspended += slept;
             shift(&mut self.timeline, &mut self.locks, slept);
@@ -200,31 +187,28 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn handle_renewal(&mut self, lock: OpId, result: Result<Instant, ExtendError>) {
-        let now = Instant::now();
-        match result {
-            Ok(valid_until) => {
-                if !self.locks.renew(lock, valid_until) {
-                    return;
-                }
-                self.timeline.renew(self.locks.valid_until());
-                let left = self.timeline.remaining(now);
-                self.session.report(Message::Extended { lock: &self.session.label, left });
-            }
-            Err(error @ ExtendError::Lost(_)) => self.lose(&self.session.described(&error)),
-            Err(error @ ExtendError::HoldLimit { .. }) => {
-                let failure = self.session.described(&error);
-                self.locks.fail(lock, failure);
-            }
-            Err(error) if self.timeline.is_valid(now) => {
-                let failure = self.session.described(&error);
-                // Said once for each row of failures, and again if the lock is given up.
-                if self.locks.fail(lock, failure.clone()) {
-                    say(Message::NotExtended { error: &failure });
-                }
+    /// Takes the validities that renewals have moved.
+    fn follow_renewals(&mut self) {
+        if self.locks.follow(self.guards.iter().map(|guard| guard.valid_until())) {
+            self.timeline.renew(self.locks.valid_until());
+            let left = self.timeline.remaining(Instant::now());
+            self.session.report(Message::Extended { lock: &self.session.label, left });
+        }
+    }
+
+    /// A renewal has failed, or none will follow.
+    fn handle_failure(&mut self, name: &[u8], error: &ExtendError) {
+        let failure = self.session.described(error);
+        match error {
+            ExtendError::Lost(_) => self.lose(&failure),
+            ExtendError::HoldLimit { .. } => {
+                self.locks.fail(name, failure);
             }
             // This program did not run in time, and KILL is due.
-            Err(_) => {}
+            _ if !self.timeline.is_valid(Instant::now()) => {}
+            // Said once for each row of failures, and again if the lock is given up.
+            _ if self.locks.fail(name, failure.clone()) => say(Message::NotExtended { error: &failure }),
+            _ => {}
         }
     }
 
@@ -277,13 +261,13 @@ mod tests {
     #[test]
     fn a_sleep_counts_for_the_locks_and_for_the_next_signal() {
         let second = Duration::from_secs(1);
-        let (mut locks, ids, now) = two();
+        let (mut locks, now) = two();
         let config = redlatch::Config::builder().masters(["redis://h"]).build().expect("valid settings");
         let ttl = config.ttl(10 * second).expect("a valid TTL");
         let mut timeline = Timeline::new(ttl, None, locks.valid_until());
         shift(&mut timeline, &mut locks, 2 * second);
         assert_eq!((timeline.remaining(now), locks.valid_until()), (7 * second, now + 7 * second));
-        assert!(locks.renew(ids[0], now + 20 * second), "the other one has 8 s");
+        assert!(locks.follow([now + 20 * second, now]), "the other one has 8 s");
         assert_eq!(locks.valid_until(), now + 8 * second);
     }
 }

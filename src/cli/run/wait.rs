@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::engine::{OpId, Request};
-use redlatch::{AcquireError, Redlock};
+use redlatch::AcquireError;
 
-use super::session::{Held, Session, Voice};
+use super::session::{Session, Voice, await_unless};
 use crate::exit::Exit;
 use crate::message::{Message, with_lock};
 use crate::output::{self, Countdown, say};
@@ -45,17 +44,23 @@ impl<'a> Wait<'a> {
         Self { session, until, ends_by_contention, said_next, countdown, why: String::new() }
     }
 
-    /// The end of the wait by a signal, or by the error that it is not to outlast. Says, or has a terminal
-    /// show, why it goes on.
-    pub(super) fn interrupted(&mut self, why: impl FnOnce(&Redlock) -> Option<AcquireError>) -> Option<Exit> {
-        self.session.interrupted().or_else(|| self.follow_wait(why))
+    /// Waits for an acquisition. A signal, or an error that the wait must not outlast, gives it up. Says, or has a
+    /// terminal show, why it goes on.
+    pub(super) fn follow<F: Future + Unpin>(
+        &mut self,
+        mut acquiring: F,
+        last_failure: fn(&F) -> Option<AcquireError>,
+    ) -> Result<F::Output, Exit> {
+        await_unless(&mut acquiring, |acquiring| {
+            self.session.interrupted().or_else(|| self.look(last_failure(acquiring)))
+        })
     }
 
-    fn follow_wait(&mut self, why: impl FnOnce(&Redlock) -> Option<AcquireError>) -> Option<Exit> {
+    fn look(&mut self, last_failure: Option<AcquireError>) -> Option<Exit> {
         self.session.look();
         let now = Instant::now();
         let left = self.until.map(|until| until.saturating_duration_since(now));
-        match why(&self.session.redlock) {
+        match last_failure {
             Some(error @ AcquireError::Contended(_)) if self.ends_by_contention => {
                 return Some(self.failed(error));
             }
@@ -84,17 +89,6 @@ impl<'a> Wait<'a> {
 
     pub(super) fn failed(&self, error: AcquireError) -> Exit {
         Exit::from(error).of_lock(&self.session.label)
-    }
-
-    pub(super) fn give_back(&mut self, held: Vec<Held>) {
-        self.give_up(held.into_iter().map(|(lock, _)| lock));
-    }
-
-    /// Has these released, and awaits nothing.
-    pub(super) fn give_up(&mut self, locks: impl IntoIterator<Item = OpId>) {
-        for lock in locks {
-            let _ = self.session.redlock.submit(Request::Release { lock, awaited: false });
-        }
     }
 }
 
