@@ -151,10 +151,6 @@ impl Engine {
                 hold::submit_extend(core, lock.0, ttl);
                 lock
             }
-            Request::ReportRenewals { lock } => {
-                hold::submit_report_renewals(&mut core.ground, &mut core.locks, lock.0);
-                lock
-            }
             Request::NotifyLoss { lock } => {
                 hold::submit_notify_loss(&mut core.ground, &mut core.locks, lock.0);
                 lock

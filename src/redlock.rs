@@ -217,9 +217,9 @@ impl Redlock {
         let (lock, mut outcome) = self.driver.engine.poll_outcome()?;
         match &mut outcome {
             Outcome::Acquire(Ok(grant)) => grant.valid_until = clock::to_std(grant.valid_until),
-            Outcome::Extend(Ok(valid_until))
-            | Outcome::Renewal(Ok(valid_until))
-            | Outcome::Lost(valid_until) => *valid_until = clock::to_std(*valid_until),
+            Outcome::Extend(Ok(valid_until)) | Outcome::Lost(valid_until) => {
+                *valid_until = clock::to_std(*valid_until);
+            }
             Outcome::Leave(result) => *result = Left::by_clock(result.clone(), clock::to_std),
             _ => {}
         }

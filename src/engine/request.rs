@@ -51,12 +51,6 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Duration,
     },
-    /// Reports each renewal of a held lock that is extended automatically, by an [`Outcome::Renewal`]. It has
-    /// no effect on a lock without [`Options::auto_extend`].
-    ReportRenewals {
-        /// The lock.
-        lock: OpId,
-    },
     /// Reports once the loss of a held lock, by [`Outcome::Lost`]: a tenth of its validity before that ends,
     /// if it is not extended before, or when masters have shown that it is lost. A lock that its holder gives
     /// up before has no such outcome.
@@ -224,13 +218,6 @@ pub enum Outcome {
     Acquire(Result<Grant, AcquireError>),
     /// Answer to [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
-    /// Answer to [`Request::ReportRenewals`], for each renewal: the end of the new validity, or the reason of
-    /// its failure. A renewal that gives way to a [`Request::Extend`] has none.
-    ///
-    /// No renewal follows [`ExtendError::Lost`], nor [`ExtendError::HoldLimit`], which is reported as soon as
-    /// none will follow. After any other error the next one follows while the validity lasts, unless the loss
-    /// was reported.
-    Renewal(Result<Instant, ExtendError>),
     /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
     /// at this time.
     Lost(Instant),

@@ -330,7 +330,6 @@ fn hold(journal: &mut Journal) {
 fn kept(journal: &mut Journal) {
     journal.acquire("a", options(0).auto_extend(15 * SECOND));
     journal.show("acquired");
-    journal.about(|lock| Request::ReportRenewals { lock });
     journal.about(|lock| Request::NotifyLoss { lock });
 }
 

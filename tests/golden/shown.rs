@@ -356,7 +356,6 @@ impl Shown for Outcome {
         match self {
             Self::Acquire(result) => result.shown(style),
             Self::Extend(result) => format!("extended: {}", result.shown(style)),
-            Self::Renewal(result) => format!("renewed: {}", result.shown(style)),
             Self::Lost(at) => format!("lost {}", at.shown(style)),
             Self::Release(result) => result.shown(style),
             Self::Leave(result) => result.shown(style),

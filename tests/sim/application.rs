@@ -94,8 +94,6 @@ impl World {
                 is_shared: options.mode == Mode::Shared,
                 is_kept: options.auto_extend.is_some(),
                 is_watched_in_time: false,
-                reports_renewals: false,
-                renewed_until: None,
                 loss_notified_at: None,
             },
         ));
@@ -194,16 +192,6 @@ impl World {
         self.wake(client, self.now);
     }
 
-    pub fn submit_report_renewals(&mut self, client: usize, lock: OpId) {
-        let now = self.local(client);
-        note!(self, "c{client} asks for reports of the renewals of {lock:?}");
-        self.clients[client].engine.submit(now, Request::ReportRenewals { lock }).expect("always taken");
-        if let Some(it) = self.clients[client].lock(lock) {
-            it.reports_renewals = true;
-        }
-        self.wake(client, self.now);
-    }
-
     pub fn submit_watch(&mut self, client: usize, lock: OpId) {
         let now = self.local(client);
         let is_losing = self.clients[client].engine.is_losing(now, lock);
@@ -233,7 +221,7 @@ impl World {
         }
     }
 
-    /// Renewals need not have an outcome: a lock that is valid for longer than before was extended.
+    /// Renewals have no outcome: a lock that is valid for longer than before was extended.
     pub fn follow_renewals(&mut self, client: usize) {
         let it = &self.clients[client];
         let renewed: Vec<(OpId, Instant)> = it
@@ -251,12 +239,6 @@ impl World {
             if notified_at.is_some_and(|at| valid_until > at + self.config_max_ttl()) {
                 self.checker.violate(format!("c{client} {lock:?}: renewed after its loss was reported"));
             }
-            if let Some(it) = self.clients[client].lock(lock)
-                && it.reports_renewals
-                && it.renewed_until.replace(valid_until).is_some()
-            {
-                self.checker.violate(format!("c{client} {lock:?}: the renewal before was not reported"));
-            }
             *self.statistics.outcomes.entry("renewed").or_default() += 1;
             self.check_outcome(client, lock, &Outcome::Extend(Ok(valid_until)));
         }
@@ -267,13 +249,6 @@ impl World {
             note!(self, "c{client} {lock:?} is reported lost");
             *self.statistics.outcomes.entry("reported lost").or_default() += 1;
             self.check_loss(client, lock, valid_until);
-            if self.clients[client].workers.is_empty() {
-                self.clients[client].outcomes.push_back((lock, outcome));
-            }
-            return;
-        }
-        if let Outcome::Renewal(result) = &outcome {
-            self.check_renewal(client, lock, result);
             if self.clients[client].workers.is_empty() {
                 self.clients[client].outcomes.push_back((lock, outcome));
             }
@@ -364,10 +339,6 @@ impl World {
         if is_over {
             worker.lock = None;
         } else if self.clients[client].lock(lock).is_some_and(|it| it.is_kept) {
-            // a completion table asks for no report.
-            if self.clients[client].callers.is_none() && self.rng.random() {
-                self.submit_report_renewals(client, lock);
-            }
             self.submit_watch(client, lock);
             let worker = &mut self.clients[client].workers[index];
             worker.due = self.now + self.rng.random_range(0..=3 * ttl);

@@ -88,10 +88,6 @@ pub struct Lock {
     pub is_watched_in_time: bool,
     /// When its loss was reported.
     pub loss_notified_at: Option<Instant>,
-    /// Whether its renewals are to be reported.
-    pub reports_renewals: bool,
-    /// What the latest renewal came to, until it is reported.
-    pub renewed_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use redlatch::engine::{OpId, Outcome};
-use redlatch::error::{LeaveError, Vote};
+use redlatch::error::LeaveError;
 use redlatch::resp::{self, ProtocolError};
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, ConfigBuilder, ExtendError, Options, Quarantine};

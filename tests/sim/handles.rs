@@ -97,8 +97,6 @@ impl World {
             is_shared: handle.mode() == Mode::Shared,
             is_kept: auto_extend.is_some(),
             is_watched_in_time: false,
-            reports_renewals: false,
-            renewed_until: None,
             loss_notified_at: None,
         };
         self.clients[client].locks.push((lock, lock_state));

@@ -12,7 +12,7 @@ use crate::client::{LinkState, Pending};
 use crate::clock::{MS, Time};
 use crate::model::{lease_end, leases};
 use crate::network::{ConnState, chance};
-use crate::world::{World, hex, life_of, note, shown};
+use crate::world::{World, hex, life_of, shown};
 
 /// A key may be forgotten so long before its end: what clocks differ by, and some rounding.
 pub const LEFT_MAX: Time = 50 * MS;
@@ -182,20 +182,6 @@ impl World {
             None => {
                 self.checker.violate(format!("c{client} {lock:?}: the loss of a released lock is reported"))
             }
-        }
-    }
-
-    pub fn check_renewal(&mut self, client: usize, lock: OpId, result: &Result<Instant, ExtendError>) {
-        note!(self, "c{client} {lock:?}: its renewal is reported: {result:?}");
-        let name = if result.is_ok() { "renewal reported" } else { "failed renewal reported" };
-        *self.statistics.outcomes.entry(name).or_default() += 1;
-        // One that was released since may have been renewed before.
-        let Some(it) = self.clients[client].lock(lock).filter(|it| it.is_held) else { return };
-        let is_wanted = it.reports_renewals;
-        let renewed_until = it.renewed_until.take();
-        let is_right = result.as_ref().map_or(renewed_until.is_none(), |until| renewed_until == Some(*until));
-        if it.pending.is_none() && !(is_wanted && is_right) {
-            self.checker.violate(format!("c{client} {lock:?}: a renewal to {renewed_until:?} is {result:?}"));
         }
     }
 

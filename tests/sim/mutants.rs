@@ -324,7 +324,6 @@ killed! {
     /// The pause before a failed renewal is tried again grows with the TTL.
     renewal_pause_uncapped: RenewalPauseUncapped by keep::a_failed_renewal_of_a_long_lock_is_tried_again_soon;
     /// The end of the renewals is not reported.
-    renewal_end_unreported: RenewalEndUnreported by keep::renewals_are_reported_until_the_longest_hold;
     /// A lock whose loss was reported goes on being renewed.
     kept_after_loss: KeptAfterLoss by keep::a_lock_reported_lost_is_not_renewed;
     /// A lock that is kept is renewed also after its release.

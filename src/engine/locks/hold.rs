@@ -190,9 +190,6 @@ fn decide_extend(core: &mut Core, id: Id) {
             Verdict::Contended | Verdict::NoQuorum | Verdict::Open => ExtendError::NoQuorum(report),
         })
     };
-    if is_renewal {
-        report_renewal(&mut core.ground, &core.locks, id, &result);
-    }
     match &result {
         Ok(_) => {
             counting::count_extension(&mut core.ground, &mut core.locks, id, before);
@@ -200,6 +197,9 @@ fn decide_extend(core: &mut Core, id: Id) {
         }
         Err(error) => {
             core.ground.stats.extensions_failed += 1;
+            if is_renewal {
+                note_failed_renewal(&mut core.ground, &core.locks, id, error);
+            }
             if let ExtendError::Lost(_) = error {
                 end_validity(core, id);
             }
@@ -222,7 +222,7 @@ fn check_loss(core: &mut Core, id: Id) {
             let granted = claim.tally.granted.without(absent);
             let tally = Tally { granted, refused: absent, ..Tally::default() };
             let report = reports::report(&masters.fleet, ground.now, Round::Extend, claim, &tally);
-            report_renewal(ground, locks, id, &Err(ExtendError::Lost(report)));
+            note_failed_renewal(ground, locks, id, &ExtendError::Lost(report));
         }
         end_validity(core, id);
         follow_extension(&mut core.ground, &mut core.locks, id, false);
@@ -287,8 +287,8 @@ pub(crate) fn handle_timeout(core: &mut Core, id: Id) {
     }
 }
 
-/// Sends an extension whose outcome is reported only if the caller asked for it. It is one like the
-/// caller's own, which replaces it; one that fails is tried again until the validity ends.
+/// Sends an extension without an outcome; a failure is an event. It is one like the caller's own, which replaces
+/// it; one that fails is tried again until the validity ends.
 fn renew(core: &mut Core, id: Id) {
     let op = core.locks.ops.get_mut(id);
     let Some(Held { renewal: Some(renewal), valid_until, .. }) = op.held_mut() else {
@@ -297,7 +297,7 @@ fn renew(core: &mut Core, id: Id) {
     let Some(ttl) =
         renewal.next_ttl(core.ground.now, *valid_until, core.ground.config.drift, core.ground.config.max_ttl)
     else {
-        return report_renewals_end(&mut core.ground, &core.locks, id);
+        return note_renewals_end(&mut core.ground, &core.locks, id);
     };
     extend_as_renewal(core, id, ttl);
 }
@@ -306,7 +306,7 @@ fn renew(core: &mut Core, id: Id) {
 fn extend_as_renewal(core: &mut Core, id: Id, ttl: Ttl) {
     if let Err(error) = start_extend(core, id, ttl) {
         // The validity has ended, or the longest hold is reached.
-        return report_renewal(&mut core.ground, &core.locks, id, &Err(error));
+        return note_failed_renewal(&mut core.ground, &core.locks, id, &error);
     }
     if let Some(Held { extension: Some(extension), .. }) = core.locks.ops.get_mut(id).held_mut() {
         extension.is_renewal = true;
@@ -398,21 +398,6 @@ pub(crate) fn begin_renewal(
     locks.arm(ground, id);
 }
 
-/// Reports each renewal of a held lock from now on; also that none follows, if the last one was before
-/// this.
-#[cold]
-#[inline(never)]
-pub(crate) fn submit_report_renewals(ground: &mut Ground, locks: &mut Locks, id: Id) {
-    if let Some(op) = locks.ops.find_mut(id)
-        && let Some(Held { renewal: Some(renewal), valid_until, extension, .. }) = op.held_mut()
-    {
-        renewal.is_reported = true;
-        if extension.is_none() && ground.now < *valid_until {
-            report_renewals_end(ground, locks, id);
-        }
-    }
-}
-
 /// Reports the loss of a held lock, once.
 pub(crate) fn submit_notify_loss(ground: &mut Ground, locks: &mut Locks, id: Id) {
     if let Some(held) = locks.ops.find_mut(id).and_then(Op::held_mut) {
@@ -431,31 +416,27 @@ fn follow_extension(ground: &mut Ground, locks: &mut Locks, id: Id, is_extended:
     let extended = Extended { valid_until, ttl, held_ttl, is_extended };
     renewal.follow(ground.now, extended, ground.config.drift, ground.ticks, &mut ground.rng);
     if ground.now < valid_until {
-        report_renewals_end(ground, locks, id);
+        note_renewals_end(ground, locks, id);
     }
     locks.arm(ground, id);
 }
 
-/// Reports how a renewal ended: a failure as an event, and the outcome if the caller asked for it.
-fn report_renewal(ground: &mut Ground, locks: &Locks, id: Id, result: &Result<Instant, ExtendError>) {
-    if let Err(error) = result
-        && ground.events.is_observed
-    {
+/// A renewal has failed, or none will follow.
+#[cold]
+fn note_failed_renewal(ground: &mut Ground, locks: &Locks, id: Id, error: &ExtendError) {
+    if ground.events.is_observed && locks.held(id).renewal.is_some() {
         let (resource, error) = (locks.name_of(&ground.config, id), error.clone());
         ground.events.push(|| Event::NotExtended { resource, error });
     }
-    if locks.held(id).renewal.is_some_and(|renewal| renewal.is_reported) {
-        ground.report_outcome(id, Outcome::Renewal(result.clone()));
-    }
 }
 
-/// Reports that the longest hold lets no renewal follow, if that is so.
-fn report_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
+/// Reports that no renewal follows before the longest hold, if that is so.
+fn note_renewals_end(ground: &mut Ground, locks: &Locks, id: Id) {
     if let Held { renewal: Some(renewal), since, .. } = locks.held(id)
         && renewal.renew_at.is_none()
     {
         let limit = ExtendError::HoldLimit { max_hold: renewal.hold_until - *since };
-        report_renewal(ground, locks, id, &Err(limit));
+        note_failed_renewal(ground, locks, id, &limit);
     }
 }
 

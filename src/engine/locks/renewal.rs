@@ -21,8 +21,6 @@ pub(crate) struct Renewal {
     /// No renewal goes beyond this.
     pub(crate) hold_until: Instant,
     left_count: u32,
-    /// Whether the caller wants the outcome of each.
-    pub(crate) is_reported: bool,
 }
 
 /// The clock by which the renewals of one engine go out together.
@@ -44,8 +42,7 @@ impl Ticks {
 
 impl Renewal {
     pub(crate) const fn new(ttl: Ttl, hold_until: Instant) -> Self {
-        let left_count = limits::RENEWAL_COUNT_MAX;
-        Self { ttl, renew_at: None, hold_until, left_count, is_reported: false }
+        Self { ttl, renew_at: None, hold_until, left_count: limits::RENEWAL_COUNT_MAX }
     }
 
     /// The TTL by which the next renewal is planned: a caller may have extended to a shorter one than

@@ -10,14 +10,6 @@ fn keep(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<OpId, St
     Ok(lock)
 }
 
-/// Holds a lock that is kept, and whose renewals are reported.
-fn keep_and_report(world: &mut World, ttl: Duration, max_hold: Duration) -> Result<(), String> {
-    let options = Options::new().ttl(ttl).wait(Duration::ZERO).auto_extend(max_hold);
-    let lock = hold_with(world, 0, KEY, options)?;
-    world.submit_report_renewals(0, lock);
-    Ok(())
-}
-
 fn validity_left(world: &World, lock: OpId) -> Duration {
     let valid_until = world.clients[0].engine.valid_until(lock).expect("held");
     valid_until.saturating_duration_since(world.local(0))
@@ -161,54 +153,23 @@ pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
     demand(validity_left(&world, lock) > ms(7000), "no renewal followed when the masters went on")
 }
 
-pub fn renewals_are_reported_until_the_longest_hold() -> Verdict {
-    let mut world = world(3, 1, defaults);
-    keep_and_report(&mut world, ms(1000), ms(2000))?;
-    refuse(&mut world, 0..2, "EVALSHA");
-    match outcome(&mut world, 0)? {
-        Outcome::Renewal(Err(ExtendError::NoQuorum(report))) => {
-            let refused = report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Failed(_))).count();
-            demand(refused == 2, &format!("two masters refused it: {report}"))?;
-        }
-        other => return Err(format!("not a failed renewal: {other:?}")),
-    }
-    (0..2).for_each(|master| world.masters[master].model.errors.clear());
-    let mut valid_until = world.local(0);
-    loop {
-        match outcome(&mut world, 0)? {
-            Outcome::Renewal(Ok(until)) if until > valid_until => valid_until = until,
-            Outcome::Renewal(Err(ExtendError::NoQuorum(_))) => {}
-            Outcome::Renewal(Err(ExtendError::HoldLimit { max_hold })) => {
-                demand(max_hold == ms(2000), &format!("the longest hold is {max_hold:?}"))?;
-                break;
-            }
-            other => return Err(format!("not a renewal: {other:?}")),
-        }
-    }
-    demand(world.local(0) < valid_until, "the end was reported when the validity had ended")?;
-    world.run_for(3 * SECOND);
-    verdict(&mut world)?;
-    demand(world.clients[0].outcomes.is_empty(), "a renewal was reported after the last one")
-}
-
 pub fn a_failed_renewal_of_a_long_lock_is_tried_again_soon() -> Verdict {
     let mut world = world(3, 1, |b| b.max_ttl(ms(60_000)));
-    keep_and_report(&mut world, ms(60_000), ms(600_000))?;
+    keep(&mut world, ms(60_000), ms(600_000))?;
     refuse(&mut world, 0..2, "EVALSHA");
-    let mut failed_at = None;
-    for _ in 0..4 {
-        let outcome = outcome(&mut world, 0)?;
-        demand(matches!(outcome, Outcome::Renewal(Err(_))), &format!("not a failed renewal: {outcome:?}"))?;
-        let pause = failed_at.map_or(0, |at| world.now - at);
+    let failed = |world: &World| world.clients[0].engine.stats(world.local(0)).extensions_failed;
+    world.run_until(60 * SECOND, |world| failed(world) == 1);
+    for count in 2..=4 {
+        let failed_at = world.now;
         // An attempt takes some milliseconds.
-        demand(pause <= 1100 * MS, &format!("the next one failed {} ms later", pause / MS))?;
-        failed_at = Some(world.now);
+        world.run_until(1100 * MS, |world| failed(world) == count);
+        let pause = (world.now - failed_at) / MS;
+        demand(failed(&world) == count, &format!("the next one has not failed {pause} ms later"))?;
     }
     Ok(())
 }
 
 tests!(
-    renewals_are_reported_until_the_longest_hold,
     a_failed_renewal_of_a_long_lock_is_tried_again_soon,
     a_loss_is_reported_a_tenth_early,
     a_renewal_is_tried_again_while_masters_stand_still,
