@@ -371,4 +371,36 @@ mod tests {
         assert_eq!((left(&[hour, second]), left(&[second, hour])), (Some(second), Some(second)));
         assert_eq!((left(&[hour, none]), left(&[none, hour])), (None, None));
     }
+
+    /// Its first validity lasts, but the masters have lost it.
+    #[cfg(feature = "double")]
+    #[test]
+    fn lock_lost_before_the_start_starts_no_command() {
+        use clap::Parser;
+        use redlatch::testing::Double;
+
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            job: Job,
+        }
+
+        let double = Double::start(1).expect("a port");
+        let started = std::env::temp_dir().join(format!("redlatch-started-{}", std::process::id()));
+        let line = ["run", "--quiet", "a", "--", "touch"].map(OsString::from);
+        let Line { job } = Line::parse_from(line.into_iter().chain([started.clone().into()]));
+        let name = Resource::new("a").expect("a name");
+        let observed = session::observed(double.config()).expect("valid settings");
+        let ttl = observed.0.ttl(job.ttl).expect("a valid TTL");
+        let voice = session::Voice::Quiet;
+        let mut session = Session::open(observed, ttl, &[name], job.options(), voice).expect("a client");
+        let acquired = acquire(&mut session, Wanted::All(&[name]), None).expect("it is free");
+        double.master(0).command(&["DEL", "a"]).expect("it runs");
+        while acquired.guards[0].is_valid() {
+            std::thread::yield_now();
+        }
+        let refused = run_command(&mut session, &job, &[name], &acquired).expect_err("the lock is lost");
+        assert_eq!(refused.code, code::LOST);
+        assert!(!started.exists());
+    }
 }
