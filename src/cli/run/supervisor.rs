@@ -126,7 +126,10 @@ impl<'a> Supervisor<'a> {
             if is_stopped && !self.timeline.is_killed() {
                 self.process.resume();
             }
-            self.session.look();
+            // It waits for the client's lock, and KILL must wait for nothing.
+            if !self.timeline.is_ending() {
+                self.session.look();
+            }
         }
     }
 
