@@ -10,8 +10,7 @@ use crate::clock;
 use crate::config::{Config, ConfigBuilder};
 use crate::driver::{ConnectError, Driver, Poller, PollerWaker};
 use crate::engine::{Health, HeldLocks, Left, MasterStatus, OpId, Outcome, Request, Stats, SubmitError};
-use crate::error::{AcquireError, LeaveError, Waited};
-use crate::handle::LockHandle;
+use crate::error::{AcquireError, Waited};
 use crate::process::Process;
 
 /// Lock client for one thread that does nothing else. Nothing is sent or read between its calls.
@@ -240,24 +239,6 @@ impl Redlock {
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
         if self.is_forked() { None } else { self.driver.engine.valid_until(lock).map(clock::to_std) }
-    }
-
-    /// Returns a handle of a lock, which only releases it; see [`Guard::to_handle`](crate::Guard::to_handle).
-    /// `None` if the lock is not held, or in a fork of the process.
-    #[must_use]
-    pub fn handle(&self, lock: OpId) -> Option<LockHandle> {
-        if self.is_forked() { None } else { self.driver.engine.handle(clock::now(), clock::wall(), lock) }
-    }
-
-    /// Leaves a lock, and returns the handle by which a
-    /// [`Client`](crate::Client::adopt) adopts it before its validity ends; there it has this TTL. It sends
-    /// nothing: extend the lock before, if it is to be kept for longer.
-    ///
-    /// # Errors
-    /// [`LeaveError`]. The lock is as it was.
-    pub fn pass(&mut self, lock: OpId, ttl: Duration) -> Result<LockHandle, LeaveError> {
-        self.check_process().map_err(LeaveError::Stopped)?;
-        self.driver.engine.pass(clock::now(), clock::wall(), lock, ttl)
     }
 
     /// Ends the locks of this client within `limit`, and the client.

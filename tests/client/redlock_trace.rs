@@ -107,12 +107,6 @@ const ROWS: &[Row] = &[
         let lock = it.lock;
         it.ask_of_lock(Request::LeaveFor { lock, rest: 2 * TTL });
     }),
-    ("pass on", |it| {
-        let handle = it.redlock.handle(it.lock).map(|handle| handle.can_be_adopted());
-        let passed = it.redlock.pass(it.lock, TTL / 2).map(|handle| handle.can_be_adopted());
-        let again = it.redlock.pass(it.lock, TTL / 2).map(|handle| handle.can_be_adopted());
-        it.show(&(handle, passed, again, it.redlock.valid_until(it.lock)));
-    }),
     ("an outcome that is ready", |it| {
         it.submit(Request::Extend { lock: it.lock, ttl: 2 * TTL });
         // It does not wait, though this is longer than the test may take.
