@@ -24,6 +24,13 @@ fn is_stopped(pid: &str) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
+/// Whether this process leads the group that has the terminal's foreground. The program then continues it once.
+fn has_terminal(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // State, parent, group, session, terminal, group in the foreground.
+    stat.rsplit(')').next().is_some_and(|rest| rest.split_ascii_whitespace().nth(5) == Some(pid))
+}
+
 #[test]
 fn in_a_terminal_a_lost_lock_ends_everything() {
     let mut fleet = Fleet::start(3);
@@ -295,6 +302,7 @@ fn a_command_that_is_stopped_alone_keeps_its_lock() {
     let script = format!("set -m; {}; echo ended $?", run("2s", command));
     let Some(session) = Session::start(&fleet.urls(), &script) else { return };
     let pid = session.wait_for("ready ");
+    eventually(PATIENCE, "it has the terminal", || has_terminal(&pid));
     signal(pid.parse().expect("a number"), "STOP");
     eventually(PATIENCE, "it is stopped", || is_stopped(&pid));
     let left_ms = |fleet: &mut Fleet| fleet.master(0).ask("PTTL r").text().parse::<i64>().expect("a time");
