@@ -146,8 +146,9 @@ impl Shared {
         // The leader does what is due within the next moment, and wakes the background thread for what is
         // due before this.
         let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
-        // Also just after a turn of a drive that may soon be late: else the next caller would have to wake it.
-        let watch_at = inner.background.drive.as_ref().and_then(|drive| {
+        // After a turn of a drive it looks again within `DRIVE_LATE`. Otherwise the next caller pays for a wake-up.
+        // While somebody leads, a late drive makes no difference: the end of the lead wakes this thread.
+        let watch_at = inner.background.drive.as_ref().filter(|_| !is_led).and_then(|drive| {
             drive.late_at.or(Some(inner.last_turn + limits::DRIVE_LATE).filter(|at| now < *at))
         });
         let until = earlier(earlier(due, look_again), earlier(Some(look_at), watch_at));
@@ -155,7 +156,7 @@ impl Shared {
         Ok(BackgroundAct::Sleep(until))
     }
 
-    /// Takes the background thread's work from it, except its watch over the drive if there is one.
+    /// Moves the background thread's work to a drive. With `is_watched` the thread still handles deadlines.
     #[cfg(unix)]
     pub(crate) fn drive(self: &Arc<Self>, is_watched: bool) -> io::Result<Drive> {
         let mut inner = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
@@ -227,7 +228,7 @@ impl Drive {
         // Dropped after the lock is given back, as all wakers are.
         let _replaced =
             (!drive.waker.will_wake(waker)).then(|| std::mem::replace(&mut drive.waker, waker.clone()));
-        // A thread that leads may have read all before what this turn was for: it has the drive look again.
+        // A thread that leads may have read before this event came. It wakes the drive when it stops leading.
         (drive.has_unsent, drive.late_at) = (is_led, None);
         if inner.unsent_count > 0 {
             // Callers that have not returned by now do not return soon.

@@ -172,6 +172,26 @@ fn drive_never_gathers() {
 }
 
 #[test]
+fn late_drive_keeps_no_thread_busy_beside_a_leader() {
+    let shared = alone();
+    let mut inner = shared.lock();
+    let resource = Resource::new("a").expect("a valid name");
+    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+    let op = inner.submit(request).expect("room");
+    let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+    let _ = inner.completions.wait_as_task(completion, Waker::noop());
+    let late_at = Some(clock::now() - limits::DRIVE_LATE);
+    inner.background.drive = Some(Driving { late_at, ..Driving::new(true) });
+    let _poller = sleep_for_ever(&mut inner);
+    drop(inner);
+    let now = clock::now();
+    match shared.next_act(true, &mut 0).expect("it goes on") {
+        BackgroundAct::Sleep(until) => assert!(until.is_none_or(|until| until > now), "it wakes at once"),
+        _ => panic!("somebody else leads"),
+    }
+}
+
+#[test]
 fn drive_writes_once_for_returning_callers() {
     let shared = alone();
     let mut drive = shared.drive(false).expect("a descriptor");
