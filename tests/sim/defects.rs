@@ -88,9 +88,11 @@ fn save() -> Done {
         remove(path)?;
     }
     after.iter().try_for_each(|(path, text)| write(path, text))?;
+    // Whoever has to correct something still has the copy.
+    let summary = check()?;
     remove(Path::new(BASE))?;
     remove(Path::new(EDIT))?;
-    check()
+    Ok(summary)
 }
 
 /// What `tests/sim/defects/` has.
@@ -354,8 +356,14 @@ fn places(lines: &[&str], scopes: &[Range<usize>], anchor: &[&str]) -> BTreeSet<
 // ---- entries from a difference ----
 
 fn derive(base: &Path, copy: &Path) -> Result<Planted, String> {
-    let before = read_all(Texts::new(), base)?;
-    let after = read_all(Texts::new(), copy)?;
+    let [before, after] = [base, copy].map(|root| {
+        let folders = ["src", "tests"].map(|folder| root.join(folder));
+        folders
+            .iter()
+            .filter(|folder| folder.exists())
+            .try_fold(Texts::new(), |texts, it| read_all(texts, it))
+    });
+    let (before, after) = (before?, after?);
     let mut planted = Planted::default();
     for (path, text) in &after {
         let target = path.strip_prefix(copy).expect("it was found there").to_owned();
