@@ -11,11 +11,8 @@ use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::error::LeaveError;
 use redlatch::{
     AcquireError, Config, ConnectError, ExtendError, FencingToken, HeldLocks, Left, Options, Redlock,
-    ReleaseError, Released, Token,
+    ReleaseError, Released, Token, limits,
 };
-
-/// Longest wait of an acquisition for masters that must be connected again.
-const REVIVE_MAX: Duration = Duration::from_millis(200);
 
 /// A [`Redlock`] with calls that wait.
 #[derive(Debug)]
@@ -24,6 +21,7 @@ pub struct Blocking {
     /// Outcomes that a call came across while it waited for another one.
     set_aside: VecDeque<(OpId, Outcome)>,
     dropped: Arc<Mutex<Vec<OpId>>>,
+    last_turn: Instant,
 }
 
 /// A request for one lock.
@@ -48,7 +46,7 @@ pub struct Lease {
 impl Blocking {
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let redlock = Redlock::open(config)?;
-        Ok(Self { redlock, set_aside: VecDeque::new(), dropped: Arc::default() })
+        Ok(Self { redlock, set_aside: VecDeque::new(), dropped: Arc::default(), last_turn: Instant::now() })
     }
 
     pub fn lock(&mut self, name: impl AsRef<[u8]>) -> LeaseRequest<'_> {
@@ -100,6 +98,7 @@ impl Blocking {
 
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
         self.release_dropped();
+        self.last_turn = Instant::now();
         self.redlock.turn(if self.set_aside.is_empty() { limit } else { Duration::ZERO })
     }
 
@@ -130,18 +129,20 @@ impl Blocking {
                 self.set_aside.push_back((id, outcome));
             }
             self.redlock.turn(Duration::MAX).expect("the loop runs");
+            self.last_turn = Instant::now();
         }
     }
 
     /// Notices connections that ended while nobody called, and lets them be made again.
     fn revive(&mut self) {
-        let (begun, mut limit) = (Instant::now(), Duration::ZERO);
-        loop {
-            self.turn(limit).expect("the loop runs");
-            limit = REVIVE_MAX.saturating_sub(begun.elapsed());
-            if limit.is_zero() || self.health().has_quorum {
-                return;
-            }
+        let begun = Instant::now();
+        let is_idle = begun - self.last_turn >= limits::IDLE_MAX;
+        if !is_idle {
+            return;
+        }
+        self.turn(Duration::ZERO).expect("the loop runs");
+        while begun.elapsed() < limits::REVIVE_MAX && !self.health().has_quorum {
+            self.turn(limits::REVIVE_MAX.saturating_sub(begun.elapsed())).expect("the loop runs");
         }
     }
 }
