@@ -327,8 +327,8 @@ pub(crate) const DRAIN_LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// How long a client's thread stays for the answers to what it has sent by itself, as renewals.
 pub(crate) const BACKGROUND_STAY: Duration = Duration::from_millis(5);
 
-/// Longest time for which tasks wait for a runtime that drives their client. Then the client's thread leads: 20 ms.
-/// A busy runtime of a thousand tasks turns each 3 ms.
+/// Time without a turn of the runtime after which the client's thread leads in its place, if tasks wait: 20 ms. A
+/// busy runtime of a thousand tasks turns each 3 ms.
 pub const DRIVE_LATE: Duration = Duration::from_millis(20);
 
 /// Longest time that dropping the last handle of a [`crate::Client`] waits for the answering masters to

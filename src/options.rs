@@ -172,8 +172,8 @@ pub enum WaitPolicy {
 /// Options of a lock: all that is asked of it beside its name. The default is a plain lock with a TTL of 10
 /// s, or `max_ttl` if that is shorter, and a wait of the same length.
 ///
-/// [`LockRequest`](crate::LockRequest) and [`LockSetRequest`](crate::LockSetRequest) have these methods, as far as they apply, and build this value;
-/// [`Request::Acquire`](crate::engine::Request::Acquire) takes it.
+/// [`LockRequest`](crate::LockRequest) and [`LockSetRequest`](crate::LockSetRequest) have these methods, as far
+/// as they apply, and build this value; [`Request::Acquire`](crate::engine::Request::Acquire) takes it.
 ///
 /// ```
 /// use redlatch::{Mode, Options};

@@ -1,6 +1,6 @@
 //! The process that made something, as against a fork of it.
 //!
-//! A fork has copies of the parent's connections, locks and leases, and none of its threads. Whatever the
+//! A fork has copies of the parent's connections and locks, and none of its threads. Whatever the
 //! child did with them would be done in the parent's name, so it is refused. `forbid(unsafe_code)` rules out
 //! a fork handler.
 

@@ -17,8 +17,8 @@ use crate::process::Process;
 ///
 /// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
 /// one master it is the single-instance lock of the same page. Requests are queued with [`Redlock::submit`],
-/// written and answered in [`Redlock::turn`], and their outcomes come from [`Redlock::poll_outcome`]. So many
-/// locks are under way at once. For calls that wait for one lock use [`Client`](crate::Client).
+/// written and answered in [`Redlock::turn`], and their outcomes come from [`Redlock::poll_outcome`]. This way
+/// one thread keeps many locks in progress. For calls that wait for one lock use [`Client`](crate::Client).
 ///
 /// It also reconnects inside calls only; a service that is idle for long calls [`Redlock::turn`] now and
 /// then. Dropping a `Redlock` writes queued requests, as far as that needs no waiting, and closes the
@@ -34,10 +34,11 @@ use crate::process::Process;
 ///
 /// let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
 /// let mut redlock = Redlock::connect(masters)?;
+/// let options = Options::new().wait(Duration::from_secs(2));
 /// for order in 0..100 {
 ///     let name = format!("orders:{order}");
-///     let options = Options::new().wait(Duration::from_secs(2));
-///     redlock.submit(Request::Acquire { resource: Resource::new(name.as_bytes())?, options, label: None })?;
+///     let resource = Resource::new(name.as_bytes())?;
+///     redlock.submit(Request::Acquire { resource, options, label: None })?;
 /// }
 /// let mut left = 100;
 /// while left > 0 {
@@ -110,7 +111,7 @@ impl Redlock {
     }
 
     /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
-    /// without harm. 0 in a fork of the process.
+    /// without harm. The id must be of this `Redlock`. 0 in a fork of the process.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
         if self.is_forked() { 0 } else { self.driver.engine.margin(lock) }
@@ -158,7 +159,9 @@ impl Redlock {
 
     /// Queues a request. The next [`Redlock::turn`] or [`Redlock::flush`] writes it.
     ///
-    /// The caller keeps the returned id and releases each acquired lock: no guard does so.
+    /// The caller keeps the returned id and releases each acquired lock: no guard does so. Automatic extension
+    /// ([`Options::auto_extend`](crate::Options::auto_extend)) goes on only while the loop turns. To leave a lock
+    /// to its TTL, send nothing for it, or [`Request::LeaveFor`].
     ///
     /// # Errors
     /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and

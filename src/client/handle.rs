@@ -143,12 +143,12 @@ impl Client {
     /// Returns the future of [`Client::connect`], for tasks.
     ///
     /// With the feature `tokio`, on Unix, a client that is opened in a `current_thread` runtime of tokio is driven
-    /// by a task of that runtime: no answer crosses threads. Locks do not depend on the runtime. The client's
-    /// background thread still does all that is due, as renewals, on time. It leads when tasks have waited
-    /// [`crate::limits::DRIVE_LATE`], 20 ms, for a runtime that is blocked, until the runtime runs again, and after
-    /// the end of the runtime. The runtime must do I/O (`enable_io`): else tokio panics in that task, and the
-    /// background thread drives the client. In a runtime with several workers, and on other executors, the
-    /// feature changes nothing.
+    /// by a task of that runtime: answers do not cross threads. Locks do not depend on the runtime: the client's
+    /// background thread still renews them, ends waits and reconnects on time. It leads when tasks have waited
+    /// [`crate::limits::DRIVE_LATE`], 20 ms, without a turn of the runtime, since that is blocked or nothing came,
+    /// until the runtime turns again, and after the end of the runtime. The runtime must do I/O (`enable_io`): else
+    /// tokio panics in that task, and the background thread drives the client; a program that aborts at a panic
+    /// ends. In a runtime with several workers, and on other executors, the feature changes nothing.
     ///
     /// ```no_run
     /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {

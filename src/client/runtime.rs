@@ -1,7 +1,7 @@
 //! The task that drives a client on the tokio runtime in which the client was opened.
 //!
-//! Does not know time. The client's background thread does what is due, and leads while the runtime is late and
-//! after its end. So no lock depends on the runtime, and the task needs no timer of it.
+//! It uses no timer: the client's background thread handles deadlines, and leads while the runtime is late and
+//! after it ends. No lock depends on the runtime.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn drive(client: &Arc<Shared>) {
     }
 }
 
-/// Turns whenever something arrives or is left to the drive. Ends with the client or the runtime.
+/// Calls `turn` when a socket is ready or a caller leaves a write to the drive. Ends with the client or the runtime.
 async fn run(drive: Drive) {
     // Where the runtime does no I/O, tokio panics. That ends this task, and drops its drive.
     #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]

@@ -12,9 +12,9 @@
 //! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one
 //! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
 //! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
-//! dropped guards. A [drive](background::Drive) of the user's takes all of this over. The drive of a runtime
-//! leads while tasks wait, and the background thread watches it: it keeps the time, and leads again once a turn
-//! is late by [`limits::DRIVE_LATE`]. The leader sleeps without the lock, so that others can submit and write
+//! dropped guards. A user's [drive](background::Drive) replaces the background thread. A runtime's drive only
+//! leads: the thread still handles deadlines, and leads when the runtime has not turned for
+//! [`limits::DRIVE_LATE`] while tasks wait. The leader sleeps without the lock, so that others can submit and write
 //! meanwhile, and is woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next
 //! requests. The pattern is "Leader/Followers" by Schmidt and others (2000).
 //!

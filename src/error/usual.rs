@@ -137,7 +137,7 @@ pub enum ReleaseError {
     /// So few masters answered that the lock may exclude others until its TTL has passed.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
-    /// A drain has released the lock, or the lease belongs to another client.
+    /// A drain has released the lock.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
     /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call

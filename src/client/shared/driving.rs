@@ -26,7 +26,8 @@ pub(super) struct Driving {
     /// Whether the background thread keeps the time for it, and leads while it is late. The drive belongs to a
     /// runtime then, which its user may block.
     pub(super) is_watched: bool,
-    /// When a watched drive is late: [`DRIVE_LATE`](crate::limits::DRIVE_LATE) after a task began to wait, unless it turns before.
+    /// Time from which a watched drive counts as late, [`DRIVE_LATE`](crate::limits::DRIVE_LATE) ahead. Set when a
+    /// task waits, cleared by each turn.
     pub(super) late_at: Option<Instant>,
 }
 
@@ -37,7 +38,7 @@ impl Driving {
 }
 
 impl Background {
-    /// Wakes whoever keeps the time.
+    /// Waker of the thread or drive that handles deadlines.
     pub(super) fn keeper(&self) -> &Waker {
         self.drive.as_ref().filter(|drive| !drive.is_watched).map_or(&self.waker, |drive| &drive.waker)
     }

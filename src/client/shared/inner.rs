@@ -91,8 +91,8 @@ impl Inner {
         drive.late_at.is_none_or(|at| self.now() < at).then_some(drive)
     }
 
-    /// Whether the background thread is to lead now, or the drive that keeps the time in its place. A drive knows by
-    /// itself when something arrives.
+    /// Returns whether the background thread must lead now, or a user's drive must turn. A drive knows by itself when
+    /// something arrives.
     pub(super) fn wants_background(&self) -> bool {
         match self.drive_in_time() {
             Some(drive) => drive.has_unsent && !drive.is_watched,
@@ -100,7 +100,7 @@ impl Inner {
         }
     }
 
-    /// Begins to gather, but not in a turn of a drive: the callers may run on its thread.
+    /// Begins to gather, unless a drive is in time: the callers may run on its thread.
     pub(super) fn begin_gathering(&mut self) -> Option<Gather> {
         let (now, waiting_count) = (self.now(), self.completions.waiting_count());
         if self.drive_in_time().is_some() { None } else { self.gathering.begin(now, waiting_count) }
