@@ -152,6 +152,7 @@ fn watched() -> String {
     for name in ["a", "b", "c"] {
         stage.poll(name);
     }
+    stage.hang(true);
     stage.drop_guard("a");
     stage.drive_turns();
     stage.answers();
