@@ -15,6 +15,14 @@ fn sleep_for_ever(inner: &mut Inner) -> Option<Poller> {
     inner.poller.take()
 }
 
+/// An acquisition that waits for long.
+fn acquisition(inner: &mut Inner, name: &str) -> CompletionToken {
+    let resource = Resource::new(name).expect("a valid name");
+    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
+    let op = inner.submit(request).expect("room");
+    inner.completions.expect(op, OutcomeKind::Acquire)
+}
+
 #[test]
 fn many_requests_of_tasks_do_not_wait_for_the_leader() {
     let shared = alone();
@@ -22,10 +30,7 @@ fn many_requests_of_tasks_do_not_wait_for_the_leader() {
     let mut inner = shared.lock();
     // With two that wait, a write is left to the leader.
     for name in ["a", "b"] {
-        let resource = Resource::new(name).expect("a valid name");
-        let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-        let op = inner.submit(request).expect("room");
-        let _ = inner.completions.expect(op, OutcomeKind::Acquire);
+        let _ = acquisition(&mut inner, name);
     }
     inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 2;
     inner.write_for_task();
@@ -150,12 +155,7 @@ fn leader_expects_each_answered_caller_once() {
     let waited = shared.wait(OutcomeKind::Extend, None, |_| None);
     assert!(matches!(waited, Ok(None)));
     assert!(is_expected(&mut shared.lock()), "one of two has returned");
-    let pending = shared.poll(Waker::noop(), true, |inner| {
-        let resource = Resource::new("a").expect("a valid name");
-        let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-        let op = inner.submit(request).expect("room");
-        Some(inner.completions.expect(op, OutcomeKind::Acquire))
-    });
+    let pending = shared.poll(Waker::noop(), true, |inner| Some(acquisition(inner, "a")));
     assert!(pending.is_pending());
     assert!(!is_expected(&mut shared.lock()), "both have returned");
 }
@@ -175,10 +175,7 @@ fn drive_never_gathers() {
 fn late_drive_keeps_no_thread_busy_beside_a_leader() {
     let shared = alone();
     let mut inner = shared.lock();
-    let resource = Resource::new("a").expect("a valid name");
-    let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-    let op = inner.submit(request).expect("room");
-    let completion = inner.completions.expect(op, OutcomeKind::Acquire);
+    let completion = acquisition(&mut inner, "a");
     let _ = inner.completions.wait_as_task(completion, Waker::noop());
     let late_at = Some(clock::now() - limits::DRIVE_LATE);
     inner.background.drive = Some(Driving { late_at, ..Driving::new(true) });
@@ -197,12 +194,7 @@ fn drive_writes_once_for_returning_callers() {
     let mut drive = shared.drive(false).expect("a descriptor");
     let mut is_left_to_the_drive = |returning_count| {
         shared.lock().gathering.add(returning_count);
-        let pending = shared.poll(Waker::noop(), true, |inner| {
-            let resource = Resource::new("a").expect("a valid name");
-            let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
-            let op = inner.submit(request).expect("room");
-            Some(inner.completions.expect(op, OutcomeKind::Acquire))
-        });
+        let pending = shared.poll(Waker::noop(), true, |inner| Some(acquisition(inner, "a")));
         assert!(pending.is_pending());
         let is_left = shared.lock().unsent_count > 0;
         drive.turn(Waker::noop()).expect("it goes on");
