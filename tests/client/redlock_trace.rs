@@ -37,7 +37,7 @@ impl Traced {
         result.inspect_err(|error| self.shown.push(error.to_string())).ok()
     }
 
-    /// Makes a request about its lock, and shows the outcome. One that is over is asked for nothing.
+    /// Makes a request about its lock, and shows the outcome. A lock that is over has none.
     fn ask_of_lock(&mut self, request: Request<'_>) {
         if self.submit(request).is_some() {
             self.outcomes(self.lock);

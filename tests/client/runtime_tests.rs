@@ -118,7 +118,7 @@ fn blocked_runtime_loses_no_kept_lock() {
     }
 }
 
-/// So many acquisitions, each of which would take a look's pause if nobody led.
+/// Number of acquisitions. Each would take the pause between two looks if nobody led.
 fn acquires_soon(client: &Client, what: &str) {
     const ROUNDS: u32 = 20;
     let start = Instant::now();

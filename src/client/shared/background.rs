@@ -231,7 +231,7 @@ impl Drive {
         // A thread that leads may have read before this event came. It wakes the drive when it stops leading.
         (drive.has_unsent, drive.late_at) = (is_led, None);
         if inner.unsent_count > 0 {
-            // Callers that have not returned by now do not return soon.
+            // Callers that have not returned do not return soon.
             inner.gathering.end(None);
         }
         if let Some(poller) = inner.poller.take() {

@@ -37,7 +37,7 @@ fn only_the_right_echo_ends_the_handshake() {
 fn only_refusals_of_needed_commands_end_the_handshake() {
     let (mut handshake, _) = handshake("redis://h");
     let noperm = Reply::Error(b"NOPERM no");
-    // Each script is loaded by a command of its own.
+    // One command loads one script.
     for step in [
         HandshakeStep::SetName,
         HandshakeStep::LoadScript,
