@@ -83,6 +83,19 @@ fn alone() -> String {
     stage.page
 }
 
+/// The acquisitions of `a`, `b` and `c` are answered in turns of a drive, and then a release.
+fn the_drive_serves_three(stage: &mut Stage) {
+    stage.drive_turns();
+    stage.answers();
+    for name in ["a", "b", "c"] {
+        stage.poll(name);
+    }
+    stage.hang(true);
+    stage.drop_guard("a");
+    stage.drive_turns();
+    stage.answers();
+}
+
 /// A drive leads, and the background thread leaves everything to it.
 fn driven() -> String {
     let mut stage = Stage::new("Driven: a task acquires", true);
@@ -93,15 +106,7 @@ fn driven() -> String {
     for name in ["a", "b", "c"] {
         stage.acquire(name);
     }
-    stage.drive_turns();
-    stage.answers();
-    for name in ["a", "b", "c"] {
-        stage.poll(name);
-    }
-    stage.hang(true);
-    stage.drop_guard("a");
-    stage.drive_turns();
-    stage.answers();
+    the_drive_serves_three(&mut stage);
     stage.page += "# Driven: another one leads meanwhile\n";
     let poller = stage.shared().lock().poller.take();
     stage.drive_turns();
@@ -147,15 +152,7 @@ fn watched() -> String {
     for name in ["b", "c"] {
         stage.acquire(name);
     }
-    stage.drive_turns();
-    stage.answers();
-    for name in ["a", "b", "c"] {
-        stage.poll(name);
-    }
-    stage.hang(true);
-    stage.drop_guard("a");
-    stage.drive_turns();
-    stage.answers();
+    the_drive_serves_three(&mut stage);
     stage.page += "# Driven by a runtime: it is late\n";
     stage.hang(true);
     stage.be_late(false);
