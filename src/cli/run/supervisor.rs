@@ -4,8 +4,8 @@
 //! This thread reads the validities from the guards, and sends TERM and KILL when the [`Timeline`] says so. It
 //! needs no answer, event or lock of the client for that. The client extends the locks on another thread, and
 //! tries again. Each extension that succeeds starts the timeline anew. Extending goes on while the command is
-//! being ended: as long as it runs, nobody else should work. An event says why an extension failed. A signal comes
-//! before what is said of it. The least validity of several locks counts, and a loss of any.
+//! being ended: as long as it runs, nobody else should work. An event says why an extension failed. A signal is sent
+//! before its message is printed. Of several locks the shortest validity counts, and the loss of any.
 
 use std::time::{Duration, Instant};
 
