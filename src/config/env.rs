@@ -479,12 +479,9 @@ mod tests {
 
     #[test]
     fn each_variable_is_in_the_operators_table() {
-        let page = include_str!("../../docs/operating.md");
+        let page = include_str!("../../docs/set-up.md");
         for variable in variables() {
-            assert!(
-                page.contains(&format!("| `{variable}` |")),
-                "{variable} has no row in docs/operating.md"
-            );
+            assert!(page.contains(&format!("| `{variable}` |")), "{variable} has no row in docs/set-up.md");
         }
     }
 

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_right_of_the_manual_has_its_feature() {
-        let page = include_str!("../../docs/operating.md");
+        let page = include_str!("../../docs/rights.md");
         let lines = page.lines().filter(|line| line.starts_with("ACL SETUSER") && line.contains(" +set "));
         let rights: Vec<&str> =
             lines.flat_map(str::split_whitespace).filter_map(|word| word.strip_prefix('+')).collect();

@@ -12,9 +12,10 @@ use crate::fleet::{Fleet, Place, eventually};
 use crate::harness::{PATIENCE, command, expect, finish, redlatch};
 use crate::terminal::Session;
 
-pub(crate) const PAGE: &str = include_str!("../../docs/operating.md");
+pub(crate) const PAGE: &str =
+    concat!(include_str!("../../docs/set-up.md"), include_str!("../../docs/rights.md"));
 
-/// The `redis.conf` of docs/operating.md as arguments; without the file of users, which does not exist here.
+/// The `redis.conf` of docs/set-up.md as arguments; without the file of users, which does not exist here.
 fn healthy_settings() -> Vec<String> {
     let (_, rest) = PAGE.split_once("```text\nmaxmemory ").expect("the page has a redis.conf");
     let (settings, _) = rest.split_once("```").expect("it ends");

@@ -350,7 +350,7 @@ fn user_password_database_and_unix_socket_work() {
 #[test]
 fn least_privileges_suffice_and_refusals_are_shown() {
     let mut fleet = Fleet::start(1);
-    // The rights for plain locks of docs/operating.md, without what may be left out.
+    // The rights for plain locks of docs/rights.md, without what may be left out.
     let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
                  +evalsha +script|load +eval +info +echo";
     assert_eq!(fleet.master(0).ask(rules).text(), "OK");

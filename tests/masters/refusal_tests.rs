@@ -180,7 +180,7 @@ fn a_loading_master_refuses_each_operation_by_name() {
     refuse(fleet.master(0), "LOADING", Refused::Everything, load_slowly, end_loading);
 }
 
-/// The rights of docs/operating.md for all kinds of locks, and what it adds to them.
+/// The rights of docs/rights.md for all kinds of locks, and what it adds to them.
 pub(crate) const RIGHTS: [&str; 33] = [
     "set",
     "get",

@@ -1,4 +1,4 @@
-//! The access rights of docs/operating.md: each line there is complete, also in an ACL file.
+//! The access rights of docs/rights.md: each line there is complete, also in an ACL file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::fleet::{Fleet, Master};
 use crate::lock_tests::PATIENCE;
 use crate::refusal_tests::{KINDS, Kind, RIGHTS, TTL, acquire, inspect, open};
 
-const PAGE: &str = include_str!("../../docs/operating.md");
+const PAGE: &str = include_str!("../../docs/rights.md");
 
 /// The feature sets of the page, in its order.
 const FEATURES: [&[Kind]; 2] = [&[Kind::Plain, Kind::Fenced, Kind::Fair], &KINDS];

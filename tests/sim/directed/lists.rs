@@ -1,4 +1,4 @@
-//! A master is replaced while clients go on, so two lists of masters are in use: docs/operating.md, "Replace
+//! A master is replaced while clients go on, so two lists of masters are in use: docs/change.md, "Replace
 //! a master".
 
 use super::*;
