@@ -1,7 +1,7 @@
 //! Slots beside K separate locks that are tried one after another: acquisitions per second, and requests to a
 //! master for each, with some of the slots taken.
 //!
-//! `cargo bench --bench slots` prints the table of `docs/slots.md`. The two take turns on five masters on
+//! `cargo bench --bench slots` prints the table of `docs/dev/speed.md`. The two take turns on five masters on
 //! loopback, so that a busy machine slows both.
 
 #[path = "../tests/masters/fleet.rs"]

@@ -273,7 +273,6 @@ pub mod internals {
 #[doc = include_str!("../docs/migrating.md")]
 #[doc = include_str!("../docs/monitoring.md")]
 #[doc = include_str!("../docs/readers-writers.md")]
-#[doc = include_str!("../docs/semaphore.md")]
 #[doc = include_str!("../docs/slots.md")]
 #[doc = include_str!("../docs/testing.md")]
 struct Pages;
