@@ -263,7 +263,7 @@ pub mod internals {
 /// Compiles the examples of the README and of the pages.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../docs/cookbook.md")]
+#[doc = include_str!("../docs/recipes.md")]
 #[doc = include_str!("../docs/embedding.md")]
 #[doc = include_str!("../docs/errors.md")]
 #[doc = include_str!("../docs/waiting.md")]

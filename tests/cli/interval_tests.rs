@@ -1,4 +1,4 @@
-//! A job once per interval: the unit of `examples/systemd`, which the cookbook explains, on five machines.
+//! A job once per interval: the unit of `examples/systemd`, which docs/recipes.md explains, on five machines.
 
 use std::path::Path;
 use std::process::Command;
@@ -75,5 +75,5 @@ fn the_least_time_is_longer_than_the_starts_differ() {
     let late = read("examples/systemd/nightly-report.timer");
     assert!(!late.lines().any(|line| line.starts_with("Persistent=")), "hours late");
     // One recipe.
-    assert!(read("docs/cookbook.md").contains(&format!("redlatch run --quiet --at-least {least} ")));
+    assert!(read("docs/recipes.md").contains(&format!("redlatch run --quiet --at-least {least} ")));
 }

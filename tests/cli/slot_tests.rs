@@ -8,13 +8,13 @@ use crate::harness::{
     FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting,
 };
 
-/// The recipe of the cookbook, with another command.
+/// The recipe of the page, with another command.
 #[test]
 fn three_of_eight_machines_run_at_once() {
-    let cookbook = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cookbook.md");
-    let cookbook = std::fs::read_to_string(cookbook).expect("a page");
+    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recipes.md");
+    let recipes = std::fs::read_to_string(recipes).expect("a page");
     let options = ["--slots", "3", "--wait", "2h", "migrate"];
-    assert!(cookbook.contains(&format!("redlatch run {} -- ./migrate.sh", options.join(" "))));
+    assert!(recipes.contains(&format!("redlatch run {} -- ./migrate.sh", options.join(" "))));
     let mut fleet = Fleet::start(3);
     let log = std::env::temp_dir().join(format!("redlatch-slots-{}", std::process::id()));
     let script = format!(

@@ -1,4 +1,4 @@
-//! The Rust jobs of the cookbook, word for word, on real servers: two machines that start the same one.
+//! The Rust jobs of docs/recipes.md, word for word, on real servers: two machines that start the same one.
 
 use std::cell::Cell;
 use std::thread;
@@ -9,7 +9,7 @@ use redlatch::Client;
 use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, await_held, await_no_keys, open};
 
-const COOKBOOK: &str = include_str!("../../docs/cookbook.md");
+const RECIPES: &str = include_str!("../../docs/recipes.md");
 
 mod hourly {
     include!("recipes/hourly.rs");
@@ -28,9 +28,9 @@ mod once {
 }
 
 #[test]
-fn the_cookbook_has_the_jobs_of_these_tests() {
+fn the_recipes_have_the_jobs_of_these_tests() {
     for text in [hourly::TEXT, once::TEXT] {
-        assert!(COOKBOOK.contains(&format!("```rust,no_run\n{text}```")), "{text}");
+        assert!(RECIPES.contains(&format!("```rust,no_run\n{text}```")), "{text}");
     }
 }
 
