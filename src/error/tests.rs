@@ -490,7 +490,7 @@ fn all_messages_keep_the_rules_of_writing() {
 #[test]
 fn each_quoted_message_exists() {
     let samples = samples();
-    let page = include_str!("../../docs/troubleshoot.md");
+    let page = include_str!("../../docs/errors.md");
     let (_, section) = page.split_once("## Messages").expect("the page has it");
     let rows = section.lines().filter(|line| line.starts_with("| `"));
     let quoted: Vec<&str> = rows
@@ -500,7 +500,7 @@ fn each_quoted_message_exists() {
     assert!(quoted.len() > 10, "{quoted:?}");
     for text in quoted {
         let exists = samples.iter().any(|sample| sample.texts.iter().any(|it| it.contains(text)));
-        assert!(exists, "no message has {text:?}, which docs/troubleshoot.md explains");
+        assert!(exists, "no message has {text:?}, which docs/errors.md explains");
     }
 }
 

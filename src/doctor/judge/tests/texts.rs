@@ -89,9 +89,9 @@ fn all_findings_keep_the_rules_of_writing() {
     assert_golden("findings", &page);
     codes.sort_unstable();
     codes.dedup();
-    let page = include_str!("../../../../docs/troubleshoot.md");
+    let page = include_str!("../../../../docs/errors.md");
     for code in &codes {
-        assert!(page.contains(&format!("`{code}`")), "docs/troubleshoot.md does not list {code}");
+        assert!(page.contains(&format!("`{code}`")), "docs/errors.md does not list {code}");
     }
     assert_eq!(codes.len(), 39);
 }
