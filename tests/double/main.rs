@@ -381,14 +381,6 @@ fn bytes_that_are_no_command_end_their_connection_only() {
     drop(client.lock("a").acquire().expect("the master goes on"));
 }
 
-/// The page shows the example as it is, and a checkout runs its tests.
-#[test]
-fn the_page_shows_the_whole_example() {
-    let example = include_str!("../../examples/tested_service.rs");
-    let program = &example[example.find("use std").expect("after the comment")..];
-    assert!(include_str!("../../docs/testing.md").contains(&format!("```rust,no_run\n{program}```\n")));
-}
-
 #[test]
 fn a_double_ends_with_its_drop() {
     let double = start(2);
