@@ -263,7 +263,7 @@ pub mod internals {
 /// Compiles the examples of the README and of the pages.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../docs/recipes.md")]
+#[doc = include_str!("../docs/choosing.md")]
 #[doc = include_str!("../docs/embedding.md")]
 #[doc = include_str!("../docs/errors.md")]
 #[doc = include_str!("../docs/waiting.md")]
@@ -273,6 +273,7 @@ pub mod internals {
 #[doc = include_str!("../docs/migrating.md")]
 #[doc = include_str!("../docs/monitoring.md")]
 #[doc = include_str!("../docs/readers-writers.md")]
+#[doc = include_str!("../docs/recipes.md")]
 #[doc = include_str!("../docs/slots.md")]
 #[doc = include_str!("../docs/testing.md")]
 struct Pages;
