@@ -155,7 +155,7 @@ impl World {
             ([b"DELIFEQ" | b"DELEX", _, .., token], Reply::Integer(0)) => {
                 self.checker.note_denied(master, token)
             }
-            ([b"DEL", key] | [b"EVAL", _, b"1", key], Reply::Integer(_)) => {
+            ([b"GETDEL", key], Reply::Bulk(_) | Reply::NullBulk | Reply::Null) => {
                 self.checker.note_forced(client, master, key);
                 self.void_guards();
             }
