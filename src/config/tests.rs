@@ -103,12 +103,76 @@ fn each_setting_is_allowed_within_its_bounds() {
     }
     show("holder_label of two lines".to_owned(), one().holder_label("two\nlines").build());
     show("a bad URL".to_owned(), one().master("redis://h2?x=1").build());
-    page += &format!("defaults: {:#?}\n", one().client_name("name").build().expect("valid"));
-    page += &format!("all set: {:#?}\n", all_set().build().expect("valid"));
-    // Without TLS there is one setting less.
-    if cfg!(feature = "tls") {
-        assert_golden("settings", &page);
+    let defaults = one().client_name("name").build().expect("valid");
+    for (before, after) in shown(&defaults).into_iter().zip(shown(&all_set().build().expect("valid"))) {
+        page += &format!("{before}; set: {}\n", after.split_once(' ').expect("a name and a value").1);
     }
+    assert_golden("settings", &page);
+}
+
+/// Each setting by name and value.
+fn shown(config: &Config) -> Vec<String> {
+    let Config {
+        masters,
+        labels,
+        prefix,
+        client_name,
+        holder_label,
+        max_ttl,
+        max_hold,
+        drift,
+        answer_timeout,
+        connect_timeout,
+        retry_delay_min,
+        retry_delay_max,
+        retry_delays,
+        answer_ppm,
+        quarantine,
+        ask_holder,
+        spin,
+        wakes_waiters,
+        records_fleet,
+        observer,
+        provider,
+        password_file,
+        // Its tests are in the folder of the TLS stage.
+        #[cfg(feature = "tls")]
+            tls: _,
+    } = config;
+    let time = |time: &Option<Duration>| time.map_or("none".to_owned(), |time| format!("{time:?}"));
+    let is_set = |is_set: bool| if is_set { "given" } else { "none" };
+    let delays = retry_delays.as_deref().map_or("none".to_owned(), |delays| {
+        format!("{} from {:?} to {:?}", delays.len(), delays[0], delays[delays.len() - 1])
+    });
+    let quarantine = match quarantine {
+        Quarantine::Uptime => "uptime",
+        Quarantine::Strict => "strict",
+        Quarantine::Trust => "trust",
+    };
+    let masters: Vec<_> = masters.iter().map(ToString::to_string).collect();
+    vec![
+        format!("masters {}", masters.join(" ")),
+        format!("labels {}", labels.join(" ")),
+        format!("prefix {:?}", String::from_utf8_lossy(prefix)),
+        format!("client_name {client_name}"),
+        format!("holder_label {}", holder_label.as_deref().unwrap_or("none")),
+        format!("max_ttl {max_ttl:?}"),
+        format!("max_hold {max_hold:?}"),
+        format!("drift_ppm {}", drift.ppm()),
+        format!("answer_timeout {}", time(answer_timeout)),
+        format!("connect_timeout {connect_timeout:?}"),
+        format!("retry_delay {retry_delay_min:?} to {retry_delay_max:?}"),
+        format!("retry_delay_by {delays}"),
+        format!("answer_timeout_ppm {}", answer_ppm.map_or("none".to_owned(), |ppm| ppm.to_string())),
+        format!("quarantine {quarantine}"),
+        format!("ask_holder {ask_holder}"),
+        format!("spin {spin:?}"),
+        format!("wake_waiters {wakes_waiters}"),
+        format!("record_fleet {records_fleet}"),
+        format!("on_event {}", is_set(observer.is_some())),
+        format!("credentials {}", is_set(provider.is_some())),
+        format!("password_file {}", is_set(password_file.is_some())),
+    ]
 }
 
 /// Each setting has another value than its default.

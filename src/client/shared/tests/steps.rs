@@ -17,7 +17,7 @@ use crate::clock;
 use crate::engine::{HeldLocks, Request, Resource};
 use crate::limits;
 use crate::words::golden::assert_golden;
-use stage::{LONG, Stage};
+use stage::{LONG, Shown as _, Stage};
 
 /// Nobody leads by itself: each decision of a caller shows.
 fn alone() -> String {
@@ -305,7 +305,8 @@ fn losses_and_batches() -> String {
         stage.hang(false);
         let shared = stage.shared().clone();
         let answer = if is_inside { shared.waking.run(|| releasing.block()) } else { releasing.block() };
-        stage.show(&format!("a thread waits{}: {answer:?}", if is_inside { " in a waker" } else { "" }));
+        let place = if is_inside { " in a waker" } else { "" };
+        stage.show(&format!("a thread waits{place}: {}", answer.shown()));
         stage.answers();
     }
     stage.page += "# Alone: a call behind an idle time turns first\n";

@@ -1,16 +1,17 @@
 //! A client whose steps are taken one by one, and its page.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::pin::Pin;
 use std::sync::Weak;
-use std::task::{Context, Wake};
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use super::super::super::background::BackgroundAct;
 use super::super::super::*;
-use crate::client::{Client, Drive, Guard};
-use crate::error::AcquireError;
+use crate::client::{Client, Drive, Guard, LockEnd};
+use crate::engine::Released;
+use crate::error::{AcquireError, ReleaseError};
 use crate::lock::MasterId;
 use crate::testing::Double;
 
@@ -262,13 +263,17 @@ impl Stage {
         self.show(&step);
     }
 
-    pub(super) fn poll_other<T: fmt::Debug>(
+    pub(super) fn poll_other<T: Shown>(
         &mut self,
         future: &mut (impl Future<Output = T> + Unpin),
         waker: &'static str,
     ) {
         let answer = Pin::new(future).poll(&mut Context::from_waker(&self.waker(waker)));
-        self.show(&format!("poll as {waker}: {answer:?}"));
+        let shown = match answer {
+            Poll::Ready(answer) => answer.shown(),
+            Poll::Pending => "pending".to_owned(),
+        };
+        self.show(&format!("poll as {waker}: {shown}"));
     }
 
     /// Its master answers: polls it once it is woken.
@@ -452,5 +457,29 @@ impl Stage {
     pub(super) fn hang(&mut self, hangs: bool) {
         let master = self.double.master(0);
         if hangs { master.stop() } else { master.resume() }.expect("it runs");
+    }
+}
+
+/// What a page says of a future's output.
+pub(super) trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for LockEnd {
+    fn shown(&self) -> String {
+        match self {
+            Self::Lost => "lost",
+            Self::Released => "released",
+        }
+        .to_owned()
+    }
+}
+
+impl Shown for Result<Released, ReleaseError> {
+    fn shown(&self) -> String {
+        match self {
+            Ok(Released { deleted, .. }) => format!("released on {deleted}"),
+            Err(error) => error.to_string(),
+        }
     }
 }
