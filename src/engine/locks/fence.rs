@@ -32,6 +32,7 @@
 //! larger, as behind the first quorum. A master whose fence is larger refuses: a late command may have put
 //! the value there again, behind another holder. The release raises the fence as any other.
 
+use std::iter;
 use std::time::{Duration, Instant};
 
 use super::claim::{Claim, Votes};
@@ -114,19 +115,36 @@ impl Fencing {
         self.refusals.iter().filter(|(_, state)| state.refusal == Refusal::Busy).copied()
     }
 
-    /// Learns from the answers what the next token should be, and returns the time by the masters' clocks:
-    /// that of the one in the middle, for a quorum has to agree. A grant says so.
+    /// Learns from the answers what the next token should be. Returns the time of the masters: the middle of
+    /// their clocks, for a quorum has to agree. A master that granted does not tell its time, and the token
+    /// stands for it.
     fn learn(&mut self, tally: &Tally, half_us: u64) -> u64 {
-        let granted = tally.granted.iter().map(|_| self.token.as_u64());
+        let token = self.token.as_u64();
+        let granted = iter::repeat_n(token, tally.granted.count());
         let mut times: Vec<u64> =
-            self.refusals.iter().map(|(_, state)| state.time_us).chain(granted).collect();
+            self.refusals.iter().map(|(_, state)| state.time_us).chain(granted.clone()).collect();
         times.sort_unstable();
-        let time = times.get(times.len() / 2).copied().unwrap_or(self.token.as_u64());
+        let middle = times.get(times.len() / 2).copied().unwrap_or(token);
+        let time = if middle == token { self.beside(half_us) } else { middle };
         // A fence beyond their window is one that no token of theirs can pass; it is left to its master.
-        let granted = tally.granted.iter().map(|_| self.token.as_u64());
         let fences = self.refusals.iter().map(|(_, state)| state.fence).chain(granted).chain([self.floor]);
         self.floor = fences.filter(|fence| *fence < time.saturating_add(half_us)).max().unwrap_or(0);
         time
+    }
+
+    /// A time beside the token, where the middle clock is hidden behind a grant: the same token again would get
+    /// the same answers. It lies a quarter of the window towards the closest clock that is out of reach. If
+    /// that is the wrong side, more masters refuse, and so tell their time.
+    fn beside(&self, half_us: u64) -> u64 {
+        let (token, step) = (self.token.as_u64(), half_us / 2);
+        let refused = self.refusals.iter().map(|(_, state)| state);
+        let out_of_reach = refused.filter(|it| matches!(it.refusal, Refusal::Past | Refusal::Future));
+        match out_of_reach.map(|it| it.time_us).min_by_key(|time| time.abs_diff(token)) {
+            Some(time) if time.abs_diff(token) > half_us + step => token,
+            Some(time) if time < token => token.saturating_sub(step),
+            Some(_) => token.saturating_add(step),
+            None => token,
+        }
     }
 }
 
@@ -178,8 +196,11 @@ fn token_refusal(state: FenceState, token: FencingToken) -> Option<TokenRefusal>
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt as _, SeedableRng as _};
+
     use super::*;
-    use crate::lock::HolderTtl;
+    use crate::lock::{HolderTtl, whole_us};
 
     const HALF_US: u64 = 1_000;
 
@@ -265,6 +286,78 @@ mod tests {
             assert_eq!(count, limits::RENUMBERING_COUNT_MAX as usize);
             let mut obstacle = Obstacle::NONE;
             fencing.end_row(Instant::now(), &mut obstacle);
+        }
+    }
+
+    /// Masters with clocks of their own, which answer as the script does; and a client that asks them every
+    /// millisecond.
+    struct Masters {
+        ahead_us: [i64; 5],
+        fences: [u64; 5],
+    }
+
+    impl Masters {
+        const HALF_US: u64 = 1_000_000;
+        const START_US: u64 = 3_600_000_000;
+
+        /// What this master says to a token, that long after the start.
+        fn ask(&mut self, master: usize, passed_us: u64, token: u64) -> Result<(), FenceState> {
+            let time_us = (Self::START_US + passed_us).saturating_add_signed(self.ahead_us[master]);
+            let refusal = if token <= self.fences[master] {
+                Refusal::Stale
+            } else if token <= time_us - Self::HALF_US {
+                Refusal::Past
+            } else if token > time_us + Self::HALF_US {
+                Refusal::Future
+            } else {
+                self.fences[master] = token;
+                return Ok(());
+            };
+            Err(state(refusal, self.fences[master], time_us))
+        }
+
+        /// The time at which a quorum grants to a client whose clock is that far ahead.
+        fn granted_after(&mut self, client_ahead_us: i64) -> Option<Duration> {
+            let start = Instant::now();
+            let mut clock = WallClock::unset(start);
+            clock.set(start, Duration::from_micros(Self::START_US.saturating_add_signed(client_ahead_us)));
+            let mut fencing = Fencing::new();
+            (0..5_000).map(Duration::from_millis).find(|&passed| {
+                let token = fencing.begin_attempt(clock.masters_us(start + passed)).as_u64();
+                let mut tally = Tally::default();
+                for index in 0..5 {
+                    let master = MasterId::new(index).expect("small");
+                    match self.ask(index, whole_us(passed), token) {
+                        Ok(()) => tally.granted.insert(master),
+                        Err(state) => drop(fencing.note_refusal(master, state)),
+                    }
+                }
+                let is_granted = tally.granted.count() >= 3;
+                if !is_granted {
+                    fencing.judge(start + passed, &mut clock, &tally, Self::HALF_US);
+                }
+                is_granted
+            })
+        }
+    }
+
+    /// Two masters that grant hide their clocks behind the token: it must leave its place all the same.
+    #[test]
+    fn agreeing_clocks_of_a_quorum_grant_in_time() {
+        let as_seen = [868_000, -477_000, -66_000, 126_000_000, -480_000];
+        let after = Masters { ahead_us: as_seen, fences: [0; 5] }.granted_after(830_000);
+        assert!(after.is_some_and(|after| after < Duration::from_secs(1)), "{after:?}");
+        for seed in 0..10_000 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let spread_us = i64::try_from(Masters::HALF_US / 2).expect("small");
+            let middle_us = rng.random_range(-2_000_000..2_000_000);
+            let mut ahead_us = [0; 5].map(|_: i64| middle_us + rng.random_range(0..=spread_us));
+            for other in &mut ahead_us[..2] {
+                *other = rng.random_range(-4_000_000..4_000_000);
+            }
+            let client_us = rng.random_range(-4_000_000..4_000_000);
+            let after = Masters { ahead_us, fences: [0; 5] }.granted_after(client_us);
+            assert!(after.is_some_and(|after| after < Duration::from_secs(2)), "seed {seed}: {after:?}");
         }
     }
 }
