@@ -145,8 +145,6 @@
 // docs.rs shows which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "doctor")]
-pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod limits;
@@ -156,6 +154,11 @@ pub mod testing;
 
 mod cancel;
 mod caught;
+#[cfg(feature = "doctor")]
+#[path = "cli"]
+mod cli {
+    pub mod doctor;
+}
 mod client;
 mod clock;
 mod config;
@@ -174,6 +177,8 @@ mod wire;
 mod words;
 
 pub use cancel::Cancel;
+#[cfg(feature = "doctor")]
+pub use cli::doctor;
 pub use client::{
     Acquire, AcquireSet, AcquireSlot, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError,
     Leadership, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,

@@ -5,8 +5,8 @@
 //! Owns the choice of the subcommand and the exit code; each subcommand is a file beside this one.
 
 mod bench;
-mod doctor;
 mod drill;
+mod examine;
 mod exit;
 mod fleet;
 mod generate;
@@ -53,7 +53,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Unlock(inspect::UnlockArgs),
     Generate(generate::Args),
-    Doctor(doctor::Args),
+    Doctor(examine::Args),
     Drill(drill::Args),
     Ls(list::Args),
     Acquire(run::pass::Args),
@@ -102,7 +102,7 @@ fn execute() -> u8 {
         Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
         Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
         Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
-        Ok(Cli { command: Command::Doctor(args) }) => doctor::execute(&args),
+        Ok(Cli { command: Command::Doctor(args) }) => examine::execute(&args),
         Ok(Cli { command: Command::Drill(args) }) => drill::execute(&args),
         Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Ok(Cli { command: Command::Acquire(args) }) => run::pass::execute(&args),

@@ -89,7 +89,7 @@ fn all_findings_keep_the_rules_of_writing() {
     assert_golden("findings", &page);
     codes.sort_unstable();
     codes.dedup();
-    let page = include_str!("../../../../docs/errors.md");
+    let page = include_str!("../../../../../docs/errors.md");
     for code in &codes {
         assert!(page.contains(&format!("`{code}`")), "docs/errors.md does not list {code}");
     }

@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_features_have_the_rights_of_the_manual() {
-        let page = include_str!("../../docs/rights.md");
+        let page = include_str!("../../../docs/rights.md");
         let line = page.lines().rfind(|line| line.starts_with("ACL SETUSER locker reset")).expect("a line");
         let mut listed: Vec<_> = line.split(' ').filter_map(|word| word.strip_prefix('+')).collect();
         let mut needed: Vec<_> = Feature::ALL.into_iter().flat_map(Feature::rights).copied().collect();
