@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The present.
 #[inline]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     let (awake, suspended) = read();
     awake + suspended
 }

@@ -201,11 +201,43 @@ impl Config {
     }
 
     /// Returns the quarantine by the larger of each of these settings and this client's.
-    pub(crate) fn quarantine_time_beside(&self, max_ttl: Duration, drift_ppm: u32) -> Duration {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn quarantine_time_beside(&self, max_ttl: Duration, drift_ppm: u32) -> Duration {
         let max_ttl = max_ttl.min(limits::MAX_TTL_MAX).max(self.max_ttl);
         let drift_ppm = drift_ppm.min(limits::DRIFT_PPM_MAX).max(self.drift.ppm());
         let whole = max_ttl + Drift::from_ppm(drift_ppm).unwrap_or(self.drift).of(max_ttl);
         Duration::from_millis(u64::try_from(whole.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    }
+}
+
+/// Settings that the command line's doctor reads.
+#[doc(hidden)]
+impl Config {
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// Names of the masters: their URLs without logins.
+    #[must_use]
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.labels
+    }
+
+    #[must_use]
+    pub fn client_name(&self) -> &str {
+        &self.client_name
+    }
+
+    #[must_use]
+    pub const fn drift_ppm(&self) -> u32 {
+        self.drift.ppm()
+    }
+
+    #[must_use]
+    pub const fn wakes_waiters(&self) -> bool {
+        self.wakes_waiters
     }
 }
 

@@ -8,7 +8,6 @@
 
 mod channel;
 mod logins;
-#[cfg(feature = "doctor")]
 pub mod probe;
 mod race;
 mod resolve;

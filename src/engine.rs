@@ -61,10 +61,7 @@ use crate::error::{CredentialsError, LeaveError};
 use crate::event::Event;
 use crate::handle::LockHandle;
 use crate::limits;
-#[cfg(feature = "doctor")]
-pub(crate) use masters::handshake::{Replication, error_without_login, info_field};
-#[cfg(feature = "doctor")]
-pub(crate) use masters::mark::{Mark, key as mark_key};
+pub(crate) use masters::handshake::error_without_login;
 pub(crate) use masters::status::{Health, MasterStatus};
 pub use queries::free_slots::SlotLook;
 pub(crate) use queries::inspection::{ForceUnlocked, Inspection};

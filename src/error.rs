@@ -7,7 +7,7 @@
 //! Contention, an outage and a misconfiguration are different errors. While the client lives it releases what
 //! an attempt may have left on a master, now or when that master can be reached again; else the TTL ends it.
 
-mod advice;
+pub(crate) mod advice;
 pub(crate) mod class;
 pub(crate) mod fleet;
 mod handle;

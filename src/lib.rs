@@ -123,14 +123,13 @@
 //!   `trace_events`, an observer that emits its events. The page [monitoring] lists the spans.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
 //!   build.
-//! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
 //! - `testing`: the module `testing`, real servers for your tests; for development only.
 //! - `double`: in that module, masters in the process of a test. The page [testing] shows a service with its
 //!   tests. It needs a C compiler to build.
-//! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 //!
 //! None is on by default. The page [versions] lists the packages that each of them needs, and what a version
-//! promises.
+//! promises. The command line is the package `redlatch-cli`. It also has a library, which finds what is wrong
+//! with a fleet.
 //!
 //! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
 //! [redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
@@ -154,11 +153,6 @@ pub mod testing;
 
 mod cancel;
 mod caught;
-#[cfg(feature = "doctor")]
-#[path = "cli"]
-mod cli {
-    pub mod doctor;
-}
 mod client;
 mod clock;
 mod config;
@@ -177,8 +171,6 @@ mod wire;
 mod words;
 
 pub use cancel::Cancel;
-#[cfg(feature = "doctor")]
-pub use cli::doctor;
 pub use client::{
     Acquire, AcquireSet, AcquireSlot, Candidate, Client, Connect, Extend, Guard, GuardSet, IntoHandleError,
     Leadership, LockEnd, LockRequest, LockSetRequest, Lost, ReentrantGuard, ReentrantLock, Release, RwLock,
@@ -227,18 +219,11 @@ pub mod status {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle, slot_acquisition};
+    pub use crate::clock::now;
     pub use crate::config::env;
-    #[cfg(feature = "doctor")]
-    pub use crate::doctor::{
-        facts::{ClockOffset, ClockRate, ExaminedMaster, Facts, ask_all},
-        judge::{granting, judge},
-    };
-    #[cfg(feature = "doctor")]
     pub use crate::driver::probe;
     /// The record of a fleet.
     pub mod fleet {
-        #[cfg(feature = "doctor")]
-        pub use crate::doctor::candidates::{Asked, ask_candidates, ask_old, literal, write_records};
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
         pub use crate::engine::masters::trouble::is_of_settings;
         pub use crate::error::probe::ProbeError;
@@ -247,7 +232,7 @@ pub mod internals {
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
-    pub use crate::lock::{FENCE_NAME, command::park::WAIT_NAME};
+    pub use crate::lock::{FENCE_NAME, PROBE_NAME, command::park::WAIT_NAME};
     /// Masters in a few hundred lines, on any clock.
     #[cfg(all(unix, feature = "double"))]
     pub mod model {
@@ -256,6 +241,14 @@ pub mod internals {
             Refusal, Scope, SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key,
             lease_end, leases, lua, parking_script, queue_key, script, token_of,
         };
+    }
+    /// Answers of servers.
+    pub mod server {
+        pub use crate::engine::masters::handshake::{Replication, info_field};
+        pub use crate::engine::masters::mark::{Mark, key as mark_key};
+        pub use crate::error::advice::advice;
+        pub use crate::lock::command::answer::error_text;
+        pub use crate::lock::{is_refusal, names_missing_right};
     }
     pub mod pool {
         pub use crate::pool::{LockOfPool, door_name, slot_name};

@@ -53,19 +53,9 @@ pub const HOLDER_LABEL_SIZE_MAX: usize = 64;
 /// record counts as damaged.
 pub(crate) const RECORD_SIZE_MAX: usize = 1536;
 
-/// Pages of about 1,000 keys in which an examination searches each master for records of other prefixes:
-/// 64.
-#[cfg(feature = "doctor")]
-pub(crate) const PREFIX_SCAN_COUNT_MAX: usize = 64;
-
-/// Shortest limit of an examination that measures the rates of the masters' clocks, for which it reads each
-/// clock twice, 5 s apart: 10 s.
-#[cfg(feature = "doctor")]
-pub const CLOCK_RATE_LIMIT_MIN: Duration = Duration::from_secs(10);
-
 /// Longest time for which a master of a new fleet may have run (`redlatch fleet init`): one hour. One that
 /// has run for longer counts by itself, unless `max_ttl` is longer.
-pub(crate) const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
+pub const FOUNDING_UPTIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Time after which a connection that stands asks again whether its server is still a master that keeps its
 /// locks: 60 s.
@@ -251,25 +241,20 @@ pub const ERROR_TEXT_SIZE_MAX: usize = 160;
 /// Largest number of bytes that a connection of administration (`doctor`, `ls`, `drill`, `bench`) reads for
 /// one page of a search for names, or for a list of connections: 64 MiB, also of long names that are no
 /// locks. For any other exchange it is [`REPLY_SIZE_MAX`]. A larger one ends the connection.
-#[cfg(feature = "doctor")]
 pub(crate) const PROBE_PAGE_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// Largest number of replies and of their elements that such a connection reads for one exchange: 16,384.
-#[cfg(feature = "doctor")]
 pub(crate) const PROBE_VALUE_COUNT_MAX: usize = 16 * 1024;
 
 /// Largest number of bytes of a text that such a connection keeps: 16 KiB. The rest is dropped.
-#[cfg(feature = "doctor")]
 pub(crate) const PROBE_TEXT_SIZE_MAX: usize = 16 * 1024;
 
 /// The same for a list of connections (`redlatch fleet`): 4 MiB, about 10,000 connections. A longer list
 /// counts as unknown.
-#[cfg(feature = "doctor")]
 pub(crate) const PROBE_LIST_SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// The same for a key's name: one byte more than the longest key of a lock, which is the queue of a slot, so
 /// that a longer key is known to be none.
-#[cfg(feature = "doctor")]
 pub(crate) const PROBE_NAME_SIZE_MAX: usize =
     PREFIX_SIZE_MAX + "redlatch:wait:".len() + SLOT_PART_SIZE_MAX + RESOURCE_SIZE_MAX + 1;
 
@@ -336,7 +321,7 @@ pub const DRIVE_LATE: Duration = Duration::from_millis(20);
 pub const CLOSE_WAIT: Duration = Duration::from_millis(100);
 
 /// TTL of a [`crate::LockRequest`] without one: 10 s, or `max_ttl` if that is shorter.
-pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
+pub const TTL_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Largest number of renewals of one kept lock: 1,000,000,000. Then it ends with its TTL. The longest hold
 /// usually comes before: a lock with a TTL of 100 ms reaches this number after more than half a year.

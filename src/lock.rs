@@ -28,14 +28,15 @@ pub use label::HolderLabel;
 pub(crate) use label::split_value;
 pub use master_set::{MasterId, MasterSet};
 pub use name::LockName;
+#[doc(hidden)]
+pub use resource::PROBE_NAME;
 pub use resource::Resource;
-pub(crate) use resource::{FLEET_NAME, MARK_NAME, PROBE_NAME};
+pub(crate) use resource::{FLEET_NAME, MARK_NAME};
 pub use tally::{Tally, Verdict, quorum};
 pub use token::Token;
 pub use ttl::{Drift, Ttl};
 #[doc(hidden)]
 pub use ttl::{whole_ms, whole_us};
-#[cfg(feature = "doctor")]
-pub(crate) use vote::is_refusal;
-pub(crate) use vote::names_missing_right;
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};
+#[doc(hidden)]
+pub use vote::{is_refusal, names_missing_right};

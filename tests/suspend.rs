@@ -25,7 +25,6 @@ fn main() -> ExitCode {
     }
     match linux::Sleep::prepare() {
         Ok(sleep) => {
-            #[cfg(feature = "cli")]
             linux::a_sleep_before_the_start_is_no_matter();
             linux::a_lock_does_not_outlive_a_sleep(&sleep); // the last one: there is no way back
         }
@@ -115,7 +114,6 @@ mod linux {
     }
 
     /// The command line on a machine that had slept before.
-    #[cfg(feature = "cli")]
     pub(super) fn a_sleep_before_the_start_is_no_matter() {
         let fleet = Fleet::start(3);
         let ran = unshare()

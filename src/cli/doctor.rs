@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! use redlatch::Config;
-//! use redlatch::doctor::{Finding, Severity, examine};
+//! use redlatch_cli::doctor::{Finding, Severity, examine};
 //! use std::time::Duration;
 //!
 //! let masters = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
@@ -21,24 +21,27 @@
 //! A finding is a value, so a caller can match on [`Problem`], and compare by its stable
 //! [code](Problem::code).
 
-pub(crate) mod candidates;
-pub(crate) mod facts;
+#[doc(hidden)]
+pub mod candidates;
+#[doc(hidden)]
+pub mod facts;
 mod finding;
-pub(crate) mod judge;
+#[doc(hidden)]
+pub mod judge;
 mod rights;
 
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::driver::ConnectError;
+use redlatch::{Config, ConnectError};
 
+pub use facts::CLOCK_RATE_LIMIT_MIN;
 pub use finding::{Finding, Problem, Severity};
 
 /// Examines the masters of a configuration, all at the same time, and returns after about `limit` at the
 /// latest. Each look-up, each attempt to connect and each exchange takes at most the configuration's
 /// `connect_timeout`. Its threads end at `limit`, too. Only a lookup of a name and a call of the credentials
 /// provider that hang cannot be interrupted: the thread of each ends when it returns. With a limit of 10 s or
-/// more ([`CLOCK_RATE_LIMIT_MIN`](crate::limits::CLOCK_RATE_LIMIT_MIN)) it takes at least 5 s, and measures
+/// more ([`CLOCK_RATE_LIMIT_MIN`]) it takes at least 5 s, and measures
 /// the rates of the masters' clocks against this machine's.
 ///
 /// Returns what was found, the heaviest first.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use redlatch::doctor::{Finding, Severity};
 use redlatch::engine::quorum;
 use redlatch::internals::env::parse_time;
+use redlatch::internals::whole_us;
 use redlatch::internals::words::{Counted, Rounded};
-use redlatch::internals::{ExaminedMaster, Facts, ask_all, granting, judge, whole_us};
 use redlatch::{Config, Quarantine};
+use redlatch_cli::doctor::facts::{ExaminedMaster, Facts, ask_all};
+use redlatch_cli::doctor::judge::{granting, judge};
+use redlatch_cli::doctor::{Finding, Severity};
 use serde_json::{Value, json};
 
 use super::exit::{Exit, code};

@@ -373,7 +373,6 @@ mod tests {
     }
 
     /// Its first validity lasts, but the masters have lost it.
-    #[cfg(feature = "double")]
     #[test]
     fn lock_lost_before_the_start_starts_no_command() {
         use clap::Parser;

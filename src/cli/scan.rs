@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use redlatch::internals::fleet::literal;
 use redlatch::internals::probe::{Answer, Probe, ProbeError};
 use redlatch::internals::words::grouped;
+use redlatch_cli::doctor::candidates::literal;
 
 /// One page of the names behind a prefix, as a master returns it.
 pub(super) struct Page {

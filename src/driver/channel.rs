@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-#[cfg(feature = "doctor")]
 use std::time::Duration;
 
 use mio::{Registry, Token};
@@ -106,7 +105,6 @@ impl Channel {
     }
 
     /// The end of the validity of the peer's certificate, as a time since the Unix epoch; `None` without TLS.
-    #[cfg(feature = "doctor")]
     pub(super) fn certificate_end(&self) -> Option<Duration> {
         match self {
             Self::Plain { .. } => None,

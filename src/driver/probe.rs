@@ -33,6 +33,9 @@ use crate::resp;
 pub use replies::Answer;
 use replies::{Bounds, Replies};
 
+/// Number of bytes at which [`Probe::exchange_list`] cuts a reply off.
+pub const LIST_SIZE_MAX: usize = limits::PROBE_LIST_SIZE_MAX;
+
 /// A connection to one master. A drop closes it.
 pub struct Probe {
     poll: Poll,
@@ -315,11 +318,11 @@ impl Probe {
     }
 
     /// Sends one command, and returns its reply, which may be a long text. It is cut off at
-    /// [`PROBE_LIST_SIZE_MAX`](limits::PROBE_LIST_SIZE_MAX).
+    /// [`LIST_SIZE_MAX`].
     ///
     /// # Errors
     /// As [`Probe::receive`].
-    pub(crate) fn exchange_list<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Answer, ProbeError> {
+    pub fn exchange_list<A: AsRef<[u8]>>(&mut self, command: &[A]) -> Result<Answer, ProbeError> {
         self.exchange_within(command, Bounds::LIST)
     }
 
@@ -334,7 +337,7 @@ impl Probe {
     }
 
     /// Asks nothing until then.
-    pub(crate) fn pause_until(&self, at: Instant) {
+    pub fn pause_until(&self, at: Instant) {
         thread::sleep(at.saturating_duration_since(clock::now()));
     }
 

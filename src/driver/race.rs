@@ -66,7 +66,6 @@ impl Race {
     }
 
     /// Whether the attempts under way are made over TLS.
-    #[cfg(feature = "doctor")]
     pub(super) fn is_tls(&self) -> bool {
         self.attempts.iter().flatten().any(|(_, channel)| channel.is_tls())
     }

@@ -11,7 +11,6 @@
 //!
 //! rustls allocates for each record, in both directions. Everything else is allocated once for a connection.
 
-#[cfg(feature = "doctor")]
 mod expiry;
 mod setup;
 mod trouble;
@@ -111,7 +110,6 @@ impl TlsSocket {
     }
 
     /// The end of the validity of the peer's certificate, as a time since the Unix epoch.
-    #[cfg(feature = "doctor")]
     pub(super) fn certificate_end(&self) -> Option<std::time::Duration> {
         expiry::not_after(self.session.peer_certificates()?.first()?)
     }

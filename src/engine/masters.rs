@@ -7,10 +7,10 @@
 pub(super) mod connection;
 pub(super) mod fleet;
 pub(super) mod groups;
-pub(super) mod handshake;
+pub(crate) mod handshake;
 pub(super) mod link;
 pub(super) mod logins;
-pub(super) mod mark;
+pub(crate) mod mark;
 pub(super) mod owed;
 pub(crate) mod record;
 pub(super) mod script;

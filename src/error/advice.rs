@@ -24,7 +24,8 @@ const RIGHTS: [(&str, &[&str]); 12] = [
 ];
 
 /// Advice on an error reply, if there is any.
-pub(crate) fn advice(text: &str) -> Option<Cow<'static, str>> {
+#[must_use]
+pub fn advice(text: &str) -> Option<Cow<'static, str>> {
     if names_missing_right(text) {
         return Some(missing_right(text));
     }

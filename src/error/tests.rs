@@ -383,11 +383,11 @@ fn samples_of_trouble() -> Vec<Sample> {
             NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check name service, address and firewall";
             NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check name service, address, firewall, and that the port speaks TLS";
             NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";
-            #[cfg(feature = "doctor")] NoAnswer(_) => Trouble::NoAnswer(LONG), "no answer within 4.4s; check the master";
-            #[cfg(feature = "doctor")] NotFinished(_) => Trouble::NotFinished(LONG), "not finished within 4.4s; give more time";
-            #[cfg(feature = "doctor")] NoAddress(_) => Trouble::NoAddress(LONG), "its name was not resolved within 4.4s";
-            #[cfg(feature = "doctor")] RepliesTooLarge { .. } => Trouble::RepliesTooLarge { size: 1 << 20 }, "larger than 1048576 bytes";
-            #[cfg(feature = "doctor")] RepliesTooMany => Trouble::RepliesTooMany, "more than 16384 values; is it a Redis or Valkey server?";
+            NoAnswer(_) => Trouble::NoAnswer(LONG), "no answer within 4.4s; check the master";
+            NotFinished(_) => Trouble::NotFinished(LONG), "not finished within 4.4s; give more time";
+            NoAddress(_) => Trouble::NoAddress(LONG), "its name was not resolved within 4.4s";
+            RepliesTooLarge { .. } => Trouble::RepliesTooLarge { size: 1 << 20 }, "larger than 1048576 bytes";
+            RepliesTooMany => Trouble::RepliesTooMany, "more than 16384 values; is it a Redis or Valkey server?";
             Silent => Trouble::Silent, "no answer for 5s; check the master";
             NoLogin { .. } => Trouble::NoLogin { refusal: "NOAUTH Authentication required." }, "it needs a password; put user and password into this master's URL";
             NoLogin { .. } => Trouble::NoLogin { refusal: "ERR AUTH <password> called without any password configured" }, "it has no password; remove it from this master's URL";

@@ -17,7 +17,7 @@ pub(crate) const FLEET_NAME: &[u8] = b"redlatch:fleet";
 
 /// How keys begin behind the prefix on which commands are tried that change nothing: a lock with such a name
 /// would be found there.
-pub(crate) const PROBE_NAME: &[u8] = b"redlatch:probe:";
+pub const PROBE_NAME: &[u8] = b"redlatch:probe:";
 
 /// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` and
 /// `redlatch:fleet` are reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`,

@@ -106,7 +106,8 @@ impl Failure {
 }
 
 /// Returns whether this error reply is the refusal of an ACL, also within a script.
-pub(crate) fn names_missing_right(text: &str) -> bool {
+#[must_use]
+pub fn names_missing_right(text: &str) -> bool {
     ["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"]
         .iter()
         .any(|start| text.starts_with(start))
@@ -131,7 +132,8 @@ const REFUSALS: [&str; 14] = [
 ];
 
 /// Whether a server refused to run a command: it was not carried out, unless a proxy says so.
-pub(crate) fn is_refusal(text: &str) -> bool {
+#[must_use]
+pub fn is_refusal(text: &str) -> bool {
     REFUSALS.iter().any(|refusal| text.starts_with(refusal))
 }
 

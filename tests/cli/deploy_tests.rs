@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use redlatch::{Config, Quarantine};
 
 use crate::doctor_tests::{PAGE, examine};
 use crate::fleet::Fleet;
+use crate::golden::root;
 use crate::harness::{PATIENT, expect, finish, redlatch};
 
 const CONF: &str = include_str!("../../deploy/redis.conf");
@@ -80,7 +80,7 @@ fn alerts_and_panels_name_metrics_that_exist() {
 /// By promtool of Prometheus, where it is installed.
 #[test]
 fn alerts_fire_when_they_should() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     for args in
         [["check", "rules", "deploy/prometheus-rules.yaml"], ["test", "rules", "tests/cli/alerts.yaml"]]
     {
@@ -95,7 +95,7 @@ fn alerts_fire_when_they_should() {
 
 #[test]
 fn a_server_with_these_files_serves_each_kind_of_lock() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let acl = std::env::temp_dir().join(format!("redlatch-users-{}.acl", std::process::id()));
     fs::write(&acl, "user default on nopass ~* &* +@all\n").expect("a file");
     let conf = root.join("deploy/redis.conf").display().to_string();
@@ -154,7 +154,7 @@ fn kubernetes_waits_for_the_quarantine() {
 #[test]
 fn yaml_files_are_yaml() {
     let script = "import sys, yaml\nfor name in sys.argv[1:]:\n assert list(yaml.safe_load_all(open(name)))";
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    let root = root().join("deploy");
     let names = [
         "compose.yaml",
         "compose.tls.yaml",

@@ -2,13 +2,14 @@
 
 use std::net::Ipv4Addr;
 use std::process::Command;
+use std::time::Duration;
 
-use redlatch::internals::ask_all;
 use redlatch::internals::probe::ProbeError;
 use redlatch::{Config, Credentials};
+use redlatch_cli::doctor::{self, facts::ask_all};
 
 use crate::certificates::Certificates;
-use crate::fleet::{Fleet, Place, eventually};
+use crate::fleet::{Fleet, Place, eventually, valkey_9};
 use crate::harness::{PATIENCE, command, expect, finish, redlatch};
 use crate::terminal::Session;
 
@@ -389,5 +390,28 @@ fn the_text_fits_into_forty_columns() {
     for line in screen.lines() {
         let is_one_word = line.split_whitespace().count() <= 2;
         assert!(line.trim_end().chars().count() <= 40 || is_one_word, "{line:?}");
+    }
+}
+
+#[test]
+fn doctor_finds_a_login_without_the_native_release() {
+    let Some(valkey) = valkey_9() else { return };
+    let mut fleet = Fleet::start_at(vec![valkey; 3]);
+    let config = |login: &str| {
+        let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", login)).collect();
+        Config::builder().masters(urls).build().expect("valid settings")
+    };
+    let (all, few) = (config("redis://all:secret@"), config("redis://few:secret@"));
+    for master in fleet.masters() {
+        assert_eq!(master.ask("ACL SETUSER all on >secret ~* &* +@all").text(), "OK");
+        assert_eq!(master.ask("ACL SETUSER few on >secret ~* &* +@all -delifeq").text(), "OK");
+    }
+    for (config, is_found) in [(all, false), (few, true)] {
+        let found = doctor::examine(&config, Duration::from_secs(9)).expect("masters answer");
+        assert_eq!(
+            found.iter().any(|finding| finding.problem.code() == "native-denied"),
+            is_found,
+            "{found:?}"
+        );
     }
 }

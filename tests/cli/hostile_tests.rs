@@ -4,8 +4,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use redlatch::doctor::{Problem, examine};
 use redlatch::{Config, Pem, Tls};
+use redlatch_cli::doctor::{Problem, examine};
 
 use crate::certificates::Certificates;
 use crate::fleet::{Fleet, eventually};

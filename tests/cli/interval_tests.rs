@@ -1,16 +1,16 @@
 //! A job once per interval: the unit of `examples/systemd`, which docs/recipes.md explains, on five machines.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use redlatch::internals::env::parse_time;
 
 use crate::fleet::{Fleet, eventually};
+use crate::golden::root;
 use crate::harness::{PATIENCE, PATIENT, Running, exists, expect, finish, redlatch};
 
 fn read(file: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("an example")
+    std::fs::read_to_string(root().join(file)).expect("an example")
 }
 
 /// The value of a setting that a unit has once.

@@ -3,6 +3,7 @@
 //! Each command leads a process group of its own, so that these tests do the same with and without a
 //! terminal.
 
+mod address_tests;
 mod again_tests;
 mod bad_input_tests;
 mod bench_tests;
@@ -46,4 +47,5 @@ mod terminal;
 mod terminal_tests;
 mod tls_tests;
 mod transcript_tests;
+mod trial_tests;
 mod verdict_tests;

@@ -7,13 +7,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
 use crate::fleet::Fleet;
+use crate::golden::root;
 use crate::harness::{Leftovers, command};
 
 /// How long a step may take without a line. A step of `start.md` compiles the library.
@@ -138,7 +139,7 @@ impl Shell {
         let path = std::env::var("PATH").unwrap_or_default();
         let bin_dir = program.parent().expect("a directory").display();
         let mut command = command("bash");
-        command.arg("--norc").current_dir(env!("CARGO_MANIFEST_DIR"));
+        command.arg("--norc").current_dir(root());
         command.env("PATH", format!("{bin_dir}:{path}"));
         // What cargo sets for this test would have cargo build other packages again.
         for (name, _) in std::env::vars_os() {
@@ -207,7 +208,7 @@ fn follow(name: &str, urls: &str) {
         std::env::temp_dir().join(format!("redlatch-page-{}-{}", std::process::id(), name.replace('/', "-")));
     fs::create_dir_all(&dir).expect("a directory");
     let text_of_dir = dir.to_str().expect("text");
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name);
+    let path = root().join(name);
     let mut page = fs::read_to_string(&path).expect("the page");
     let mut shell = Shell::start(&dir, urls);
     let mut found = Vec::new();
@@ -263,7 +264,7 @@ fn the_program_of_the_start_page_is_the_example() {
 /// A reader of a page sees all of an example, so what is pasted compiles.
 #[test]
 fn examples_in_pages_hide_nothing() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let docs = fs::read_dir(root.join("docs")).expect("the pages").map(|entry| entry.expect("a page").path());
     let mut count = 0;
     for path in
@@ -304,8 +305,7 @@ fn doc_code(source: &str) -> Vec<(usize, &str)> {
 
 #[test]
 fn examples_in_rustdoc_fit_80_columns() {
-    let (mut dirs, mut count, mut wide) =
-        (vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")], 0, Vec::new());
+    let (mut dirs, mut count, mut wide) = (vec![root().join("src")], 0, Vec::new());
     while let Some(dir) = dirs.pop() {
         for path in fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path()) {
             if path.is_dir() {

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Config;
-use redlatch::internals::fleet::{Change, Found, write_records};
+use redlatch::internals::fleet::{Change, Found};
+use redlatch_cli::doctor::candidates::write_records;
 
 use crate::fleet::{Fleet, Master, Until, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, redlatch};

@@ -346,11 +346,6 @@ fn too_few_masters_give_69_and_reasons() {
 }
 
 #[test]
-fn the_command_line_counts_the_machines_sleep() {
-    const { assert!(cfg!(feature = "suspend")) }; // tests/suspend.rs shows what that does
-}
-
-#[test]
 fn masters_in_quarantine_count_only_if_trusted() {
     let fleet = Fleet::start(3);
     let run = finish(redlatch(&fleet.urls()).args(["run", "r", "--", "true"]));

@@ -1,9 +1,9 @@
 //! `redlatch run --slots`: so many at once, each with a number.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use crate::fleet::{Fleet, eventually};
+use crate::golden::root;
 use crate::harness::{
     FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting,
 };
@@ -11,8 +11,7 @@ use crate::harness::{
 /// The recipe of the page, with another command.
 #[test]
 fn three_of_eight_machines_run_at_once() {
-    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recipes.md");
-    let recipes = std::fs::read_to_string(recipes).expect("a page");
+    let recipes = std::fs::read_to_string(root().join("docs/recipes.md")).expect("a page");
     let options = ["--slots", "3", "--wait", "2h", "migrate"];
     assert!(recipes.contains(&format!("redlatch run {} -- ./migrate.sh", options.join(" "))));
     let mut fleet = Fleet::start(3);

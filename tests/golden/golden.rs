@@ -1,12 +1,19 @@
 //! Texts held as a whole in `tests/golden/`, one file for a subject. `REDLATCH_GOLDEN=write` accepts what
 //! the program says now; the difference is then to be read in the commit.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The folder of the workspace: this package's, or one above it.
+pub(crate) fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let has_pages = |folder: &&Path| folder.join("tests/golden").is_dir();
+    package.ancestors().find(has_pages).expect("a folder with tests").to_owned()
+}
 
 /// Holds a text to its file.
 #[track_caller]
 pub(crate) fn assert_golden(file: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    let path = root().join("tests/golden").join(file);
     if std::env::var_os("REDLATCH_GOLDEN").is_some_and(|mode| mode == "write") {
         return std::fs::write(&path, text).expect("the file can be written");
     }
@@ -31,7 +38,7 @@ fn difference(expected: &str, found: &str) -> String {
 
 #[test]
 fn each_page_is_held_by_a_test() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let mut sources = String::new();
     let mut folders = vec![root.join("src"), root.join("tests")];
     while let Some(folder) = folders.pop() {

@@ -12,10 +12,9 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, Config, HeldLocks};
 
 use crate::blocking::{Blocking, Lease};
-use crate::fleet::{Fleet, Place, Raw, Until, eventually};
+use crate::fleet::{Fleet, Place, Raw, Until, eventually, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings, state};
 use crate::proxy::Proxy;
-use crate::valkey_tests::valkey_9;
 
 /// One holder: when it asked, when it got the answer, and its token.
 struct Held {

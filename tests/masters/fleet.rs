@@ -293,3 +293,18 @@ pub(crate) fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut
 pub(crate) fn free_port() -> u16 {
     testing::free_port().expect("a free port")
 }
+
+/// The server that `REDLATCH_VALKEY` names, if it is a Valkey of version 9 or later.
+pub(crate) fn valkey_9() -> Option<Place> {
+    let found = std::env::var("REDLATCH_VALKEY").ok().filter(|program| {
+        let output = command(program).arg("--version").output();
+        let version =
+            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let major = version.split("v=").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        version.starts_with("Valkey") && major.is_some_and(|major| major >= 9)
+    });
+    if found.is_none() {
+        println!("skipped: REDLATCH_VALKEY names no Valkey 9 server");
+    }
+    found.map(|program| Place { words: vec![program], ..Place::default() })
+}

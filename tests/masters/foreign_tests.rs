@@ -13,9 +13,8 @@ use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, HeldLocks, Options, Quarantine};
 
 use crate::blocking::Blocking;
-use crate::fleet::{Fleet, Master, Place, Raw};
+use crate::fleet::{Fleet, Master, Place, Raw, valkey_9};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
-use crate::valkey_tests::valkey_9;
 
 /// A key of each type: command and arguments behind the key. The scores look like times that are over and
 /// that are not.

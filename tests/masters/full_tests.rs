@@ -7,9 +7,8 @@ use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{AcquireError, Client, HeldLocks, Options};
 
 use crate::blocking::{Blocking, Lease};
-use crate::fleet::{Fleet, Place, Raw, eventually};
+use crate::fleet::{Fleet, Place, Raw, eventually, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
-use crate::valkey_tests::valkey_9;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {

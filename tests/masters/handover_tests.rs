@@ -8,9 +8,9 @@ use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{HeldLocks, Options, limits};
 
 use crate::blocking::Blocking;
-use crate::fleet::{Fleet, Place};
+use crate::fleet::{Fleet, Place, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
-use crate::valkey_tests::{Native, valkey_9};
+use crate::valkey_tests::Native;
 
 fn submit(redlock: &mut Blocking) -> OpId {
     let ttl = TTL;

@@ -29,9 +29,8 @@ use rand::{RngExt, SeedableRng};
 use redlatch::internals::model::{self, Dialect, ModelMaster};
 use redlatch::resp::{self, Decoded};
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, eventually, valkey_9};
 use crate::lock_tests::PATIENCE;
-use crate::valkey_tests::valkey_9;
 use commands::{Command, Commands, KEYS, wall_us};
 
 const SEEDS: Range<u64> = 0..6;

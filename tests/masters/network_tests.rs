@@ -1,6 +1,5 @@
 //! Contests while the network or the servers behind it misbehave.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use redlatch::status::MasterState;
@@ -8,7 +7,7 @@ use redlatch::{HeldLocks, Quarantine, limits};
 
 use crate::blocking::Blocking;
 use crate::contest::{Contest, Rules, TTL};
-use crate::fleet::{Fleet, Master, Place, command, eventually};
+use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 use crate::netns::Netns;
@@ -184,128 +183,6 @@ fn an_unrequested_reply_ends_the_connection() {
     }
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
     assert!(fleet.masters().all(|master| master.key_count() == "0"));
-}
-
-const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const IPV6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-
-/// A fleet with a master at each of these addresses, if this machine has them.
-fn fleet_at(hosts: &[IpAddr]) -> Option<Fleet> {
-    for host in hosts {
-        if let Err(error) = TcpListener::bind((*host, 0)) {
-            println!("skipped: no {host} here: {error}");
-            return None;
-        }
-    }
-    Some(Fleet::start_at(hosts.iter().map(|&host| Place { host, ..Place::default() }).collect()))
-}
-
-/// A lock is acquired on all masters at these URLs, extended and released, by the library and by the command
-/// line. An examination reaches them, too.
-fn lock_by_library_and_command_line(fleet: &mut Fleet, urls: &[String]) {
-    let mut redlock = open(settings(urls));
-    drive(&mut redlock, "all are connected", |it| {
-        it.masters().iter().all(|master| master.state == MasterState::Ready)
-    });
-    let mut lease = redlock.lock("a").ttl(lock_tests::TTL).wait(PATIENCE).acquire().expect("free");
-    drive(&mut redlock, "all have it", |it| it.margin(&lease) == urls.len() - urls.len() / 2 - 1);
-    redlock.extend(&mut lease, lock_tests::TTL).expect("held");
-    redlock.release(lease).expect("confirmed");
-    assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
-    #[cfg(feature = "cli")]
-    {
-        fleet.masters().for_each(|master| assert_eq!(master.ask("CONFIG RESETSTAT").text(), "OK"));
-        let ran = command(env!("CARGO_BIN_EXE_redlatch"))
-            .args(["run", "--trust", "--answer-timeout", "3s", "--wait", "20s", "a", "--", "echo", "locked"])
-            .env("REDLATCH_MASTERS", urls.join(","))
-            .output()
-            .expect("it was built");
-        assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(0), b"locked\n".as_slice()), "{ran:?}");
-        eventually(PATIENCE, "each master had the lock", || {
-            fleet.masters().all(|master| master.ask("INFO commandstats").text().contains("cmdstat_set:"))
-        });
-        let config = settings(urls).build().expect("valid settings");
-        let findings = redlatch::doctor::examine(&config, Duration::from_secs(9)).expect("threads");
-        let unreachable = findings.iter().find(|it| it.problem.code() == "unreachable");
-        assert_eq!(unreachable, None);
-    }
-    eventually(PATIENCE, "nothing is left", || fleet.masters().all(|it| it.key_count() == "0"));
-}
-
-#[test]
-fn masters_are_reached_over_ipv6() {
-    let Some(mut fleet) = fleet_at(&[IPV6; 3]) else { return };
-    let urls = fleet.urls();
-    assert!(urls.iter().all(|url| url.starts_with("redis://[::1]:")), "{urls:?}");
-    lock_by_library_and_command_line(&mut fleet, &urls);
-}
-
-#[test]
-fn masters_are_reached_by_unix_sockets() {
-    let mut fleet = Fleet::start_with_sockets(3, &[]);
-    let urls: Vec<String> = fleet.masters().map(|master| master.unix_url()).collect();
-    lock_by_library_and_command_line(&mut fleet, &urls);
-}
-
-/// Each master listens at one of the name's two addresses only. This test runs itself with a file of host
-/// names of its own.
-#[test]
-fn a_master_is_reached_at_any_address() {
-    const NAME: &str = "both.redlatch.test";
-    const RENAMED: &str = "REDLATCH_TEST_RENAMED";
-    if std::env::var_os(RENAMED).is_some() {
-        let mut found: Vec<IpAddr> =
-            (NAME, 1).to_socket_addrs().map(|found| found.map(|it| it.ip()).collect()).unwrap_or_default();
-        found.sort();
-        found.dedup();
-        if found != [IPV4, IPV6] {
-            return println!("skipped: {NAME} is {found:?} here");
-        }
-        for hosts in [[IPV4; 3], [IPV6; 3], [IPV4, IPV6, IPV4]] {
-            let Some(mut fleet) = fleet_at(&hosts) else { return };
-            let url = |master: &mut Master| format!("redis://{NAME}:{}", master.port());
-            let urls: Vec<String> = fleet.masters().map(url).collect();
-            lock_by_library_and_command_line(&mut fleet, &urls);
-        }
-        pass_by_silent_addresses(NAME);
-        return println!("reached");
-    }
-    let hosts = std::env::temp_dir().join(format!("redlatch-hosts-{}", std::process::id()));
-    std::fs::write(&hosts, format!("{IPV4} localhost {NAME}\n{IPV6} localhost {NAME}\n"))
-        .expect("a writable directory");
-    let ran = command("unshare")
-        .args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""])
-        .arg(&hosts)
-        .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "network_tests::a_master_is_reached_at_any_address", "--nocapture"])
-        .env(RENAMED, "1")
-        .output();
-    std::fs::remove_file(&hosts).expect("our own file");
-    let said = match &ran {
-        Ok(ran) => String::from_utf8_lossy(&[&ran.stdout[..], &ran.stderr[..]].concat()).into_owned(),
-        Err(error) => error.to_string(),
-    };
-    if said.contains("running 1 test") && !said.contains("skipped: ") {
-        assert!(ran.is_ok_and(|ran| ran.status.success()) && said.contains("reached"), "{said}");
-    } else {
-        println!("skipped: no name with two addresses here: {said}");
-    }
-}
-
-/// At the other address of each name somebody listens who never answers.
-fn pass_by_silent_addresses(name: &str) {
-    let hosts = [IPV4, IPV6, IPV4];
-    let Some(mut fleet) = fleet_at(&hosts) else { return };
-    let ports: Vec<u16> = fleet.masters().map(|master| master.port()).collect();
-    let other = |host: IpAddr| if host == IPV4 { IPV6 } else { IPV4 };
-    // Where another test has the port, it stays without.
-    let _silent: Vec<_> =
-        hosts.iter().zip(&ports).map(|(host, port)| TcpListener::bind((other(*host), *port))).collect();
-    let urls: Vec<String> = ports.iter().map(|port| format!("redis://{name}:{port}")).collect();
-    let mut redlock = open(settings(&urls).connect_timeout(Duration::from_millis(300)));
-    drive(&mut redlock, "each master is reached in its turn", |it| {
-        it.masters().iter().all(|master| master.state == MasterState::Ready)
-    });
 }
 
 fn proxies(fleet: &Fleet) -> (Vec<Proxy>, Vec<String>) {

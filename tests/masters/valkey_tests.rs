@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
-use redlatch::{Client, Config, HeldLocks, Quarantine, doctor};
+use redlatch::{Client, HeldLocks, Quarantine};
 
 use crate::contest::{Contest, Rules};
-use crate::fleet::{Fleet, Master, Place, Raw, command, eventually};
+use crate::fleet::{Fleet, Master, Place, Raw, eventually, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 #[test]
@@ -51,29 +51,6 @@ fn valkey_9_releases_and_extends_natively() {
             assert_eq!([sets, releases + scripts, whole], [1 + swaps, 2 - swaps, 0], "{stats}");
             assert_eq!(fleet.master(index).key_count(), "0");
         }
-    }
-}
-
-#[test]
-fn doctor_finds_a_login_without_the_native_release() {
-    let Some(valkey) = valkey_9() else { return };
-    let mut fleet = Fleet::start_at(vec![valkey; 3]);
-    let config = |login: &str| {
-        let urls: Vec<_> = fleet.urls().iter().map(|url| url.replace("redis://", login)).collect();
-        Config::builder().masters(urls).build().expect("valid settings")
-    };
-    let (all, few) = (config("redis://all:secret@"), config("redis://few:secret@"));
-    for master in fleet.masters() {
-        assert_eq!(master.ask("ACL SETUSER all on >secret ~* &* +@all").text(), "OK");
-        assert_eq!(master.ask("ACL SETUSER few on >secret ~* &* +@all -delifeq").text(), "OK");
-    }
-    for (config, is_found) in [(all, false), (few, true)] {
-        let found = doctor::examine(&config, Duration::from_secs(9)).expect("masters answer");
-        assert_eq!(
-            found.iter().any(|finding| finding.problem.code() == "native-denied"),
-            is_found,
-            "{found:?}"
-        );
     }
 }
 
@@ -190,18 +167,4 @@ fn native_name(command: &str) -> Option<&'static str> {
         "DELEX IFEQ" => Some("delex"),
         _ => None,
     }
-}
-
-pub(crate) fn valkey_9() -> Option<Place> {
-    let found = std::env::var("REDLATCH_VALKEY").ok().filter(|program| {
-        let output = command(program).arg("--version").output();
-        let version =
-            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        let major = version.split("v=").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-        version.starts_with("Valkey") && major.is_some_and(|major| major >= 9)
-    });
-    if found.is_none() {
-        println!("skipped: REDLATCH_VALKEY names no Valkey 9 server");
-    }
-    found.map(|program| Place { words: vec![program], ..Place::default() })
 }

@@ -5,16 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::facts::{read_record, server};
+use super::facts::{PREFIX_SCAN_COUNT_MAX, read_record, server};
 use super::rights::{Rights, Trial, trials};
-use crate::config::Config;
-use crate::driver::ConnectError;
-use crate::driver::probe::{Answer, Probe, ProbeError, each, some};
-use crate::engine::masters::record::{Found, Record};
-use crate::founding::replacement::OldMaster;
-use crate::founding::{Candidate, Change};
-use crate::limits;
-use crate::lock::FLEET_NAME;
+use redlatch::internals::fleet::{Candidate, Change, Found, OldMaster, Record};
+use redlatch::internals::probe::{self, Answer, Probe, ProbeError, each, some};
+use redlatch::{Config, ConnectError};
 
 /// How the name of a connection begins whose client has no name of its own.
 const CLIENT_NAME: &str = "redlatch/";
@@ -29,7 +24,7 @@ pub type Asked = (Arc<str>, Result<Candidate, ProbeError>);
 pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, ConnectError> {
     let settings = config.clone();
     let answers = each(config, limit, move |probe, _| ask(probe, &settings))?;
-    Ok(config.labels.iter().cloned().zip(answers).collect())
+    Ok(config.names().iter().cloned().zip(answers).collect())
 }
 
 /// Asks the old master of a replacement whether it refuses the writes of clients; changes nothing.
@@ -68,12 +63,12 @@ pub fn write_records(
 ) -> Result<Result<(), (Arc<str>, String)>, ConnectError> {
     for Change { place, from, to } in changes {
         let (key, from, to) =
-            (Found::key(&config.prefix), from.as_ref().map(Record::to_string), to.to_string());
+            (Found::key(config.prefix()), from.as_ref().map(Record::to_string), to.to_string());
         let written = some(config, [*place], limit, move |mut probe, _| {
             write_record(&mut probe, &key, from.as_deref(), to.as_bytes())
         })?;
         if let Some(why) = written.into_iter().find_map(Result::err) {
-            return Ok(Err((config.labels[*place].clone(), why.to_string())));
+            return Ok(Err((config.names()[*place].clone(), why.to_string())));
         }
     }
     Ok(Ok(()))
@@ -118,8 +113,8 @@ fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {
         uptime: server.uptime,
         is_master: server.role.is_some_and(|role| &*role == "master") && server.promotion.is_none(),
         clients: list_clients(probe, config)?,
-        found: read_record(probe, &config.prefix)?,
-        key_count: count_keys(probe, &config.prefix)?,
+        found: read_record(probe, config.prefix())?,
+        key_count: count_keys(probe, config.prefix())?,
     })
 }
 
@@ -132,7 +127,7 @@ pub fn literal(text: &[u8]) -> Vec<u8> {
 
 /// Number of keys behind the prefix without the fleet's record. It stops where there are some.
 fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeError> {
-    let (pattern, record) = ([&literal(prefix), b"*".as_slice()].concat(), [prefix, FLEET_NAME].concat());
+    let (pattern, record) = ([&literal(prefix), b"*".as_slice()].concat(), Found::key(prefix));
     count_pages(&record, |cursor| {
         let command: [&[u8]; 6] = [b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"];
         probe.exchange_page(&command)
@@ -146,7 +141,7 @@ fn count_pages(
     mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
 ) -> Result<Option<usize>, ProbeError> {
     let mut cursor = b"0".to_vec();
-    for _ in 0..limits::PREFIX_SCAN_COUNT_MAX {
+    for _ in 0..PREFIX_SCAN_COUNT_MAX {
         let Answer::List(parts) = page(&cursor)? else { return Ok(None) };
         let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
             return Ok(None);
@@ -164,12 +159,12 @@ fn count_pages(
 /// The connections of this library. A list that is cut off does not count as one.
 fn list_clients(probe: &mut Probe, config: &Config) -> Result<Option<BTreeMap<String, usize>>, ProbeError> {
     let answer = probe.exchange_list(&["CLIENT", "LIST"])?;
-    Ok(clients_in(&answer, &config.client_name))
+    Ok(clients_in(&answer, config.client_name()))
 }
 
 /// The connections in an answer. `own_name` is that of this client's connections.
 fn clients_in(answer: &Answer, own_name: &str) -> Option<BTreeMap<String, usize>> {
-    let list = answer.bytes().filter(|list| list.len() < limits::PROBE_LIST_SIZE_MAX)?;
+    let list = answer.bytes().filter(|list| list.len() < probe::LIST_SIZE_MAX)?;
     let mut clients = BTreeMap::new();
     for line in String::from_utf8_lossy(list).lines() {
         let name = line.split(' ').find_map(|field| field.strip_prefix("name=")).unwrap_or_default();
@@ -211,7 +206,7 @@ mod tests {
             cursors.push(String::from_utf8_lossy(cursor).into_owned());
             Ok(page("7", &[]))
         });
-        assert_eq!((endless, cursors.len()), (Ok(None), limits::PREFIX_SCAN_COUNT_MAX));
+        assert_eq!((endless, cursors.len()), (Ok(None), PREFIX_SCAN_COUNT_MAX));
         assert_eq!(cursors[..3], ["0", "7", "7"]);
     }
 
@@ -224,8 +219,8 @@ mod tests {
         };
         let both = [("redlatch/9.9.9".to_owned(), 1), ("billing".to_owned(), 1)];
         assert_eq!(listed(100), Some(both.clone().into()));
-        assert_eq!(listed(limits::PROBE_LIST_SIZE_MAX - 1), Some(both.into()));
-        assert_eq!(listed(limits::PROBE_LIST_SIZE_MAX), None);
+        assert_eq!(listed(probe::LIST_SIZE_MAX - 1), Some(both.into()));
+        assert_eq!(listed(probe::LIST_SIZE_MAX), None);
         assert_eq!(clients_in(&Answer::Error("NOPERM".to_owned()), "billing"), None);
     }
 }

@@ -2,18 +2,14 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::clock;
-use crate::config::{Config, Quarantine};
-use crate::driver::ConnectError;
-use crate::driver::probe::{Answer, Probe, ProbeError, each};
-use crate::engine::masters::record::{Found, Seen};
-use crate::engine::{Mark, Replication, info_field, mark_key};
-use crate::error::fleet::Unusable;
-use crate::limits;
-use crate::lock::FLEET_NAME;
-use crate::lock::command::answer::error_text;
+use redlatch::internals::fleet::{Found, Seen};
+use redlatch::internals::now;
+use redlatch::internals::probe::{Answer, Probe, ProbeError, each};
+use redlatch::internals::server::{Mark, Replication, error_text, info_field, mark_key};
+use redlatch::status::Unusable;
+use redlatch::{Config, ConnectError, Quarantine};
 
 use super::rights::{Rights, Trial, script_trials, trial_key, trials};
 
@@ -151,6 +147,14 @@ impl Facts {
     }
 }
 
+/// Shortest limit of an examination that measures the rates of the masters' clocks, for which it reads each
+/// clock twice, 5 s apart: 10 s.
+pub const CLOCK_RATE_LIMIT_MIN: Duration = Duration::from_secs(10);
+
+/// Pages of about 1,000 keys in which an examination searches each master for records of other prefixes:
+/// 64.
+pub(super) const PREFIX_SCAN_COUNT_MAX: usize = 64;
+
 /// Part of the limit for which round trips are measured.
 const ROUND_TRIP_SHARE: u32 = 4;
 
@@ -173,9 +177,9 @@ const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persis
 pub fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, ConnectError> {
     let settings = config.clone();
     let time = limit / ROUND_TRIP_SHARE;
-    let measures_rate = limit >= limits::CLOCK_RATE_LIMIT_MIN;
+    let measures_rate = limit >= CLOCK_RATE_LIMIT_MIN;
     let answers = each(config, limit, move |probe, _| gather(probe, &settings, time, measures_rate))?;
-    let names = config.labels.iter().cloned();
+    let names = config.names().iter().cloned();
     Ok(names.zip(answers).map(|(name, facts)| ExaminedMaster { name, facts }).collect())
 }
 
@@ -187,12 +191,12 @@ fn gather(
     time: Duration,
     measures_rate: bool,
 ) -> Result<Facts, ProbeError> {
-    let (begun, reading) = (clock::now(), read_clock(probe)?);
+    let (begun, reading) = (now(), read_clock(probe)?);
     let mut facts = Facts {
         clock: reading.as_ref().map(ClockReading::offset),
         address: probe.address(),
         round_trip: round_trip(probe, time)?,
-        certificate_left: probe.certificate_end().map(|end| end.saturating_sub(clock::wall())),
+        certificate_left: probe.certificate_end().map(|end| end.saturating_sub(wall_clock())),
         ..Facts::default()
     };
     let sections = SECTIONS.map(|section| vec![b"INFO".to_vec(), section.as_bytes().to_vec()]);
@@ -206,7 +210,7 @@ fn gather(
     facts.settings = read_settings(&probe.exchange(&questions)?);
     facts.rights.user = probe.user().into();
     facts.observed = observed(probe, config, &facts.server)?;
-    facts.record = read_record(probe, &config.prefix)?;
+    facts.record = read_record(probe, config.prefix())?;
     facts.prefixes = find_prefixes(probe)?;
     if let Some(reading) = reading.filter(|_| measures_rate) {
         // Before the connection is one that subscribes.
@@ -226,7 +230,7 @@ fn gather(
 
 /// What the mark says of this process.
 fn observed(probe: &mut Probe, config: &Config, server: &ServerFacts) -> Result<Duration, ProbeError> {
-    let key = mark_key(&config.prefix);
+    let key = mark_key(config.prefix());
     let answers = probe.exchange(&[vec![b"GET".as_slice(), &key], vec![b"TIME"]])?;
     let mark = answers[0].bytes().and_then(Mark::parse);
     let is_own = |mark: &Mark| mark.is_of(server.run_id.as_deref(), server.promotion);
@@ -235,7 +239,7 @@ fn observed(probe: &mut Probe, config: &Config, server: &ServerFacts) -> Result<
         .filter(is_own)
         .and_then(|mark| match config.quarantine() {
             Quarantine::Strict => Some(mark.watched),
-            Quarantine::Uptime | Quarantine::Trust => mark.seen_for(clock_us),
+            _ => mark.seen_for(clock_us),
         })
         .unwrap_or_default())
 }
@@ -265,7 +269,7 @@ fn found_in(answer: Answer) -> Found {
 
 /// Searches a part of the keys that a server can look at in a short time for records of fleets.
 fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
-    let pattern = [b"*", FLEET_NAME].concat();
+    let pattern = [b"*".as_slice(), &Found::key(b"")].concat();
     prefixes_in(|cursor| {
         let command: [&[u8]; 6] = [b"SCAN", cursor, b"MATCH", &pattern, b"COUNT", b"1000"];
         probe.exchange_page(&command)
@@ -276,13 +280,14 @@ fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> 
 fn prefixes_in(
     mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
 ) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
+    let record = Found::key(b"");
     let (mut prefixes, mut cursor) = (Vec::new(), b"0".to_vec());
-    for _ in 0..limits::PREFIX_SCAN_COUNT_MAX {
+    for _ in 0..PREFIX_SCAN_COUNT_MAX {
         let Answer::List(parts) = page(&cursor)? else { return Ok(None) };
         let (Some(Answer::Text(next)), Some(Answer::List(keys))) = (parts.first(), parts.get(1)) else {
             return Ok(None);
         };
-        let found = keys.iter().filter_map(Answer::bytes).filter_map(|key| key.strip_suffix(FLEET_NAME));
+        let found = keys.iter().filter_map(Answer::bytes).filter_map(|key| key.strip_suffix(&*record));
         prefixes.extend(found.map(<[u8]>::to_vec));
         cursor.clone_from(next);
         if cursor == b"0" {
@@ -295,7 +300,7 @@ fn prefixes_in(
 }
 
 fn round_trip(probe: &mut Probe, time: Duration) -> Result<PingTimes, ProbeError> {
-    round_trips(time, clock::now, || probe.exchange(&[["PING"]]).map(drop)).map(PingTimes::of)
+    round_trips(time, now, || probe.exchange(&[["PING"]]).map(drop)).map(PingTimes::of)
 }
 
 /// The round trips that fit into `time` by this clock, at least one of them.
@@ -331,9 +336,9 @@ impl PingTimes {
 fn read_clock(probe: &mut Probe) -> Result<Option<ClockReading>, ProbeError> {
     let mut best: Option<ClockReading> = None;
     for _ in 0..CLOCK_READING_COUNT {
-        let (asked, wall): (Instant, Duration) = (clock::now(), clock::wall());
+        let (asked, wall): (Instant, Duration) = (now(), wall_clock());
         let answer = probe.exchange(&[["TIME"]])?.remove(0);
-        let took = clock::now() - asked;
+        let took = now() - asked;
         let Some(there_us) = time_us(&answer) else { return Ok(None) };
         if best.as_ref().is_none_or(|best| took < best.took) {
             best = Some(ClockReading { asked, wall, took, there_us });
@@ -373,6 +378,11 @@ impl ClockReading {
 
 fn signed_us(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 2)
+}
+
+/// The time since 1970 by the clock of this machine.
+fn wall_clock() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 fn signed_ms(time: Duration) -> i64 {

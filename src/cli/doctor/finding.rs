@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::advice;
-use crate::error::fleet::{FleetDifference, Unusable};
-use crate::words::{Counted, Rounded};
+use redlatch::internals::server::advice;
+use redlatch::internals::words::{Counted, Rounded};
+use redlatch::status::{FleetDifference, Unusable};
 
 /// Something that is wrong with a fleet, or worth knowing.
 ///

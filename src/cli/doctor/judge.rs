@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Config, Quarantine};
-use crate::engine::masters::record::{Found, Origin};
-use crate::error::fleet::Unusable;
-use crate::limits;
-use crate::lock::quorum;
+use redlatch::engine::quorum;
+use redlatch::internals::fleet::{Found, Origin};
+use redlatch::internals::probe::ProbeError;
+use redlatch::status::Unusable;
+use redlatch::{Config, Quarantine, limits};
 
 use super::facts::{ClockRate, ExaminedMaster, Facts};
 use super::finding::{Finding, Problem, Severity};
 use super::rights::Feature;
-use crate::driver::probe::ProbeError;
 
 /// Memory in use from which it is called close to the limit, in percent.
 const MEMORY_PERCENT_MAX: u64 = 80;
@@ -61,7 +60,7 @@ pub fn granting(config: &Config, findings: &[Finding]) -> usize {
 
 /// Whether a client that meets this problem gets no vote from the masters.
 fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
-    let is_strict = config.quarantine == Quarantine::Strict;
+    let is_strict = config.quarantine() == Quarantine::Strict;
     match &finding.problem {
         Problem::Unreachable { .. }
         | Problem::LoginRefused { .. }
@@ -142,7 +141,7 @@ impl Findings<'_> {
         let apart = Duration::from_millis(first.ahead_ms.abs_diff(last.ahead_ms));
         // The part that the error of both readings explains is no offset.
         let offset = apart.saturating_sub(first.error + last.error);
-        let limit = self.config.max_ttl / 2;
+        let limit = self.config.max_ttl() / 2;
         let severity = if offset >= limit { Severity::Error } else { Severity::Warning };
         if offset >= limit / 2 {
             let names = vec![behind.clone(), ahead.clone()];
@@ -153,7 +152,7 @@ impl Findings<'_> {
     /// Findings about one master that answered.
     fn of_master(&mut self, name: &Arc<str>, facts: &Facts) {
         let server = &facts.server;
-        let ttl = self.config.ttl(limits::TTL_DEFAULT.min(self.config.max_ttl));
+        let ttl = self.config.ttl(limits::TTL_DEFAULT.min(self.config.max_ttl()));
         let p99 = facts.round_trip.p99;
         if let Some(limit) = ttl.ok().map(|ttl| self.config.answer_limit(ttl)).filter(|limit| p99 >= *limit) {
             self.add(Severity::Warning, name, Problem::SlowRoundTrip { p99, limit });
@@ -190,7 +189,7 @@ impl Findings<'_> {
     /// A warning comes at a tenth of the difference that all clients allow.
     fn of_clock_rate(&mut self, name: &Arc<str>, facts: &Facts) {
         let Some(ClockRate { ppm, error_ppm }) = facts.clock_rate else { return };
-        let (least, allowed_ppm) = (ppm.unsigned_abs().saturating_sub(error_ppm), self.config.drift.ppm());
+        let (least, allowed_ppm) = (ppm.unsigned_abs().saturating_sub(error_ppm), self.config.drift_ppm());
         let severity = if least >= u64::from(allowed_ppm) { Severity::Error } else { Severity::Warning };
         if least >= u64::from(allowed_ppm / 10).max(1) {
             self.add(severity, name, Problem::ClockRate { ppm, error_ppm, allowed_ppm });
@@ -203,7 +202,7 @@ impl Findings<'_> {
         if facts.rights.denied.iter().chain(&facts.rights.unknown).any(|right| *right == "info") {
             return;
         }
-        let (server, mode) = (&facts.server, self.config.quarantine);
+        let (server, mode) = (&facts.server, self.config.quarantine());
         let reported = [
             ("run_id", server.run_id.is_some()),
             ("uptime_in_seconds", server.uptime.is_some() || mode != Quarantine::Uptime),
@@ -219,10 +218,10 @@ impl Findings<'_> {
     }
 
     fn of_cluster(&mut self, name: &Arc<str>) {
-        if has_hash_tag(&self.config.prefix) {
+        if has_hash_tag(self.config.prefix()) {
             return self.add(Severity::Warning, name, Problem::ClusterNode);
         }
-        let prefix = String::from_utf8_lossy(&self.config.prefix);
+        let prefix = String::from_utf8_lossy(self.config.prefix());
         let tag = prefix.trim_end_matches(':');
         let prefix = if tag.is_empty() { "{lock}:".to_owned() } else { format!("{{{tag}}}:") };
         self.add(Severity::Error, name, Problem::ClusterWithoutHashTag { prefix });
@@ -253,13 +252,13 @@ impl Findings<'_> {
         let is_promoted = facts.server.promotion.is_some();
         let is_short = |ttl: &Duration| !ttl.is_zero() && *ttl < needed;
         let backlog_ttl = facts.settings.backlog_ttl.filter(is_short);
-        if let Some(ttl) = backlog_ttl.filter(|_| self.config.quarantine != Quarantine::Trust) {
+        if let Some(ttl) = backlog_ttl.filter(|_| self.config.quarantine() != Quarantine::Trust) {
             self.add(Severity::Warning, name, Problem::ShortBacklogTtl { ttl, needed });
         }
         if facts.record.is_new(name, facts.server.run_id.as_deref()) && !is_promoted {
             return;
         }
-        match self.config.quarantine {
+        match self.config.quarantine() {
             Quarantine::Uptime => {
                 // A difference of whole seconds, so up to one second of it may not have passed yet.
                 let uptime = facts.server.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)));
@@ -274,14 +273,14 @@ impl Findings<'_> {
             Quarantine::Strict if facts.observed < needed => {
                 self.add(Severity::Warning, name, Problem::Unobserved { needed, is_new: self.are_new });
             }
-            Quarantine::Strict | Quarantine::Trust => {}
+            _ => {}
         }
     }
 
     fn of_rights(&mut self, master: &Arc<str>, facts: &Facts) {
         let rights = &facts.rights;
         let user = &rights.user;
-        let pattern = self.config.prefix.escape_ascii();
+        let pattern = self.config.prefix().escape_ascii();
         let lacks = |right| rights.denied.contains(right) || rights.unknown.contains(right);
         let is_sharded = !Feature::Sharded.rights().iter().any(lacks);
         for feature in Feature::ALL {
@@ -295,7 +294,7 @@ impl Findings<'_> {
             if feature == Feature::Locks && rights.lacks_keys {
                 missing.push(format!("~{pattern}*"));
             }
-            if feature == Feature::Waiting && rights.lacks_channels && self.config.wakes_waiters {
+            if feature == Feature::Waiting && rights.lacks_channels && self.config.wakes_waiters() {
                 missing.push(format!("&{pattern}*"));
             }
             // The finding `no-scripts` covers the rights to run scripts.
@@ -341,7 +340,7 @@ impl Findings<'_> {
         }
         if let Some(count) = facts.server.pattern_count.filter(|count| *count > 0)
             && !is_sharded
-            && self.config.wakes_waiters
+            && self.config.wakes_waiters()
         {
             self.add(Severity::Warning, master, Problem::PatternSubscribers { count });
         }
@@ -369,7 +368,7 @@ impl Findings<'_> {
                     self.add(Severity::Warning, name, Problem::NoFleetRecord { why: why.clone() });
                 }
             }
-            for prefix in facts.prefixes.iter().flatten().filter(|it| is_near(it, &self.config.prefix)) {
+            for prefix in facts.prefixes.iter().flatten().filter(|it| is_near(it, self.config.prefix())) {
                 let prefix = prefix.escape_ascii().to_string();
                 self.add(Severity::Warning, name, Problem::NearPrefix { prefix });
             }
@@ -378,7 +377,7 @@ impl Findings<'_> {
 
     /// Locks that a restart of each master loses, held against the mode of the client.
     fn of_persistence(&mut self, masters: &[ExaminedMaster]) {
-        let is_trusting = self.config.quarantine == Quarantine::Trust;
+        let is_trusting = self.config.quarantine() == Quarantine::Trust;
         for (name, facts) in answered(masters) {
             let is_append_only = facts.server.is_append_only == Some(true);
             match facts.syncs_each_write() {

@@ -1,14 +1,10 @@
 //! Which rights each feature needs, and a command for each right that changes nothing. Redis has one answer to
 //! each of these commands, and any other is a refusal.
 
-use crate::config::Config;
-use crate::driver::probe::Answer;
-use crate::lock::command::park::WAIT_NAME;
-use crate::lock::command::scripts::{
-    ADOPT, EXTEND, FENCED_ACQUIRE, FENCED_RELEASE_SERVE, FORCE_UNLOCK_SERVE, FREE_SLOTS, NamedScript,
-    RELEASE, RELEASE_SERVE, SERVE, SHARED_EXTEND, SHARED_RELEASE_SERVE, SWAP, SWAP_PARKED, UNPARK,
-};
-use crate::lock::{FENCE_NAME, PROBE_NAME, is_refusal, names_missing_right};
+use redlatch::Config;
+use redlatch::internals::probe::Answer;
+use redlatch::internals::server::{is_refusal, names_missing_right};
+use redlatch::internals::{FENCE_NAME, NamedScript, PROBE_NAME, SCRIPTS, WAIT_NAME};
 
 /// Rights of the login, found by commands that change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -128,9 +124,13 @@ pub(super) struct Trial {
     is_good: fn(&Answer) -> bool,
 }
 
+fn script(name: &str) -> NamedScript {
+    SCRIPTS.into_iter().find(|it| it.name == name).expect("a script of this name")
+}
+
 /// A key that no lock has, and that nothing creates.
 pub(super) fn trial_key(config: &Config) -> Vec<u8> {
-    [&config.prefix, PROBE_NAME, b"doctor"].concat()
+    [config.prefix(), PROBE_NAME, b"doctor"].concat()
 }
 
 /// The commands in the order in which they are sent. Only subscriptions follow a subscription: a connection
@@ -142,7 +142,8 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
     let is_list: fn(&Answer) -> bool = |it| *it == Answer::List(Vec::new());
     let is_nil: fn(&Answer) -> bool = |it| *it == Answer::Null;
     let is_zero: fn(&Answer) -> bool = |it| it.integer() == Some(0);
-    let (sha, text) = (RELEASE.sha.as_bytes(), RELEASE.text.as_bytes());
+    let release = script("release");
+    let (sha, text) = (release.sha.as_bytes(), release.text.as_bytes());
     type Row<'a> = (&'static str, &'a [&'a [u8]], fn(&Answer) -> bool);
     let rows: [Row<'_>; 27] = [
         ("set", &[b"SET", key, b"", b"XX", b"PX", b"1"], is_nil),
@@ -155,9 +156,11 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
         ("evalsha", &[b"EVALSHA", sha, b"1", key, b"none"], |it| {
             it.integer() == Some(0) || it.error().is_some_and(|text| text.starts_with("NOSCRIPT"))
         }),
-        ("script|load", &[b"SCRIPT", b"LOAD", text], |it| it.bytes() == Some(RELEASE.sha.as_bytes())),
+        ("script|load", &[b"SCRIPT", b"LOAD", text], |it| {
+            it.bytes() == Some(script("release").sha.as_bytes())
+        }),
         ("echo", &[b"ECHO", b""], is_empty),
-        ("client|setname", &[b"CLIENT", b"SETNAME", config.client_name.as_bytes()], |it| {
+        ("client|setname", &[b"CLIENT", b"SETNAME", config.client_name().as_bytes()], |it| {
             it.bytes() == Some(b"OK")
         }),
         ("getrange", &[b"GETRANGE", key, b"0", b"0"], is_empty),
@@ -190,7 +193,7 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
 /// `park` and `shared_acquire_queue` write before they can refuse.
 pub(super) fn script_trials(config: &Config) -> Vec<Trial> {
     let key = trial_key(config);
-    let beside = |name: &[u8]| [&config.prefix, name, &key[config.prefix.len()..]].concat();
+    let beside = |name: &[u8]| [config.prefix(), name, &key[config.prefix().len()..]].concat();
     let keys = [key.clone(), beside(WAIT_NAME), beside(FENCE_NAME)];
     let fenced = [key.clone(), beside(FENCE_NAME)];
     let is_zero: fn(&Answer) -> bool = |it| it.integer() == Some(0);
@@ -200,24 +203,25 @@ pub(super) fn script_trials(config: &Config) -> Vec<Trial> {
         let Answer::List(parts) = it else { return false };
         parts.len() == 4 && parts[..3] == [2, 0, 0].map(Answer::Integer)
     };
-    type Row<'a> = (NamedScript, &'a [Vec<u8>], &'a [&'a str], fn(&Answer) -> bool);
+    type Row<'a> = (&'static str, &'a [Vec<u8>], &'a [&'a str], fn(&Answer) -> bool);
     let rows: [Row<'_>; 14] = [
-        (EXTEND, &keys, &["none", "1"], is_zero),
-        (SWAP, &keys, &["none", "none", "1"], is_zero),
-        (RELEASE_SERVE, &keys, &["none"], is_zero),
-        (FENCED_RELEASE_SERVE, &keys, &["none", "0", "1", "1", "1"], is_zero),
-        (SHARED_EXTEND, &keys, &["none", "1"], is_zero),
-        (SHARED_RELEASE_SERVE, &keys, &["none"], is_zero),
-        (SERVE, &keys, &[], is_zero),
-        (FORCE_UNLOCK_SERVE, &keys, &[], is_zero),
-        (UNPARK, &keys, &["1", "none", "", "1", "1"], is_zero),
-        (SWAP_PARKED, &keys, &["1", "none", "none", "1"], is_zero),
-        (ADOPT, &fenced, &["none", "none", "1", ""], is_zero),
-        (FREE_SLOTS, &keys, &["none", "1", "0"], is_free),
-        (FENCED_ACQUIRE, &fenced, &["none", "1", "1", "1", "1", "1"], is_past),
-        (RELEASE, &keys, &["none"], is_zero),
+        ("extend", &keys, &["none", "1"], is_zero),
+        ("swap", &keys, &["none", "none", "1"], is_zero),
+        ("release_serve", &keys, &["none"], is_zero),
+        ("fenced_release_serve", &keys, &["none", "0", "1", "1", "1"], is_zero),
+        ("shared_extend", &keys, &["none", "1"], is_zero),
+        ("shared_release_serve", &keys, &["none"], is_zero),
+        ("serve", &keys, &[], is_zero),
+        ("force_unlock_serve", &keys, &[], is_zero),
+        ("unpark", &keys, &["1", "none", "", "1", "1"], is_zero),
+        ("swap_parked", &keys, &["1", "none", "none", "1"], is_zero),
+        ("adopt", &fenced, &["none", "none", "1", ""], is_zero),
+        ("free_slots", &keys, &["none", "1", "0"], is_free),
+        ("fenced_acquire", &fenced, &["none", "1", "1", "1", "1", "1"], is_past),
+        ("release", &keys, &["none"], is_zero),
     ];
-    let trial = |(script, keys, arguments, is_good): Row<'_>| {
+    let trial = |(name, keys, arguments, is_good): Row<'_>| {
+        let script = script(name);
         let count = script.key_count.to_string();
         let head = ["EVAL", script.text, &count].map(|word| word.as_bytes().to_vec());
         let arguments = arguments.iter().map(|word| word.as_bytes().to_vec());
@@ -294,7 +298,6 @@ fn is_passing(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::command::scripts::SCRIPTS;
 
     #[test]
     fn each_right_of_a_feature_has_a_trial() {

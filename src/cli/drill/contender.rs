@@ -247,7 +247,6 @@ mod tests {
         });
     }
 
-    #[cfg(feature = "double")]
     #[test]
     fn a_visit_holds_its_lock_before_and_after_an_extension() {
         use rand::SeedableRng;

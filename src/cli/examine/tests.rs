@@ -2,7 +2,7 @@
 
 use redlatch::internals::fleet::{Found, Origin, Record, Seen};
 use redlatch::internals::probe::ProbeError;
-use redlatch::internals::{ClockOffset, ClockRate};
+use redlatch_cli::doctor::facts::{ClockOffset, ClockRate};
 
 use super::*;
 use crate::golden::assert_golden;

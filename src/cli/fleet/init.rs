@@ -5,11 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Config;
-use redlatch::internals::fleet::{
-    Again, Candidate, Change, Founding, Record, Redeclaration, Refusal, ask_candidates, found, write_records,
-};
+use redlatch::internals::fleet::{Again, Candidate, Change, Founding, Record, Redeclaration, Refusal, found};
 use redlatch::internals::probe::ProbeError;
 use redlatch::internals::words::{Counted, Rounded};
+use redlatch_cli::doctor::candidates::{ask_candidates, write_records};
 
 use crate::exit::{Exit, code};
 use crate::message::Message;

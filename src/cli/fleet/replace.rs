@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use redlatch::Config;
-use redlatch::internals::fleet::{Refusal, Replacement, Step, ask_old};
+use redlatch::internals::fleet::{Refusal, Replacement, Step};
+use redlatch_cli::doctor::candidates::ask_old;
 
 use super::init::{ask, wait, write};
 use crate::exit::{Exit, code};

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use redlatch::Config;
-use redlatch::internals::fleet::{Asked, Candidate, Found, Record, Seen, ask_candidates, seen};
+use redlatch::internals::fleet::{Candidate, Found, Record, Seen, seen};
 use redlatch::internals::probe::ProbeError;
 use redlatch::internals::words::{Counted, Rounded, Shown, grouped};
+use redlatch_cli::doctor::candidates::{Asked, ask_candidates};
 use serde_json::{Value, json};
 
 use crate::exit::{Exit, code};

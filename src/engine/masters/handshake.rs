@@ -146,19 +146,20 @@ pub(crate) struct Learnt {
 /// What `INFO replication` says of a process. A replica has its master's keys and none other, and a full
 /// resync replaces them without a new `run_id`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Replication {
+pub struct Replication {
     /// `master`, or `slave` for a replica.
     pub(crate) role: Option<Box<str>>,
     /// Names the last promotion of this process: a hash of its replication ids and of the offset up to which
     /// it followed another master. `None` if it was no replica, as far as it remembers.
-    pub(crate) promotion: Option<u64>,
+    pub promotion: Option<u64>,
 }
 
 impl Replication {
     /// Takes the text of `INFO replication`. A new `master_replid` alone says nothing: it also changes when
     /// the first replica connects, at a backup with `--rdb` and when the backlog expires. In each of these
     /// cases the server clears the second id, whose offset is -1 then.
-    pub(crate) fn of_info(info: &[u8]) -> Self {
+    #[must_use]
+    pub fn of_info(info: &[u8]) -> Self {
         let offset = info_field(info, "second_repl_offset").filter(|offset| *offset != b"-1");
         let promotion = offset.map(|offset| {
             let id = |name| info_field(info, name).unwrap_or_default();
@@ -498,7 +499,8 @@ pub(crate) fn maxmemory_policy(info: &[u8]) -> Option<Box<str>> {
 }
 
 /// The value of `name:value` on a line of its own in the text of `INFO`.
-pub(crate) fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
+#[must_use]
+pub fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = info;
     while !rest.is_empty() {
         let (line, next) = match memmem::find(rest, b"\r\n") {

@@ -53,7 +53,7 @@ pub(crate) enum MarkFound {
 
 /// Statement about a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// The process.
     pub(crate) run_id: Box<str>,
     /// Its last promotion.
@@ -61,11 +61,11 @@ pub(crate) struct Mark {
     /// When a client first saw it with that history, by the clock of the master, in microseconds since 1970.
     pub(crate) first_seen_us: Option<u64>,
     /// For how long one client has watched it.
-    pub(crate) watched: Duration,
+    pub watched: Duration,
 }
 
 /// The key of the mark.
-pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
+pub fn key(prefix: &[u8]) -> Vec<u8> {
     [prefix, MARK_NAME].concat()
 }
 
@@ -89,7 +89,9 @@ impl MarkFound {
 }
 
 impl Mark {
-    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+    /// Reads a mark; `None` if the text is none.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let words: Vec<_> = text.split(' ').collect();
         let [run_id, history, first_seen, watched] = words[..] else { return None };
@@ -105,7 +107,8 @@ impl Mark {
 
     /// Returns whether the mark describes this process with this last promotion. If the server shows no promotion,
     /// the history of the mark does not matter: a server shows one for at least `repl-backlog-ttl`.
-    pub(crate) fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {
+    #[must_use]
+    pub fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {
         let is_of_process = run_id == Some(&*self.run_id);
         let is_of_history = promotion.is_none() || promotion == self.promotion;
         is_of_process && is_of_history
@@ -113,7 +116,8 @@ impl Mark {
 
     /// Time since a client first saw the process, by its master's clock. `None` if one of the two times is
     /// unknown, or if that clock was set back.
-    pub(crate) fn seen_for(&self, clock_us: Option<u64>) -> Option<Duration> {
+    #[must_use]
+    pub fn seen_for(&self, clock_us: Option<u64>) -> Option<Duration> {
         Some(Duration::from_micros(clock_us?.checked_sub(self.first_seen_us?)?))
     }
 }

@@ -136,7 +136,8 @@ impl Seen<'_> {
 
 impl Found {
     /// The key of the record.
-    pub(crate) fn key(prefix: &[u8]) -> Vec<u8> {
+    #[must_use]
+    pub fn key(prefix: &[u8]) -> Vec<u8> {
         [prefix, FLEET_NAME].concat()
     }
 

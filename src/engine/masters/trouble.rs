@@ -87,21 +87,16 @@ pub(crate) enum Trouble<'a> {
     NoTlsConnection(Duration),
     #[error("no answer to the handshake within {}; check the master", Rounded(*.0))]
     NoHandshake(Duration),
-    #[cfg(feature = "doctor")]
     #[error("no answer within {}; check the master", Rounded(*.0))]
     NoAnswer(Duration),
-    #[cfg(feature = "doctor")]
     #[error("not finished within {}; give more time, or ask for less", Rounded(*.0))]
     NotFinished(Duration),
-    #[cfg(feature = "doctor")]
     #[error("its name was not resolved within {}; check the name and the name server", Rounded(*.0))]
     NoAddress(Duration),
-    #[cfg(feature = "doctor")]
     #[error(
         "its replies are larger than {size} bytes; check its keys, and that it is a Redis or Valkey server"
     )]
     RepliesTooLarge { size: usize },
-    #[cfg(feature = "doctor")]
     #[error("its replies have more than {} values; {NO_SERVER}", limits::PROBE_VALUE_COUNT_MAX)]
     RepliesTooMany,
     #[error("no answer for {}; check the master", Rounded(limits::SILENCE_MAX))]

@@ -161,7 +161,8 @@ pub(super) fn failure(text: &[u8]) -> Failure {
 }
 
 /// An error reply as text to be shown: bounded, and nothing in it that could upset a terminal or a log.
-pub(crate) fn error_text(text: &[u8]) -> Box<str> {
+#[must_use]
+pub fn error_text(text: &[u8]) -> Box<str> {
     let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
     String::from_utf8_lossy(shown).chars().map(|c| if is_deceptive(c) { '?' } else { c }).collect()
 }

@@ -33,7 +33,8 @@ pub struct NamedScript {
     pub sha: &'static str,
     /// A call by the digest up to the keys: `EVALSHA`, the digest and the number of keys.
     head: &'static [u8],
-    pub(crate) key_count: usize,
+    /// Number of keys.
+    pub key_count: usize,
     argument_count: usize,
 }
 

@@ -12,9 +12,8 @@ use redlatch::resp::{self, Decoded};
 use super::commands::{KEYS, wall_us};
 use super::dialect_in;
 use super::model::{Dialect, ModelMaster};
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, eventually, valkey_9};
 use crate::lock_tests::PATIENCE;
-use crate::valkey_tests::valkey_9;
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 

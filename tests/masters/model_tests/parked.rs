@@ -14,8 +14,7 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use super::commands::{text_of, wall_us};
 use super::messages::Audience;
-use crate::fleet::Fleet;
-use crate::valkey_tests::valkey_9;
+use crate::fleet::{Fleet, valkey_9};
 
 const LOCK: &[u8] = b"lock";
 const QUEUE: &[u8] = b"redlatch:wait:lock";

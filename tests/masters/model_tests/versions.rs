@@ -9,8 +9,7 @@ use redlatch::resp::{self, Decoded, Reply};
 
 use super::commands::text_of;
 use super::messages::Audience;
-use crate::fleet::Fleet;
-use crate::valkey_tests::valkey_9;
+use crate::fleet::{Fleet, valkey_9};
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 const CHANNELS: [&[u8]; 2] = [b"a", b"\r\n"];

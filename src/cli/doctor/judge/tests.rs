@@ -1,8 +1,8 @@
 use super::*;
 use crate::doctor::facts::{ClockOffset, ClockRate, PingTimes, ServerFacts, Settings};
 use crate::doctor::rights::Rights;
-use crate::engine::masters::record::{Record, Seen};
-use crate::error::fleet::FleetDifference;
+use redlatch::internals::fleet::{Record, Seen};
+use redlatch::status::FleetDifference;
 
 mod texts;
 

@@ -1,8 +1,8 @@
 //! The texts of all findings.
 
 use super::*;
-use crate::words::golden::assert_golden;
-use crate::words::rules::broken_rule;
+use crate::golden::assert_golden;
+use crate::rules::broken_rule;
 
 /// The finding of a master that refuses scripts, with or without a native release.
 fn no_scripts(has_native: bool) -> Problem {
