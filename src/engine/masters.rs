@@ -1,8 +1,8 @@
-//! The masters of an engine: their connections, and the logins of these.
+//! The masters of an engine: their connections and logins.
 //!
-//! Credentials change: attempts to connect wait for them, and open connections get them in place. A refused
-//! `AUTH` leaves a connection as it was, so a refusal is a warning. The connection stays until the server
-//! closes it. The next connect asks the provider again.
+//! Credentials change. A connect waits for the provider's answer; an open connection gets the new login
+//! through `AUTH`. A refused `AUTH` leaves a connection as it was, so a refusal is a warning. The connection
+//! stays until the server closes it, and the next connect asks the provider again.
 
 pub(super) mod connection;
 pub(super) mod fleet;
@@ -29,19 +29,18 @@ use crate::lock::MasterId;
 
 #[derive(Debug)]
 pub(super) struct Masters {
-    /// The connections for commands, and what is on its way over them.
+    /// The connections, and the requests in progress on them.
     pub(super) fleet: Fleet,
     pub(super) logins: Logins,
 }
 
 impl Masters {
-    /// Masters that are all to be connected.
     pub(super) fn new(ground: &mut Ground) -> Self {
         Self { logins: Logins::new(&ground.config), fleet: Fleet::new(ground) }
     }
 
-    /// Takes the credentials of a master. Open connections get them by `AUTH` in place. Returns the reason if
-    /// there are none: waiting attempts to connect are to fail with it.
+    /// Takes the provider's answer for a master, and sends a new login on the open connection. Returns the
+    /// error with which connects that wait for credentials must fail.
     pub(super) fn take_credentials(
         &mut self,
         ground: &mut Ground,
@@ -64,12 +63,12 @@ impl Masters {
         }
     }
 
-    /// Whether there is a connection to a master, or an attempt at one.
+    /// Whether a connection to the master is open or being opened.
     fn has_connection(&self, master: MasterId) -> bool {
         !self.fleet.link(master).connection.is_down()
     }
 
-    /// Counts a failure, reports a new reason, and has the provider asked again for a connection.
+    /// Counts a failure, reports a new reason, and schedules the next question to the provider.
     pub(super) fn note_no_credentials(
         &mut self,
         ground: &mut Ground,
@@ -78,7 +77,7 @@ impl Masters {
     ) {
         self.fleet.link_mut(master).stats.credentials_failed += 1;
         let is_new = self.logins.note_reason(master, &error);
-        // Without a connection the next connect asks by itself.
+        // Without a connection, the next connect asks the provider.
         if self.has_connection(master) {
             self.logins.note_failed(ground, master, &error);
         }
@@ -88,7 +87,7 @@ impl Masters {
         }
     }
 
-    /// Lets connections that wait for credentials go on, or has the provider asked.
+    /// Continues the connects for which credentials have come, and asks the provider for the others.
     pub(super) fn tend_logins(&mut self) {
         for master in self.fleet.wishes.awaiting_login.iter() {
             if self.logins.is_there(master) {
@@ -97,8 +96,8 @@ impl Masters {
         }
     }
 
-    /// Sends `AUTH` on a connection that stands with another login. One whose `AUTH` is not answered yet gets
-    /// the next one behind the answer.
+    /// Sends the current login on an open connection that has another. If an `AUTH` is unanswered, the next
+    /// one follows its answer.
     pub(super) fn bring_login(&mut self, ground: &mut Ground, master: MasterId) {
         let current = self.logins.current(master);
         let connection = &self.fleet.link(master).connection;
@@ -112,7 +111,7 @@ impl Masters {
         self.check_login(master);
     }
 
-    /// An earlier error is over once the open connection has the login.
+    /// Clears an earlier error once the open connection has the login.
     fn check_login(&mut self, master: MasterId) {
         let version = self.logins.current(master).version;
         let connection = &self.fleet.link(master).connection;
@@ -122,12 +121,12 @@ impl Masters {
         }
     }
 
-    /// Why open connections of a master have no newer login.
+    /// Why the open connection of a master has no newer login.
     pub(super) fn login_error(&self, master: MasterId) -> Option<&CredentialsError> {
         self.logins.error(master).filter(|_| self.fleet.link(master).connection.is_ready())
     }
 
-    /// The reply to `AUTH` on a connection that stands.
+    /// Takes the reply to `AUTH` on an open connection.
     pub(super) fn handle_login_answer(
         &mut self,
         ground: &mut Ground,
@@ -137,7 +136,7 @@ impl Masters {
         if let Some(refusal) = refusal {
             self.note_no_credentials(ground, master, CredentialsError::Refused { refusal });
         }
-        // Another one may have come meanwhile.
+        // A newer login may have come during this `AUTH`.
         self.bring_login(ground, master);
     }
 
@@ -148,7 +147,6 @@ impl Masters {
         }
     }
 
-    /// A master is taken in.
     pub(super) fn report_connected(
         &self,
         ground: &mut Ground,
@@ -171,7 +169,7 @@ impl Masters {
         }
     }
 
-    /// Another process answered in place of the one before, whether it is taken in or not.
+    /// Reports that another process answered than before, whether or not this client then uses it.
     pub(super) fn report_restart(&self, ground: &mut Ground, master: MasterId) {
         let name = &ground.config.labels[master.index()];
         ground.events.push(|| Event::Restarted { master: name.clone() });

@@ -1,4 +1,4 @@
-//! One connection to a master: its state, its bytes, and when it is tried again.
+//! One connection to a master: its state, its bytes, and when to try it again.
 //!
 //! ```text
 //!        Connect              handle_connected            nonce echoed
@@ -25,25 +25,24 @@ use crate::wire::Wire;
 pub(crate) struct Connection<T: Copy> {
     pub(crate) state: State,
     pub(crate) wire: Wire<T>,
-    /// Failures in a row.
+    /// Consecutive failures.
     failure_count: u32,
     pub(crate) login: LoginState,
 }
 
-/// With which login a connection stands, by its version.
+/// The login sent on a connection, as its version, and the server's answer.
 #[derive(Debug)]
 pub(crate) struct LoginState {
     version: u32,
     answer: LoginAnswer,
 }
 
-/// Answer of the server to a login.
 #[derive(Debug)]
 enum LoginAnswer {
-    /// Nothing yet. The login is kept to keep it out of messages; a handshake keeps its own.
+    /// None yet. The login is kept to remove it from messages; a handshake keeps its own.
     Pending(Option<Box<Login>>),
     Accepted,
-    /// The login before stays.
+    /// The earlier login stays valid.
     Refused,
 }
 
@@ -78,12 +77,12 @@ impl<T: Copy> Connection<T> {
         matches!(self.state, State::Down { .. })
     }
 
-    /// Whether it was ever lost, or not reached.
+    /// Whether it was ever lost or could not be opened.
     pub(crate) const fn has_failed(&self) -> bool {
         self.failure_count > 0
     }
 
-    /// When it is to be tried, or has to have come as far as the next state. A ready one has no such time.
+    /// When to try it, or the deadline for the next state. `None` if ready.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Down { retry_at } => Some(retry_at),
@@ -92,13 +91,11 @@ impl<T: Copy> Connection<T> {
         }
     }
 
-    /// The driver is asked to connect.
     pub(crate) fn start_connecting(&mut self, deadline: Instant) {
         self.state = State::Connecting { deadline };
     }
 
-    /// The connection stands, if it was asked for: queues the handshake with this login, whose replies are
-    /// owed as `owed` says.
+    /// The connection is open: queues the handshake, with `owed` for each step's reply.
     pub(crate) fn start_handshake(
         &mut self,
         deadline: Instant,
@@ -117,7 +114,7 @@ impl<T: Copy> Connection<T> {
         }
     }
 
-    /// Queues `AUTH` on a connection that stands. False if there is no room for it.
+    /// Queues `AUTH` on an open connection. False if there is no room.
     pub(crate) fn send_login(&mut self, login: &Login, version: u32, owed: T) -> bool {
         let mut bytes = Vec::new();
         handshake::encode_auth(&mut bytes, login);
@@ -129,7 +126,7 @@ impl<T: Copy> Connection<T> {
         is_sent
     }
 
-    /// The nonce came back: the connection is ready. Returns what was learnt.
+    /// The nonce came back. Returns what the handshake learnt.
     pub(crate) fn finish_handshake(&mut self, now: Instant) -> Learnt {
         let before = std::mem::replace(&mut self.state, State::Ready { since: now });
         let State::Handshake { handshake, .. } = before else { unreachable!("its handshake is done") };
@@ -137,8 +134,8 @@ impl<T: Copy> Connection<T> {
         handshake.learnt
     }
 
-    /// The connection failed: how long to wait before the next one. A connection that lasted four times the
-    /// longest pause before it starts a new row of failures.
+    /// Notes a failure. Returns the pause before the next attempt. The count of failures restarts if the
+    /// connection lasted longer than four times the longest pause before it, or than [`limits::BACKOFF_MAX`].
     pub(crate) fn back_off(&mut self, now: Instant, rng: &mut impl Rng) -> Duration {
         let has_lasted = match self.state {
             State::Ready { since } => now - since > (self.longest_pause() * 4).min(limits::BACKOFF_MAX),
@@ -148,13 +145,13 @@ impl<T: Copy> Connection<T> {
         rng.random_range(Duration::ZERO..self.longest_pause())
     }
 
-    /// Upper bound of the random pause after this row of failures.
+    /// Upper bound of the random pause after this many failures.
     fn longest_pause(&self) -> Duration {
         let doublings = self.failure_count.saturating_sub(1).min(16);
         limits::BACKOFF_MIN.saturating_mul(1 << doublings).min(limits::BACKOFF_MAX)
     }
 
-    /// The connection is gone, or must go: all that was owed is lost.
+    /// The connection is lost or must be closed, with all owed replies.
     pub(crate) fn close(&mut self, retry_at: Instant) {
         self.state = State::Down { retry_at };
         self.wire.clear();
@@ -164,22 +161,20 @@ impl<T: Copy> Connection<T> {
 impl LoginState {
     const NONE: Self = Self { version: 0, answer: LoginAnswer::Accepted };
 
-    /// Whether this login is to be sent. One that is sent is answered before the next one is.
+    /// Whether to send this login. A login is sent only after the last one was answered.
     pub(crate) const fn wants(&self, version: u32) -> bool {
         self.version != version && !matches!(self.answer, LoginAnswer::Pending(_))
     }
 
-    /// Whether the server has accepted this login.
     pub(crate) const fn is_accepted(&self, version: u32) -> bool {
         self.version == version && matches!(self.answer, LoginAnswer::Accepted)
     }
 
-    /// Whether the server has refused this login.
     pub(crate) const fn is_refused(&self, version: u32) -> bool {
         self.version == version && matches!(self.answer, LoginAnswer::Refused)
     }
 
-    /// Takes the reply to `AUTH` on a connection that stands: why it was refused, if it was.
+    /// Takes the reply to `AUTH` on an open connection. Returns the error if it was refused.
     pub(crate) fn take_answer(&mut self, reply: &Reply<'_>) -> Result<Option<Box<str>>, WrongShape> {
         let (answer, refusal) = match (&self.answer, reply) {
             (LoginAnswer::Pending(_), Reply::Simple(b"OK")) => (LoginAnswer::Accepted, None),
@@ -194,7 +189,8 @@ impl LoginState {
 }
 
 impl State {
-    /// Takes the reply to a step of the handshake. `Ok(true)` ends it; an error ends the connection.
+    /// Takes the reply to a step of the handshake. `Ok(true)` ends the handshake; an error ends the
+    /// connection.
     pub(crate) fn handle_step(&mut self, step: HandshakeStep, reply: &Reply<'_>) -> Result<bool, String> {
         let Self::Handshake { handshake, .. } = self else {
             return Err(Trouble::WrongShape.to_string());
@@ -203,12 +199,11 @@ impl State {
     }
 }
 
-/// Connections of one kind that the driver is to open or close.
+/// Connections that the driver is to open or close, and names that it is to look up again.
 #[derive(Debug)]
 pub(crate) struct Wishes {
     connect: MasterSet,
     close: MasterSet,
-    /// Masters whose names must be looked up again.
     look_up: MasterSet,
     /// Masters to connect once the provider has returned their credentials.
     pub(crate) awaiting_login: MasterSet,
@@ -220,7 +215,7 @@ impl Wishes {
         Self { connect: none, close: none, look_up: none, awaiting_login: none }
     }
 
-    /// Asks for a connection to a master, behind its credentials if a provider has them.
+    /// Asks for a connection to a master; with a provider, only once it has returned credentials.
     pub(crate) const fn connect(&mut self, master: MasterId, has_provider: bool) {
         if has_provider {
             self.awaiting_login.insert(master);
@@ -229,12 +224,12 @@ impl Wishes {
         }
     }
 
-    /// Asks for a new lookup of a connected master's name: it may lead to another server now.
+    /// Asks for a new lookup of a connected master's name, which may now lead to another server.
     pub(crate) const fn look_up(&mut self, master: MasterId) {
         self.look_up.insert(master);
     }
 
-    /// The credentials of a master are there.
+    /// The credentials of a master have come.
     pub(crate) fn note_login(&mut self, master: MasterId) {
         if self.awaiting_login.contains(master) {
             self.awaiting_login.remove(master);
@@ -242,7 +237,7 @@ impl Wishes {
         }
     }
 
-    /// Wants no connection any more, and the present one closed if it `is_open`.
+    /// Withdraws the wish for a connection, and has the current one closed if it `is_open`.
     pub(crate) const fn close(&mut self, master: MasterId, is_open: bool) {
         self.connect.remove(master);
         self.look_up.remove(master);
@@ -252,12 +247,11 @@ impl Wishes {
         }
     }
 
-    /// The driver has no connection left that would have to be closed.
+    /// The driver has already closed the connection.
     pub(crate) const fn forget_close(&mut self, master: MasterId) {
         self.close.remove(master);
     }
 
-    /// The next thing to do.
     pub(crate) fn poll(&mut self) -> Option<LinkRequest> {
         if let Some(master) = self.close.iter().next() {
             self.close.remove(master);
@@ -287,7 +281,7 @@ mod tests {
         assert_eq!(wishes.poll(), None);
     }
 
-    /// Longest of many pauses after `failure_count` failures and a connection that stood for `lasted`.
+    /// Longest of many pauses after `failure_count` failures and a connection that lasted `lasted`.
     fn longest_pause_after(failure_count: u32, lasted: Duration) -> Duration {
         let (since, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
         let pauses = (0..500).map(|_| {
@@ -301,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_lasted_ends_the_row_of_failures() {
-        // Four pauses of at most 50 ms, 200 ms or 2 s; 2 s are always enough.
+        // Four times the longest pause (50 ms, 200 ms or 2 s); 2 s are always enough.
         for (failure_count, enough) in [(1, 200), (3, 800), (20, 2000)] {
             let enough = Duration::from_millis(enough);
             let next = (limits::BACKOFF_MIN * (1 << failure_count)).min(limits::BACKOFF_MAX);

@@ -1,10 +1,9 @@
-//! The masters together: their links, which of them may be asked and which may vote, and every request on its
-//! way to them.
+//! All masters: their links, which of them may be asked, which may vote, and every request to them.
 //!
-//! Every request but a handshake's and a login goes through [`Fleet::queue`]. Requests are gathered as long
-//! as they go to the same masters, then handed to each link as one piece: before anything for other masters
-//! is taken, before a link's bytes are looked at, and before it fails. So each link has its requests in the
-//! order in which they were made, and an entry for each beside its bytes.
+//! Every request except a handshake and a login passes through [`Fleet::queue`]. Consecutive requests to the
+//! same masters are gathered and handed to each link as one piece: before a request to other masters is
+//! gathered, before a link's outbox is read, and before a link fails. So each link gets its requests in the
+//! order of their creation, with one entry in its queue of owed replies for each request.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,62 +24,58 @@ use crate::lock::command::entry::Entry;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Ttl, Vote, quorum};
 
-/// With this much gathered it is handed over: with one more request usually below 4 KiB, up to which copies
-/// are cheap (`scripts/instructions`), and surely still in the cache when it is copied for each link.
+/// Size at which gathered requests are handed to the links, in bytes. With one more request the total usually
+/// stays below 4 KiB, up to which copies are cheap (`scripts/instructions`) and come from the CPU cache.
 const GATHERED_SIZE_MAX: usize = 3584;
 
-/// No request is smaller than this, so fewer than `GATHERED_SIZE_MAX / REQUEST_SIZE_MIN` are gathered.
+/// Lower bound of a request's size, so at most `GATHERED_SIZE_MAX / REQUEST_SIZE_MIN` are gathered.
 const REQUEST_SIZE_MIN: usize = 16;
 
-/// The masters of one engine.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     pub(crate) config: Arc<Config>,
     links: Vec<Link>,
-    /// The configured masters.
     pub(crate) all: MasterSet,
-    /// Nobody read from the connections for long before: silence counts from then.
+    /// End of the last long time in which nobody read from the connections. A master's silence counts from
+    /// here.
     pub(crate) unread_until: Instant,
-    /// Their quorum.
     pub(crate) quorum: usize,
-    /// Masters whose link is ready, silent ones too.
+    /// Masters whose link is ready, including silent ones.
     pub(crate) ready: MasterSet,
-    /// Masters that are sent acquisitions: ready and not silent.
+    /// Masters that get acquisitions: ready and not silent.
     pub(crate) usable: MasterSet,
-    /// Ready masters that can park attempts: their connection carries messages, and they said their time.
+    /// Ready masters that can park attempts: they push messages, and have told their time.
     pub(crate) parkers: MasterSet,
-    /// Ready masters that refuse scripts, and release plain locks by a native command.
+    /// Ready masters that refuse scripts but can release plain locks with a native command.
     pub(crate) native_only: MasterSet,
-    /// Masters whose votes may not count yet; each has a time in its link.
+    /// Masters whose votes do not count yet. Their links hold the end of each quarantine.
     quarantined: MasterSet,
-    /// Longest quarantine: by the larger of this client's settings and of the declared ones.
+    /// Length of a quarantine, from the largest of this client's settings and the settings that operators
+    /// declared.
     pub(crate) quarantine_time: Duration,
-    /// Within which a quorum of those that vote answers, if nothing is wrong; zero for all that is shorter
-    /// than any answer limit.
+    /// Time in which a quorum of voting masters normally answers. Zero if it is shorter than any answer
+    /// limit.
     pub(crate) round_trip_limit: Duration,
     pub(crate) wishes: Wishes,
-    /// No facts of a link are due before this time.
+    /// Lower bound of all links' `facts_due_at`.
     facts_due_at: Instant,
-    /// Whether a link got bytes to write since [`Fleet::take_queued`] was asked.
+    /// Whether a link got bytes since the last [`Fleet::take_queued`].
     has_queued: bool,
     gathered: Gathered,
-    /// The ready masters by their commands.
+    /// Ready masters, grouped by their commands.
     groups: Groups,
 }
 
-/// How a handshake ended.
+/// Result of a finished handshake.
 pub(crate) struct Admission {
     pub(crate) predecessor: Predecessor,
-    /// Why the master is not taken after all.
+    /// Why the master is not used after all.
     pub(crate) refusal: Option<String>,
-    /// Whether it was taken before.
     pub(crate) is_reconnect: bool,
-    /// Whether another process answered than the last time.
     pub(crate) is_restart: bool,
 }
 
 impl Fleet {
-    /// Masters that are all to be connected.
     pub(crate) fn new(ground: &mut Ground) -> Self {
         let config = ground.config.clone();
         let links: Vec<Link> = (0..config.master_count())
@@ -116,19 +111,18 @@ impl Fleet {
         }
     }
 
-    /// Number of configured masters.
     #[inline]
     pub(crate) const fn count(&self) -> usize {
         self.links.len()
     }
 
-    /// Number of masters that a quorum can do without.
+    /// Number of masters that may fail before a quorum is impossible.
     #[inline]
     pub(crate) const fn spare(&self) -> usize {
         self.links.len() - self.quorum
     }
 
-    /// The links in the order of the configuration.
+    /// Links in the order of the configuration.
     pub(crate) fn links(&self) -> impl Iterator<Item = &Link> {
         self.links.iter()
     }
@@ -145,8 +139,8 @@ impl Fleet {
 
     // ---- requests ----
 
-    /// Queues a request for the masters `to`; returns those that had room for it. The driver's next flush
-    /// writes it.
+    /// Queues a request for the masters `to`, to be written by the driver's next flush. Returns the masters
+    /// that had room for it.
     #[inline]
     pub(crate) fn queue(
         &mut self,
@@ -164,7 +158,7 @@ impl Fleet {
         if has_room { to } else { self.distribute() }
     }
 
-    /// Queues a compare-and-delete on those of `to` that are ready; returns those that had room for it.
+    /// Queues a compare-and-delete on the ready masters among `to`. Returns the masters that had room.
     #[inline]
     pub(crate) fn send_release(&mut self, to: MasterSet, owed: Owed, entry: &Entry) -> MasterSet {
         let mut sent = MasterSet::EMPTY;
@@ -176,8 +170,8 @@ impl Fleet {
         sent
     }
 
-    /// Queues a request that compares the token and sets, an extension or a swap, on those of `to` that are
-    /// ready; returns those that had room for it.
+    /// Queues a compare-and-set (an extension or a swap) on the ready masters among `to`. Returns the masters
+    /// that had room.
     pub(crate) fn send_compared(
         &mut self,
         to: MasterSet,
@@ -192,14 +186,14 @@ impl Fleet {
         sent
     }
 
-    /// Queues a login, which may be larger than any request that is gathered. False if there is no room.
+    /// Queues a login, which may exceed the size limit of gathered requests. False if the outbox has no room.
     pub(crate) fn send_login(&mut self, master: MasterId, login: &Login, version: u32) -> bool {
         self.distribute_gathered();
         self.has_queued = true;
         self.link_mut(master).connection.send_login(login, version, Owed::Login)
     }
 
-    /// Starts to gather for `masters`. False if one of them might not have room.
+    /// Starts to gather for `masters`. False if one of them may lack room.
     #[inline(never)]
     fn gather_for(&mut self, masters: MasterSet) -> bool {
         self.distribute_gathered();
@@ -211,7 +205,7 @@ impl Fleet {
             .all(|link| !masters.contains(link.master) || link.connection.wire.has_room(size_max, count_max))
     }
 
-    /// Appends the gathered requests to the outbox of each master that they are for.
+    /// Appends the gathered requests to the outbox of each addressed master.
     #[inline]
     pub(crate) fn distribute_gathered(&mut self) {
         if !self.gathered.masters.is_empty() {
@@ -219,7 +213,7 @@ impl Fleet {
         }
     }
 
-    /// The same; returns those of the masters that had room for it.
+    /// As [`Fleet::distribute_gathered`]; returns the masters that had room.
     #[inline(never)]
     fn distribute(&mut self) -> MasterSet {
         let Gathered { masters, bytes, owed } = &mut self.gathered;
@@ -240,7 +234,7 @@ impl Fleet {
 
     // ---- connections ----
 
-    /// The connection that was asked for stands: queues its handshake.
+    /// The driver has opened a connection: queues its handshake.
     pub(crate) fn handle_connected(
         &mut self,
         ground: &mut Ground,
@@ -251,30 +245,31 @@ impl Fleet {
         if !matches!(link.connection.state, State::Connecting { .. }) {
             return;
         }
-        // Its deadline is behind that of the connect, which has a timer.
+        // No timer needed: the connect's timer fires before this deadline.
         link.start_handshake(ground.now, &self.config, login, &mut ground.rng);
         self.has_queued = true;
     }
 
-    /// The reason to be shown for a connection that broke, if the link had one.
+    /// The reason to show for a broken connection; `None` if the link had none.
     pub(crate) fn why_lost<'a>(&self, master: MasterId, why: &'a str) -> Option<Cow<'a, str>> {
         let link = self.link(master);
         if link.connection.is_down() {
             return None;
         }
-        // A server that is full says so in place of its first reply, and then closes the connection.
+        // A server at its connection limit answers the first request with an error, then closes the
+        // connection.
         let refused = link.last_refusal().map(|refusal| Trouble::ClosedAfter { why, refusal }.to_string());
         Some(refused.map_or(Cow::Borrowed(why), Cow::Owned))
     }
 
-    /// Distributes the gathered requests. Returns whether a link got bytes to write since the last call.
+    /// Distributes the gathered requests. Returns whether a link got bytes since the last call.
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
         self.distribute_gathered();
         std::mem::take(&mut self.has_queued)
     }
 
-    /// Bytes were read. Returns whether to [hear](Self::hear_again) a master that may be asked again.
+    /// Notes bytes from a master. Returns whether the caller must call [`Fleet::hear_again`].
     pub(crate) fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) -> bool {
         let link = &mut self.links[master.index()];
         link.connection.wire.recv_done(size);
@@ -285,7 +280,8 @@ impl Fleet {
         link.is_unasked
     }
 
-    /// Takes in again what was silent or had no room. Returns whether it was silent, and whether it has room.
+    /// Accepts requests again for a master that was silent or had no room. Returns whether it was silent, and
+    /// whether it has room now.
     #[cold]
     pub(crate) fn hear_again(&mut self, master: MasterId) -> (bool, bool) {
         let link = &mut self.links[master.index()];
@@ -298,7 +294,7 @@ impl Fleet {
         (was_silent, has_room)
     }
 
-    /// The nonce came back: takes the master in, unless it must not vote.
+    /// The nonce came back: starts to use the master, unless it must not vote.
     pub(crate) fn admit(&mut self, ground: &mut Ground, master: MasterId) -> Admission {
         if let Some(why) = self.is_listed_twice(master) {
             let predecessor = Predecessor::Same;
@@ -335,7 +331,7 @@ impl Fleet {
         Admission { predecessor, refusal, is_reconnect, is_restart }
     }
 
-    /// Why a master whose handshake is done is the same server as another one.
+    /// Reason to refuse a master whose process another configured URL already reaches.
     fn is_listed_twice(&self, master: MasterId) -> Option<String> {
         let State::Handshake { handshake, .. } = &self.link(master).connection.state else {
             unreachable!("its handshake is done")
@@ -346,7 +342,7 @@ impl Fleet {
         Some(Trouble::ListedTwice { other, run_id }.to_string())
     }
 
-    /// Ends a connection. Returns whether it was ready, so that it may have owed something.
+    /// Ends a connection. Returns whether it was ready, and so may have owed replies.
     pub(crate) fn fail(&mut self, ground: &mut Ground, master: MasterId, why: &str) -> bool {
         // Requests gathered so far must not reach the next connection.
         self.distribute_gathered();
@@ -365,7 +361,7 @@ impl Fleet {
         was_ready
     }
 
-    /// Something may be due for a link. Returns why it must end, if it must.
+    /// Does what is due for a link. Returns the reason if the connection must end.
     pub(crate) fn handle_timeout(&mut self, ground: &mut Ground, master: MasterId) -> Option<String> {
         let link = &mut self.links[master.index()];
         let limit = self.config.connect_timeout;
@@ -404,8 +400,9 @@ impl Fleet {
         }
     }
 
-    /// A master let a deadline pass. If it has said nothing at all for so long, it is skipped until it does.
-    /// One that owes nothing has nothing to say: what it was asked went down with an earlier connection.
+    /// A master missed a deadline. If it sent nothing at all for `limit`, it gets no acquisitions until it
+    /// does. A master that owes nothing is not silent: an earlier connection took the unanswered request with
+    /// it.
     pub(crate) fn note_missed(&mut self, ground: &mut Ground, master: MasterId, limit: Duration) {
         if self.owed_count(master) == 0 {
             return;
@@ -420,30 +417,29 @@ impl Fleet {
         }
     }
 
-    /// A master has answered an attempt that is measured.
     pub(crate) fn note_round_trip(&mut self, master: MasterId, round_trip: Duration) {
         let link = &mut self.links[master.index()];
         link.stats.round_trip.record(round_trip);
         link.round_trip.note(round_trip);
-        // The usual case: no limit of a TTL is so short.
+        // Skipped in the usual case, where the limit of every TTL is longer.
         if !self.round_trip_limit.is_zero() || link.round_trip.limit() > limits::ANSWER_LIMIT_MIN {
             self.follow_round_trips();
         }
     }
 
-    /// How long a quorum takes to answer as a rule.
+    /// Usual time until a quorum has answered.
     pub(crate) fn round_trip(&self) -> Duration {
         quorum_th(self.usable.iter().map(|master| self.links[master.index()].round_trip.mean()), self.quorum)
     }
 
-    /// Masters that do not vote do not count.
+    /// Recomputes `round_trip_limit`. Masters without a vote do not count.
     fn follow_round_trips(&mut self) {
         let voters = self.usable.without(self.quarantined);
         let limits = voters.iter().map(|master| self.links[master.index()].round_trip.limit());
         self.round_trip_limit = limit_of_quorum(limits, self.quorum);
     }
 
-    /// How long a round of a lock with this TTL waits for answers.
+    /// How long a round for a lock with this TTL waits for answers.
     pub(crate) fn answer_limit(&self, ttl: Ttl) -> Duration {
         self.config.answer_limit_by(ttl, self.round_trip_limit)
     }
@@ -454,14 +450,14 @@ impl Fleet {
         }
     }
 
-    /// Replies that a master owes or will owe.
+    /// Number of replies that a master owes, gathered requests included.
     pub(crate) fn owed_count(&self, master: MasterId) -> usize {
         let is_gathered = self.gathered.masters.contains(master);
         self.link(master).connection.wire.owed_count()
             + if is_gathered { self.gathered.owed.len() } else { 0 }
     }
 
-    /// How long those of these masters may take that were heard within the limit, for all that they owe.
+    /// Extra time for the longest queue of owed replies, among the `masters` heard from within `limit`.
     pub(crate) fn backlog(&self, now: Instant, masters: MasterSet, limit: Duration) -> Duration {
         let is_heard = |master: &MasterId| {
             let heard_at = self.link(*master).heard_at.max(self.unread_until);
@@ -472,14 +468,14 @@ impl Fleet {
         limits::REPLY_TIME * count.try_into().unwrap_or(u32::MAX)
     }
 
-    /// Whether each usable master has answered all its commands.
+    /// Whether every usable master has answered all its requests.
     pub(crate) fn is_answered(&self) -> bool {
         self.usable.iter().all(|master| self.owed_count(master) == 0)
     }
 
     // ---- votes ----
 
-    /// The masters whose votes do not count at this moment (I8).
+    /// Masters whose votes do not count now (I8).
     #[inline]
     pub(crate) fn quarantined(&mut self, now: Instant) -> MasterSet {
         if !self.quarantined.is_empty() {
@@ -500,7 +496,7 @@ impl Fleet {
         }
     }
 
-    /// The quarantines of these ready masters were set.
+    /// Takes over the quarantines just set in the links of these ready masters.
     fn note_quarantines(&mut self, masters: MasterSet) {
         for master in masters.iter() {
             if self.link(master).quarantined_until.is_some() {
@@ -512,27 +508,27 @@ impl Fleet {
         self.follow_round_trips();
     }
 
-    /// Whether a master may be in quarantine.
+    /// False if no master is in quarantine.
     #[inline]
     pub(crate) const fn has_quarantines(&self) -> bool {
         !self.quarantined.is_empty()
     }
 
-    /// Masters, connected or not, that would be in quarantine at that time.
+    /// Masters, connected or not, still in quarantine at this time.
     pub(crate) fn quarantined_at(&self, at: Instant) -> MasterSet {
         let is_quarantined = |link: &&Link| link.quarantined_until.is_some_and(|until| until > at);
         self.links.iter().filter(is_quarantined).map(|link| link.master).collect()
     }
 
-    /// Masters that were not asked for a claim vote `Failed` at once: they are known to be down or silent, or
-    /// have no room in their queues.
+    /// Records a `Failed` vote for each master that was not asked: it was down or silent, or its outbox was
+    /// full.
     #[cold]
     #[inline(never)]
     pub(crate) fn fail_unasked(&mut self, claim: &mut Claim) {
         self.fail_unasked_but(claim, MasterSet::EMPTY);
     }
 
-    /// The same but for masters that are `left` out on purpose.
+    /// As [`Fleet::fail_unasked`], but skips the masters `left` out on purpose.
     pub(crate) fn fail_unasked_but(&mut self, claim: &mut Claim, left: MasterSet) {
         for master in self.all.without(claim.asked).without(left).iter() {
             claim.record(master, Vote::Failed(self.why_unasked(master)));
@@ -540,8 +536,8 @@ impl Fleet {
         }
     }
 
-    /// The time for answers to an attempt is over: masters that have not answered have failed, but for those
-    /// where it waits.
+    /// The answer limit of an attempt has passed: records a failure for each master without an answer, except
+    /// where the attempt is parked (`waiting`).
     pub(crate) fn note_unanswered(&mut self, ground: &mut Ground, claim: &mut Claim, waiting: MasterSet) {
         let (took, limit) = (ground.now - claim.started, claim.answer_limit);
         let missing = claim.asked.without(claim.tally.heard()).without(waiting);
@@ -554,17 +550,17 @@ impl Fleet {
         }
     }
 
-    /// Why a master was not sent a request that goes to all usable ones.
+    /// Why a request to all usable masters did not go to this one.
     pub(crate) fn why_unasked(&self, master: MasterId) -> Failure {
         if self.usable.contains(master) { Failure::QueueFull } else { self.link(master).absence() }
     }
 
-    /// The same for each master that was not asked.
+    /// [`Fleet::why_unasked`] for each master, `None` if it was asked.
     pub(crate) fn absences(&self, asked: MasterSet) -> impl Iterator<Item = Option<Failure>> {
         self.all.iter().map(move |master| (!asked.contains(master)).then(|| self.why_unasked(master)))
     }
 
-    /// For how long a master's votes do not count yet.
+    /// Rest of a master's quarantine.
     pub(crate) fn left_in_quarantine(&mut self, now: Instant, master: MasterId) -> Option<Duration> {
         let until = self.link(master).quarantined_until;
         let is_quarantined = self.quarantined(now).contains(master);

@@ -1,9 +1,9 @@
-//! First commands of a new connection, in one write, and the facts learnt from the answers.
+//! The first commands of a new connection, sent in one write, and the facts learnt from the answers.
 //!
-//! The last command echoes a nonce: only when it comes back does the connection vote (I20), since then every
-//! earlier reply has met its request. Login and database must succeed; all else is optional. The refusal of
-//! an optional step, or a reply that is no answer to it, is kept to be shown. An error that passes by itself
-//! ends the connection, so that the next handshake asks again.
+//! The last command echoes a nonce. The connection votes only when the nonce comes back (I20), because every
+//! earlier reply has then met its request. Login and database must succeed; all other steps are optional. If
+//! an optional step is refused, or its reply is no answer to it, the text is kept for display. A passing
+//! error ends the connection, so that the next handshake asks again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{MasterId, NamedScript, PROBE_NAME};
 use crate::resp::{self, Reply};
 
-/// A command of the handshake, in the order in which they are sent.
+/// Commands of the handshake, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandshakeStep {
     Auth,
-    /// Where waiting is on: from here on the connection may carry messages beside replies.
+    /// Only if waiting is on. From here on the connection may carry messages between replies.
     Hello,
     Select,
     SetName,
@@ -34,36 +34,38 @@ pub(crate) enum HandshakeStep {
     InfoServer,
     InfoReplication,
     InfoMemory,
-    /// In each mode but `Trust`.
+    /// In every mode except `Trust`.
     ReadMark,
     ReadRecord,
     TrySetIfEq,
     TryDelIfEq,
     TryDelEx,
-    /// The script of a release, by its digest and in full. `NOSCRIPT` is right, too: it is loaded later then.
+    /// The release script, by its digest and in full. `NOSCRIPT` counts as success: the script is loaded
+    /// later.
     TryScript,
-    /// On this connection's own channel, to which nobody has subscribed: a sharded one.
+    /// On this connection's own sharded channel, without subscribers.
     TryShardedPublish,
-    /// On the channel that it has where the master refuses sharded ones.
+    /// On the channel used if the master refuses sharded channels.
     TryPublish,
-    /// Rights of which a script would miss the lack: it gives a lock and takes it back, or asks nobody.
+    /// Rights that scripts need, but whose lack they would not report: a script would grant a lock and take
+    /// it back, or ask nobody.
     TryQueue,
     Time,
     Echo,
 }
 
 impl HandshakeStep {
-    /// Whether the connection is of no use without it.
+    /// Whether the connection is useless without it.
     const fn must_succeed(self) -> bool {
         matches!(self, Self::Auth | Self::Select | Self::Echo)
     }
 
-    /// Whether a server without the command is a usual case.
+    /// Whether servers commonly lack the command.
     const fn may_be_unknown(self) -> bool {
         matches!(self, Self::TrySetIfEq | Self::TryDelIfEq | Self::TryDelEx | Self::TryShardedPublish)
     }
 
-    /// The name of a refused command in messages.
+    /// Name of the command in messages about its refusal.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auth => "AUTH",
@@ -89,75 +91,74 @@ impl HandshakeStep {
     }
 }
 
-/// Words for a reply that is no answer to an optional step.
+/// Text for a reply that is no answer to an optional step.
 const NO_ANSWER: &str = "its reply is no answer to that";
 
-/// Name of the command by which a connection takes messages.
+/// Name of the command that lets a connection carry messages.
 pub(crate) const HELLO: &str = "HELLO 3";
 
-/// Name of what a master refused that runs no scripts.
+/// What a master refused that runs no scripts.
 pub(crate) const SCRIPTS: &str = "scripts (EVALSHA, EVAL)";
 
-/// Name of what a master that cannot park refused.
+/// What a master refused that cannot park.
 pub(crate) const PARKING: &str = "a waiter's queue (EVALSHA, SUBSCRIBE, sorted sets)";
 
-/// How the errors begin by which a master refuses each park: a right or a command is missing.
+/// Beginnings of the errors of a master that refuses every park: a right or a command is missing.
 const NO_PARKING: [&[u8]; 4] =
     [b"NOPERM", b"ERR unknown command", b"ERR The user executing the script", b"ERR ACL failure in script"];
 
 const NONCE_SIZE: usize = 16;
 
-/// A handshake under way, and what it has learnt so far.
+/// A handshake in progress, and what it has learnt so far.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     nonce: [u8; NONCE_SIZE],
-    /// The channel of this connection, if it is to have one.
+    /// Channel of this connection; empty if it is to have none.
     channel: Arc<[u8]>,
-    /// To keep it out of messages.
+    /// Kept to remove it from messages.
     login: Option<Login>,
     pub(crate) learnt: Learnt,
 }
 
-/// Facts that a master reported of itself.
+/// What a master reported about itself.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learnt {
-    /// Its URL without the login.
+    /// URL without the login.
     pub(crate) name: Arc<str>,
     pub(crate) run_id: Option<Box<str>>,
     pub(crate) uptime: Option<Duration>,
     pub(crate) version: Option<Box<str>>,
     pub(crate) replication: Replication,
     pub(crate) maxmemory_policy: Option<Box<str>>,
-    /// What other clients know of its process.
+    /// What other clients know about the process.
     pub(crate) mark: MarkFound,
-    /// The fleet's record.
     pub(crate) record: Found,
     pub(crate) has_del_if_eq: bool,
     pub(crate) has_del_ex: bool,
     pub(crate) has_set_if_eq: bool,
-    /// The channel by which it reaches this connection; empty if it sends no messages.
+    /// Channel through which the master reaches this connection; empty if it sends no messages.
     pub(crate) channel: Arc<[u8]>,
-    /// Its clock, in microseconds since 1970.
+    /// The master's clock, in microseconds since 1970.
     pub(crate) clock_us: Option<u64>,
-    /// Optional commands that were refused, with the server's words.
+    /// Refused optional commands, with the server's errors.
     pub(crate) refused: Vec<(&'static str, Box<str>)>,
 }
 
-/// What `INFO replication` says of a process. A replica has its master's keys and none other, and a full
-/// resync replaces them without a new `run_id`.
+/// What `INFO replication` says about a process. A replica has its master's keys and no others; a full resync
+/// replaces them without a new `run_id`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Replication {
     /// `master`, or `slave` for a replica.
     pub(crate) role: Option<Box<str>>,
-    /// Names the last promotion of this process: a hash of its replication ids and of the offset up to which
-    /// it followed another master. `None` if it was no replica, as far as it remembers.
+    /// Identity of the process's last promotion: a hash of its replication ids and of the offset up to which
+    /// it followed another master. `None` if the process remembers no time as a replica.
     pub promotion: Option<u64>,
 }
 
 impl Replication {
-    /// Takes the text of `INFO replication`. A new `master_replid` alone says nothing: it also changes when
-    /// the first replica connects, at a backup with `--rdb` and when the backlog expires. In each of these
-    /// cases the server clears the second id, whose offset is -1 then.
+    /// Takes the text of `INFO replication`. A new `master_replid` alone proves nothing: it also changes when
+    /// the first replica connects, at a backup with `--rdb`, and when the backlog expires. In these three
+    /// cases the server clears the second id and sets its offset to -1.
     #[must_use]
     pub fn of_info(info: &[u8]) -> Self {
         let offset = info_field(info, "second_repl_offset").filter(|offset| *offset != b"-1");
@@ -174,30 +175,27 @@ impl Replication {
 }
 
 impl Learnt {
-    /// Whether it keeps queues of waiters for this login, and sends messages to them.
+    /// Whether this login may use waiters' queues there, and gets messages.
     pub(crate) fn parks(&self) -> bool {
         let needed = [PARKING, SCRIPTS];
         !self.channel.is_empty() && !self.refused.iter().any(|(name, _)| needed.contains(name))
     }
 
-    /// How the master refused to run scripts, if it did, in its words.
+    /// The error with which the master refused to run scripts, if it did.
     pub(crate) fn scripts_refusal(&self) -> Option<&str> {
         self.refused.iter().find(|(name, _)| *name == SCRIPTS).map(|(_, text)| &**text)
     }
 
-    /// Whether it compares and deletes by a command.
     pub(crate) const fn has_native_release(&self) -> bool {
         self.has_del_if_eq || self.has_del_ex
     }
 
-    /// Makes the channel, if there is one, a sharded one.
     fn shard_channel(&mut self) {
         if !self.channel.is_empty() {
             self.channel = [&self.channel[..], &[SHARDED]].concat().into();
         }
     }
 
-    /// Whether its channel is a sharded one.
     pub(crate) fn is_sharded(&self) -> bool {
         self.channel.last() == Some(&SHARDED)
     }
@@ -212,17 +210,17 @@ impl Learnt {
         NO_PARKING.iter().any(|refusal| error.starts_with(refusal))
     }
 
-    /// The policy, if it may evict locks.
+    /// The `maxmemory-policy`, if it may evict locks.
     pub(crate) fn evicting_policy(&self) -> Option<&str> {
         self.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
     }
 
-    /// Shortest time for which the process can have had its memory, by the evidence that the mode accepts. A
-    /// quarantine takes `needed`.
+    /// Shortest time for which the process can have had its memory, by the evidence that the mode accepts;
+    /// `needed` is the length of a quarantine.
     pub(crate) fn age(&self, config: &Config, needed: Duration) -> Duration {
         match config.quarantine {
             Quarantine::Uptime | Quarantine::Strict if self.is_new() => needed,
-            // It has run for longer than it has had its memory.
+            // The process has run for longer than it has had its memory.
             Quarantine::Uptime if self.replication.promotion.is_some() => {
                 self.own_mark().and_then(|mark| mark.seen_for(self.clock_us)).unwrap_or_default()
             }
@@ -232,35 +230,36 @@ impl Learnt {
         }
     }
 
-    /// The mark, if it is about this very process and history.
+    /// The mark, if it speaks for this process and history.
     pub(crate) fn own_mark(&self) -> Option<&Mark> {
         self.mark.of(self.run_id.as_deref(), self.replication.promotion)
     }
 
-    /// For how long some client has watched this very process, by its mark.
+    /// How long a client has watched this process, according to its mark.
     pub(crate) fn observed(&self) -> Duration {
         self.own_mark().map(|mark| mark.watched).unwrap_or_default()
     }
 
-    /// Whether its process was declared as new. One that was a replica meanwhile lost what it had.
+    /// Whether an operator declared this process as new. A process that has been a replica since then lost
+    /// its locks.
     pub(crate) fn is_new(&self) -> bool {
         let is_declared = self.record.is_new(&self.name, self.run_id.as_deref());
         is_declared && self.replication.promotion.is_none()
     }
 
-    /// For how long it says that it has run, at the least.
+    /// Lower bound of the process's run time.
     pub(crate) fn run_time(&self) -> Option<Duration> {
-        // A difference of whole seconds, so up to one second of it may not have passed yet.
+        // Uptime is a difference of whole seconds, so its last second may not have passed completely.
         self.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)))
     }
 
-    /// For how long it can have run at the most: a difference of whole seconds again, and a server looks at
-    /// its clock ten times a second at the least.
+    /// Upper bound of the process's run time. Uptime is a difference of whole seconds, and a server reads its
+    /// clock at least ten times a second.
     pub(crate) fn run_time_max(&self) -> Option<Duration> {
         self.uptime.map(|uptime| uptime.saturating_add(Duration::from_millis(1100)))
     }
 
-    /// Why no mode counts this server, or strict mode does not.
+    /// Why every mode, or only strict mode, refuses this server.
     pub(crate) fn unfitness(&self, config: &Config) -> Option<String> {
         if self.replication.is_replica() {
             return Some(Trouble::Replica.to_string());
@@ -275,7 +274,7 @@ impl Learnt {
         Some(Trouble::StrictUnreported { fields, info_refusal }.to_string())
     }
 
-    /// The fields of `INFO` that it does not report, with its refusal of `INFO`.
+    /// The fields of `INFO` that the master does not report, with its refusal of `INFO`.
     pub(crate) fn unreported(&self) -> Option<(String, Option<&str>)> {
         let reported = [
             ("run_id", self.run_id.is_some()),
@@ -288,13 +287,12 @@ impl Learnt {
         (!missing.is_empty()).then(|| (missing.join(", "), refused.map(|(_, text)| &**text)))
     }
 
-    /// Keeps what was refused last, of each command.
+    /// Keeps the last refusal of each command.
     pub(crate) fn note_refused(&mut self, name: &'static str, text: Box<str>) {
         self.refused.retain(|(other, _)| *other != name);
         self.refused.push((name, text));
     }
 
-    /// By which commands it releases and extends.
     pub(crate) const fn commands(&self, config: &Config) -> groups::Commands {
         let release = match (self.has_del_if_eq, self.has_del_ex) {
             (true, _) => ReleaseBy::DelIfEq,
@@ -306,7 +304,6 @@ impl Learnt {
     }
 }
 
-/// The commands of a handshake in their order.
 struct Opening(Vec<(HandshakeStep, Vec<u8>)>);
 
 impl Opening {
@@ -333,12 +330,11 @@ pub(crate) fn encode_auth(out: &mut Vec<u8>, login: &Login) {
     }
 }
 
-/// An error in the server's words, without what it repeats of this login or of a command's arguments.
+/// A server's error without the login or the command's arguments that it may repeat.
 pub(crate) fn error_without_login(text: &[u8], login: Option<&Login>) -> Box<str> {
     command::answer::error_text(without_password(without_arguments(text), login))
 }
 
-/// Random hexadecimal digits.
 fn draw_digits<const N: usize>(rng: &mut impl Rng) -> [u8; N] {
     let mut digits = [0; N];
     rng.fill_bytes(&mut digits);
@@ -346,7 +342,7 @@ fn draw_digits<const N: usize>(rng: &mut impl Rng) -> [u8; N] {
 }
 
 impl Handshake {
-    /// The handshake and its commands, each as bytes with its step.
+    /// A handshake and its commands, each as encoded bytes with its step.
     pub(crate) fn new(
         config: &Config,
         master: MasterId,
@@ -354,8 +350,7 @@ impl Handshake {
         rng: &mut impl Rng,
     ) -> (Self, Vec<(HandshakeStep, Vec<u8>)>) {
         let nonce = draw_digits(rng);
-        // No lock has this key, and the conditions name a value that it never has: the trials write nothing
-        // anywhere.
+        // No lock has this key, and no key ever has the value in the conditions, so the trials write nothing.
         let key = [&config.prefix, PROBE_NAME, &nonce].concat();
         let url = &config.masters[master.index()];
         let db = url.db.to_string();
@@ -427,7 +422,7 @@ impl Handshake {
                     }
                     _ => true,
                 };
-                // Without the right to `INFO` this shows a replica.
+                // Reveals a replica even without the right to `INFO`.
                 if command::answer::is_of_replica(text) {
                     learnt.replication.role.get_or_insert_with(|| "slave".into());
                 }
@@ -439,7 +434,7 @@ impl Handshake {
                 return Ok(true);
             }
             (HandshakeStep::Auth | HandshakeStep::Select | HandshakeStep::SetName, Reply::Simple(b"OK")) => {}
-            // Whatever else a map says of the server, only one that speaks RESP3 has maps.
+            // Only a server that speaks RESP3 answers with a map; its content does not matter.
             (HandshakeStep::Hello, Reply::Map(_)) => learnt.channel = std::mem::take(&mut self.channel),
             (HandshakeStep::Time, Reply::Array(time)) => learnt.clock_us = command::answer::clock_us(time),
             (HandshakeStep::LoadScript, Reply::Bulk(_)) => {}
@@ -470,20 +465,19 @@ impl Handshake {
             (HandshakeStep::TryDelEx, Reply::Integer(0)) => learnt.has_del_ex = true,
             (HandshakeStep::TryScript, Reply::Integer(0)) => {}
             _ if step.must_succeed() => return Err(Trouble::WrongStep { step: step.name() }.to_string()),
-            // As if it had refused: the echo shows whether the replies still meet their requests.
+            // Counts as a refusal: the echo shows whether later replies still meet their requests.
             _ => learnt.note_refused(step.name(), NO_ANSWER.into()),
         }
         Ok(false)
     }
 }
 
-/// The error without the arguments that a server repeats of a command that it does not know: a password is
-/// one.
+/// Removes the arguments that a server repeats for an unknown command: one may be a password.
 fn without_arguments(text: &[u8]) -> &[u8] {
     memmem::find(text, b", with args").and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
-/// The first word of an error that repeats the password; any other error as it is.
+/// Only the error's first word if the error repeats the password.
 fn without_password<'a>(text: &'a [u8], login: Option<&Login>) -> &'a [u8] {
     let has_password = |text: &[u8]| login.is_some_and(|login| memmem::find(text, &login.password).is_some());
     if !has_password(text) {
@@ -498,7 +492,7 @@ pub(crate) fn maxmemory_policy(info: &[u8]) -> Option<Box<str>> {
     info_field(info, "maxmemory_policy").map(command::answer::error_text)
 }
 
-/// The value of `name:value` on a line of its own in the text of `INFO`.
+/// The value of a line `name:value` in the text of `INFO`.
 #[must_use]
 pub fn info_field<'a>(info: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut rest = info;

@@ -1,8 +1,8 @@
-//! One master as the engine sees it: its connection's state, its bytes, and whether its votes count.
+//! One master as the engine sees it: its connection, its bytes, and whether its votes count.
 //!
-//! A `Ready` link whose master may have restarted lately is in quarantine until `quarantined_until`: it is
-//! sent commands, and its votes are not counted. A silent one is not sent acquisitions until it answers what
-//! it owes.
+//! A `Ready` link whose master may have restarted recently is in quarantine until `quarantined_until`: the
+//! master gets commands, but its votes do not count. A silent master gets no acquisitions until it has
+//! answered.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,31 +28,32 @@ use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, MasterId};
 use crate::resp::Reply;
 
-/// The process that answered the last handshake, and since when this client has watched that process.
+/// The process that answered the last handshake, and what this client knows about it.
 #[derive(Debug)]
 struct Identity {
     run_id: Box<str>,
-    /// `None` as long as it is nothing that locks should be on.
-    /// By its own clock, too, in microseconds since 1970.
+    /// Start of this client's watch; `None` while the process must hold no locks. The second value is the
+    /// same moment by the master's clock, in microseconds since 1970.
     watched_since: Option<(Instant, Option<u64>)>,
-    /// When bytes last came from it, as of its last connection's end.
+    /// When bytes last came from the process; updated when its connection ends.
     heard_at: Instant,
-    /// Whether it counts only by this client's own observation: it was there before it took another's place,
-    /// or it was unfit for a while. Its reported age does not show that it has the locks.
+    /// Whether only this client's own watch counts: the process ran before it took another's place, or was
+    /// unfit for a while. Its reported age then does not prove that it still has the locks.
     is_doubtful: bool,
-    /// Whether it was a replica when it was last asked, and its last promotion.
+    /// Whether it was a replica at the last report; its last promotion.
     is_replica: bool,
     promotion: Option<u64>,
 }
 
 impl Identity {
-    /// Whether this process answered, and has its memory still.
+    /// Whether this process answered, with its memory intact.
     fn is_of(&self, learnt: &Learnt) -> bool {
         let is_process = Some(&self.run_id) == learnt.run_id.as_ref();
         is_process && !self.has_lost_memory(learnt)
     }
 
-    /// Whether the process may have another's memory since it was last asked. A replica is known to.
+    /// Whether the process may have loaded another's memory since the last report. For a known replica, that
+    /// is assumed already.
     fn has_lost_memory(&self, learnt: &Learnt) -> bool {
         let Replication { promotion, .. } = &learnt.replication;
         let is_promoted = promotion.is_some() && *promotion != self.promotion;
@@ -60,30 +61,30 @@ impl Identity {
     }
 }
 
-/// State of the process that was there before, as a handshake reveals it.
+/// What a handshake reveals about the process before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Predecessor {
-    /// It is the one that answered.
+    /// The same process answered.
     Same,
-    /// It has ended: the one that answered started after it was last heard.
+    /// It has ended: the process that answered started after the last bytes from its predecessor.
     Ended,
-    /// It may run still: nothing shows which process answered, or that one ran beside it.
+    /// It may still run: the process that answered is unnamed, or may have run beside it.
     Unknown,
 }
 
-/// The fleet's record on it, held against this client.
+/// Comparison of the master's fleet record with this client.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     pub(crate) difference: Option<FleetDifference>,
-    /// Whether there was none over this connection when each master was known.
+    /// Whether the record agreed once on this connection, with every master known.
     pub(crate) has_agreed: bool,
-    /// When the record is read again.
+    /// When to read the record again.
     pub(crate) due_at: Option<Instant>,
-    /// Whether an answer about the record is owed. Nothing is written meanwhile.
+    /// Whether an answer about the record is owed. Nothing is written until it comes.
     pub(crate) is_asked: bool,
 }
 
-/// How often another process was found in place of the one before.
+/// How often another process was found than before.
 #[derive(Debug)]
 struct Changes {
     count: u32,
@@ -94,28 +95,27 @@ struct Changes {
 pub(crate) struct Link {
     pub(crate) master: MasterId,
     pub(crate) connection: Connection<Owed>,
-    /// The deadline that it missed first, if it was silent ever since.
+    /// First deadline that the master missed, if it has been silent since.
     pub(crate) silent_since: Option<Instant>,
-    /// Whether it may be asked again when something is heard of it: it was silent, or had no room for a
-    /// request and half of its queues is not free yet.
+    /// Set if the master is to get requests again once it is heard: it was silent, or its queues are still
+    /// more than half full after a request found no room.
     pub(crate) is_unasked: bool,
     pub(crate) by: Commands,
     pub(crate) learnt: Learnt,
-    /// Its clock, in microseconds since 1970, and when it said so.
+    /// The master's clock, in microseconds since 1970, and when it was read.
     pub(crate) clock: Option<(Instant, u64)>,
-    /// The rate of that clock, and when its time was last asked for, if it has not answered.
     /// When its votes start to count; `None` once they do.
     pub(crate) quarantined_until: Option<Instant>,
-    /// When the quarantine began that ends then.
+    /// Start of the current quarantine.
     quarantined_since: Instant,
-    /// When the handshake of this connection ended.
+    /// End of this connection's handshake.
     met_at: Instant,
-    /// When this client's own watch is over, if it then has to be written into the mark.
+    /// End of this client's own watch, if the mark must then be written.
     pub(crate) mark_due_at: Option<Instant>,
     pub(crate) comparison: Comparison,
-    /// When to ask again for the facts that can change while a connection stands.
+    /// When to ask again for the facts that can change on an open connection.
     pub(crate) facts_due_at: Option<Instant>,
-    /// When the last new lookup of its name was asked for.
+    /// When its name was last looked up again.
     looked_up_at: Option<Instant>,
     /// When bytes last came from it.
     pub(crate) heard_at: Instant,
@@ -123,12 +123,11 @@ pub(crate) struct Link {
     pub(crate) why: Arc<str>,
     identity: Option<Identity>,
     changes: Option<Changes>,
-    /// Whether the scripts of each kind of lock are on their way to it.
+    /// For each kind of lock, whether its scripts are being loaded.
     pub(crate) scripts_loading: [bool; Tag::ALL.len()],
     pub(crate) round_trip: RoundTrip,
-    /// Counters and times of it. State and time in quarantine are filled in for a snapshot.
+    /// Counters and times. State and time in quarantine are filled in by [`Link::snapshot`].
     pub(crate) stats: MasterStats,
-    /// Whether it was ever connected.
     was_connected: bool,
 }
 
@@ -160,7 +159,7 @@ impl Link {
         }
     }
 
-    /// Why this master is not being asked, when it is not.
+    /// Why this master gets no requests, if it gets none.
     pub(crate) fn absence(&self) -> Failure {
         if self.connection.is_ready() {
             Failure::Silent
@@ -169,7 +168,7 @@ impl Link {
         }
     }
 
-    /// The reasons why it is a bad master of locks.
+    /// Why it is unfit or risky as a lock master.
     pub(crate) fn warnings(&self, now: Instant) -> Vec<Warning> {
         let mut warnings = Vec::new();
         if let Some(Changes { count, last_at }) = self.changes {
@@ -207,13 +206,13 @@ impl Link {
         warnings
     }
 
-    /// How the master refused to publish messages, if it did, in its words.
+    /// The error with which it refused to publish messages, if it did.
     pub(crate) fn publish_refusal(&self) -> Option<&str> {
         let refused = self.learnt.refused.iter().find(|(name, _)| *name == HandshakeStep::TryPublish.name());
         refused.map(|(_, text)| &**text)
     }
 
-    /// The last refusal of a server in its handshake, in its words.
+    /// The last error of an unfinished handshake.
     pub(crate) fn last_refusal(&self) -> Option<&str> {
         match &self.connection.state {
             State::Handshake { handshake, .. } => handshake.learnt.refused.last().map(|(_, text)| &**text),
@@ -221,12 +220,12 @@ impl Link {
         }
     }
 
-    /// Facts about it for a record of its fleet.
+    /// What a fleet record needs to know about it.
     pub(crate) fn seen<'a>(&'a self, name: &'a str) -> Seen<'a> {
         Seen { name, found: &self.learnt.record, run_id: self.learnt.run_id.as_deref() }
     }
 
-    /// Whether it may be a master of a new fleet, as far as this client knows.
+    /// Whether it may belong to a new fleet, as far as this client knows.
     pub(crate) fn may_be_new(&self) -> bool {
         let is_young = self.learnt.uptime.is_some_and(|uptime| uptime < limits::FOUNDING_UPTIME_MAX);
         is_young && self.learnt.record == Found::Absent && self.changes.is_none()
@@ -237,7 +236,7 @@ impl Link {
         if self.connection.is_ready() { self.learnt.run_id.as_deref() } else { None }
     }
 
-    /// When something is to be done about this link, whatever else happens.
+    /// Next time when this link needs attention, without any other event.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.connection.deadline().or_else(|| {
             let silence_end = self.silent_since.map(|since| since + limits::SILENCE_MAX);
@@ -246,7 +245,7 @@ impl Link {
         })
     }
 
-    /// The connection stands: queues the handshake.
+    /// The connection is open: queues the handshake.
     pub(crate) fn start_handshake(
         &mut self,
         now: Instant,
@@ -262,8 +261,8 @@ impl Link {
         self.heard_at = now;
     }
 
-    /// The nonce came back: takes over what was learnt. [`Link::set_quarantine`] decides when the master
-    /// counts, and [`Link::refuse_unfit`] whether it may at all.
+    /// The nonce came back: takes over what was learnt. [`Link::set_quarantine`] then decides when the master
+    /// counts, and [`Link::refuse_unfit`] whether it counts at all.
     pub(crate) fn finish_handshake(
         &mut self,
         now: Instant,
@@ -292,7 +291,7 @@ impl Link {
         predecessor
     }
 
-    /// Decides when the master counts, where a quarantine takes `needed`.
+    /// Decides when the master counts, given the length of a quarantine (`needed`).
     pub(crate) fn set_quarantine(&mut self, now: Instant, config: &Config, needed: Duration) {
         let mut watch_end = None;
         let mut quarantined_until = self.met_at + needed.saturating_sub(self.learnt.age(config, needed));
@@ -312,10 +311,10 @@ impl Link {
         self.mark_due_at = watch_end.filter(|_| is_to_mark);
     }
 
-    /// Another process than before answered. One that may have run when the one before was last heard may not
-    /// have started in its place but have been put there, and never had its locks.
+    /// Another process answered than before. If it may already have run when its predecessor was last heard,
+    /// it may have been put in its place without ever having its locks.
     fn meet_process(&mut self, now: Instant, age: Duration) -> Predecessor {
-        // A process without a name is nothing to compare with, and the one before is remembered.
+        // Nothing to compare: the last named process is remembered.
         let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
         let before = self.identity.take();
         let unheard = before.as_ref().map(|before| now - before.heard_at);
@@ -336,16 +335,16 @@ impl Link {
         if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
     }
 
-    /// Why this server is refused, whose facts are known. It may lose locks while it is as it is, so the watch
-    /// over it starts when it is fit, whatever its mark says.
+    /// Why this server is refused, given its facts. While unfit it may lose locks, so the watch over it
+    /// starts when it is fit, whatever its mark says.
     pub(crate) fn refuse_unfit(&mut self, config: &Config) -> Option<String> {
         let why = self.learnt.unfitness(config)?;
         self.doubt();
         Some(why)
     }
 
-    /// Takes a fact that was asked for again. Returns why the connection must end, if it must: the next
-    /// handshake decides what the server counts for.
+    /// Takes a fact that was asked for again. Returns the reason if the connection must end; the next
+    /// handshake then decides whether the server counts.
     pub(crate) fn take_fact(&mut self, config: &Config, fact: Fact) -> Option<String> {
         match fact {
             Fact::Replication(replication) if replication.is_replica() => {
@@ -360,7 +359,7 @@ impl Link {
                 self.learnt.maxmemory_policy = policy.or_else(|| self.learnt.maxmemory_policy.take());
                 self.refuse_unfit(config)
             }
-            // The right to ask was taken away. Strict mode needs the answers.
+            // The login lost the right to ask. Strict mode needs the answers.
             Fact::Refused(refusal) => {
                 let why = Trouble::StepRefused { step: "INFO", refusal: &refusal };
                 (config.quarantine == Quarantine::Strict).then(|| why.to_string())
@@ -368,7 +367,7 @@ impl Link {
         }
     }
 
-    /// Returns whether to look up the name of this master, which takes no writes; at most once in 5 s.
+    /// Whether to look up the name of this master, which refuses writes. True at most once in 5 s.
     pub(crate) fn wants_lookup(&mut self, now: Instant) -> bool {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < limits::LOOKUP_PAUSE;
         let wants = !self.looked_up_at.as_ref().is_some_and(is_recent);
@@ -376,20 +375,20 @@ impl Link {
         wants
     }
 
-    /// When this client began to watch the process, by the clock of its master.
+    /// Start of this client's watch over the process, by the master's clock.
     pub(crate) fn first_seen_us(&self) -> Option<u64> {
         self.identity.as_ref()?.watched_since?.1
     }
 
-    /// The process counts only by a new observation of this client's own: it was a replica, may lose locks, or
-    /// takes another one's place.
+    /// Only a new watch by this client counts for the process: it was a replica, may lose locks, or takes
+    /// another master's place.
     pub(crate) const fn doubt(&mut self) {
         if let Some(identity) = &mut self.identity {
             (identity.watched_since, identity.is_doubtful) = (None, true);
         }
     }
 
-    /// The connection is gone, or must go: all that was owed is lost. Sets the time of the next attempt.
+    /// The connection is lost or must be closed, with all owed replies. Sets the time of the next attempt.
     pub(crate) fn fail(&mut self, now: Instant, why: &str, rng: &mut impl Rng) {
         let pause = self.connection.back_off(now, rng);
         if self.connection.is_ready()
@@ -402,7 +401,7 @@ impl Link {
         self.connection.close(now + pause);
     }
 
-    /// The master is taken in. Returns whether it was before.
+    /// Notes that the master is in use. Returns whether it had been connected before.
     pub(crate) fn note_connected(&mut self, now: Instant) -> bool {
         self.facts_due_at = self.learnt.replication.role.as_ref().map(|_| now + limits::FACTS_PAUSE);
         let is_reconnect = std::mem::replace(&mut self.was_connected, true);
@@ -410,29 +409,29 @@ impl Link {
         is_reconnect
     }
 
-    /// Counts the time in the quarantine that ends, or is replaced by another one.
+    /// Counts the current quarantine, which ends or is replaced.
     pub(crate) fn count_quarantine(&mut self, now: Instant) {
         self.stats.quarantined += self.time_in_quarantine(now);
     }
 
-    /// Time in the quarantine under way.
+    /// Time spent in the current quarantine.
     fn time_in_quarantine(&self, now: Instant) -> Duration {
         let until = self.quarantined_until.map_or(self.quarantined_since, |until| until.min(now));
         until.saturating_duration_since(self.quarantined_since)
     }
 
-    /// Counters and times of it so far.
+    /// Its counters and times up to now.
     pub(crate) fn snapshot(&self, now: Instant, is_ready: bool) -> MasterStats {
         let quarantined = self.stats.quarantined + self.time_in_quarantine(now);
         MasterStats { is_ready, quarantined, ..self.stats.clone() }
     }
 
-    /// Takes the next whole reply apart. An error ends the connection and says why.
+    /// Takes and decodes the next complete reply. An error is the reason to end the connection.
     pub(crate) fn next_answer(&mut self) -> Result<Option<Taken>, String> {
         let Self { connection, by, learnt, scripts_loading, .. } = self;
         let Connection { wire, state, login, .. } = connection;
         let has_messages = !learnt.channel.is_empty() && matches!(state, State::Ready { .. });
-        // A push of any other kind is no reply, either: RESP3 has clients skip those that they do not know.
+        // Pushes of unknown kinds are no replies either: RESP3 has clients skip them.
         let is_push = |reply: &Reply<'_>| park::message(reply).is_some_and(|it| it != Message::Subscribed);
         match wire.next_reply_or_push(is_push) {
             Ok(Some((None, push))) => {
@@ -473,12 +472,12 @@ impl Link {
     }
 }
 
-/// A reply to this client.
+/// A decoded reply.
 pub(crate) struct Taken {
     pub(crate) answer: Answer,
-    /// The claim whose round trip is measured.
+    /// The claim whose round trip this reply measures.
     pub(crate) timed: Option<Id>,
-    /// What it says of the server, and its words.
+    /// What an error says about the server, and its text.
     pub(crate) refusal: Option<(Refusal, Box<str>)>,
 }
 
@@ -500,10 +499,10 @@ fn wrong_shape(WrongShape: WrongShape) -> String {
     Trouble::WrongShape.to_string()
 }
 
-/// How long a master takes to answer: an estimate by the rule of TCP's retransmission timer (RFC 6298), from
-/// the handshake and from the acquisitions that are timed. Each reply belongs to its own request, so one that
-/// comes after its attempt is over counts, too. So the estimate learns of a slower network without the
-/// doubling that TCP needs. It is a smoothed mean and a smoothed deviation; zero before the first sample.
+/// How long a master takes to answer: a smoothed mean and deviation, as in TCP's retransmission timer (RFC
+/// 6298). Samples come from the handshake and from timed acquisitions. Each reply belongs to one request, so
+/// replies after the end of their attempt count too, and the estimate follows a slower network without TCP's
+/// doubling. Zero before the first sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RoundTrip {
     mean: Duration,
@@ -520,7 +519,7 @@ impl RoundTrip {
         self.mean = self.mean / 8 * 7 + sample / 8;
     }
 
-    /// Time in which it answers as a rule.
+    /// Usual time to an answer.
     pub(crate) const fn mean(self) -> Duration {
         self.mean
     }
@@ -531,14 +530,14 @@ impl RoundTrip {
     }
 }
 
-/// A quorum answers within the limit of the slowest of its masters. Zero for a time that is shorter than any
-/// answer limit.
+/// Time within which a quorum answers: the limit of its slowest master. Zero if shorter than any answer
+/// limit.
 pub(crate) fn limit_of_quorum(limits: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
     let limit = quorum_th(limits, quorum);
     if limit > limits::ANSWER_LIMIT_MIN { limit } else { Duration::ZERO }
 }
 
-/// The time of the slowest master of the fastest quorum, or of all if there are fewer.
+/// Time of the slowest master in the fastest quorum, or of the slowest of all if there are fewer.
 pub(crate) fn quorum_th(times: impl Iterator<Item = Duration>, quorum: usize) -> Duration {
     let mut by_master = [Duration::ZERO; limits::MASTER_COUNT_MAX];
     let mut count = 0;

@@ -1,8 +1,8 @@
-//! The logins of the masters: those of their URLs, or what the provider of credentials returned last; and
-//! when the provider is asked again.
+//! Each master's login, from its URL or the credentials provider's last answer, and when to ask the provider
+//! again.
 //!
-//! There is at most one question for a master at a time, whatever it is for: a connect, or open connections
-//! whose credentials end. One that is never answered is not asked again.
+//! A master has at most one open question to the provider, whether for a connect or to renew the login of an
+//! open connection. A question that is never answered is not repeated.
 
 use std::time::{Duration, Instant};
 
@@ -19,15 +19,15 @@ use crate::lock::{MasterId, MasterSet};
 #[derive(Debug)]
 pub(crate) struct Logins {
     masters: Vec<MasterLogin>,
-    /// Masters whose credentials the event loop is to ask for.
+    /// Masters whose credentials the event loop must ask for.
     wishes: MasterSet,
 }
 
-/// The login that a connection is to have.
+/// The login that a connection should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CurrentLogin<'a> {
     pub(crate) login: Option<&'a Login>,
-    /// Changes with the login, and when it is to be sent again.
+    /// Changes when the login changes, and when it must be sent again.
     pub(crate) version: u32,
 }
 
@@ -35,29 +35,29 @@ pub(crate) struct CurrentLogin<'a> {
 struct MasterLogin {
     login: Option<Login>,
     version: u32,
-    /// Whether an answer of the provider is under way.
+    /// Whether the provider owes an answer.
     is_asked: bool,
     serves: Serves,
-    /// When the provider is to be asked for the open connections.
+    /// When to ask the provider for the open connection.
     renew_at: Option<Instant>,
-    /// Until when an open connection is not sent again what its server refused.
+    /// Until when a login that the server refused is not sent again on an open connection.
     resend_at: Option<Instant>,
-    /// When its answer for them is late.
+    /// When the provider's answer for the open connection is late.
     late_at: Option<Instant>,
-    /// Failures in a row.
+    /// Consecutive failures.
     failure_count: u32,
     /// Why there is no newer login.
     error: Option<CredentialsError>,
 }
 
-/// Which connect a login is for.
+/// The connect that may use a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Serves {
-    /// The one under way when it came, if there was one.
+    /// The one in progress when the login came, if any.
     This,
-    /// The next one: it came too late for the one before.
+    /// The next one: the login came too late for the last.
     Next,
-    /// None that begins from now on.
+    /// No later one.
     Past,
 }
 
@@ -82,7 +82,6 @@ impl Logins {
         CurrentLogin { login: login.as_ref(), version: *version }
     }
 
-    /// Why open connections of a master have no newer login.
     pub(crate) fn error(&self, master: MasterId) -> Option<&CredentialsError> {
         self.masters[master.index()].error.as_ref()
     }
@@ -93,7 +92,7 @@ impl Logins {
         Some(LinkRequest::Credentials(master))
     }
 
-    /// A connect needs credentials. True if they are there; otherwise the provider is asked.
+    /// Whether a connect has its credentials. If not, the provider is asked.
     pub(crate) fn is_there(&mut self, master: MasterId) -> bool {
         let own = &mut self.masters[master.index()];
         let is_there = own.serves == Serves::Next;
@@ -105,8 +104,7 @@ impl Logins {
         is_there
     }
 
-    /// A connect ended before it could use the login that was there: if that came for this connect, it serves
-    /// the next one.
+    /// A connect ended before it used its login. If the login came for this connect, the next one uses it.
     pub(crate) fn keep_unused(&mut self, master: MasterId) {
         let serves = &mut self.masters[master.index()].serves;
         if *serves == Serves::This {
@@ -121,14 +119,13 @@ impl Logins {
         }
     }
 
-    /// The provider has answered.
     pub(crate) fn note_answer(&mut self, master: MasterId) {
         let own = &mut self.masters[master.index()];
         (own.is_asked, own.late_at) = (false, None);
     }
 
-    /// Takes credentials; `is_unused` if they are for the next connect, and `is_refused` if an open
-    /// connection has refused the login that there is.
+    /// Takes credentials. `is_unused` says that they are for the next connect, and `is_refused` that an open
+    /// connection refused the current login.
     pub(crate) fn take(
         &mut self,
         ground: &mut Ground,
@@ -139,7 +136,7 @@ impl Logins {
     ) {
         let own = &mut self.masters[master.index()];
         let Credentials { login, valid_for } = credentials;
-        // The server may accept in a while what it refused before.
+        // A server may later accept a login that it refused.
         let resend_at = own.resend_at.filter(|at| is_refused && *at > ground.now);
         if own.login.as_ref() != Some(&login) || (is_refused && resend_at.is_none()) {
             own.version = own.version.wrapping_add(1);
@@ -152,19 +149,19 @@ impl Logins {
         self.arm(ground, master);
     }
 
-    /// All open connections have the login.
+    /// The open connection has the login.
     pub(crate) fn note_accepted(&mut self, master: MasterId) {
         let own = &mut self.masters[master.index()];
         (own.failure_count, own.error, own.resend_at) = (0, None, None);
     }
 
-    /// There is no newer login for this reason. Returns whether it is a new one.
+    /// Notes why there is no newer login. Returns whether the reason is new.
     pub(crate) fn note_reason(&mut self, master: MasterId, error: &CredentialsError) -> bool {
         let own = &mut self.masters[master.index()];
         own.error.replace(error.clone()).as_ref() != Some(error)
     }
 
-    /// Open connections get no newer login for now.
+    /// The open connection gets no newer login for now: schedules the next question.
     pub(crate) fn note_failed(&mut self, ground: &mut Ground, master: MasterId, error: &CredentialsError) {
         let own = &mut self.masters[master.index()];
         own.failure_count = own.failure_count.saturating_add(1);
@@ -174,20 +171,20 @@ impl Logins {
         if matches!(error, CredentialsError::Refused { .. }) {
             own.resend_at = Some(own.resend_at.map_or(retry_at, |at| at.min(retry_at)));
         }
-        // One that hangs is not asked again before it answers.
+        // A provider that hangs is asked again only after it has answered.
         if !own.is_asked {
             self.retry(ground, master, retry_at);
         }
     }
 
-    /// Asks the provider again at this time at the latest.
+    /// Asks the provider again at this time, or earlier if planned.
     pub(crate) fn retry(&mut self, ground: &mut Ground, master: MasterId, at: Instant) {
         let own = &mut self.masters[master.index()];
         own.renew_at = Some(own.renew_at.map_or(at, |renew_at| renew_at.min(at)));
         self.arm(ground, master);
     }
 
-    /// Something may be due. Returns an answer that is late for open connections.
+    /// Does what is due. Returns an error if the provider's answer for an open connection is late.
     pub(crate) fn handle_timeout(
         &mut self,
         ground: &mut Ground,
@@ -198,7 +195,7 @@ impl Logins {
         let own = &mut self.masters[master.index()];
         let is_late = own.late_at.take_if(|at| *at <= ground.now).is_some();
         if own.renew_at.take_if(|at| *at <= ground.now).is_some() {
-            // The next connect asks by itself.
+            // The next connect asks on its own.
             own.serves = Serves::Past;
             if has_connection && ground.config.has_provider() {
                 own.late_at = Some(ground.now + limit);
@@ -221,7 +218,7 @@ impl Logins {
     }
 }
 
-/// When credentials with this validity are renewed.
+/// Time after which to renew credentials that are valid for `time`.
 fn renewal_after(time: Duration) -> Duration {
     (time - time / 4).max(limits::CREDENTIALS_PAUSE_MIN)
 }

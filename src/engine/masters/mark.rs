@@ -1,23 +1,17 @@
-//! The mark: a key on each master by which clients tell others since when this very process has had its
-//! memory, and for how long one of them has watched it.
+//! The mark: a key on each master that tells other clients since when the master's process has had its
+//! memory, and how long a client has watched the process.
 //!
 //! ```text
 //!  <prefix>redlatch:mark = "<run_id> <history> <first_seen_us> <watched_ms>"
 //! ```
 //!
-//! The history names the last promotion of the process, as [`Replication`] does, or is `-`. The time of the
-//! first sight is the master's own (`TIME`), or `-` where it says none.
-//!
-//! A key that holds anything else belongs to another application: it stays, and counts for nothing.
-//!
-//! A mark speaks for the process and the history that it names. So one that comes back with a snapshot, from
-//! a replica or over a connection behind which the server was replaced counts for nothing, and neither does
-//! one from before a failover within one process. It is read in the handshake. The first client that meets a
-//! promoted process writes one, from which later clients in default mode count. A client in strict mode writes
-//! one at the end of its watch: it reads the key once more before, so that a mark of a longer watch stays. A
-//! mark of another process or history is deleted by compare, and the new one is written only where none is.
-//!
-//! [`Replication`]: super::handshake::Replication
+//! The history names the last promotion (`handshake::Replication`), or is `-`; so is an unknown time of first
+//! sight. A mark speaks only for its process and history: it counts for nothing after a snapshot, a replica
+//! or a replaced server brought it back, or after a failover. Clients read it in the handshake. The first
+//! client that meets a promoted process writes a mark, from which later clients in default mode count. A
+//! client in strict mode writes one at the end of its watch, unless the mark then shows a longer watch. A
+//! mark of another process or history is deleted by compare, and a mark is written only if the key is absent.
+//! Other content belongs to another application, and stays.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,39 +22,39 @@ use crate::lock::command;
 use crate::lock::command::answer::WrongShape;
 use crate::resp::Reply;
 
-/// The names of the two requests in messages.
+/// Names of the two requests in messages.
 pub(crate) const READING: &str = "GET of the mark";
 pub(crate) const WRITING: &str = "SET of the mark";
 /// Why a mark is not written over another application's key.
 pub(crate) const FOREIGN: &str =
     "the key PREFIXredlatch:mark is no mark; choose another prefix, or delete the key";
 
-/// Content of the key of the mark.
+/// Content of the mark's key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum MarkFound {
-    /// Nobody has looked yet.
+    /// Not read yet.
     #[default]
     Unread,
-    /// Nothing.
+    /// No key.
     Absent,
     /// The mark of some process.
     Known(Mark),
-    /// Something that is no mark.
+    /// Something else.
     Foreign,
-    /// The master does not let it be read.
+    /// The master refused the read.
     Refused(Box<str>),
 }
 
-/// Statement about a process.
+/// What a client has stored on a master about its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// The process.
     pub(crate) run_id: Box<str>,
-    /// Its last promotion.
     pub(crate) promotion: Option<u64>,
-    /// When a client first saw it with that history, by the clock of the master, in microseconds since 1970.
+    /// When a client first saw the process with that history, by the master's clock in microseconds since
+    /// 1970.
     pub(crate) first_seen_us: Option<u64>,
-    /// For how long one client has watched it.
+    /// Longest time for which one client has watched it.
     pub watched: Duration,
 }
 
@@ -70,7 +64,7 @@ pub fn key(prefix: &[u8]) -> Vec<u8> {
 }
 
 impl MarkFound {
-    /// Takes the reply to `GET`.
+    /// Decodes the reply to `GET`.
     pub(crate) fn from_reply(reply: &Reply<'_>) -> Result<Self, WrongShape> {
         match reply {
             Reply::NullBulk => Ok(Self::Absent),
@@ -81,7 +75,7 @@ impl MarkFound {
         }
     }
 
-    /// The mark, if it is about this process with this last promotion.
+    /// The mark, if it speaks for this process with this last promotion.
     pub(crate) fn of(&self, run_id: Option<&str>, promotion: Option<u64>) -> Option<&Mark> {
         let Self::Known(mark) = self else { return None };
         Some(mark).filter(|mark| mark.is_of(run_id, promotion))
@@ -105,8 +99,8 @@ impl Mark {
         })
     }
 
-    /// Returns whether the mark describes this process with this last promotion. If the server shows no promotion,
-    /// the history of the mark does not matter: a server shows one for at least `repl-backlog-ttl`.
+    /// Whether the mark speaks for this process with this last promotion. A server shows a promotion for at
+    /// least `repl-backlog-ttl`; if it shows none, the mark's history does not matter.
     #[must_use]
     pub fn is_of(&self, run_id: Option<&str>, promotion: Option<u64>) -> bool {
         let is_of_process = run_id == Some(&*self.run_id);
@@ -114,8 +108,8 @@ impl Mark {
         is_of_process && is_of_history
     }
 
-    /// Time since a client first saw the process, by its master's clock. `None` if one of the two times is
-    /// unknown, or if that clock was set back.
+    /// Time since a client first saw the process, by the master's clock. `None` if either time is unknown, or
+    /// the clock was set back.
     #[must_use]
     pub fn seen_for(&self, clock_us: Option<u64>) -> Option<Duration> {
         Some(Duration::from_micros(clock_us?.checked_sub(self.first_seen_us?)?))

@@ -1,8 +1,8 @@
-//! Replies owed: which request each reply is of, and what the reply says.
+//! Owed replies: the request that each reply answers, and what the reply says.
 //!
-//! A request of a lock's life is a point of a grid: what is done (the [`Verb`]), by whose commands (the
-//! [`Tag`]), and whether the script goes with it (the [`Form`]). A reply is checked against the shape that
-//! its request allows whatever has become of the lock meanwhile; one of another shape ends the connection.
+//! A request of a lock's life has three coordinates: what it does (the [`Verb`]), whose commands it uses (the
+//! [`Tag`]), and whether it carries the script (the [`Form`]). A reply must have a shape that its request
+//! allows, whatever has become of the lock; a reply of another shape ends the connection.
 
 use std::fmt;
 
@@ -18,33 +18,33 @@ use crate::lock::command::{self, ExtendBy, ReleaseBy};
 use crate::lock::{Failure, HolderTtl, MasterSet, Vote};
 use crate::resp::Reply;
 
-/// Which request a reply is owed to.
+/// The request that a reply answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owed {
-    /// A request for a lock. The id is the operation's for an extension and a repair, else the claim's. The
-    /// number is the round of an extension or a repair, and the place of the claim that a swap replaces.
+    /// A request for a lock. The id is the operation's for an extension or a repair, otherwise the claim's.
+    /// The number is the round of an extension or repair, or the slot of the claim that a swap replaces.
     Round { verb: Verb, tag: Tag, form: Form, number: u32, id: Id },
-    /// An attempt of this claim whose round trip is measured. It is as [`Verb::Acquire`] otherwise.
+    /// An attempt of this claim with a measured round trip; otherwise as [`Verb::Acquire`].
     Timed { tag: Tag, id: Id },
     /// A question of this operation.
     Query { question: Question, id: Id },
     /// A step of the handshake.
     Handshake(HandshakeStep),
-    /// `AUTH` on a connection that stands.
+    /// `AUTH` on an open connection.
     Login,
-    /// The mark, behind the handshake.
+    /// The mark, after the handshake.
     Mark(Access),
-    /// The fleet's record, behind the handshake.
+    /// The fleet's record, after the handshake.
     Record(Access),
-    /// A fact that may change while a connection stands.
+    /// A fact that may change on an open connection.
     Fact(Section),
-    /// A look whether the first waiter can have the lock of this claim.
+    /// A look whether the first waiter can get the lock of this claim.
     Look(Id),
-    /// The subscription to the connection's own channel, which a message confirms.
+    /// The subscription to the connection's own channel, confirmed by a push message.
     Subscription,
-    /// The last script for locks of this tag that is loaded.
+    /// The last of the scripts being loaded for locks of this tag.
     Scripts(Tag),
-    /// A request by the way, whose reply changes nothing.
+    /// A request whose reply changes nothing.
     Ignored,
 }
 
@@ -59,36 +59,34 @@ pub(crate) enum Verb {
     Repair,
     /// Sets the key's TTL.
     Extend,
-    /// Puts the key of the next holder in the place of the last one's: a vote, and the answer to a release.
+    /// Replaces the last holder's key with the next holder's: both a vote and the answer to a release.
     Swap,
     /// Deletes the key.
     Release,
-    /// Sets the key's TTL to the rest of the time that the lock is left for.
+    /// Sets the key's TTL to the rest of the time for which the lock was left.
     Rest,
 }
 
-/// Whether a script goes with a request.
+/// Whether a request carries its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As it is sent first: a native command, a script by its digest, or in full where that is always so.
+    /// As first sent: a native command, a script by its digest, or in full for requests that always are.
     Usual,
-    /// The script in full: not to be sent again in full.
+    /// The script in full; never repeated in full.
     Whole,
 }
 
-/// Information that an operation asks for about a key.
+/// What an operation asks about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// The time left to the holder of a lock that was refused.
+    /// Time left to the holder of a refused lock.
     Holder,
-    /// Parts of an inspection: the value, the number of readers (both also asked after a refusal), and the
-    /// time left.
+    /// Parts of an inspection: the value, the number of readers (also asked after a refusal), the time left.
     Value,
     ReaderCount,
     TimeLeft,
-    /// The free slots of a pool.
     FreeSlots,
-    /// The deletion of a forced unlock, by a script or by a native command.
+    /// The deletion of a forced unlock, with a script or with a native command.
     ForcedDelete,
     ForcedNativeDelete,
 }
@@ -100,42 +98,40 @@ pub(crate) enum Access {
     Write,
 }
 
-/// A section of `INFO` that the handshake asked for, asked for again.
+/// A section of `INFO` from the handshake, asked for again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     Replication,
     Memory,
 }
 
-/// What such a section says.
+/// Content of a [`Section`].
 #[derive(Debug)]
 pub(crate) enum Fact {
     Replication(Replication),
-    /// Its `maxmemory-policy`.
     Policy(Option<Box<str>>),
-    /// It does not say it, in its words.
+    /// The master refused to say, with this error.
     Refused(Box<str>),
 }
 
-/// A reply, taken apart and matched with its request.
+/// A decoded reply, matched with its request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The nonce came back: the link is ready.
     HandshakeDone,
     Acquire(Id, Vote),
-    /// To an attempt that has a script.
+    /// Answer to an attempt made by a script.
     Attempt(Id, AttemptAnswer),
     Extend(Id, u32, Vote),
-    /// Whether the master stopped at its limit, and is to serve on.
+    /// The flag says that the master stopped at its limit and must serve more waiters.
     Release(Id, ReleaseAnswer, bool),
-    /// A look for this claim.
     Looked(Id, command::park::Looked),
     Rest(Id, Vote),
-    /// `script.rs` sends no rest again: its time is over.
+    /// Not a reply: `script.rs` does not repeat a rest whose time is over.
     RestOver(Id),
     Repair(Id, u32, Vote),
     Swap(Id, u32, Vote),
-    /// `script.rs` cannot send a swap again: it has no room, or is void by now.
+    /// Not a reply: `script.rs` cannot repeat a swap, which is void or has no room.
     SwapUnsent(Id, u32),
     Holder(Id, HolderTtl),
     Value(Id, Result<Box<[u8]>, Failure>),
@@ -143,35 +139,34 @@ pub(crate) enum Answer {
     TimeLeft(Id, Result<HolderTtl, Failure>),
     FreeSlots(Id, Result<Vec<command::slots::SlotMark>, Failure>),
     ForcedDelete(Id, ReleaseAnswer),
-    /// Why a login was refused, if it was.
+    /// Why a login was refused; `None` if it was accepted.
     Login(Option<Box<str>>),
     Mark(MarkFound),
     Record(Found),
     /// The mark or the record was not written, for this reason.
     NotWritten(&'static str, Box<str>),
     Fact(Fact),
-    /// To the park of this claim.
+    /// Answer to the park of this claim.
     Park(Id, ParkAnswer),
-    /// A message: this claim has the lock that it waited for.
+    /// Message: this claim got the lock that it waited for.
     Granted(Id),
-    /// A message: the lock that this claim waits for is free.
+    /// Message: the lock that this claim waits for is free.
     Ring(Id),
-    /// The connection's own channel was refused.
+    /// The subscription to the connection's channel was refused.
     NoChannel(Box<str>),
     Ignored,
-    /// The script was unknown, or the master is too full for the native command; the request is to be sent
-    /// again with the script in full.
+    /// The master does not know the script, or is too full for the native command: the request must be
+    /// repeated with the script in full.
     WantsScript(Owed),
 }
 
 impl Owed {
-    /// A request for a lock, as it is sent first.
     pub(crate) const fn round(verb: Verb, tag: Tag, number: u32, id: Id) -> Self {
         Self::Round { verb, tag, form: Form::Usual, number, id }
     }
 
-    /// The id of a request for a lock. It is read anew where it is rarely needed, so that nobody has to keep
-    /// it meanwhile.
+    /// The id of a request for a lock. Read again where it is rarely needed, so that no register must hold
+    /// it.
     #[inline]
     pub(crate) const fn round_id(&self) -> Id {
         match self {
@@ -180,7 +175,7 @@ impl Owed {
         }
     }
 
-    /// As it is without being measured, and the claim if it is.
+    /// The request without its measurement, and the measured claim, if any.
     pub(crate) const fn untimed(self) -> (Self, Option<Id>) {
         match self {
             Self::Timed { tag, id } => (Self::round(Verb::Acquire, tag, 0, id), Some(id)),
@@ -188,7 +183,7 @@ impl Owed {
         }
     }
 
-    /// The same with the script in full.
+    /// The request with its script in full.
     pub(crate) const fn whole(self) -> Self {
         match self {
             Self::Round { verb, tag, number, id, .. } => {
@@ -198,14 +193,13 @@ impl Owed {
         }
     }
 
-    /// Whether the master has to be sent the script: it has forgotten it, or is too full for the native
-    /// command.
+    /// Whether the master must get the script: it forgot the script, or is too full for the native command.
     pub(crate) fn wants_script(self, reply: &Reply<'_>, by: Commands) -> bool {
         (command::answer::is_noscript(reply) && self.is_by_digest(by))
             || (command::answer::is_out_of_memory(reply) && self.is_native_set(by))
     }
 
-    /// Whether a script was named by its digest, which a master may have forgotten.
+    /// Whether the request named a script by its digest, which a master may forget.
     fn is_by_digest(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else {
             return matches!(self, Self::Look(_));
@@ -218,12 +212,12 @@ impl Owed {
             (Verb::Release, tag) if tag.releases_by_script() => true,
             (Verb::Swap, Tag::Parked) => true,
             (Verb::Extend | Verb::Rest | Verb::Swap, _) => by.extend == ExtendBy::EvalSha,
-            // Where there is a native command it may be the script that serves waiters all the same.
+            // Despite a native command, it may be the script that serves waiters.
             (Verb::Release, _) => by.release == ReleaseBy::EvalSha || by.serves,
         }
     }
 
-    /// Whether it is a native `SET`, which a full server refuses; the script in its place takes no more
+    /// Whether it is a native `SET`, which a full server refuses. The script in its place needs no more
     /// memory.
     fn is_native_set(self, by: Commands) -> bool {
         let Self::Round { verb, tag, form: Form::Usual, .. } = self else { return false };
@@ -231,7 +225,7 @@ impl Owed {
         is_set && by.extend == ExtendBy::SetIfEq
     }
 
-    /// Takes the reply apart. Those of a handshake and to a login are the connection's own affair.
+    /// Decodes the reply. A connection takes the replies to its handshake and logins itself.
     pub(crate) fn answer(self, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
         match self {
             Self::Round { verb, tag, number, id, .. } => round_answer(verb, tag, number, id, reply),
@@ -287,7 +281,7 @@ fn round_answer(verb: Verb, tag: Tag, number: u32, id: Id, reply: &Reply<'_>) ->
 
 fn written(what: &'static str, reply: &Reply<'_>) -> Result<Answer, WrongShape> {
     match reply {
-        // Without `OK` another client was faster.
+        // A null means that another client was faster.
         Reply::Simple(b"OK") | Reply::NullBulk => Ok(Answer::Ignored),
         Reply::Error(text) => Ok(Answer::NotWritten(what, command::answer::error_text(text))),
         _ => Err(WrongShape),
@@ -313,18 +307,17 @@ fn query_answer(question: Question, id: Id, reply: &Reply<'_>) -> Result<Answer,
     })
 }
 
-/// Requests, and the replies that each of the masters will owe for them.
+/// Requests, and the replies that each master will owe for them.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    /// For whom requests are gathered, while there are any. Each of them has room for all that may be
-    /// gathered.
+    /// Addressed masters; empty if nothing is gathered. Each has room for all that may be gathered.
     pub(crate) masters: MasterSet,
     pub(crate) bytes: Vec<u8>,
     pub(crate) owed: Vec<Owed>,
 }
 
 impl fmt::Debug for Gathered {
-    /// Without the bytes: a password may be among them.
+    /// Omits the bytes, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gathered")
             .field("masters", &self.masters)

@@ -1,26 +1,18 @@
-//! The record of a fleet: a key on each master with the settings that all clients must share.
+//! The fleet's record: a key on each master with the settings that all clients must share.
 //!
 //! ```text
 //!  <prefix>redlatch:fleet = "redlatch:fleet:1 observed max_ttl_ms=30000 drift_ppm=10000 own=L of=L-A,L-A"
 //! ```
 //!
-//! L is the label of a master, A the hash of its address, each 16 hexadecimal digits. A record of a fleet
-//! that an operator declared says `declared`. One may end with ` new=RUN_ID`: that process was started empty
-//! for the fleet. Or it ends with ` joining`: its master takes another one's place, and may not count yet.
+//! L is a master's label, A the hash of its address; either identifies the master. A label stays with the
+//! data when the address changes; a master that restarts without data gets a new label. An operator's record
+//! says `declared`. It may end with `new=RUN_ID` (this process was started empty for the fleet) or `joining`
+//! (the master takes another's place and may not count yet).
 //!
-//! The first client that finds no record writes one with `SET NX`, later ones compare. Nothing has to be
-//! agreed on before, because what a client writes follows from what it sees alone: its own settings, and
-//! for each master the label of its record, or if it has none the hash of its `run_id`. So two clients
-//! with one list that start together write the same members, whichever is first on which master. Two with
-//! different settings find each other's record on a master where the other was first. A client writes when
-//! it knows the label of each master, so no record has a part of a list.
-//!
-//! A master is in a list by its label or by its address. A label stays with the data, so a master may
-//! change its address; an address stays where a master restarted without its data, and has another label
-//! then. A master with neither is another one. A record names no address that anybody could connect to.
-//!
-//! The key has no TTL: one that ended would hide a difference from clients that start later. To change a
-//! setting, an operator declares it (`redlatch fleet init --again`).
+//! The first client writes the record with `SET NX`, later ones compare. A record follows from the client's
+//! settings and each master's label (from its record, or its hashed `run_id`), so clients with one list write
+//! the same members, and others notice the difference. The key has no TTL, which would hide a difference once
+//! expired. To change a setting, an operator declares it (`redlatch fleet init --again`).
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -33,22 +25,22 @@ use crate::lock::command::answer::{self, WrongShape};
 use crate::lock::{FLEET_NAME, whole_ms};
 use crate::resp::Reply;
 
-/// The names of the two requests in messages.
+/// Names of the two requests in messages.
 pub(crate) const READING: &str = "GET of the fleet's record";
 pub(crate) const WRITING: &str = "SET of the fleet's record";
 
-/// How a record of any version begins.
+/// Beginning of a record of any version.
 const MAGIC: &str = "redlatch:fleet:";
 
-/// The version that this client writes and reads.
+/// Version that this client writes and reads.
 const VERSION: &str = "1";
 
-/// Origin of a record.
+/// Source of a record's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A client wrote its own settings.
     Observed,
-    /// An operator declared them (`redlatch fleet init`).
+    /// An operator declared the settings (`redlatch fleet init`).
     Declared,
 }
 
@@ -61,71 +53,69 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A master in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Member {
-    /// Hash of the `run_id` with which it was first recorded.
+    /// Hash of the `run_id` under which the master was first recorded.
     label: u64,
-    /// Hash of its URL without the login.
+    /// Hash of its URL without the login: a record reveals no address.
     address: u64,
 }
 
-/// Settings of a fleet, as one of its masters has them recorded.
+/// Settings of a fleet, as recorded on one of its masters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     origin: Origin,
     max_ttl_ms: u64,
     drift_ppm: u32,
-    /// The label of the master that it is on.
+    /// Label of the master that holds this record.
     own: u64,
     members: Vec<Member>,
     process: Process,
 }
 
-/// Statement of a record about the process on its master.
+/// What a record says about the process on its master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// None: it counts by the rules of each mode.
+    /// Nothing: the process counts by the rules of each mode.
     Any,
-    /// It takes another one's place, on which locks may still be held: it counts by nothing but an
-    /// observation of the client's own.
+    /// It takes the place of a master that may still hold locks. Only the client's own watch counts for it.
     Joining,
     /// This process was started empty for the fleet.
     New(Box<str>),
 }
 
-/// Content of the key of the record.
+/// Content of the record's key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Found {
-    /// Nobody has looked yet.
+    /// Not read yet.
     #[default]
     Unread,
-    /// Nothing.
+    /// No key.
     Absent,
     /// A record.
     Known(Record),
-    /// Something that says nothing to this client.
+    /// Content that this client cannot use.
     Unusable(Unusable),
 }
 
 /// A master as this client sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
-    /// Its URL without the login.
+    /// URL without the login.
     pub name: &'a str,
-    /// Content of the key of its record.
+    /// Content of the record's key.
     pub found: &'a Found,
-    /// The identity of its process.
+    /// Identity of the process.
     pub run_id: Option<&'a str>,
 }
 
 impl Seen<'_> {
-    /// Its entry in the list of a record.
+    /// Its entry in a record's list.
     pub(crate) fn member(&self) -> Option<Member> {
         Some(Member { label: self.label()?, address: hash(self.name.as_bytes()) })
     }
 
-    /// The label in its record, or what it will be.
+    /// The label in its record, or the label that it will get.
     fn label(&self) -> Option<u64> {
         match self.found {
             Found::Known(record) => Some(record.own),
@@ -141,7 +131,7 @@ impl Found {
         [prefix, FLEET_NAME].concat()
     }
 
-    /// Takes the reply to `GET`.
+    /// Decodes the reply to `GET`.
     pub(crate) fn from_reply(reply: &Reply<'_>) -> Result<Self, WrongShape> {
         match reply {
             Reply::NullBulk => Ok(Self::Absent),
@@ -152,7 +142,7 @@ impl Found {
         }
     }
 
-    /// Takes the value of the key.
+    /// Decodes the key's value.
     #[must_use]
     pub fn from_text(text: &[u8]) -> Self {
         let behind = std::str::from_utf8(text).ok().and_then(|text| text.strip_prefix(MAGIC));
@@ -167,8 +157,8 @@ impl Found {
         record.map_or(Self::Unusable(Unusable::Damaged), Self::Known)
     }
 
-    /// Returns whether it says that this process was started empty for the fleet, as its master at this URL.
-    /// One that was started for another fleet says nothing of this one's locks.
+    /// Returns whether the record says that this process was started empty for the fleet, as its master at
+    /// this URL. A process started for another fleet says nothing about this fleet's locks.
     #[must_use]
     pub fn is_new(&self, name: &str, run_id: Option<&str>) -> bool {
         let Self::Known(record) = self else { return false };
@@ -180,7 +170,7 @@ impl Found {
         run_id == Some(&**new)
     }
 
-    /// Returns whether its master takes another one's place, and may not count yet.
+    /// Returns whether the master takes another's place and may not count yet.
     #[must_use]
     pub fn is_joining(&self) -> bool {
         self.record().is_some_and(|record| record.process == Process::Joining)
@@ -197,8 +187,8 @@ impl Found {
 }
 
 impl Record {
-    /// Returns the record that a client with these settings and masters would write on each of them, in
-    /// their order; `None` before each of them is known.
+    /// Returns the record that a client with these settings and masters would write on each master, in order.
+    /// `None` until each master is known, so that no record has part of a list.
     #[must_use]
     pub fn of_fleet(config: &Config, seen: &[Seen<'_>], origin: Origin) -> Option<Vec<Self>> {
         let own = seen.iter().map(Seen::member).collect::<Option<Vec<_>>>()?;
@@ -215,13 +205,13 @@ impl Record {
         Some(own.iter().map(record).collect())
     }
 
-    /// Returns the same record, which says that this process was started empty for the fleet.
+    /// Returns the record with the statement that this process was started empty for the fleet.
     #[must_use]
     pub fn with_new(self, run_id: &str) -> Self {
         Self { process: Process::New(run_id.into()), ..self }
     }
 
-    /// Returns the record of the same fleet for this master of its list.
+    /// Returns the fleet's record for this master of the list.
     pub(crate) fn on(&self, master: &Seen<'_>) -> Option<Self> {
         let ours = master.member()?;
         let by_label = self.members.iter().find(|it| it.label == ours.label);
@@ -229,13 +219,12 @@ impl Record {
         Some(Self { own: own.label, process: Process::Any, ..self.clone() })
     }
 
-    /// Returns the record of the same fleet for this member of the list, which takes another one's place.
+    /// Returns the fleet's record for this member of the list, which takes another master's place.
     pub(crate) fn of_joining(&self, member: Member) -> Self {
         Self { own: member.label, process: Process::Joining, ..self.clone() }
     }
 
-    /// Returns the same record, in whose list the master at this URL has given its place to another one;
-    /// `None` if it is not in the list.
+    /// Returns the record with the master at URL `old` replaced in the list; `None` if it is not listed.
     pub(crate) fn replaced(&self, old: &str, new: Member) -> Option<Self> {
         let old = self.member(old)?;
         let mut members: Vec<_> = self.members.iter().map(|it| if *it == old { new } else { *it }).collect();
@@ -243,18 +232,17 @@ impl Record {
         Some(Self { members, ..self.clone() })
     }
 
-    /// Returns the master at this URL in its list.
+    /// Returns the list's entry for the master at this URL.
     pub(crate) fn member(&self, name: &str) -> Option<Member> {
         self.members.iter().find(|it| it.address == hash(name.as_bytes())).copied()
     }
 
-    /// Returns its statement about the process on its master.
     pub(crate) const fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Returns the first difference from a client with these settings and masters. A master that is not
-    /// known yet may be in the list.
+    /// Returns the first difference from a client with these settings and masters. A master not known yet
+    /// counts as listed.
     #[must_use]
     pub fn difference(&self, config: &Config, seen: &[Seen<'_>]) -> Option<FleetDifference> {
         let (recorded, ours) = (self.max_ttl_ms, whole_ms(config.max_ttl));
@@ -269,7 +257,7 @@ impl Record {
         self.difference_of_masters(seen)
     }
 
-    /// Returns the first difference of its list from these masters.
+    /// Returns the first difference between the list and these masters.
     pub(crate) fn difference_of_masters(&self, seen: &[Seen<'_>]) -> Option<FleetDifference> {
         let (recorded, ours) = (self.members.len(), seen.len());
         if recorded != ours {
@@ -279,8 +267,8 @@ impl Record {
         Some(FleetDifference::Masters { recorded: self.id(), missing: missing.into() })
     }
 
-    /// The name of a known master that is not in the list. Each needs an entry of its own. A master may have
-    /// the label of one and the address of another, so those with fewer choices choose first.
+    /// Name of a known master without an entry in the list. Two masters cannot share an entry. A master may
+    /// match two entries (one label, one address), so masters with fewer choices choose first.
     fn missing<'a>(&self, seen: &[Seen<'a>]) -> Option<&'a str> {
         let mut free = self.members.clone();
         let known = |seen: &Seen<'a>| Some((seen.name, seen.member()?));
@@ -304,7 +292,7 @@ impl Record {
         FleetId(hash(&labels.into_iter().flat_map(u64::to_be_bytes).collect::<Vec<_>>()))
     }
 
-    /// Returns its origin.
+    /// Returns the origin of the settings.
     #[must_use]
     pub const fn origin(&self) -> Origin {
         self.origin
@@ -316,7 +304,7 @@ impl Record {
         Duration::from_millis(self.max_ttl_ms)
     }
 
-    /// Returns by how many millionths the rates of clocks may differ.
+    /// Returns the largest allowed difference between clock rates, in millionths.
     #[must_use]
     pub const fn drift_ppm(&self) -> u32 {
         self.drift_ppm
@@ -355,7 +343,7 @@ impl Record {
 }
 
 impl fmt::Display for Record {
-    /// As it is stored.
+    /// Writes the stored form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { origin, max_ttl_ms, drift_ppm, own, members, process } = self;
         write!(
@@ -376,7 +364,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// Digits only: what a number's own parser takes beyond them was not written by this module.
+/// Accepts digits only: Rust's parser also accepts a sign, which this module never writes.
 pub(super) fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }

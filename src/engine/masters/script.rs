@@ -1,9 +1,9 @@
-//! Scripts that a master does not know, as after `SCRIPT FLUSH`, or that it needs in place of a native
-//! command while its memory is full. `lock/command/scripts.rs` says how scripts reach a master.
+//! Scripts that a master does not know, for example after `SCRIPT FLUSH`, or needs in place of a native
+//! command while its memory is full. `lock/command/scripts.rs` describes how scripts reach a master.
 //!
-//! The request goes out once more with the script in full. Behind an attempt, all scripts of that kind of
-//! lock are loaded. An attempt that was decided meanwhile is not sent again, but its scripts are loaded: else
-//! a master that always answers last would never carry out an attempt.
+//! The request is repeated with the script in full. After an attempt, all scripts of that kind of lock are
+//! loaded too. An attempt that has been decided is not repeated, but its scripts are loaded; otherwise a
+//! master that always answers last would never run an attempt.
 
 use super::Masters;
 use super::fleet::Fleet;
@@ -21,8 +21,8 @@ use crate::lock::command::scripts::Script;
 use crate::lock::command::{self, ExtendBy};
 use crate::lock::{Failure, MasterId, MasterSet, Vote};
 
-/// The master needs the script: sends it with the command, which also makes it known again. Returns
-/// [`Answer::Ignored`] if the request is on its way or void, else the answer that takes its place.
+/// The master needs the script: sends it in full with the request, so that the master knows it again. Returns
+/// [`Answer::Ignored`] if the request is sent or void, otherwise the answer that replaces its reply.
 pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answer {
     let Owed::Round { verb, tag, number, id, .. } = owed else {
         // The next look finds the script.
@@ -53,8 +53,7 @@ pub(crate) fn send_whole(core: &mut Core, master: MasterId, owed: Owed) -> Answe
     }
 }
 
-/// Sends a request once more, with its script; returns the master if it had room for it, and `None` if the
-/// request is void by now.
+/// Repeats a request with its script. Returns the master if it had room, and `None` if the request is void.
 fn send_again(
     core: &mut Core,
     master: MasterId,
@@ -78,8 +77,8 @@ fn send_again(
             mode::send_rest(fleet, only, id, claim, ttl, Script::Text)
         }
         Verb::Extend => {
-            // An extension that has given way to a later one, to a release or to a rest may not come
-            // behind it, with an answer nobody expects.
+            // An extension superseded by a later one, a release or a rest must not arrive after it, with an
+            // answer that nobody expects.
             let op = locks.ops.find(id)?;
             op.held().filter(|held| held.round == number && ground.now < held.valid_until)?;
             let claim = locks.claims.get_mut(op.claim);
@@ -90,7 +89,7 @@ fn send_again(
     })
 }
 
-/// Loads the scripts of an attempt and of what may follow it, unless they are on their way.
+/// Loads the scripts of an attempt and of the requests that may follow it, unless they are being loaded.
 fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
     if fleet.link(master).scripts_loading[tag as usize] {
         return;
@@ -104,9 +103,9 @@ fn load_scripts(fleet: &mut Fleet, master: MasterId, tag: Tag) {
     fleet.link_mut(master).scripts_loading[tag as usize] = !sent.is_empty();
 }
 
-/// An attempt once more, unless its release is on its way already, which it would come behind, or a repair,
-/// which does the same, or its lock is over. The digest is enough behind the first one, which brings the
-/// script.
+/// Repeats an attempt, unless its lock is over, its release has been sent (the attempt would arrive after
+/// it), or a repair has been sent, which does the same. The digest suffices after the first repetition, which
+/// brings the script.
 fn send_whole_attempt(
     ground: &Ground,
     fleet: &mut Fleet,
@@ -136,8 +135,7 @@ fn send_whole_attempt(
     sent
 }
 
-/// Not if the one that it is handed to is being released by now: that release is on its way, and would be
-/// overtaken.
+/// Repeats a swap, unless the new claim's release has been sent and would arrive first.
 fn send_whole_swap(
     ground: &Ground,
     fleet: &mut Fleet,

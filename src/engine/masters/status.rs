@@ -1,4 +1,4 @@
-//! How the masters are: for probes and for people.
+//! State of the masters, for probes and for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,16 @@ use std::time::Duration;
 use super::trouble::Warning;
 use crate::words::{Counted, Rounded};
 
-/// Whether locks can be acquired now, and how the masters are; from [`Client::health`](crate::Client::health)
-/// and [`Redlock::health`](crate::Redlock::health).
+/// Whether locks can be acquired now, and the state of each master; from
+/// [`Client::health`](crate::Client::health) and [`Redlock::health`](crate::Redlock::health).
 ///
 /// `{}` is one line for a log; `{:#}` has a line for each master.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the votes of a quorum of masters count now. A readiness probe returns this.
+    /// Whether the votes of a quorum of masters count now. Suits a readiness probe.
     pub has_quorum: bool,
-    /// Number of masters that may fail, of those whose votes count now, before no quorum is left. Zero
-    /// without a quorum.
+    /// Number of voting masters that may fail before the quorum is lost. Zero without a quorum.
     pub may_fail: usize,
     /// Status of each master, in the order of the configuration.
     pub masters: Vec<MasterStatus>,
@@ -29,17 +28,17 @@ pub struct Health {
 pub struct MasterStatus {
     /// URL of the master, without the login.
     pub name: Arc<str>,
-    /// State of its connection.
+    /// State of the connection.
     pub state: MasterState,
-    /// Version that the server reports; `None` before it did.
+    /// Version that the server reports; `None` before the first report.
     pub version: Option<Box<str>>,
-    /// Identity of the server's process; `None` before it reported one.
+    /// Identity of the server's process; `None` before the first report.
     pub run_id: Option<Box<str>>,
     /// Command that usually releases plain locks there: `DELIFEQ`, `DELEX IFEQ` or `EVALSHA`.
     pub release_command: &'static str,
     /// Optional commands that the server refused, with the error texts.
     pub refused: Vec<(&'static str, Box<str>)>,
-    /// Faults of the server as a master of locks. Each is one sentence by its `Display`.
+    /// Faults of the server as a lock master. `Display` gives one sentence each.
     pub warnings: Vec<Warning>,
 }
 
@@ -49,13 +48,13 @@ pub struct MasterStatus {
 pub enum MasterState {
     /// Not connected, for this reason.
     Down(Arc<str>),
-    /// Being connected, before the first failure.
+    /// First attempt to connect in progress.
     Connecting,
     /// Connected: its votes count.
     Ready,
     /// Connected and asked; its votes count after this time.
     Quarantined(Duration),
-    /// Owes an answer; before it says something it is sent no acquisition.
+    /// Owes an answer that is late; gets no acquisitions until it sends something.
     Silent,
 }
 
@@ -131,7 +130,7 @@ mod tests {
             "1 of 3 masters count: no quorum: two still owes an answer, three is being connected\n\
              1 of 3 masters count: no quorum\n  one counts\n  two still owes an answer\n  three is being connected"
         );
-        // One that counts is named for its faults.
+        // A master that counts is named if it has faults.
         health.masters.truncate(2);
         let evicting = Warning::Evicting { policy: "allkeys-lru".into() };
         let unreported = Warning::Unreported { fields: "run_id".into(), info_refusal: None };

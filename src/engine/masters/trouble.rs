@@ -1,4 +1,4 @@
-//! Faults of a master: the texts of warnings, and of the reasons why it is not connected.
+//! Texts of warnings about a master, and of the reasons why it is not connected.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::limits;
 use crate::lock::command;
 use crate::words::{NO_SERVER, Rounded};
 
-/// Fault of a server as a master of locks. `{}` is one sentence with advice.
+/// Fault of a server as a lock master. `{}` is one sentence with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// Another process answered in place of the one before.
+    /// Another process answered than before.
     #[error("it restarted or was replaced {}, last {} ago; find out why", times(*count), Rounded(*ago))]
     Changed {
         /// How often.
         count: u32,
-        /// Time since the last time.
+        /// Time since the last change.
         ago: Duration,
     },
     /// It may evict locks.
@@ -26,13 +26,13 @@ pub enum Warning {
         /// Its `maxmemory-policy`.
         policy: Box<str>,
     },
-    /// It sends no messages for this login, so waiters may learn late that a lock is theirs.
+    /// It pushes no messages for this login, so waiters may learn late that they have a lock.
     #[error("it sends no messages for this login, so waiters may learn late of a lock: {}", with_advice(.refusal))]
     NotPublishing {
         /// Its error reply.
         refusal: Box<str>,
     },
-    /// It parks no waiters, so those of this client may retry at random times there.
+    /// It parks no waiters, so this client's waiters may retry at random times there.
     #[error("it parks no waiters, so they may retry at random: {}", with_advice(.refusal))]
     NotParking {
         /// Its error reply.
@@ -44,20 +44,21 @@ pub enum Warning {
         /// Its error reply.
         refusal: Box<str>,
     },
-    /// Its open connections have old credentials, which may end.
+    /// Its open connection keeps old credentials, which may expire.
     #[error("its connections keep their old credentials: {error}")]
     CredentialsFailed {
-        /// Why they have no new ones.
+        /// Why there are no newer ones.
         error: CredentialsError,
     },
-    /// It does not report what its votes are judged by. Without a `run_id` each reconnect counts as a restart.
+    /// It does not report facts on which its vote depends. Without a `run_id`, each reconnect counts as a
+    /// restart.
     #[error(
         "it does not report its {fields}{}; {}",
         if .fields.contains("run_id") { ", so each reconnect counts as a restart" } else { "" },
         unreported(.info_refusal.as_deref())
     )]
     Unreported {
-        /// Names of the fields of `INFO`.
+        /// Names of the missing fields of `INFO`.
         fields: Box<str>,
         /// Its error reply to `INFO`.
         info_refusal: Option<Box<str>>,
@@ -68,7 +69,7 @@ pub enum Warning {
         /// The first difference, with both values.
         difference: FleetDifference,
     },
-    /// Its record of the fleet's settings says nothing to this client, which compares none there.
+    /// Its record of the fleet's settings is unusable, so this client compares nothing there.
     #[error("{why}")]
     NoFleetRecord {
         /// The reason.
@@ -76,7 +77,7 @@ pub enum Warning {
     },
 }
 
-/// Why a connection ended, or cannot be had.
+/// Why a connection ended or could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble<'a> {
     #[error("the attempt to connect is under way")]
@@ -127,8 +128,7 @@ pub(crate) enum Trouble<'a> {
     StrictDeclared { difference: &'a FleetDifference },
 }
 
-/// Returns whether a master is not connected, by this reason, because of this client's settings: no wait
-/// changes that.
+/// Returns whether the reason lies in this client's settings, so that waiting does not help.
 #[must_use]
 pub fn is_of_settings(why: &str) -> bool {
     [LOGIN_REFUSED, LISTED_TWICE].iter().any(|beginning| why.starts_with(beginning))
@@ -149,7 +149,7 @@ fn advice_behind(refusal: &str) -> String {
     advice(refusal).map(|advice| format!(" ({advice})")).unwrap_or_default()
 }
 
-/// The advice for a server that does not report a field, by its refusal of `INFO`.
+/// Advice for a server that does not report a field, from its refusal of `INFO`.
 fn unreported(info_refusal: Option<&str>) -> String {
     info_refusal.map_or_else(
         || "use a Redis or Valkey server".to_owned(),
@@ -157,7 +157,7 @@ fn unreported(info_refusal: Option<&str>) -> String {
     )
 }
 
-/// Why there is no connection in time.
+/// Why no connection was opened in time.
 pub(crate) fn no_connection(limit: Duration, is_tls: bool, awaits_login: bool) -> String {
     match (awaits_login, is_tls) {
         (true, _) => CredentialsError::NoAnswer { limit }.to_string(),
@@ -166,15 +166,15 @@ pub(crate) fn no_connection(limit: Duration, is_tls: bool, awaits_login: bool) -
     }
 }
 
-/// Why a connection ended that the server ended.
+/// Reason for a connection that the server ended.
 pub(crate) const CLOSED: &str = "the server closed the connection";
 
-/// Whether a server takes no more connections. It says so in place of its first reply, whatever that is to.
+/// Whether a server is at its connection limit. It says so in place of its first reply.
 pub(crate) fn is_full(refusal: &str) -> bool {
     refusal.starts_with("ERR max number of clients")
 }
 
-/// Why a step of the handshake that must succeed was refused.
+/// Why a mandatory step of the handshake was refused.
 pub(crate) fn step_refused(step: &'static str, refusal: &[u8]) -> String {
     let refusal = &command::answer::error_text(refusal);
     let is_login = step == "AUTH" || refusal.starts_with("NOAUTH");

@@ -4,14 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::lock::{FencingToken, whole_us};
 
-/// The clock from which tokens are drawn: the caller's, with what the masters' answers say of it. It may be
-/// as wrong as it likes.
+/// The caller's clock, corrected by the masters' answers. It need not be right: fencing does not rely on it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WallClock {
     read_at: Instant,
-    /// Time since 1970 that was read then.
+    /// Time since 1970 at `read_at`.
     wall: Duration,
-    /// By how much the clocks of the masters are ahead of the caller's, in microseconds.
+    /// Lead of the masters' clocks over the caller's, in microseconds.
     skew_us: i64,
 }
 
@@ -22,7 +21,7 @@ impl WallClock {
 
     pub(crate) const fn set(&mut self, now: Instant, wall: Duration) {
         if self.wall.is_zero() {
-            // A skew learnt without a reading is no property of the clock.
+            // Without a reading, the learnt skew says nothing about the clock.
             self.skew_us = 0;
         }
         (self.read_at, self.wall) = (now, wall);
@@ -34,14 +33,14 @@ impl WallClock {
         FencingToken::near(whole_us(self.wall.saturating_add(passed))).as_u64()
     }
 
-    /// The clocks of the masters at this moment, as far as they are known.
+    /// The masters' clocks at this moment, as far as known, in microseconds since 1970.
     pub(crate) fn masters_us(&self, now: Instant) -> u64 {
         self.caller_us(now).saturating_add_signed(self.skew_us)
     }
 
-    /// The masters answered at this moment that it is this time.
+    /// Takes the time that the masters answered at this moment.
     pub(crate) fn learn(&mut self, now: Instant, time_us: u64) {
-        // Far below 64 bits both.
+        // Both are far below 64 bits.
         self.skew_us = time_us.cast_signed().wrapping_sub(self.caller_us(now).cast_signed());
     }
 }

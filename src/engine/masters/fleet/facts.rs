@@ -1,6 +1,5 @@
-//! Facts of the handshake that may change while a connection stands: a server may become a replica, or be
-//! promoted after a resync, and a policy may be set that evicts locks. They are asked for again once in a
-//! while.
+//! Facts from the handshake that may change on an open connection, and are asked for again from time to time:
+//! a server may become a replica, be promoted after a resync, or get a policy that evicts locks.
 
 use std::time::Instant;
 
@@ -26,14 +25,14 @@ impl Fleet {
         }
     }
 
-    /// Plans to ask again soon: the master had no room for the question, or was busy.
+    /// Asks again soon: the master had no room for the question, or was busy.
     fn ask_facts_soon(&mut self, now: Instant, master: MasterId) {
         let at = now + limits::PAUSE_UNANSWERED;
         self.link_mut(master).facts_due_at = Some(at);
         self.facts_due_at = self.facts_due_at.min(at);
     }
 
-    /// Takes a fact that was asked for again. Returns why the connection must end, if it must.
+    /// Takes the answer to a repeated question. Returns the reason if the connection must end.
     pub(in crate::engine) fn take_fact(
         &mut self,
         ground: &mut Ground,
@@ -48,8 +47,8 @@ impl Fleet {
         self.link_mut(master).take_fact(&ground.config, fact)
     }
 
-    /// An attempt is about to be sent. Asks in the same write what is due, as after a pause of this process.
-    /// The answers come before any vote.
+    /// Called just before an attempt is sent: asks due questions in the same write, for example after a pause
+    /// of this process. Their answers then precede the attempt's votes.
     pub(in crate::engine) fn ask_due_facts(&mut self, now: Instant) {
         if now >= self.facts_due_at {
             self.ask_all_due_facts(now);

@@ -1,4 +1,4 @@
-//! The marks: written at the first sight of a promoted process, and at the end of a watch in strict mode.
+//! Writes marks: at the first sight of a promoted process, and at the end of a watch in strict mode.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,7 @@ use crate::lock::{MasterId, MasterSet};
 use crate::resp;
 
 impl Fleet {
-    /// A master was taken in: writes since when its process has the memory of its last promotion, unless a
-    /// mark says so.
+    /// A promoted master was connected: writes a mark with the time of this first sight, unless one exists.
     pub(super) fn mark_promotion(&mut self, master: MasterId) {
         let learnt = &self.link(master).learnt;
         let is_marked = learnt.own_mark().is_some_and(|mark| mark.seen_for(learnt.clock_us).is_some());
@@ -25,7 +24,7 @@ impl Fleet {
         }
     }
 
-    /// This client's own watch over a master is over: looks whether a mark says so already.
+    /// This client's watch over a master is over: reads the mark, which may already prove as much.
     pub(super) fn read_mark(&mut self, now: Instant, master: MasterId) {
         let key = mark::key(&self.config.prefix);
         let sent = self.queue(MasterSet::only(master), Owed::Mark(Access::Read), |out| {
@@ -36,7 +35,7 @@ impl Fleet {
         }
     }
 
-    /// Writes the mark, unless there is one that serves all whom this client's would serve.
+    /// Writes a mark, unless the found mark shows a watch that is at least as long.
     pub(in crate::engine) fn handle_mark(&mut self, ground: &mut Ground, master: MasterId, found: MarkFound) {
         if matches!(&found, MarkFound::Refused(text) if command::answer::is_passing(text.as_bytes())) {
             self.link_mut(master).mark_due_at = Some(ground.now + limits::PAUSE_UNANSWERED);
@@ -52,7 +51,7 @@ impl Fleet {
         }
     }
 
-    /// Writes a mark in place of the one that was read last. Nothing that came in the meantime is overwritten.
+    /// Replaces the mark that was read last. A mark written since then stays.
     fn write_mark(&mut self, master: MasterId, first_seen_us: Option<u64>, watched: Duration) {
         let (to, key) = (MasterSet::only(master), mark::key(&self.config.prefix));
         let learnt = &mut self.link_mut(master).learnt;

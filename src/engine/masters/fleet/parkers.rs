@@ -1,4 +1,4 @@
-//! Which masters park attempts and run scripts, and what time they have.
+//! Which masters park attempts and run scripts, and the masters' clocks.
 
 use std::time::Instant;
 
@@ -12,12 +12,11 @@ use crate::lock::{Failure, MasterId, MasterSet, whole_us};
 use crate::resp;
 
 impl Fleet {
-    /// Whether a quorum can park attempts now.
     pub(in crate::engine) fn can_park(&self) -> bool {
         self.parkers.intersection(self.usable).has(self.quorum)
     }
 
-    /// A master refused a park. Without the right or the script it is polled from now on.
+    /// A master refused a park. If it lacks the right or the script, it is polled from now on.
     pub(in crate::engine) fn note_park_refused(&mut self, master: MasterId, failure: &Failure) {
         if let Failure::Replied(text) = failure
             && Learnt::is_parking_refused(text.as_bytes())
@@ -26,8 +25,7 @@ impl Fleet {
         }
     }
 
-    /// A master refused the script of a release: it is sent native commands from now on, if it has any.
-    /// Returns whether that is so.
+    /// A master refused a release script. Returns true if it has native commands, which it gets from now on.
     pub(in crate::engine) fn note_script_refused(&mut self, master: MasterId, failure: &Failure) -> bool {
         let learnt = &mut self.link_mut(master).learnt;
         let Failure::Replied(text) = failure else { return false };
@@ -40,7 +38,6 @@ impl Fleet {
         true
     }
 
-    /// Subscribes to the channel of a master's connection.
     pub(super) fn subscribe(&mut self, master: MasterId) {
         let learnt = &self.link(master).learnt;
         let (command, channel) = (learnt.subscribe(), learnt.channel.clone());
@@ -49,8 +46,8 @@ impl Fleet {
         });
     }
 
-    /// A master refused the subscription to the channel. A channel that is not sharded takes the place of a
-    /// sharded one; without it the master cannot park.
+    /// A master refused the subscription. After a sharded channel an ordinary one is tried; if that is
+    /// refused too, the master cannot park.
     pub(in crate::engine) fn note_channel_refused(&mut self, master: MasterId, why: Box<str>) {
         let learnt = &mut self.link_mut(master).learnt;
         if !learnt.is_sharded() {
@@ -61,14 +58,14 @@ impl Fleet {
         self.subscribe(master);
     }
 
-    /// A master cannot park, for this reason, until the next connection.
+    /// Marks a master as unable to park until its next connection.
     pub(in crate::engine) fn stop_parking(&mut self, master: MasterId, why: Box<str>) {
         self.parkers.remove(master);
         self.link_mut(master).learnt.note_refused(PARKING, why);
     }
 
-    /// A master said its time. An answer was under way for a while, so of several the one counts by which it
-    /// is the latest, until that is old: rates differ, and a clock may be set back.
+    /// Takes a master's time. Each answer was delayed on its way, so the reading that yields the latest time
+    /// is the best one. It is replaced after [`limits::CLOCK_KEPT`]: rates differ, and clocks are set back.
     pub(in crate::engine) fn note_clock(&mut self, now: Instant, master: MasterId, clock_us: u64) {
         let link = self.link_mut(master);
         let is_better = |(then, known_us): (Instant, u64)| {
@@ -79,7 +76,7 @@ impl Fleet {
         }
     }
 
-    /// The time by the masters' clocks at that moment: that of the one in the middle. Zero if nobody said it.
+    /// Median of the masters' clocks at that moment, in microseconds since 1970. Zero if none is known.
     pub(in crate::engine) fn masters_us(&self, at: Instant) -> u64 {
         let clock = |link: &Link| link.clock.map(|(then, clock_us)| shifted(clock_us, then, at));
         let mut clocks = [0; limits::MASTER_COUNT_MAX];
@@ -94,14 +91,14 @@ impl Fleet {
     }
 }
 
-/// Whether an error says that a script did not run, in whatever words, or lacks a right. The error of a script
-/// that ran names it, and passing refusals have a code: `BUSY`, `OOM`.
+/// Whether an error says that a script could not run or lacks a right. The error of a script that did run
+/// names the script, and passing refusals have a code of their own: `BUSY`, `OOM`.
 fn is_script_refused(text: &str) -> bool {
     let has_run = text.contains("@user_script") || text.starts_with("ERR Error running script");
     Learnt::is_parking_refused(text.as_bytes()) || (text.starts_with("ERR") && !has_run)
 }
 
-/// The time of a clock at another moment than the one at which it was read.
+/// The clock's time at `at`, from a reading at `read`.
 fn shifted(clock_us: u64, read: Instant, at: Instant) -> u64 {
     let (later, earlier) = (at.saturating_duration_since(read), read.saturating_duration_since(at));
     clock_us.saturating_add(whole_us(later)).saturating_sub(whole_us(earlier))

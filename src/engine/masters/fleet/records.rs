@@ -1,7 +1,7 @@
-//! The records of a fleet: what each master has recorded, held against this client, and the first record.
+//! The fleet's records: compares each master's record with this client, and writes missing records.
 //!
-//! A record is read in the handshake and once a minute. It is written where there is none, and then it says
-//! what the others say: a client that reaches a master by another address changes no label.
+//! A record is read in the handshake and once a minute. Where it is missing, a copy of the other masters'
+//! record is written, so a client that reaches a master at another address changes no label.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ impl Fleet {
         masters.map(|(link, name)| link.seen(name)).collect()
     }
 
-    /// The record of a master was read: holds all of them against this client, and decides anew when the
-    /// master counts. Where the longest quarantine is another one now, so for each master.
+    /// A master's record was read: compares all records with this client, and decides again when the master
+    /// counts. If the longest quarantine changed, decides that for every master.
     pub(super) fn follow_records(&mut self, ground: &mut Ground, master: MasterId) {
         self.compare_records(ground);
         let (now, longest) = (ground.now, self.longest_quarantine());
@@ -38,12 +38,12 @@ impl Fleet {
         }
         self.note_quarantines(others);
         if is_changed {
-            // They may have been declared anew together with this one.
+            // The other records may have been declared again together with this one.
             self.read_other_records(ground, master);
         }
     }
 
-    /// Has the records of the other masters read at once: a master that restarted is judged by them.
+    /// Reads the records of the other masters now: they decide about a restarted master.
     pub(super) fn read_other_records(&mut self, ground: &mut Ground, master: MasterId) {
         for it in self.ready.without(MasterSet::only(master)).iter() {
             self.link_mut(it).comparison.due_at = Some(ground.now);
@@ -51,7 +51,7 @@ impl Fleet {
         }
     }
 
-    /// The quarantine by the larger of this client's settings and of the declared ones.
+    /// Quarantine from the largest of this client's settings and the declared settings.
     fn longest_quarantine(&self) -> Duration {
         let records = self.links.iter().filter_map(|link| link.learnt.record.record());
         let declared = records.filter(|it| it.origin() == Origin::Declared);
@@ -59,7 +59,7 @@ impl Fleet {
         times.fold(self.config.quarantine_time(), Duration::max)
     }
 
-    /// Compares each record with this client, and reports each new difference.
+    /// Compares each record with this client, and reports new differences.
     fn compare_records(&mut self, ground: &mut Ground) {
         let seen = self.seen();
         let is_whole = seen.iter().all(|it| it.member().is_some());
@@ -81,8 +81,8 @@ impl Fleet {
         }
     }
 
-    /// Why strict mode does not count a master: an operator declared other settings there. A connection stays
-    /// over which they agreed before: they may have been declared anew, or a master replaced.
+    /// Why strict mode refuses a master: its declared settings differ. A master whose
+    /// record agreed earlier on this connection stays: an operator may be changing the fleet right now.
     pub(in crate::engine) fn refuse_declared(&self, master: MasterId) -> Option<String> {
         let link = self.link(master);
         let is_declared = link.learnt.record.record().is_some_and(|it| it.origin() == Origin::Declared);
@@ -92,18 +92,17 @@ impl Fleet {
         Some(Trouble::StrictDeclared { difference }.to_string())
     }
 
-    /// Ready masters that strict mode no longer counts: what another master said showed a difference.
+    /// Ready masters that strict mode now refuses, because another master's record revealed a difference.
     pub(in crate::engine) fn declared_otherwise(&self) -> MasterSet {
         self.ready.iter().filter(|master| self.refuse_declared(*master).is_some()).collect()
     }
 
-    /// A master was taken in: its record is read again in a minute, and absent ones may now be written.
+    /// A master is in use: schedules the next read of its record, and writes missing records if possible.
     pub(super) fn tend_records(&mut self, ground: &mut Ground, master: MasterId) {
         self.link_mut(master).comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);
         self.write_records(ground);
     }
 
-    /// Writes the absent records, if it may.
     fn write_records(&mut self, ground: &mut Ground) {
         for master in self.ready.iter() {
             if !self.link(master).comparison.is_asked && self.first_record(ground.now, master).is_some() {
@@ -113,7 +112,7 @@ impl Fleet {
         }
     }
 
-    /// Writes the record of a master that has none, if it may, and reads it.
+    /// Writes a master's missing record if allowed, then reads it.
     pub(super) fn tend_record(&mut self, now: Instant, master: MasterId) {
         let key = Found::key(&self.config.prefix);
         let to = MasterSet::only(master);
@@ -129,9 +128,9 @@ impl Fleet {
         (comparison.due_at, comparison.is_asked) = (Some(now + limits::RECORD_PAUSE), !sent.is_empty());
     }
 
-    /// The record for a master that has none: as on the others, or the first one. `None` before each master
-    /// is known and counts, so that `redlatch fleet init` finds none on new ones, and while anything
-    /// contradicts.
+    /// The record to write on a master without one: a copy of the others', or the first. `None` while a
+    /// master is unknown or in quarantine, so that `redlatch fleet init` finds new masters without records,
+    /// and while a record contradicts this client.
     fn first_record(&self, now: Instant, master: MasterId) -> Option<Record> {
         let is_in_doubt = |link: &Link| {
             link.comparison.difference.is_some()
@@ -150,7 +149,8 @@ impl Fleet {
         }
     }
 
-    /// A record was read again. A master that does not let it be read, as for a moment, keeps what it had.
+    /// Takes a record that was read again. If the master refuses the read, for example for a moment, the
+    /// known record stays.
     pub(in crate::engine) fn handle_record(&mut self, ground: &mut Ground, master: MasterId, found: Found) {
         let link = self.link_mut(master);
         link.comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);

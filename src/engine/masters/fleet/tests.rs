@@ -47,13 +47,13 @@ fn only_a_master_with_a_full_queue_is_skipped() {
     assert_eq!(counts, [3, 2, 3]);
 }
 
-/// An answer that was under way for 300 ms says a time of 300 ms ago.
+/// An answer that took 300 ms tells the time of 300 ms ago.
 #[test]
 fn the_promptest_answer_of_a_while_says_the_time() {
     let (mut fleet, start) = (fleet(), Instant::now());
     let [master, other] = [0, 1].map(|index| MasterId::new(index).expect("few"));
     let at = |ms: u64| start + Duration::from_millis(ms);
-    // The one in the middle of one or two is the later one.
+    // The median of two clocks is the later one.
     fleet.note_clock(at(0), master, 5_000_000);
     fleet.note_clock(at(1000), master, 5_700_000);
     assert_eq!(fleet.masters_us(at(1000)), 6_000_000, "a late answer counts less");

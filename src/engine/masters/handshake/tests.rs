@@ -93,7 +93,7 @@ fn odd_answers_to_optional_steps_are_noted() {
             assert_eq!(handshake.handle_reply(step, &odd), Ok(false), "{step:?} {odd:?}");
             let noted: Vec<_> = handshake.learnt.refused.iter().map(|(name, _)| *name).collect();
             assert_eq!(noted, [step.name()][usize::from(fits)..], "{step:?} {odd:?}");
-            // Nothing is believed: it parks nobody, and has no command that a server may lack.
+            // Nothing is believed: the master cannot park, and has no optional command.
             let Learnt { has_del_if_eq, has_del_ex, has_set_if_eq, .. } = handshake.learnt;
             assert!(!handshake.learnt.parks() && !has_del_if_eq && !has_del_ex);
             assert_eq!(has_set_if_eq, fits && step == HandshakeStep::TrySetIfEq);
@@ -129,7 +129,7 @@ fn only_a_second_offset_shows_a_promotion() {
     assert_eq!((of("a", "0", "-1"), of("b", "0", "-1")), (None, None), "a first replica");
     let promoted = of("b", "a", "15");
     assert!(promoted.is_some());
-    // Each promotion draws a new first id, also where it followed the same master to the same offset.
+    // Each promotion draws a new first id, even after following the same master to the same offset.
     for other in [of("c", "a", "15"), of("b", "c", "15"), of("b", "a", "16")] {
         assert!(other.is_some() && other != promoted);
     }

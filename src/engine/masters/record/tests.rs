@@ -6,7 +6,7 @@ fn config(count: usize) -> Config {
     Config::builder().masters(urls).build().expect("valid")
 }
 
-/// Masters with these URLs' numbers and `run_id`s, of which none has a record.
+/// Masters without records, with these numbers in their URLs and these `run_id`s.
 fn seen<'a>(names: &'a [String], run_ids: &'a [&'a str]) -> Vec<Seen<'a>> {
     let blank =
         |(name, run_id): (&'a String, &&'a str)| Seen { name, found: &Found::Absent, run_id: Some(run_id) };
@@ -47,7 +47,7 @@ fn the_longest_record_fits_its_limit() {
     let record = records(&config, &seen(&names, &["a"; 32])).remove(0).with_new(&"f".repeat(40));
     let text = record.to_string();
     assert_eq!(Found::from_text(text.as_bytes()), Found::Known(record));
-    // The run id, which is its last word, may be longer.
+    // The last word, a `run_id`, may be longer.
     for (size, is_taken) in [(RECORD_SIZE_MAX, true), (RECORD_SIZE_MAX + 1, false)] {
         let found = Found::from_text(format!("{text:f<size$}").as_bytes());
         assert_eq!(found.record().is_some(), is_taken, "{size} bytes");
