@@ -1,9 +1,8 @@
 //! The nouns of the algorithm: [`Resource`], [`Token`], [`Ttl`], [`Drift`], [`MasterSet`], [`Vote`].
 //!
-//! Each is a small value whose constructor checks it, so that the engine never meets an invalid one. Nothing
-//! here knows of connections or of time passing. Keeps invariants I4 (quorum of the configured masters), I5
-//! (a set, not a count, of votes) and I10 (release and extend compare: the only command here that does not is
-//! that of a forced unlock).
+//! Each is a small value with a checking constructor, so the engine never meets an invalid value. Nothing
+//! here knows about connections or the clock. Keeps invariants I4 (a quorum of the configured masters), I5
+//! (votes are sets, not counts) and I10 (release and extend compare; only a forced unlock does not).
 
 pub(crate) mod command;
 mod fencing;

@@ -1,9 +1,9 @@
-//! The commands of the lock protocol as bytes, and their replies as votes.
+//! Commands of the lock protocol as bytes, and their replies as votes.
 //!
-//! Sources: `SET NX PX` with a random value and the compare-and-delete script are those of Redis's page on
-//! distributed locks; the native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. No form
-//! without its comparison exists here (I10): a `DELEX` that lost its condition would delete anybody's key.
-//! The forced deletion, for people who ask for just that, is in `command/query.rs`.
+//! Sources: `SET NX PX` with a random value, and compare-and-delete in a script, come from Redis's page on
+//! distributed locks. The native commands are Valkey's `DELIFEQ` and `SET IFEQ`, and Redis's `DELEX`. Each
+//! encoder here includes the comparison (I10): a `DELEX` without its condition would delete anybody's key.
+//! The forced deletion, which compares nothing, is in `command/query.rs`.
 
 pub(crate) mod adopt;
 pub(crate) mod answer;
@@ -25,7 +25,7 @@ const RELEASE_DELIFEQ: &[u8] = b"*3\r\n$7\r\nDELIFEQ\r\n";
 const RELEASE_DELEX: &[u8] = b"*4\r\n$5\r\nDELEX\r\n";
 const IFEQ: &[u8] = b"$4\r\nIFEQ\r\n";
 
-/// How one master compares and deletes.
+/// How a master compares and deletes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleaseBy {
     /// `DELIFEQ key token`, Valkey 9.0.
@@ -34,18 +34,18 @@ pub(crate) enum ReleaseBy {
     DelEx,
     /// The script by its digest.
     EvalSha,
-    /// The script in full, after the master said `NOSCRIPT`.
+    /// The script in full, after `NOSCRIPT`.
     Eval,
 }
 
-/// How one master compares and sets: the TTL of an extension, or another token.
+/// How a master compares and sets: the TTL of an extension, or another token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExtendBy {
     /// `SET key token IFEQ token PX ttl`, Valkey 8.1 and Redis 8.4.
     SetIfEq,
     /// The script by its digest.
     EvalSha,
-    /// The script in full, after the master said `NOSCRIPT`.
+    /// The script in full, after `NOSCRIPT`.
     Eval,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn encode_acquire(out: &mut Vec<u8>, entry: &Entry, tail: &AcquireTai
     out.extend_from_slice(&tail.0);
 }
 
-/// Compare and delete.
+/// Compares and deletes.
 #[inline]
 pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
     match by {
@@ -75,7 +75,7 @@ pub(crate) fn encode_release(out: &mut Vec<u8>, by: ReleaseBy, entry: &Entry) {
     out.extend_from_slice(&entry.bytes);
 }
 
-/// Compare and set the TTL.
+/// Compares and sets the TTL.
 pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl: Ttl) {
     match by {
         ExtendBy::EvalSha => scripts::EXTEND.encode_head(out, Script::Sha),
@@ -91,8 +91,8 @@ pub(crate) fn encode_extend(out: &mut Vec<u8>, by: ExtendBy, entry: &Entry, ttl:
     encode_decimal_bulk(out, ttl.as_millis());
 }
 
-/// Compare and put another lock's token in place of the first one's, with a TTL of its own. Both have the
-/// same key.
+/// Compares, then replaces one lock's token with another lock's token and TTL. Both locks must have the same
+/// key.
 pub(crate) fn encode_swap(out: &mut Vec<u8>, by: ExtendBy, old: &Entry, new: &Entry, ttl: Ttl) {
     let (key, old_token) = old.parts();
     let (new_key, new_token) = new.parts();

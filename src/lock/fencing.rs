@@ -1,5 +1,5 @@
-//! Fencing tokens: numbers that grow from one holder of a lock to the next, for storage that refuses what
-//! comes late.
+//! Fencing tokens: numbers that grow from one holder of a lock to the next, so that storage can refuse late
+//! writes.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -7,28 +7,26 @@ use std::time::Duration;
 
 use super::ttl::{whole_ms, whole_us};
 
-/// Part of a fence's key between the prefix and the lock's name: no lock may have a name that starts like
-/// this.
+/// Part of a fence's key between the prefix and the lock's name. No lock's name may start with it.
 pub const FENCE_NAME: &[u8] = b"redlatch:fence:";
 
-/// Number that is larger than the number of each earlier fenced holder of the same lock, whatever pauses and
-/// delays happen.
+/// Number larger than the number of every earlier fenced holder of the same lock, whatever pauses and delays
+/// happen.
 ///
-/// Send it to the storage with each write. The storage remembers the largest token that it has seen and
-/// refuses smaller ones. So a holder that was stopped cannot overwrite what a later holder has written.
-/// Source: Kleppmann, "How to do distributed locking" (2016).
+/// Send it to the storage with each write. The storage remembers the largest token seen and refuses smaller
+/// ones, so a paused holder cannot overwrite what a later holder has written. Source: Kleppmann, "How to do
+/// distributed locking" (2016).
 ///
-/// It has at most 53 bits, so a double has it exactly. It follows the clocks of the masters in microseconds
-/// since 1970, so it grows without a counter that could be lost. Nothing is promised of the difference
-/// between two tokens.
+/// A token has at most 53 bits, so a double holds it exactly. It follows the masters' clocks in microseconds
+/// since 1970, so no counter can be lost. The difference between two tokens means nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);
 
 impl FencingToken {
-    /// The largest one: beyond it the scripts' numbers are no longer exact.
+    /// Largest token: the scripts' numbers are exact up to here.
     const MAX: u64 = (1 << 53) - 1;
 
-    /// The one nearest to this number.
+    /// The token nearest to this number.
     pub(crate) const fn near(number: u64) -> Self {
         let number = if number > Self::MAX { Self::MAX } else { number };
         match NonZeroU64::new(number) {
@@ -62,7 +60,7 @@ impl fmt::Debug for FencingToken {
     }
 }
 
-/// Which tokens a master takes, and for how long it remembers the last.
+/// Which tokens a master accepts, and how long it remembers the last.
 ///
 /// ```text
 ///              half          half
@@ -71,9 +69,9 @@ impl fmt::Debug for FencingToken {
 ///    older: PAST   the master's TIME   newer: FUTURE
 /// ```
 ///
-/// A master that forgot its fences is in quarantine for longer than `max_ttl`, the whole window: whatever it
-/// took before is older than anything that it takes after. So a lost fence does no harm, and one may expire
-/// once its token has left the window. It is kept longer, for masters whose clocks are set back.
+/// The window is `max_ttl` long. A master that forgot its fences is in quarantine for longer, so every token
+/// accepted before is older than any token accepted after. So a lost fence does no harm, and a fence may
+/// expire once its token has left the window. It is kept longer, in case the master's clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) half_us: u64,
@@ -81,12 +79,12 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A fence outlives the window by twice its length.
+    /// A fence lives three times as long as the window.
     const LIFE: u32 = 3;
 
     pub(crate) fn new(max_ttl: Duration) -> Self {
         let life = max_ttl * Self::LIFE;
-        // At most a week, so neither is cut off.
+        // `max_ttl` is at most a week, so neither value overflows.
         Self { half_us: whole_us(max_ttl / 2), life_ms: whole_ms(life).max(1) }
     }
 }

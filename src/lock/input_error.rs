@@ -5,54 +5,54 @@ use std::time::Duration;
 use crate::limits;
 use crate::words::Rounded;
 
-/// Error of input that was refused before anything was sent.
+/// Input that was refused before anything was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// A resource name of no bytes.
+    /// An empty resource name.
     #[error("the resource name is empty; give at least one byte")]
     ResourceEmpty,
     /// A resource name of more than 1,024 bytes.
     #[error("the resource name has {size} bytes; give at most {}", limits::RESOURCE_SIZE_MAX)]
     ResourceTooLong {
-        /// Bytes of the name.
+        /// Length of the name in bytes.
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
     #[error("redlatch keeps keys of this name itself; choose a name that does not start with redlatch:")]
     ResourceReserved,
-    /// A holder label of no bytes.
+    /// An empty holder label.
     #[error("the holder label is empty; give at least one character, or leave it out")]
     LabelEmpty,
     /// A holder label of more than 64 bytes.
     #[error("the holder label has {size} bytes; give at most {}", limits::HOLDER_LABEL_SIZE_MAX)]
     LabelTooLong {
-        /// Bytes of the label.
+        /// Length of the label in bytes.
         size: usize,
     },
     /// A holder label with a control character.
     #[error("the holder label has a control character; give printable text")]
     LabelUnprintable,
-    /// A lock that is to be fair and fenced.
+    /// A lock that is both fair and fenced.
     #[error("a lock cannot be both fair and fenced; ask for one of the two")]
     FairAndFenced,
-    /// A lock that is to be shared and fenced.
+    /// A lock that is both shared and fenced.
     #[error("a shared lock has no fencing token; ask for a shared lock or for a fenced one")]
     SharedFenced,
-    /// A lock that is to be shared and fair.
+    /// A lock that is both shared and fair.
     #[error("a lock cannot be both shared and fair, as readers come in together; ask for one of the two")]
     SharedFair,
-    /// Automatic extension for no time.
+    /// `auto_extend` with a time of zero.
     #[error(
         "auto_extend(0) would never extend the lock; give the longest time to hold it, or leave auto_extend out"
     )]
     AutoExtendZero,
-    /// Automatic extension with a configured `max_hold` of zero, which allows no extension.
+    /// `auto_extend` with a configured `max_hold` of zero, which allows no extension.
     #[error(
         "max_hold is zero, so auto_extend would never extend the lock; raise max_hold, or leave auto_extend out"
     )]
     MaxHoldZero,
-    /// A set without a lock.
+    /// An empty set of locks.
     #[error("no resource is named; name at least one")]
     SetEmpty,
     /// A set of fair locks.
@@ -61,26 +61,26 @@ pub enum InputError {
     /// A set of more than 256 locks.
     #[error("{count} different resources are named; name at most {}", limits::SET_SIZE_MAX)]
     SetTooLarge {
-        /// Different names given.
+        /// Number of different names.
         count: usize,
     },
     /// A pool of no slots, or of more than 1,024.
     #[error("a pool of {count} slots is asked for; give 1 to {}", limits::SLOT_COUNT_MAX)]
     SlotCount {
-        /// The number of slots asked for.
+        /// Number of slots asked for.
         count: u32,
     },
-    /// A slot that is to be shared or fair.
+    /// A shared or fair slot.
     #[error("a slot can be neither shared nor fair, as its waiters have a queue already; leave both out")]
     SlotMode,
-    /// Nothing of the TTL would be left after the drift allowance.
+    /// A TTL that leaves less than 1 ms after the drift allowance.
     #[error(
         "a TTL of {} is too short; give more than 1ms beyond the drift allowance of {}", Rounded(*ttl), Rounded(*drift)
     )]
     TtlTooShort {
         /// The TTL asked for.
         ttl: Duration,
-        /// The allowance for it.
+        /// The drift allowance for this TTL.
         drift: Duration,
     },
     /// A TTL above the maximum that all clients share, 30 s by default.
@@ -94,7 +94,7 @@ pub enum InputError {
         /// The configured maximum.
         max_ttl: Duration,
     },
-    /// A minimum validity that no acquisition with this TTL can have.
+    /// A minimum validity that no acquisition with this TTL can reach.
     #[error(
         "a minimum validity of {} cannot be met, as the TTL leaves {}; ask for less, or a longer TTL",
         Rounded(*asked), Rounded(*validity)
@@ -108,7 +108,7 @@ pub enum InputError {
     /// A drift allowance above 500,000 ppm.
     #[error("a drift of {ppm} ppm is above the maximum; give at most {} ppm", limits::DRIFT_PPM_MAX)]
     DriftTooLarge {
-        /// The drift asked for.
+        /// The drift asked for, in parts per million.
         ppm: u32,
     },
 }

@@ -1,17 +1,17 @@
-//! The label of a holder, which follows the token in the value of its lock.
+//! The holder's label, which follows the token in the lock's value.
 //!
 //! ```text
 //!   20 bytes of token │ 0x09 │ 1 to 64 bytes of label
 //! ```
 //!
-//! Every command and script compares whole values, so a label changes nothing of who excludes whom: clients
-//! of earlier versions and of other libraries see a value that is not theirs.
+//! Every command and script compares whole values, so a label does not affect exclusion: clients of earlier
+//! versions and of other libraries see a foreign value.
 
 use super::input_error::InputError;
 use super::token::Token;
 use crate::limits;
 
-/// Separator of token and label. No text has it, so a value of another library is not taken apart.
+/// Separator of token and label. Other libraries' values hardly ever have a tab there.
 const SEPARATOR: u8 = b'\t';
 
 /// Label of a holder, such as `host:pid:job`: 1 to 64 bytes ([`limits::HOLDER_LABEL_SIZE_MAX`]) of text
@@ -29,7 +29,7 @@ impl<'a> HolderLabel<'a> {
     /// Checks a label.
     ///
     /// # Errors
-    /// [`InputError`] if the label is empty, longer than 64 bytes, or has a control character.
+    /// [`InputError`] if the label is empty, longer than 64 bytes, or contains a control character.
     pub fn new(label: &'a str) -> Result<Self, InputError> {
         match label.len() {
             0 => Err(InputError::LabelEmpty),
@@ -48,26 +48,25 @@ impl<'a> HolderLabel<'a> {
     }
 }
 
-/// The part of a lock's value behind the token: the separator and the label.
+/// Appends the separator and the label, which follow the token in a lock's value.
 pub(crate) fn encode_label(out: &mut Vec<u8>, label: &[u8]) {
     out.push(SEPARATOR);
     out.extend_from_slice(label);
 }
 
-/// Number of bytes of a label and what stands before it.
+/// Size of label and separator in bytes.
 pub(crate) const fn label_part_size(label: &[u8]) -> usize {
     1 + label.len()
 }
 
-/// Takes the value of a lock apart: the token, and the label if it has one. A value of another form is all
-/// token.
+/// Splits a lock's value into token and label. A value of another form is returned whole, without a label.
 pub(crate) fn split_value(value: &[u8]) -> (&[u8], Option<HolderLabel<'_>>) {
     let parts = value.split_at_checked(Token::SIZE);
     let labelled = parts.and_then(|(token, rest)| label_in(rest).map(|label| (token, label)));
     labelled.map_or((value, None), |(token, label)| (token, Some(label)))
 }
 
-/// The label in the part of a value behind the token, if it is the separator and a label.
+/// The label in `part`, the bytes after the token; `None` unless they are the separator and a valid label.
 pub(crate) fn label_in(part: &[u8]) -> Option<HolderLabel<'_>> {
     let label = std::str::from_utf8(part.strip_prefix(&[SEPARATOR])?).ok()?;
     HolderLabel::new(label).ok()

@@ -1,4 +1,4 @@
-//! Masters by their place in the list, and sets of them.
+//! Masters, as places in the configured list, and sets of masters.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::limits;
 pub struct MasterId(u8);
 
 impl MasterId {
-    /// Returns the master at `index` of the list; `None` from 32 on, as no list is that long.
+    /// Returns the master at `index` of the list; `None` from 32 on, the largest number of masters.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         if index < limits::MASTER_COUNT_MAX { u8::try_from(index).ok().map(Self) } else { None }
@@ -27,7 +27,7 @@ impl MasterId {
 pub struct MasterSet(u32);
 
 impl MasterSet {
-    /// Set without a master.
+    /// The empty set.
     pub const EMPTY: Self = Self(0);
 
     /// Returns the first `count` masters of the list.
@@ -36,7 +36,6 @@ impl MasterSet {
         if count >= 32 { Self(u32::MAX) } else { Self((1 << count) - 1) }
     }
 
-    /// One master.
     pub(crate) const fn only(master: MasterId) -> Self {
         Self(1 << master.0)
     }
@@ -60,15 +59,15 @@ impl MasterSet {
     /// Returns the number of masters in the set.
     #[must_use]
     pub const fn count(self) -> usize {
-        // Without an instruction for it counting takes long, and many sets are empty.
+        // Counting is slow without a CPU instruction for it, and many sets are empty.
         if self.0 == 0 { 0 } else { self.0.count_ones() as usize }
     }
 
-    /// Returns whether the set has at least `count` masters; for small counts cheaper than counting.
+    /// Returns whether the set has at least `count` masters. Cheaper than counting if `count` is small.
     #[inline]
     #[must_use]
     pub const fn has(self, count: usize) -> bool {
-        // The usual quorums need no counting, which takes long without an instruction for it.
+        // Avoids counting for the usual quorums.
         let but_one = self.0 & self.0.wrapping_sub(1);
         let but_two = but_one & but_one.wrapping_sub(1);
         match count {

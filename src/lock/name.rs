@@ -1,4 +1,4 @@
-//! [`LockName`]: how every call takes the name of a lock.
+//! [`LockName`], the type in which every call takes the name of a lock.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use bytes::Bytes;
 use super::input_error::InputError;
 use super::resource::Resource;
 
-/// Name of a lock as every call of [`Client`](crate::Client) and [`Redlock`](crate::Redlock) takes it, by
-/// `impl Into<LockName>`: borrowed bytes of any kind, or bytes that the request keeps.
+/// Name of a lock. Every call of [`Client`](crate::Client) and [`Redlock`](crate::Redlock) takes an
+/// `impl Into<LockName>`: borrowed bytes of any kind, or owned bytes that the request keeps.
 ///
 /// | given | kept |
 /// | --- | --- |
-/// | a reference: `&str`, `&String`, `&[u8]`, `&Vec<u8>`, `&[u8; 16]`, `&Bytes` | borrowed; a request that outlives the call's borrow, as that of [`Client::lock_owned`](crate::Client::lock_owned), copies it once |
-/// | `String`, as from `format!`, `Vec<u8>`, `Bytes` | without a copy |
+/// | a reference: `&str`, `&String`, `&[u8]`, `&Vec<u8>`, `&[u8; 16]`, `&Bytes` | borrowed; a request that outlives the borrow, such as [`Client::lock_owned`](crate::Client::lock_owned), copies it once |
+/// | `String` (for example from `format!`), `Vec<u8>`, `Bytes` | without a copy |
 ///
-/// A name has 1 to 1,024 bytes ([`crate::limits::RESOURCE_SIZE_MAX`]); the call that asks the masters checks
-/// that. [`Resource`](crate::engine::Resource), for an event loop of your own, always borrows.
+/// A name has 1 to 1,024 bytes ([`crate::limits::RESOURCE_SIZE_MAX`]), checked by the call that asks the
+/// masters. [`Resource`](crate::engine::Resource), for your own event loop, always borrows.
 ///
 /// ```no_run
 /// use redlatch::{Client, LockName};
@@ -61,7 +61,7 @@ impl<'a> LockName<'a> {
         Self(Kept::OfPool(name))
     }
 
-    /// Checks the name of a lock that is to be acquired.
+    /// Checks the name of a lock to be acquired.
     pub(crate) fn resource(&self) -> Result<Resource<'_>, InputError> {
         match &self.0 {
             Kept::Borrowed(name) => Resource::new(*name),
@@ -77,7 +77,7 @@ impl<'a> LockName<'a> {
         }
     }
 
-    /// The name in memory of its own; `None` if it is borrowed.
+    /// The owned name; `None` if it is borrowed.
     pub(crate) const fn shared(&self) -> Option<&Bytes> {
         match &self.0 {
             Kept::Borrowed(_) => None,

@@ -1,5 +1,3 @@
-//! Names of locks.
-
 use std::fmt;
 
 use super::command::park::{CHANNEL_NAME, WAIT_NAME};
@@ -8,19 +6,19 @@ use super::input_error::InputError;
 use crate::limits;
 use crate::pool::{DOOR_NAME, LockOfPool, SLOT_NAME};
 
-/// Key of the mark behind the prefix (`Quarantine::Strict`): no lock of any mode may have this name, for the
+/// Key of the mark, without the prefix (`Quarantine::Strict`). No lock of any mode may have this name: the
 /// mark would overwrite it.
 pub(crate) const MARK_NAME: &[u8] = b"redlatch:mark";
 
-/// Key of the fleet's record behind the prefix: no lock may have this name either.
+/// Key of the fleet's record, without the prefix. No lock may have this name either.
 pub(crate) const FLEET_NAME: &[u8] = b"redlatch:fleet";
 
-/// How keys begin behind the prefix on which commands are tried that change nothing: a lock with such a name
-/// would be found there.
+/// Beginning of the keys, without the prefix, on which the handshake tries commands that must change nothing.
+/// No lock's name may start with it: the commands would find the lock.
 pub const PROBE_NAME: &[u8] = b"redlatch:probe:";
 
-/// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. `redlatch:mark` and
-/// `redlatch:fleet` are reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`,
+/// Name of a lock: 1 to 1,024 bytes ([`limits::RESOURCE_SIZE_MAX`]) of any value. The names `redlatch:mark`
+/// and `redlatch:fleet` are reserved, and so are names that start with `redlatch:fence:`, `redlatch:wait:`,
 /// `redlatch:c:`, `redlatch:probe:`, `redlatch:slot:` or `redlatch:door:`.
 ///
 /// ```
@@ -46,10 +44,10 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// Checks a name that may also be that of a pool's slot or door: to look at it, or for the pool itself.
+    /// Checks a name that may also name a pool's slot or door, for inspections and for the pool itself.
     ///
     /// # Errors
-    /// As [`Resource::new`], of the pool's name.
+    /// As [`Resource::new`], for the pool's name.
     #[doc(hidden)]
     pub fn of_any_lock<B: AsRef<[u8]> + ?Sized>(name: &'a B) -> Result<Self, InputError> {
         let name = name.as_ref();
@@ -66,9 +64,9 @@ impl<'a> Resource<'a> {
     }
 }
 
-/// Whether a key of the client's own has this name behind the prefix.
+/// Whether the name is reserved for a key of the client's own.
 fn is_own_name(name: &[u8]) -> bool {
-    // Nearly all names differ from these in their first byte.
+    // Nearly all names differ in their first byte.
     name.first() == Some(&b'r')
         && ([MARK_NAME, FLEET_NAME].contains(&name)
             || [FENCE_NAME, WAIT_NAME, CHANNEL_NAME, PROBE_NAME, SLOT_NAME, DOOR_NAME]

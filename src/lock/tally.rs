@@ -1,26 +1,25 @@
-//! Votes in, verdict out: the quorum table and the earliest moment at which an outcome is fixed.
+//! Votes in, verdict out: the quorum table, and the earliest moment at which an outcome is certain.
 
 use super::master_set::MasterSet;
 
-/// The quorum of N masters, listed rather than computed so that a reader can check each row; index 0 is
-/// unused.
+/// Quorum of N masters, listed rather than computed so that a reader can check each row. Index 0 is unused.
 const QUORUM: [usize; 33] = [
     0, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, //
     9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16, 16, 17,
 ];
 
-/// Returns the quorum of `master_count` configured masters: a majority, however many are reachable (I4).
+/// Returns the quorum of `master_count` configured masters: a majority, no matter how many are reachable
+/// (I4).
 ///
 /// # Panics
-/// If `master_count` is 0 or above 32 ([`crate::limits::MASTER_COUNT_MAX`]): a configuration cannot have that
-/// many.
+/// If `master_count` is 0 or above 32 ([`crate::limits::MASTER_COUNT_MAX`]), which no configuration allows.
 #[must_use]
 pub const fn quorum(master_count: usize) -> usize {
     assert!(master_count >= 1 && master_count < QUORUM.len());
     QUORUM[master_count]
 }
 
-/// The votes of one round, each master in at most one of the sets.
+/// The votes of one round; each master is in at most one set.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
     /// Masters that granted.
@@ -31,22 +30,22 @@ pub struct Tally {
     pub failed: MasterSet,
 }
 
-/// Whether the outcome of a round is fixed.
+/// Outcome of a round, if it is certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// A quorum granted.
     Granted,
-    /// A quorum can no longer be reached, though a quorum of masters is or may yet be heard: somebody else
-    /// holds keys.
+    /// A quorum is out of reach, although enough masters answered or may still answer: somebody else holds
+    /// keys.
     Contended,
-    /// A quorum can no longer be reached, and so many masters failed that it could not have been.
+    /// A quorum is out of reach because too many masters failed or do not count.
     NoQuorum,
-    /// Open: later votes decide.
+    /// Later votes decide.
     Open,
 }
 
 impl Tally {
-    /// The verdict over `master_count` masters, of which `quarantined` do not count whatever they said (I8).
+    /// Returns the verdict over `master_count` masters. Votes of `quarantined` masters do not count (I8).
     #[must_use]
     pub fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
         let needed = quorum(master_count);
@@ -66,7 +65,7 @@ impl Tally {
         }
     }
 
-    /// The masters that have voted.
+    /// Returns the masters that have voted.
     #[must_use]
     pub const fn heard(&self) -> MasterSet {
         self.granted.union(self.refused).union(self.failed)

@@ -4,21 +4,21 @@ use std::fmt;
 
 use rand::Rng;
 
-/// Random value that names a lock's holder on the masters: 20 bytes, new for every attempt.
+/// Random value that identifies a lock's holder on the masters: 20 bytes, new for every attempt.
 ///
-/// It makes a release safe: only a key that still holds this value is deleted. `Display` is hexadecimal.
-/// Treat it as a secret among cooperating processes: a process that knows it can release the lock.
+/// It makes a release safe: a key is deleted only if it still holds this value. `Display` is hexadecimal.
+/// Treat the token as a secret among cooperating processes: whoever knows it can release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub(super) [u8; Self::SIZE]);
 
 impl Token {
-    /// Number of bytes of a token: 20, as Redis's page on distributed locks proposes.
+    /// Size of a token in bytes, as Redis's page on distributed locks proposes.
     pub const SIZE: usize = 20;
 
-    /// Placeholder where no token was drawn yet; no master ever gets it.
+    /// Placeholder before a token is drawn; never sent.
     pub(crate) const UNSET: Self = Self([0; Self::SIZE]);
 
-    /// Draws a token; the generator must be a cryptographic one.
+    /// Draws a token. The generator must be cryptographically secure.
     #[inline]
     pub(crate) fn random(rng: &mut impl Rng) -> Self {
         let mut bytes = [0; Self::SIZE];
@@ -28,12 +28,12 @@ impl Token {
         Self(bytes)
     }
 
-    /// A token that was drawn before.
+    /// Restores a token drawn before.
     pub(crate) const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes as the masters store them.
+    /// Returns the bytes as stored on the masters.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::SIZE] {
         &self.0

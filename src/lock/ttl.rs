@@ -1,16 +1,15 @@
-//! How long a lock lives on the masters, and for how much of that its holder may count on it.
+//! TTL of a lock on the masters, and the part of it that its holder may rely on.
 
 use std::time::Duration;
 
 use super::input_error::InputError;
 use crate::limits;
 
-/// Allowance for the difference of clocks while a lock is held: a share of the TTL in parts per million, and
-/// 2 ms.
+/// Allowance for clock differences while a lock is held: a share of the TTL in parts per million, plus 2 ms.
 ///
-/// The 2 ms cover the masters' expiry granularity of 1 ms and the rounding of both sides. The assumption that
-/// clocks differ by a bounded rate is that of Gray and Cheriton, "Leases: An Efficient Fault-Tolerant
-/// Mechanism for Distributed File Cache Consistency" (1989).
+/// The 2 ms cover the masters' expiry granularity of 1 ms and rounding on both sides. The assumption of
+/// bounded clock drift comes from Gray and Cheriton, "Leases: An Efficient Fault-Tolerant Mechanism for
+/// Distributed File Cache Consistency" (1989).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drift {
     ppm: u32,
@@ -22,7 +21,7 @@ impl Drift {
     /// The customary 1 % of the TTL.
     pub const DEFAULT: Self = Self { ppm: 10_000 };
 
-    /// A drift of `ppm` parts per million of the TTL, besides the 2 ms.
+    /// Returns a drift of `ppm` parts per million of the TTL, plus the fixed 2 ms.
     ///
     /// # Errors
     /// [`InputError::DriftTooLarge`] above [`limits::DRIFT_PPM_MAX`].
@@ -30,24 +29,23 @@ impl Drift {
         if ppm > limits::DRIFT_PPM_MAX { Err(InputError::DriftTooLarge { ppm }) } else { Ok(Self { ppm }) }
     }
 
-    /// Its share of the TTL, in parts per million.
+    /// The share of the TTL, in parts per million.
     pub(crate) const fn ppm(self) -> u32 {
         self.ppm
     }
 
-    /// The allowance for one TTL, rounded up to the nanosecond.
+    /// Returns the allowance for a TTL, rounded up to the nanosecond.
     #[must_use]
     pub fn of(&self, ttl: Duration) -> Duration {
         let share = (ttl.as_nanos() * u128::from(self.ppm)).div_ceil(1_000_000);
-        // A TTL is at most a week, so its share fits 64 bits; a larger argument gets the largest allowance.
+        // A TTL is at most a week, so its share fits 64 bits. A larger argument gets the largest allowance.
         Duration::from_nanos(u64::try_from(share).unwrap_or(u64::MAX)).saturating_add(Self::FIXED)
     }
 }
 
-/// Time to live of a lock on the masters: whole milliseconds, and at least 1 ms more than the drift
-/// allowance.
+/// Time to live of a lock on the masters: whole milliseconds, at least 1 ms more than the drift allowance.
 ///
-/// It carries its validity (TTL minus drift), so the deadline of an attempt is one addition.
+/// Stores its validity (TTL minus drift), so the deadline of an attempt is one addition.
 #[derive(Debug, Clone, Copy)]
 pub struct Ttl {
     ms: u64,
@@ -56,7 +54,7 @@ pub struct Ttl {
 }
 
 impl PartialEq for Ttl {
-    /// Time and drift; the validity follows from them.
+    /// The validity follows from the two.
     fn eq(&self, other: &Self) -> bool {
         self.ms == other.ms && self.drift == other.drift
     }
@@ -65,12 +63,11 @@ impl PartialEq for Ttl {
 impl Eq for Ttl {}
 
 impl Ttl {
-    /// Checks a TTL against the drift and the agreed maximum. A fraction of a millisecond is cut off.
+    /// Checks a TTL against the drift and the agreed maximum. Truncates to whole milliseconds.
     ///
     /// # Errors
-    /// [`InputError::TtlTooShort`] if less than 1 ms would be left after the drift,
-    /// [`InputError::TtlTooLong`] above `max_ttl`: a master that restarted votes again after `max_ttl`, so no
-    /// lock may live longer.
+    /// [`InputError::TtlTooShort`] if less than 1 ms would remain after the drift. [`InputError::TtlTooLong`]
+    /// above `max_ttl`: a restarted master votes again after `max_ttl`, so no lock may live longer.
     pub fn new(ttl: Duration, drift: Drift, max_ttl: Duration) -> Result<Self, InputError> {
         if ttl > max_ttl {
             return Err(InputError::TtlTooLong { ttl, max_ttl });
@@ -83,7 +80,7 @@ impl Ttl {
         }
     }
 
-    /// Returns the TTL in milliseconds, as the masters get it.
+    /// Returns the TTL in milliseconds, as sent to the masters.
     #[must_use]
     pub const fn as_millis(&self) -> u64 {
         self.ms
@@ -95,20 +92,20 @@ impl Ttl {
         Duration::from_millis(self.ms)
     }
 
-    /// Returns TTL minus drift: how long a lock of this TTL is valid after its first byte was queued.
+    /// Returns TTL minus drift: how long a lock is valid after its first byte was queued.
     #[must_use]
     pub const fn validity(&self) -> Duration {
         self.validity
     }
 }
 
-/// A time in whole milliseconds.
+/// The time in whole milliseconds, rounded down.
 #[inline]
 pub fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A time in whole microseconds.
+/// The time in whole microseconds, rounded down.
 #[inline]
 pub fn whole_us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)

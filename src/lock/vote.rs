@@ -1,39 +1,39 @@
-//! Answer of a master to an attempt, or the reason why it gave none.
+//! A master's answer to an attempt, or the reason why there is none.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answer of one master to one attempt, or the reason why it gave none.
+/// A master's answer to an attempt, or the reason why there is none.
 ///
-/// It is exhaustive: a master grants, refuses, fails or is not waited for, and a tool that judges votes has
-/// to treat each case. A further reason is a further [`Failure`].
+/// Exhaustive: a master grants, refuses, fails or is not waited for, and a tool that judges votes must treat
+/// each case. New reasons become new variants of [`Failure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
-    /// The master carried out the command: it set the key or its TTL, or deleted the key.
+    /// The master executed the command: it set the key or its TTL, or deleted the key.
     Granted,
-    /// An explicit refusal. To an acquisition: a key is in the way. To an extension: the key is gone or has
-    /// another value.
+    /// An explicit refusal. For an acquisition, another key is in the way. For an extension, the key is gone
+    /// or has another value.
     Refused {
-        /// Time left of the key that is in the way, if the master was asked and answered.
+        /// Time left of the key in the way, if the master was asked and answered.
         holder: HolderTtl,
     },
-    /// Neither of these, for this reason.
+    /// Neither granted nor refused, for this reason.
     Failed(Failure),
-    /// No answer when the outcome was already fixed; a late answer is still handled.
+    /// No answer when the outcome was certain. A late answer is still handled.
     Pending,
 }
 
-/// Time left of a key that is in the way, as a master reported it.
+/// Time left of the key in the way, as a master reported it.
 ///
-/// It is exhaustive: these are all replies that `PTTL` has, and the absence of one.
+/// Exhaustive: it covers all replies of `PTTL`, and the lack of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HolderTtl {
     /// The master was not asked, or has not answered.
     #[default]
     Unknown,
-    /// The key expires after this time at the latest unless its holder extends it.
+    /// The key expires within this time unless its holder extends it.
     Left(Duration),
-    /// The key has no TTL, unlike those of locks; it stays until somebody deletes it.
+    /// The key has no TTL, unlike any lock's key; it stays until somebody deletes it.
     Never,
     /// The key was gone when the master was asked.
     Gone,
@@ -43,38 +43,37 @@ pub enum HolderTtl {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// There was no usable connection.
+    /// No usable connection.
     NotConnected {
-        /// Reason: the end of the last connection or attempt to connect, or a first attempt under way.
+        /// Why the last connection or attempt ended, or that the first attempt is in progress.
         why: Arc<str>,
     },
-    /// The connection broke after this command, or an earlier one for this lock, was queued.
+    /// The connection broke after this command, or an earlier command for this lock, was queued.
     ConnectionLost,
-    /// No answer by the limit of the attempt.
+    /// No answer within the limit of the attempt.
     NoAnswer {
         /// Time for which the client waited.
         limit: Duration,
     },
-    /// The master still owed an earlier answer, so it was not asked.
+    /// Not asked, because the master still owed an earlier answer.
     Silent,
-    /// The answer does not count: the master may have restarted lately, and forgotten a lock that still
+    /// Answered, but the answer does not count: the master may have restarted and forgotten a lock that still
     /// lives.
     Quarantined {
-        /// Time until it counts.
+        /// Time until the master counts.
         left: Duration,
-        /// Whether it started lately, and nothing that this client knows shows that it was in use: `redlatch
-        /// fleet init` may declare it.
+        /// Whether the master started recently without any known sign of use, so that `redlatch fleet init`
+        /// may declare it new.
         is_new: bool,
     },
-    /// The masters were not asked: another caller of this client holds the lock, or was ahead of this one in
-    /// the wait queue.
+    /// Not asked: another caller of this client holds the lock, or is ahead in the wait queue.
     Queued,
-    /// The master's queue of bytes (8 MiB) or of owed replies (262,144) was full, so it was not asked.
+    /// Not asked: the master's outbox (8 MiB) or its queue of owed replies (262,144) was full.
     QueueFull,
-    /// The master was never sent this lock, so it cannot extend it.
+    /// Not asked to extend: the lock was never sent to this master.
     NotHeld,
-    /// The master's first answer showed this very request as carried out before, as another address of the
-    /// same server does.
+    /// The master's first answer showed this very request as already executed, as when two addresses reach
+    /// one server.
     SameServer,
     /// The master refused the fencing token, and wrote nothing.
     TokenRefused(TokenRefusal),
@@ -83,29 +82,28 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns whether the master refused because the login lacks a right.
+    /// Whether the login lacks a right for the command.
     pub(crate) fn is_missing_right(&self) -> bool {
         matches!(self, Self::Replied(text) if names_missing_right(text))
     }
 
-    /// Returns whether the server itself refused to run the command.
+    /// Whether the server refused to run the command at all.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Replied(text) if is_refusal(text))
     }
 
-    /// Returns whether the master has more to do than it can: the lock's wait queue there is full, or it
-    /// answers too late.
+    /// Whether the master is overloaded: its wait queue for the lock is full, or it answers too late.
     pub(crate) fn is_overload(&self) -> bool {
         matches!(self, Self::NoAnswer { .. }) || self.is_queue_of_lock_full()
     }
 
-    /// Returns whether this master's wait queue of a lock is full, as `park.lua` replies.
+    /// Whether the master's wait queue for the lock is full, as `park.lua` replies.
     pub(crate) fn is_queue_of_lock_full(&self) -> bool {
         matches!(self, Self::Replied(text) if text.starts_with("ERR too many wait for this lock"))
     }
 }
 
-/// Returns whether this error reply is the refusal of an ACL, also within a script.
+/// Whether an error reply is an ACL's refusal, also inside a script.
 #[must_use]
 pub fn names_missing_right(text: &str) -> bool {
     ["NOPERM", "ERR The user executing the script", "ERR ACL failure in script"]
@@ -113,7 +111,7 @@ pub fn names_missing_right(text: &str) -> bool {
         .any(|start| text.starts_with(start))
 }
 
-/// How the errors begin with which a server itself refuses to run a command.
+/// Beginnings of the errors of a server that refuses to run a command.
 const REFUSALS: [&str; 14] = [
     "NOPERM",
     "NOAUTH",
@@ -131,7 +129,7 @@ const REFUSALS: [&str; 14] = [
     "ERR unknown command",
 ];
 
-/// Whether a server refused to run a command: it was not carried out, unless a proxy says so.
+/// Whether a server refused to run a command. Unless a proxy replied, the command had no effect.
 #[must_use]
 pub fn is_refusal(text: &str) -> bool {
     REFUSALS.iter().any(|refusal| text.starts_with(refusal))
@@ -141,16 +139,16 @@ pub fn is_refusal(text: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenRefusal {
-    /// The master has seen a token that is at least as large.
+    /// The master has seen a token at least as large.
     Stale,
     /// The master's clock is too far ahead of the token.
     Past {
-        /// Time by which it is ahead.
+        /// Time by which the clock is ahead.
         by: Duration,
     },
     /// The master's clock is too far behind the token.
     Future {
-        /// Time by which it is behind.
+        /// Time by which the clock is behind.
         by: Duration,
     },
 }

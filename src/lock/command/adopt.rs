@@ -1,4 +1,4 @@
-//! The command by which a lock passes to another client: it compares, and puts that client's value in place.
+//! The adoption of a lock by another client: a script that compares the value and replaces it.
 
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
 use super::scripts::{ADOPT, Script};
@@ -6,8 +6,9 @@ use crate::lock::fencing::{FENCE_NAME, FencingToken};
 use crate::lock::ttl::Ttl;
 use crate::resp;
 
-/// Compares with the value of `old`, and puts that of `new` in its place. Both have the same key. The script
-/// is sent in full: it is seldom needed. The reply is that to a swap ([`super::answer::compare_vote`]).
+/// Compares with the value of `old` and replaces it with the value of `new`; both must have the same key.
+/// Sends the script in full, since adoptions are rare. The reply has the form of a reply to a swap
+/// ([`super::answer::compare_vote`]).
 pub(crate) fn encode_adopt(
     out: &mut Vec<u8>,
     old: &Entry,

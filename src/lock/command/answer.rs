@@ -9,68 +9,69 @@ use crate::lock::vote::{Failure, HolderTtl, Vote};
 use crate::resp::{Array, Reply};
 use crate::words::is_deceptive;
 
-/// A reply that no command of ours can get: replies and requests no longer match, so the connection must end.
+/// A reply that none of our commands can get: requests and replies no longer match, so the connection must
+/// end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongShape;
 
 /// Answer of a master to a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReleaseAnswer {
-    /// The key held the token and is deleted.
+    /// The key held the token, and is deleted.
     Deleted,
-    /// The key was gone or somebody else's.
+    /// The key was gone or had another value.
     Absent,
     /// An error reply: the key may still be there.
     Failed(Failure),
 }
 
-/// Whether the master does not know the script that it was asked to run by its digest.
+/// Whether the master does not know the script that the request named by its digest.
 pub(crate) fn is_noscript(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"NOSCRIPT"))
 }
 
-/// Whether the master is at its memory limit, and so refuses a command that might take more.
+/// Whether the master is at its memory limit, and so refuses commands that may use more.
 pub(crate) fn is_out_of_memory(reply: &Reply<'_>) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with(b"OOM "))
 }
 
-/// Whether an error passes by itself: the master reads its data set, runs a long script, or waits for its own
-/// master or for slots that move.
+/// Whether an error passes on its own: the server loads its data, runs a long script, or waits for its own
+/// master or for slots to move.
 pub(crate) fn is_passing(text: &[u8]) -> bool {
     let code = text.split(|byte| *byte == b' ').next();
     matches!(code, Some(b"LOADING" | b"BUSY" | b"TRYAGAIN" | b"MASTERDOWN" | b"CLUSTERDOWN"))
 }
 
-/// The codes of errors by which a server says that another one is the master now.
+/// Error codes of a server that is no longer the master.
 const ELSEWHERE: [&[u8]; 4] = [b"READONLY ", b"MOVED ", b"MASTERDOWN ", b"REDIRECT "];
 
-/// The codes of errors by which a master refuses all writes for a while.
+/// Error codes of a master that refuses all writes for a while.
 const BLOCKED: [&[u8]; 2] = [b"NOREPLICAS ", b"MISCONF "];
 
-/// A refusal by which a server says something of itself.
+/// A refusal that tells something about the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Another server is the master now.
     Elsewhere,
-    /// It takes no writes for a while, as a master does that was cut off at a failover.
+    /// The server accepts no writes for a while, as a master that a failover cut off.
     Blocked,
 }
 
 impl Refusal {
-    /// What an error reply says of the server.
+    /// What an error reply tells about the server.
     pub(crate) fn of(text: &[u8]) -> Option<Self> {
         let is_of = |codes: &[&[u8]]| has_code(text, codes);
         is_of(&ELSEWHERE).then_some(Self::Elsewhere).or_else(|| is_of(&BLOCKED).then_some(Self::Blocked))
     }
 }
 
-/// Whether an error is that of a replica.
+/// Whether an error comes from a replica.
 pub(crate) fn is_of_replica(text: &[u8]) -> bool {
     has_code(text, &ELSEWHERE[..1])
 }
 
-/// Whether an error has one of these codes. Before Redis 7 the error of a command in a script stands behind
-/// other words.
+/// Whether an error has one of these codes. Before Redis 7, the error of a command inside a script is wrapped
+/// in other words.
 fn has_code(text: &[u8], codes: &[&[u8]]) -> bool {
     let is_wrapped = text.starts_with(b"ERR Error running script");
     let is_behind = |code: &[u8]| {
@@ -79,14 +80,14 @@ fn has_code(text: &[u8], codes: &[&[u8]]) -> bool {
     codes.iter().any(|code| text.starts_with(code) || (is_wrapped && is_behind(code)))
 }
 
-/// The bytes behind the grant that `received` starts with, if it does: nearly all replies to
-/// [`super::encode_acquire`] are one.
+/// If `received` starts with a grant, the bytes after it. Nearly all replies to [`super::encode_acquire`] are
+/// grants.
 #[inline]
 pub(crate) fn split_granted(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b"+OK\r\n")
 }
 
-/// The same for a deletion, the usual reply to [`super::encode_release`].
+/// If `received` starts with a deletion, the usual reply to [`super::encode_release`], the bytes after it.
 #[inline]
 pub(crate) fn split_deleted(received: &[u8]) -> Option<&[u8]> {
     received.strip_prefix(b":1\r\n")
@@ -113,17 +114,17 @@ pub(crate) fn compare_vote(reply: &Reply<'_>) -> Result<Vote, WrongShape> {
     }
 }
 
-/// Whether an error says that the key is of another kind than this lock's: it is somebody else's then, and
-/// nothing was written, as each command and script looks at the key before all else. Readers and a writer of
-/// one lock meet it.
+/// Whether an error says that the key has another type than this lock's key. It is somebody else's key then,
+/// and nothing was written: each command and script checks the key first. Readers and a writer of one lock
+/// meet this error.
 #[cold]
 pub(super) fn is_wrong_type(text: &[u8]) -> bool {
     has_code(text, &[b"WRONGTYPE "])
-        // The error of Redis's DELEX.
+        // Redis's error for DELEX.
         || text.starts_with(b"ERR Key should be of string type")
 }
 
-/// The holder's time in a reply to [`super::query::encode_pttl`].
+/// The holder's time left, in a reply to [`super::query::encode_pttl`].
 pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
     match *reply {
         Reply::Integer(left_ms) => ttl_of(left_ms),
@@ -132,7 +133,7 @@ pub(crate) fn holder_ttl(reply: &Reply<'_>) -> Result<HolderTtl, WrongShape> {
     }
 }
 
-/// The time for which this number of `PTTL` stands.
+/// The meaning of a number that `PTTL` returned.
 #[inline]
 pub(super) fn ttl_of(left_ms: i64) -> Result<HolderTtl, WrongShape> {
     match u64::try_from(left_ms) {
@@ -143,7 +144,7 @@ pub(super) fn ttl_of(left_ms: i64) -> Result<HolderTtl, WrongShape> {
     }
 }
 
-/// The clock in a reply to `TIME`, in microseconds since 1970, if it is one.
+/// The clock in a reply to `TIME`, in microseconds since 1970; `None` if it is no time.
 pub(crate) fn clock_us(time: &Array<'_>) -> Option<u64> {
     let mut numbers = time.iter().map(|part| match part.plain() {
         Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
@@ -152,7 +153,7 @@ pub(crate) fn clock_us(time: &Array<'_>) -> Option<u64> {
     });
     let (seconds, micros) = (numbers.next()??, numbers.next()??);
     let clock_us = seconds.checked_mul(1_000_000)?.checked_add(micros)?;
-    // Sums and differences of a few of them are in the range of an `i64`.
+    // Leaves room for sums and differences in an `i64`.
     (clock_us < 1 << 52).then_some(clock_us)
 }
 
@@ -160,7 +161,7 @@ pub(super) fn failure(text: &[u8]) -> Failure {
     Failure::Replied(error_text(text))
 }
 
-/// An error reply as text to be shown: bounded, and nothing in it that could upset a terminal or a log.
+/// An error reply as text for display: bounded, and without characters that could upset a terminal or a log.
 #[must_use]
 pub fn error_text(text: &[u8]) -> Box<str> {
     let shown = text.get(..limits::ERROR_TEXT_SIZE_MAX).unwrap_or(text);
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_demoted_master_is_known_by_its_errors() {
-        // The words of Redis 7, of Redis 6 in a script, of a cluster, and of Valkey for a client that can follow.
+        // Errors of Redis 7, of Redis 6 in a script, of a cluster, and of Valkey with redirection.
         for text in [
             "READONLY You can't write against a read only replica.",
             "READONLY You can't write against a read only replica. script: 34bb, on @user_script:1.",

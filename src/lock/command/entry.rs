@@ -1,4 +1,4 @@
-//! Common parts of most commands: key and value of a lock, and its TTL, encoded once for all masters.
+//! The parts of most commands: a lock's key, value and TTL, encoded once for all masters.
 
 use memchr::memchr;
 
@@ -10,19 +10,19 @@ const CRLF: &[u8] = b"\r\n";
 const NX_PX: &[u8] = b"$2\r\nNX\r\n$2\r\nPX\r\n";
 const TOKEN_HEAD: &[u8] = b"$20\r\n";
 
-/// Key and value of a lock on a master, as two encoded bulk strings: the form in which most commands have
-/// them. The value is the token, and behind it the holder's label if there is one.
+/// A lock's key and value as two encoded bulk strings, the form in most commands. The value is the token,
+/// followed by the holder's label if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     pub(super) bytes: Vec<u8>,
-    /// Bytes of the key as an encoded bulk string.
+    /// Size of the encoded key, in bytes.
     key_size: usize,
 }
 
 impl Entry {
     pub(crate) const EMPTY: Self = Self { bytes: Vec::new(), key_size: 0 };
 
-    /// Becomes the entry of a lock named `name`, in the memory that there is.
+    /// Replaces the entry, reusing its memory.
     #[inline(always)]
     pub(crate) fn set(&mut self, prefix: &[u8], name: &[u8], token: &Token) {
         self.bytes.clear();
@@ -33,7 +33,7 @@ impl Entry {
         self.bytes.extend_from_slice(&end_of_entry(token));
     }
 
-    /// Becomes the entry of the lock whose [`Entry::key`] is given.
+    /// As [`Entry::set`], with an encoded key from [`Entry::key`].
     pub(crate) fn set_key(&mut self, key: &[u8], token: &Token) {
         self.bytes.clear();
         self.bytes.extend_from_slice(key);
@@ -41,7 +41,7 @@ impl Entry {
         self.bytes.extend_from_slice(&end_of_entry(token)[CRLF.len()..]);
     }
 
-    /// Puts the holder's label behind the token, which is all of the value.
+    /// Appends the holder's label to the value, which has been the token alone.
     pub(crate) fn add_label(&mut self, token: &Token, label: &[u8]) {
         self.bytes.truncate(self.key_size);
         resp::encode_bulk_header(&mut self.bytes, Token::SIZE + label_part_size(label));
@@ -55,18 +55,17 @@ impl Entry {
         self.parts().0
     }
 
-    /// The value.
     pub(crate) fn value(&self) -> &[u8] {
         key_bytes(self.parts().1)
     }
 
-    /// Key and value, as encoded bulk strings.
+    /// Key and value, each as an encoded bulk string.
     pub(super) fn parts(&self) -> (&[u8], &[u8]) {
         self.bytes.split_at(self.key_size)
     }
 }
 
-/// The key of a lock named `name` as an encoded bulk string, which is [`Entry::key`] of all its entries.
+/// Encodes the key of the lock named `name`, as [`Entry::key`] returns it.
 pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
     resp::encode_bulk_header(out, prefix.len() + name.len());
     out.extend_from_slice(prefix);
@@ -76,7 +75,7 @@ pub(crate) fn encode_key(out: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
 
 const TOKEN_BULK_SIZE: usize = TOKEN_HEAD.len() + Token::SIZE + CRLF.len();
 
-/// The CRLF behind the name, and the token as an encoded bulk string.
+/// The CRLF after the name, and the token as an encoded bulk string.
 #[inline]
 fn end_of_entry(token: &Token) -> [u8; CRLF.len() + TOKEN_BULK_SIZE] {
     let mut end = *b"\r\n$20\r\n....................\r\n";
@@ -84,8 +83,7 @@ fn end_of_entry(token: &Token) -> [u8; CRLF.len() + TOKEN_BULK_SIZE] {
     end
 }
 
-/// The text behind the entry in [`super::encode_acquire`]: `NX PX ttl`. It is encoded anew only when the TTL
-/// changes.
+/// The end of [`super::encode_acquire`]: `NX PX ttl`. Encoded again only when the TTL changes.
 #[derive(Debug, Default)]
 pub(crate) struct AcquireTail(pub(super) Vec<u8>);
 
@@ -99,13 +97,13 @@ impl AcquireTail {
     }
 }
 
-/// The key of something beside a lock, behind the same prefix, as an encoded bulk string like the lock's own.
+/// Encodes the key of something beside a lock, with the lock's prefix and name.
 pub(super) fn encode_beside(out: &mut Vec<u8>, key: &[u8], prefix_size: usize, what: &[u8]) {
     let (prefix, name) = key_bytes(key).split_at_checked(prefix_size).unwrap_or_default();
     encode_joined(out, &[prefix, what, name]);
 }
 
-/// The name of the lock whose key is given as an encoded bulk string.
+/// The name of the lock with this encoded key.
 pub(crate) fn name_in(key: &[u8], prefix_size: usize) -> &[u8] {
     key_bytes(key).get(prefix_size..).unwrap_or_default()
 }
@@ -116,7 +114,7 @@ pub(super) fn key_bytes(key: &[u8]) -> &[u8] {
     key.get(start..key.len().saturating_sub(CRLF.len())).unwrap_or_default()
 }
 
-/// A bulk string of several parts.
+/// Encodes the concatenated parts as one bulk string.
 pub(super) fn encode_joined(out: &mut Vec<u8>, parts: &[&[u8]]) {
     resp::encode_bulk_header(out, parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| out.extend_from_slice(part));
@@ -144,7 +142,6 @@ pub(super) fn encode_decimal(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// The last decimal digit.
 pub(super) const fn digit(number: u64) -> u8 {
     b'0' + (number % 10) as u8
 }

@@ -1,16 +1,13 @@
-//! The commands of fenced locks, each a script over two keys: the lock's own, which is that of a plain lock
-//! of the same name, and the fence, which holds the largest token that this master took.
+//! The commands of fenced locks. Each is a script over two keys: the lock's key, the same as a plain lock's,
+//! and the fence, which holds the largest token that this master accepted.
 //!
-//! A lock is granted where nobody holds it, its token is larger than the fence, and lies within the window
-//! around the master's own clock. Fence and lock are written together, the fence first: a script that fails
-//! in between has locked nothing. A release compares and deletes, and raises the fence to its token, so that
-//! a command which comes late finds itself too old. Nothing here lowers or deletes a fence.
+//! A master grants the lock if nobody holds it and the token is larger than the fence and within the window
+//! around the master's clock. The script writes the fence before the lock, so a failure in between locks
+//! nothing. A release compares and deletes, and raises the fence to its token, so that a late command is too
+//! old. Nothing here lowers or deletes a fence. A fence that is not all digits belongs to another
+//! application: it stays, and the lock is not granted there.
 //!
-//! A fence that is anything but digits belongs to another application, and stays: the lock is not granted
-//! there.
-//!
-//! Tokens are written as they were given: Lua's `tostring` would lose digits. As numbers they are exact below
-//! 2^53.
+//! Tokens are written as given: Lua's `tostring` would lose digits. As Lua numbers they are exact below 2^53.
 
 use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_beside, encode_decimal_bulk};
@@ -19,20 +16,20 @@ use crate::lock::fencing::{FENCE_NAME, FencingToken, Window};
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::{Array, Reply};
 
-/// Older than any token: no window closes behind it.
+/// Age beyond any token's, so that no token is too old.
 const ANY_AGE_US: u64 = 1 << 52;
 
-/// Fence of a lock: its token, and the settings that all fences of a client have in common.
+/// A lock's fencing token, and the settings that all fences of a client share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fence {
     pub(crate) token: FencingToken,
     pub(crate) window: Window,
-    /// Bytes of the prefix that all keys have.
+    /// Size of the prefix of all keys, in bytes.
     pub(crate) prefix_size: usize,
 }
 
-/// Sets lock and fence if both may be. The token of a lock that is held may be of any age: where a newer
-/// fence is, or a clock for which the token is too new, it is refused all the same.
+/// Sets lock and fence if both are allowed. The token of a held lock may be of any age: it is still refused
+/// under a newer fence, or if it is too new for the clock.
 pub(crate) fn encode_fenced_acquire(
     out: &mut Vec<u8>,
     script: Script,
@@ -52,46 +49,44 @@ pub(crate) fn encode_fenced_acquire(
     }
 }
 
-/// Answer of a master to [`encode_fenced_acquire`].
+/// A master's answer to [`encode_fenced_acquire`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FencedAnswer {
     /// Lock and fence are set.
     Granted,
-    /// The key has this value already, from an earlier request with the same token, whose TTL began then.
+    /// The key has this value already, from an earlier request with the same token; its TTL began then.
     Own,
     /// Nothing was written.
     Refused(FenceState),
-    /// An error reply: whatever was written is released.
+    /// An error reply. Whatever was written will be released.
     Failed(Failure),
 }
 
-/// State of lock and fence, as a master reported it with its refusal.
+/// State of lock and fence, reported with a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FenceState {
     pub(crate) refusal: Refusal,
-    /// The largest token that it took, or zero.
+    /// The largest token accepted, or zero.
     pub(crate) fence: u64,
-    /// The time left to the holder.
     pub(crate) holder: HolderTtl,
-    /// Its clock.
+    /// The master's clock, in microseconds since 1970.
     pub(crate) time_us: u64,
 }
 
-/// Obstacle in the way of a fenced lock.
+/// What prevents a fenced lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Somebody else's key.
     Busy,
-    /// A fence that is as large.
+    /// A fence at least as large as the token.
     Stale,
-    /// The token is too old for this master's clock.
+    /// The token is too old for the master's clock.
     Past,
-    /// And too new.
+    /// The token is too new for the master's clock.
     Future,
 }
 
-/// The answer in a reply to [`encode_fenced_acquire`]. An error is never a no
-/// (I16).
+/// The answer in a reply to [`encode_fenced_acquire`]. An error is never a no (I16).
 pub(crate) fn fenced_answer(reply: &Reply<'_>) -> Result<FencedAnswer, WrongShape> {
     match reply {
         Reply::Simple(b"OK") => Ok(FencedAnswer::Granted),
@@ -114,12 +109,12 @@ fn fence_state(parts: &Array<'_>) -> Result<FenceState, WrongShape> {
         Refusal::Busy if left_ms != -2 => ttl_of(left_ms).unwrap_or_default(),
         _ => HolderTtl::Unknown,
     };
-    // Somebody may have put any number there.
+    // Another application may have stored any number there.
     let known = |number| u64::try_from(number).unwrap_or(0);
     Ok(FenceState { refusal, fence: known(fence), holder, time_us: known(time_us) })
 }
 
-/// The obstacle for which a script has this number.
+/// The obstacle with this number in the scripts.
 pub(super) fn refusal_of(number: i64) -> Result<Refusal, WrongShape> {
     match number {
         0 => Ok(Refusal::Busy),

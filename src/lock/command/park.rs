@@ -1,18 +1,18 @@
-//! The commands of parked attempts: an attempt that a master delays until the lock is free. Each is a script
-//! over the lock's own key and the queue beside it, and most of them over the fence, too.
-//! `scripts/queue.lua` says what the queue is, `scripts/serve.lua` how a master serves it.
+//! The commands of parked attempts, which a master delays until the lock is free. Each is a script over the
+//! lock's key and its queue; most also use the fence. `scripts/queue.lua` describes the queue, and
+//! `scripts/serve.lua` how a master serves it.
 //!
-//! | script | by | the lock's key, the queue |
+//! | script | sent by | afterwards the lock's key and queue |
 //! | --- | --- | --- |
-//! | `park` | a waiter, in each round | is the waiter's; or has its entry, in the place of that of its last round |
-//! | `unpark` | a waiter that gives up, a holder that had parked | loses the value and its entry; the first is served |
-//! | `serve` | the first waiter | stays; the first is served |
-//! | `release_serve` and others | a holder | loses the value; the first is served |
-//! | `swap_parked` | a hand-over to another caller of the client | has the new token, and no entry of the old one |
-//! | `shared_acquire_queue` | a reader that is not parked | has the reader, if nobody waits |
+//! | `park` | a waiter, each round | grant the waiter, or hold its entry in place of its last round's entry |
+//! | `unpark` | a waiter that gives up, a holder that had parked | lack the value and its entry; the first waiter is served |
+//! | `serve` | the first waiter | keep everything; the first waiter is served |
+//! | `release_serve` and others | a holder | lack the value; the first waiter is served |
+//! | `swap_parked` | a hand-over to another caller of the client | have the new token, and no entry of the old one |
+//! | `shared_acquire_queue` | a reader that is not parked | have the reader, if nobody waits |
 //!
-//! A waiter is notified on the channel of the connection that carried its park, whose name nobody can guess.
-//! The message is the attempt's vote, which says nothing about the token.
+//! A waiter is notified on the channel of the connection that sent its park, whose name is unguessable. The
+//! message is the attempt's vote, which reveals nothing about the token.
 
 use std::sync::Arc;
 
@@ -29,54 +29,50 @@ use crate::lock::ttl::Ttl;
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::{self, Array, Reply};
 
-/// Part of a queue's key between the prefix and the lock's name: no lock may have a name that starts like
-/// this.
+/// Part of a queue's key between the prefix and the lock's name. No lock's name may start with it.
 pub const WAIT_NAME: &[u8] = b"redlatch:wait:";
 
-/// Part of a channel's name between the prefix and its random digits: no lock may have a name that starts
-/// like this.
+/// Part of a channel's name between the prefix and its random digits. No lock's name may start with it.
 pub(crate) const CHANNEL_NAME: &[u8] = b"redlatch:c:";
 
-/// The largest round that an entry has room for. A waiter that comes so far stays at it.
+/// Largest round that fits an entry. Later rounds send this number too.
 const ROUND_MAX: u32 = 99_999_999;
 
-/// Bytes of a fenced waiter's token, half of its window and the TTL of its fence, as an entry has them.
+/// Sizes in bytes of a fenced waiter's token, half its window, and the TTL of its fence, in an entry.
 const TOKEN_WIDTH: usize = 16;
 const HALF_WIDTH: usize = 12;
 const LIFE_WIDTH: usize = 10;
 
-/// Follows the vote in a message by which a master does not grant, but asks for another attempt.
+/// Follows the vote in a message that does not grant, but asks for another attempt.
 const RING_MARK: u8 = b'r';
 
-/// One round of a waiter, as it is sent to one master.
+/// One round of a waiter, as sent to one master.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Park<'a> {
     /// Distinguishes the waiter from all others.
     pub(crate) id: &'a [u8; 12],
     /// Number of this attempt of the waiter.
     pub(crate) round: u32,
-    /// The place in the queue that it asks for.
+    /// The place in the queue that the waiter asks for.
     pub(crate) ticket_us: u64,
-    /// The place of its last entry there: as the master reported it, else as it was asked for.
+    /// The place of its last entry there: as the master reported it, otherwise as asked for.
     pub(crate) at_us: u64,
-    /// Time since it asked first.
+    /// Time since the waiter first asked.
     pub(crate) waited_us: u64,
-    /// The value that was last sent to this master; empty without one.
+    /// The value last sent to this master; empty if none was.
     pub(crate) old_value: &'a [u8],
-    /// Whether others are served before it, if the key has the old value.
+    /// Whether other waiters are served first if the key has the old value.
     pub(crate) yields: bool,
     pub(crate) mode: ParkMode,
-    /// Time for which the entry stays; zero for an attempt that leaves none.
+    /// How long the entry stays; zero for an attempt that leaves no entry.
     pub(crate) stay_ms: u64,
-    /// Time for which the master may grant by a message; later, it rings.
+    /// How long the master may grant through a message; after that it rings.
     pub(crate) fresh_ms: u64,
-    /// TTL of a grant.
     pub(crate) grant_ms: u64,
-    /// The channel of the connection.
     pub(crate) channel: &'a [u8],
-    /// Message by which the master reports a grant.
+    /// The message that reports a grant.
     pub(crate) vote: [u8; 8],
-    /// Bytes of the prefix that all keys have.
+    /// Size of the prefix of all keys, in bytes.
     pub(crate) prefix_size: usize,
 }
 
@@ -89,7 +85,7 @@ pub(crate) enum ParkMode {
     Shared,
 }
 
-/// Tries, and stays in the queue where the lock is not free for it.
+/// Tries, and stays in the queue if the lock is not free for this waiter.
 pub(crate) fn encode_park(out: &mut Vec<u8>, script: Script, entry: &Entry, park: &Park<'_>) {
     PARK.encode_head(out, script);
     let value = encode_keys(out, entry, park.prefix_size);
@@ -119,8 +115,8 @@ pub(crate) fn encode_park(out: &mut Vec<u8>, script: Script, entry: &Entry, park
     out.extend_from_slice(value);
 }
 
-/// Takes the entry of this value out of the queue, and the value out of the key. Without its place the entry
-/// is found only among the first. `fence` is that of a lock that was held, whose token raises it.
+/// Removes the value from the key, and its entry from the queue. Without its place `at_us`, the entry is
+/// found only among the first. `fence` is given for a lock that was held: its token raises the fence.
 pub(crate) fn encode_unpark(
     out: &mut Vec<u8>,
     script: Script,
@@ -140,14 +136,14 @@ pub(crate) fn encode_unpark(
     }
 }
 
-/// Serves the first waiter for the lock with this key, from [`Entry::key`].
+/// Serves the first waiter for the lock with this [`Entry::key`].
 pub(crate) fn encode_serve(out: &mut Vec<u8>, script: Script, key: &[u8], prefix_size: usize) {
     SERVE.encode_head(out, script);
     encode_all_keys(out, key, prefix_size);
 }
 
-/// Compares, deletes and serves. The fence of a fenced lock is raised to its token; of a shared lock only
-/// this reader goes.
+/// Compares, deletes and serves. A fenced lock's token raises its fence; from a shared lock only this reader
+/// is removed.
 pub(crate) fn encode_release_serve(
     out: &mut Vec<u8>,
     script: Script,
@@ -167,15 +163,15 @@ pub(crate) fn encode_release_serve(
     }
 }
 
-/// Deletes the lock with this key, from [`Entry::key`], whoever holds it, and serves. The script is sent in
-/// full: it is seldom needed.
+/// Deletes the lock with this [`Entry::key`], whoever holds it, and serves. Sends the script in full, since
+/// forced unlocks are rare.
 pub(crate) fn encode_force_unlock_serve(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
     FORCE_UNLOCK_SERVE.encode_head(out, Script::Text);
     encode_all_keys(out, key, prefix_size);
 }
 
-/// Compares and puts another lock's token in place of the first one's, whose entry goes. Both have the same
-/// key. The reply is that to a swap ([`super::answer::compare_vote`]).
+/// Compares, then replaces one lock's token with another's, and removes the old token's entry. Both locks
+/// must have the same key. The reply has the form of a reply to a swap ([`super::answer::compare_vote`]).
 pub(crate) fn encode_swap_parked(
     out: &mut Vec<u8>,
     script: Script,
@@ -196,7 +192,7 @@ pub(crate) fn encode_swap_parked(
     encode_decimal_bulk(out, ttl.as_millis());
 }
 
-/// Joins the readers of a lock, if nobody else has it or waits for it. The reply is a
+/// Joins the readers of a lock, if nobody else holds it or waits for it. The reply is a
 /// [`super::shared::shared_vote`].
 pub(crate) fn encode_shared_acquire_queue(
     out: &mut Vec<u8>,
@@ -212,11 +208,11 @@ pub(crate) fn encode_shared_acquire_queue(
     encode_decimal_bulk(out, ttl_ms);
 }
 
-/// Last byte of a sharded channel's name. `serve.lua` sends such messages by `SPUBLISH`, which no subscriber to
-/// a pattern receives.
+/// Last byte of a sharded channel's name. `serve.lua` sends to a sharded channel with `SPUBLISH`, which
+/// subscribers to a pattern do not receive.
 pub(crate) const SHARDED: u8 = b's';
 
-/// The name of a connection's channel, without [`SHARDED`].
+/// Appends the name of a connection's channel, without [`SHARDED`].
 pub(crate) fn encode_channel(out: &mut Vec<u8>, prefix: &[u8], random: &[u8; 16]) {
     const DIGITS: [u8; 16] = *b"0123456789abcdef";
     out.extend_from_slice(prefix);
@@ -226,7 +222,7 @@ pub(crate) fn encode_channel(out: &mut Vec<u8>, prefix: &[u8], random: &[u8; 16]
     }
 }
 
-/// All three keys; returns the encoded value of the entry.
+/// Encodes all three keys. Returns the encoded value of the entry.
 fn encode_keys<'a>(out: &mut Vec<u8>, entry: &'a Entry, prefix_size: usize) -> &'a [u8] {
     let (key, value) = entry.parts();
     encode_all_keys(out, key, prefix_size);
@@ -243,7 +239,7 @@ fn encode_lock_and_queue(out: &mut Vec<u8>, key: &[u8], prefix_size: usize) {
     encode_beside(out, key, prefix_size, WAIT_NAME);
 }
 
-/// A ticket; nothing where it is unknown.
+/// Encodes a ticket; an empty string if it is unknown.
 fn encode_place(out: &mut Vec<u8>, at_us: Option<u64>) {
     match at_us {
         Some(at_us) => encode_decimal_bulk(out, at_us),
@@ -251,7 +247,7 @@ fn encode_place(out: &mut Vec<u8>, at_us: Option<u64>) {
     }
 }
 
-/// A fenced waiter's part of an entry. The window has one half for older and newer tokens.
+/// A fenced waiter's part of an entry. Older and newer tokens have the same half window.
 fn encode_fenced_part(out: &mut Vec<u8>, fence: &Fence) {
     let Window { half_us, life_ms } = fence.window;
     resp::encode_bulk_header(out, TOKEN_WIDTH + HALF_WIDTH + LIFE_WIDTH);
@@ -261,7 +257,6 @@ fn encode_fenced_part(out: &mut Vec<u8>, fence: &Fence) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A decimal number with zeros before it.
 fn encode_padded(out: &mut Vec<u8>, number: u64, width: usize) {
     let start = out.len();
     out.resize(start + width, b'0');
@@ -273,43 +268,40 @@ fn encode_padded(out: &mut Vec<u8>, number: u64, width: usize) {
     assert!(rest == 0, "{number} has more than {width} digits");
 }
 
-/// Answer of a master to [`encode_park`].
+/// A master's answer to [`encode_park`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ParkAnswer {
     /// The lock is set.
     Granted(Seen),
-    /// The key has this value already, from an earlier request with the same token, whose TTL began then.
+    /// The key has this value already, from an earlier request with the same token; its TTL began then.
     Own(Seen),
-    /// The lock is not set. The entry stays for as long as was asked, except behind the refusals
-    /// [`Refusal::Past`] and [`Refusal::Future`], and for a round that came too late.
+    /// The lock is not set. The entry stays for the time asked for, except after [`Refusal::Past`],
+    /// [`Refusal::Future`], and a round that came too late.
     Waiting(Seen, Waiting),
-    /// An error reply: no entry stays, and whatever was written is released.
+    /// An error reply. No entry stays; whatever was written will be released.
     Failed(Failure),
 }
 
-/// The part that each answer has.
+/// The part common to all answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The waiter's place in the queue there.
     pub(crate) ticket_us: u64,
-    /// The master's clock.
+    /// The master's clock, in microseconds since 1970.
     pub(crate) now_us: u64,
-    /// Whether an [`encode_serve`] is to follow at once.
+    /// Whether an [`encode_serve`] must follow at once.
     pub(crate) has_more: bool,
 }
 
-/// State of lock and queue, as a master reported it to a waiter.
+/// State of lock and queue, as reported to a waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// Whether the waiter is the first of the queue.
     pub(crate) is_first: bool,
-    /// The time left to the holder.
     pub(crate) holder: HolderTtl,
-    /// Number of readers that hold the lock, those included whose time is over and who have not gone yet.
+    /// Number of readers that hold the lock, including expired readers not yet removed.
     pub(crate) readers: usize,
-    /// The holder's label, if it has one.
     pub(crate) label: Option<Arc<str>>,
-    /// The reason why the token is refused, where nothing else is in its way. It is never [`Refusal::Busy`].
+    /// Why the token is refused, if nothing else is in its way. Never [`Refusal::Busy`].
     pub(crate) refusal: Option<FenceState>,
     /// Digest of the holder's value, as in [`Looked`].
     pub(crate) digest: u32,
@@ -353,7 +345,7 @@ fn waiting<'a>(
     Ok(Waiting { is_first, holder, readers, label, refusal, digest })
 }
 
-/// The elements of an answer, one after another.
+/// The elements of an answer, in order.
 struct Elements<I>(I);
 
 impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
@@ -361,7 +353,7 @@ impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
         self.0.next().and_then(Reply::number).ok_or(WrongShape)
     }
 
-    /// A number that is not negative. Somebody may have put any number there, or set the clock.
+    /// A count; zero for a negative number. Another application may have stored any number, or set the clock.
     fn count(&mut self) -> Result<u64, WrongShape> {
         self.number().map(|number| u64::try_from(number).unwrap_or(0))
     }
@@ -374,7 +366,7 @@ impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
         }
     }
 
-    /// A label with its separator; anything else is none.
+    /// A label with its separator; `None` for anything else.
     fn label(&mut self) -> Result<Option<Arc<str>>, WrongShape> {
         match self.0.next().map(Reply::plain) {
             Some(Reply::Bulk(part)) => Ok(label_in(part).map(|label| label.as_str().into())),
@@ -383,17 +375,17 @@ impl<'a, I: Iterator<Item = Reply<'a>>> Elements<I> {
     }
 }
 
-/// Answer of a master to [`encode_serve`].
+/// A master's answer to [`encode_serve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Looked {
-    /// Whether another [`encode_serve`] is to follow at once.
+    /// Whether another [`encode_serve`] must follow at once.
     pub(crate) has_more: bool,
-    /// Digest of the value that the key has, if nobody was notified: another one is another holder's. Zero
-    /// if it is unknown.
+    /// Digest of the key's value, if nobody was notified; another digest means another holder. Zero if
+    /// unknown.
     pub(crate) digest: u32,
 }
 
-/// The answer in a reply to [`encode_serve`]. An error says nothing.
+/// The answer in a reply to [`encode_serve`]. An error tells nothing.
 pub(crate) fn looked(reply: &Reply<'_>) -> Result<Looked, WrongShape> {
     let number = match *reply {
         Reply::Integer(number) => u32::try_from(number).map_err(|_| WrongShape)?,
@@ -404,8 +396,8 @@ pub(crate) fn looked(reply: &Reply<'_>) -> Result<Looked, WrongShape> {
     is_known.then_some(Looked { has_more: number & 4 != 0, digest: number >> 3 }).ok_or(WrongShape)
 }
 
-/// The answer in a reply to a release that serves: [`encode_release_serve`] or [`encode_unpark`]; and whether
-/// an [`encode_serve`] is to follow at once.
+/// The answer to a release that serves ([`encode_release_serve`] or [`encode_unpark`]), and whether an
+/// [`encode_serve`] must follow at once.
 pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, bool), WrongShape> {
     match reply {
         Reply::Error(text) if is_wrong_type(text) => Ok((ReleaseAnswer::Absent, false)),
@@ -413,8 +405,8 @@ pub(crate) fn served_release_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer,
     }
 }
 
-/// As [`served_release_answer`], in a reply to [`encode_force_unlock_serve`]. A key of another type is no
-/// absence, unlike in a release.
+/// As [`served_release_answer`], for [`encode_force_unlock_serve`]. Unlike for a release, a key of another
+/// type does not count as absent.
 pub(crate) fn served_forced_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, bool), WrongShape> {
     let (number, has_more) = match *reply {
         Reply::Integer(number @ 0..=2) => (number, false),
@@ -426,12 +418,12 @@ pub(crate) fn served_forced_answer(reply: &Reply<'_>) -> Result<(ReleaseAnswer, 
     Ok((answer, has_more))
 }
 
-/// Push over a connection that has subscribed to its channel.
+/// A push on a connection that has subscribed to its channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The master granted the lock to the attempt with this vote.
     Vote([u8; 8]),
-    /// The master asks the waiter whose attempt has this vote for another one.
+    /// The master asks the waiter whose attempt has this vote for another attempt.
     Ring([u8; 8]),
     /// The answer to `SUBSCRIBE` or `SSUBSCRIBE`.
     Subscribed,
@@ -439,7 +431,7 @@ pub(crate) enum Message {
     Other,
 }
 
-/// The message in a push; nothing in a reply.
+/// The message in a push; `None` for a reply.
 pub(crate) fn message(reply: &Reply<'_>) -> Option<Message> {
     let Reply::Push(parts) = reply else { return None };
     Some(pushed(parts).unwrap_or(Message::Other))

@@ -1,22 +1,22 @@
-//! Queries about a lock's key: looking at it without touching it, and deleting it whoever holds it.
+//! Queries about a lock's key: looking at it, and deleting it whoever holds it.
 //!
-//! The deletion is the one command that does not compare the value. It is apart from those that release and
-//! extend, which always compare (I10), and only `Request::ForceUnlock` sends it. It deletes whatever can be
-//! a lock: a string, which may be one of another library, or a set of readers. A key of any other type is
-//! somebody else's and stays.
+//! The deletion is the only command that does not compare the value. It is separate from release and
+//! extension, which always compare (I10), and only `Request::ForceUnlock` sends it. It deletes anything that
+//! may be a lock: a string, possibly of another library, or a set of readers. A key of any other type belongs
+//! to somebody else and stays.
 
 use super::answer::{ReleaseAnswer, WrongShape, failure, holder_ttl, is_wrong_type};
 use crate::limits;
 use crate::lock::vote::{Failure, HolderTtl};
 use crate::resp::Reply;
 
-/// `PTTL key`, with a key from [`super::entry::Entry::key`]: what is left of the holder's time.
+/// `PTTL key`: the holder's time left. The key is an [`super::entry::Entry::key`].
 pub(crate) fn encode_pttl(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*2\r\n$4\r\nPTTL\r\n");
     out.extend_from_slice(key);
 }
 
-/// `GETRANGE key 0 255`: unlike `GET` it has a bounded reply, whatever somebody else has stored there.
+/// `GETRANGE key 0 255`. Unlike `GET`, its reply is bounded, whatever another application has stored there.
 pub(crate) fn encode_value(out: &mut Vec<u8>, key: &[u8]) {
     const _: () = assert!(limits::VALUE_SHOWN_MAX == 256, "the last place below is one less");
     out.extend_from_slice(b"*4\r\n$8\r\nGETRANGE\r\n");
@@ -24,7 +24,7 @@ pub(crate) fn encode_value(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"$1\r\n0\r\n$3\r\n255\r\n");
 }
 
-/// `GETDEL key`: deletes a string, and no key of another type.
+/// `GETDEL key`: deletes a string, but no key of another type.
 pub(crate) fn encode_forced_delete(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*2\r\n$6\r\nGETDEL\r\n");
     out.extend_from_slice(key);
@@ -40,7 +40,7 @@ pub(crate) fn forced_answer(reply: &Reply<'_>) -> Result<ReleaseAnswer, WrongSha
     }
 }
 
-/// The value in a reply to [`encode_value`], empty without a key; or the error.
+/// The value in a reply to [`encode_value`], empty if there is no key; or the error.
 pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, WrongShape> {
     match reply {
         Reply::Bulk(value) if value.len() <= limits::VALUE_SHOWN_MAX => Ok(Ok(Box::from(*value))),
@@ -49,8 +49,8 @@ pub(crate) fn value(reply: &Reply<'_>) -> Result<Result<Box<[u8]>, Failure>, Wro
     }
 }
 
-/// The number of readers in a reply to [`super::shared::encode_reader_count`], zero where the key is no set
-/// of readers; or the error.
+/// The number of readers in a reply to [`super::shared::encode_reader_count`], zero if the key is no set of
+/// readers; or the error.
 pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, WrongShape> {
     match *reply {
         Reply::Integer(count) => usize::try_from(count).map(Ok).map_err(|_| WrongShape),
@@ -61,7 +61,7 @@ pub(crate) fn reader_count(reply: &Reply<'_>) -> Result<Result<usize, Failure>, 
     }
 }
 
-/// The time in a reply to [`encode_pttl`]; or the error.
+/// The time left in a reply to [`encode_pttl`]; or the error.
 pub(crate) fn time_left(reply: &Reply<'_>) -> Result<Result<HolderTtl, Failure>, WrongShape> {
     match reply {
         Reply::Error(text) => Ok(Err(failure(text))),

@@ -1,37 +1,31 @@
-//! The scripts that masters run: one Lua file in `scripts/` for each purpose. A master gets the code of a
-//! file without its comments and line breaks, which are taken out when this crate is compiled.
-//!
-//! # How a script reaches a master
+//! The scripts that masters run: one Lua file in `scripts/` for each purpose, stripped of comments and line
+//! breaks when this crate is compiled.
 //!
 //! 1. A request names its script by the digest: `EVALSHA`.
-//! 2. A master that does not know the digest answers `NOSCRIPT` and has changed nothing. It gets the same
-//!    request again with the script in full: `EVAL`, which also makes the script known there.
-//! 3. A request behind an attempt must not cost a second round trip: a release above all. So scripts that
-//!    follow are loaded with `SCRIPT LOAD` before they are needed. An attempt for a plain lock is a `SET`,
-//!    which no master can miss, so the handshake loads what follows it ([`PLAIN`]). An attempt for another
-//!    lock is a script itself: behind the first one that a master did not know, it gets all scripts of that
-//!    kind of lock ([`FENCED`], [`SHARED`], [`PARKED`]).
-//!    That first attempt takes two round trips. The handshake does not load them, as each connection of each
-//!    client would pay for kinds of locks that most never ask for.
-//! 4. A repair, a forced unlock, an adoption and a release by a handle are sent in full at once. They are
-//!    rare, and a master that needs a repair has mostly restarted, so that it knows no script. So is the
-//!    look for free slots, whose script is short.
-//!
-//! [`Script`] is the choice between the two forms of a request. `engine/masters/script.rs` has points 2 and
-//! 3, the engine's handshake its part of point 3.
+//! 2. A master that does not know the digest answers `NOSCRIPT` and changes nothing. It gets the request
+//!    again with the script in full: `EVAL`, which also makes the script known there.
+//! 3. Later requests, above all a release, must not cost a second round trip, so their scripts are loaded in
+//!    advance with `SCRIPT LOAD`. A plain lock's attempt is a `SET`, so the handshake loads the scripts that
+//!    follow it ([`PLAIN`]). Another lock's attempt is a script; when a master does not know it, all scripts
+//!    of that kind of lock are loaded ([`FENCED`], [`SHARED`], [`PARKED`]). The handshake loads none of
+//!    these, because every connection would pay for kinds of locks that most clients never use.
+//! 4. Repairs, forced unlocks, adoptions and releases by a handle are rare, so they send their scripts in
+//!    full; a master that needs a repair has usually restarted without scripts. The short script for free
+//!    slots is sent in full, too. `engine/masters/script.rs` does points 2 and 3, the handshake its part of
+//!    point 3.
 
 use crate::resp;
 
-/// A script as masters get it.
+/// A script as sent to the masters.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedScript {
-    /// The name that tests know it by: that of its file.
+    /// Name in tests.
     pub name: &'static str,
     /// The Lua code.
     pub text: &'static str,
-    /// SHA-1 of `text` in hexadecimal digits, by which `EVALSHA` calls it.
+    /// SHA-1 of `text` in hexadecimal digits, for `EVALSHA`.
     pub sha: &'static str,
-    /// A call by the digest up to the keys: `EVALSHA`, the digest and the number of keys.
+    /// The encoded beginning of a call by the digest: `EVALSHA`, the digest, and the number of keys.
     head: &'static [u8],
     /// Number of keys.
     pub key_count: usize,
@@ -48,7 +42,7 @@ pub(crate) enum Script {
 }
 
 impl NamedScript {
-    /// A call up to the keys. All keys and arguments follow, each as a bulk string.
+    /// Encodes a call up to the keys. All keys and arguments must follow, each as a bulk string.
     #[inline]
     pub(super) fn encode_head(&self, out: &mut Vec<u8>, script: Script) {
         match script {
@@ -71,7 +65,7 @@ impl NamedScript {
     }
 }
 
-/// Declares the scripts: name, files, number of keys and of arguments, SHA-1.
+/// Declares scripts: name, files, number of keys and arguments, SHA-1.
 macro_rules! scripts {
     ($($constant:ident: $name:literal from [$($file:literal),+], $keys:literal + $arguments:literal, $sha:literal;)+) => {
         $(pub(crate) const $constant: NamedScript = {
@@ -115,17 +109,17 @@ scripts! {
     ADOPT: "adopt" from ["key", "adopt"], 2 + 4, "fdb3d900c148c3fe8dfa95dde919c4a7aaefcc09";
 }
 
-/// The scripts that may follow the attempt for a plain lock.
+/// The scripts that may follow an attempt for a plain lock.
 pub(crate) const PLAIN: [NamedScript; 4] = [RELEASE, EXTEND, SWAP, RELEASE_SERVE];
 
-/// The attempt for a fenced lock, and what may follow it.
+/// The attempt for a fenced lock, and the scripts that may follow it.
 pub(crate) const FENCED: [NamedScript; 2] = [FENCED_ACQUIRE, FENCED_RELEASE_SERVE];
-/// The park of a round, and what may follow it.
+/// The park of a round, and the scripts that may follow it.
 pub(crate) const PARKED: [NamedScript; 4] = [PARK, UNPARK, SERVE, SWAP_PARKED];
-/// The attempt of a reader, and what may follow it.
+/// The attempt of a reader, and the scripts that may follow it.
 pub(crate) const SHARED: [NamedScript; 3] = [SHARED_ACQUIRE_QUEUE, SHARED_EXTEND, SHARED_RELEASE_SERVE];
 
-/// Some bytes in a larger array, which a constant can be made of.
+/// A byte buffer of fixed capacity for constants.
 struct Bytes<const N: usize> {
     bytes: [u8; N],
     size: usize,
@@ -150,7 +144,7 @@ impl<const N: usize> Bytes<N> {
     }
 }
 
-/// The code in a Lua file: one line without comments.
+/// Converts a Lua file to one line without comments.
 const fn code<const N: usize>(source: &str) -> Bytes<N> {
     let source = source.as_bytes();
     let mut code = Bytes::new();
@@ -181,7 +175,7 @@ const fn code<const N: usize>(source: &str) -> Bytes<N> {
 
 const HEAD_SIZE_MAX: usize = "*10\r\n$7\r\nEVALSHA\r\n$40\r\n\r\n$1\r\n1\r\n".len() + 40;
 
-/// The head of a call by the digest.
+/// Encodes the head of a call by the digest.
 const fn head(sha: &str, key_count: u8, argument_count: u8) -> Bytes<HEAD_SIZE_MAX> {
     let mut head = Bytes::new();
     let count = 3 + key_count + argument_count;
@@ -227,7 +221,7 @@ mod tests {
         assert_eq!(str::from_utf8(stripped.as_slice()), Ok("local c = 'd  --e' if c then return c - 1 end"));
         for it in SCRIPTS {
             assert!(!it.text.contains("--") && !it.text.contains('\n'), "{}: {}", it.name, it.text);
-            // Other kinds of strings would lose bytes.
+            // The compiler of these files supports no other quotes.
             assert!(!it.text.contains('"') && !it.text.contains("[["), "{}: {}", it.name, it.text);
         }
     }

@@ -1,18 +1,16 @@
-//! The commands of shared locks: readers, of which any number hold one lock together.
+//! The commands of shared locks, which any number of readers hold together.
 //!
-//! Readers stand in a sorted set *at the lock's own key*: each member is a reader's value, its score the
-//! millisecond of the master's wall clock at which its time is over. The key expires with the last of them.
-//! So whatever takes the lock for itself alone needs nothing of its own: `SET NX` is refused while the key is
-//! there, by any library, and `PTTL` shows when the last reader's time ends. And no command of one kind
-//! touches a key of the other: a master says `WRONGTYPE`, which is a proven "not yours"
-//! ([`super::answer::is_wrong_type`]).
+//! Readers are members of a sorted set *at the lock's own key*: a member is a reader's value, its score the
+//! millisecond of the master's wall clock at which its time ends. The key expires with the last reader. So an
+//! exclusive lock needs nothing special: `SET NX` is refused while the key exists, from any library, and
+//! `PTTL` shows when the last reader's time ends. No command of one kind touches a key of the other kind: the
+//! master replies `WRONGTYPE`, which proves "not yours" ([`super::answer::is_wrong_type`]).
 //!
-//! One more member marks the set as one of readers: [`MARKER`], whose score is below all others, so that it
-//! never is the last and no purge removes it. The first reader adds it, and the set goes with its last
-//! reader. A reader is refused where the key is anything else: a sorted set without the marker, or any key
-//! without a TTL, belongs to somebody else and stays as it is. An extension and a release need no look at the
-//! marker: they change only a set that has their own value. A set may hold members whose time is over: they
-//! count for nothing, and go when another reader comes or goes.
+//! One more member, the [`MARKER`], identifies the set. Its score is the lowest, so no purge removes it. The
+//! first reader adds the marker; the set goes with its last reader. A reader is refused if the key is a
+//! sorted set without the marker, has another type, or has no TTL, and so belongs to somebody else. Extension
+//! and release need not check the marker, because they only change a set with their own value. Expired
+//! readers count for nothing, and are removed when another reader comes or goes.
 
 use super::answer::{WrongShape, failure, ttl_of};
 use super::entry::{Entry, encode_decimal_bulk};
@@ -20,19 +18,19 @@ use super::scripts::{SHARED_EXTEND, Script};
 use crate::lock::vote::{Failure, Vote};
 use crate::resp::{self, Reply};
 
-/// The member that distinguishes a set of readers from a sorted set of anybody else's. Its number changes
-/// with the meaning of the members or their scores.
+/// Distinguishes a set of readers from other sorted sets. Its number changes with the meaning of members or
+/// scores.
 pub(crate) const MARKER: &[u8] = b"redlatch:readers:1";
 
-/// Gives a reader a new end, if it is there.
+/// Extends a reader's time, if the reader is there.
 pub(crate) fn encode_shared_extend(out: &mut Vec<u8>, script: Script, entry: &Entry, ttl_ms: u64) {
     SHARED_EXTEND.encode_head(out, script);
     out.extend_from_slice(&entry.bytes);
     encode_decimal_bulk(out, ttl_ms);
 }
 
-/// `ZREVRANK key marker`: how many members are behind the marker of a set of readers, those included whose
-/// time is over and who have not gone yet. Any other key has no marker.
+/// `ZREVRANK key marker`: number of readers, including expired readers not yet removed. Other keys have no
+/// marker.
 pub(crate) fn encode_reader_count(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(b"*3\r\n$8\r\nZREVRANK\r\n");
     out.extend_from_slice(key);

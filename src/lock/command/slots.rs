@@ -1,4 +1,4 @@
-//! The look for free slots of a pool. It is no vote: a slot that is free is taken by an attempt for its lock.
+//! The search for free slots of a pool. It is no vote: a free slot is taken by an attempt for its lock.
 
 use super::answer::{WrongShape, failure};
 use super::entry::{encode_decimal_bulk, encode_joined};
@@ -8,7 +8,7 @@ use crate::lock::vote::Failure;
 use crate::pool::SLOT_NAME;
 use crate::resp::{self, Reply};
 
-/// Asks which of the `count` slots of a pool are free, from the slot `from` on and around.
+/// Asks which of a pool's `count` slots are free, beginning with the slot `from` and wrapping around.
 pub(crate) fn encode_free_slots(out: &mut Vec<u8>, prefix: &[u8], pool: &[u8], count: u32, from: u32) {
     FREE_SLOTS.encode_head(out, Script::Text);
     encode_joined(out, &[prefix, SLOT_NAME]);
@@ -20,10 +20,10 @@ pub(crate) fn encode_free_slots(out: &mut Vec<u8>, prefix: &[u8], pool: &[u8], c
 /// State of a slot on one master: [`FREE`], or the first bytes of its holder's value.
 pub(crate) type SlotMark = [u8; 4];
 
-/// Mark of a free slot. A holder's token begins like this once in 2³²: then the slot is tried in vain.
+/// Mark of a free slot. One token in 2³² begins with these bytes; its slot is then tried without success.
 pub(crate) const FREE: SlotMark = *b"....";
 
-/// The marks in a reply to [`encode_free_slots`], in the order of the look; or the error.
+/// The marks in a reply to [`encode_free_slots`], in the order asked for; or the error.
 pub(crate) fn slot_marks(reply: &Reply<'_>) -> Result<Result<Vec<SlotMark>, Failure>, WrongShape> {
     match reply {
         Reply::Bulk(text) => {

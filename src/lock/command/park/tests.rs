@@ -1,4 +1,4 @@
-//! Bytes of the commands, and answers of each shape.
+//! Bytes of the commands, and answers of every shape.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn entry() -> Entry {
     entry
 }
 
-/// The bytes are those of the general encoder, by the digest and in full.
+/// The bytes equal the general encoder's, by the digest and in full.
 fn check(named: NamedScript, keys: &[&[u8]], args: &[&[u8]], write: impl Fn(&mut Vec<u8>, Script)) {
     for (script, [name, code]) in
         [(Script::Sha, ["EVALSHA", named.sha]), (Script::Text, ["EVAL", named.text])]
@@ -173,7 +173,7 @@ fn answer(reply: &[u8]) -> Result<ParkAnswer, WrongShape> {
     }
 }
 
-/// An array of these words: a text in quotation marks, numbers.
+/// An array of these words: quoted texts and numbers.
 fn array(words: &str) -> Vec<u8> {
     let words: Vec<_> = words.split(' ').collect();
     let mut out = Vec::new();
