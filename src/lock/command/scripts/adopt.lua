@@ -1,7 +1,7 @@
--- A lock passes to another client by its handle: that client's value takes the place of the handle's, with a TTL of its own.
--- Returns 1 if the handle's value was there, alone or as that of a reader, else 0. Follows key.lua.
+-- Adopts a lock by its handle: the adopting client's value replaces the handle's, with a new TTL. Returns 1 if the
+-- handle's value was there, alone or as a reader's, otherwise 0. Follows key.lua.
 --
--- `token` is that of a fenced lock, else empty. Where the fence is larger a later holder has had the lock.
+-- `token` is a fenced lock's token, otherwise empty. A larger fence means that a later holder has had the lock.
 local lock, fence = KEYS[1], KEYS[2]
 local old, new, ttl_ms, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -18,8 +18,8 @@ local largest = type(found) == 'string' and tonumber(string.match(found, '^%d+$'
 if largest and largest > tonumber(token) then
   return 0
 end
--- A server at its memory limit refuses what may take memory, unless the script has written before. The new value takes
--- none, so a write that is never refused goes before it.
+-- At its memory limit, a server refuses commands that may use memory, unless the script has written before. The new
+-- value needs no more memory, so a write that is never refused comes first.
 if held == 'readers' then
   redis.call('zrem', lock, old)
 else

@@ -1,6 +1,6 @@
--- The end of a fenced lock: raises the fence to the token, as fenced_release_serve.lua does. Follows key.lua.
+-- Raises the fence of an ended lock to its token, as fenced_release_serve.lua needs. Follows key.lua.
 --
--- A token outside the window changes nothing, and neither does a fence that cannot be raised: the release stands.
+-- A token outside the window changes nothing. If the fence cannot be raised, the release still counts.
 local function raise_fence(fence, token, older_us, newer_us, fence_ttl_ms, now_us)
   local found, number = redis.pcall('get', fence) or '0', tonumber(token)
   local largest = type(found) == 'string' and tonumber(string.match(found, '^%d+$'))

@@ -1,7 +1,8 @@
--- Deletes the lock if it still holds the value, raises the fence to the token, and serves the first waiter.
--- Returns 0, 1 or 2 as `answer` has it.
+-- Deletes the lock if it still holds the value, raises the fence to the token, and serves the first waiter. Returns 0,
+-- 1 or 2 as `answer` does.
 --
--- The fence is raised even where the lock is gone, if the token lies within the window around this server's clock.
+-- The fence is raised even if the lock is gone, provided that the token lies within the window around this server's
+-- clock.
 local lock, queue, fence = KEYS[1], KEYS[2], KEYS[3]
 local value, token, older_us, newer_us, fence_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
@@ -13,7 +14,7 @@ local is_deleted = held == 'value' and holder == value
 if is_deleted then
   redis.call('del', lock)
 end
--- The fence before the waiters: each of their tokens is judged by it.
+-- The fence before the waiters, because it decides about their tokens.
 local time = redis.pcall('time')
 if not time.err then
   raise_fence(fence, token, older_us, newer_us, fence_ttl_ms, (clocks(time)))

@@ -1,9 +1,9 @@
--- Looks at the slots of a pool, from one slot on and around, and stops at the fourth that is free. It changes nothing.
+-- Looks at the slots of a pool, from a given slot on and wrapping around, up to the fourth free slot. Changes nothing.
 --
--- KEYS[1]: how the keys of slots begin; a slot's number, a colon and the pool's name follow
+-- KEYS[1]: beginning of the slots' keys; a slot's number, a colon and the pool's name follow
 -- ARGV: the pool's name, the number of its slots, the slot to begin with
--- Returns four bytes for each slot, in that order: '....' if it is free, else the first ones of its value. Shorter values, and keys
--- of other types, are question marks.
+-- Returns four bytes for each slot, in that order: '....' for a free slot, otherwise the first bytes of its value. A
+-- shorter value, or a key of another type, is '????'.
 local call, sub, tail = redis.pcall, string.sub, ':' .. ARGV[1]
 local marks, free = {}, 0
 local count, slot = tonumber(ARGV[2]), tonumber(ARGV[3])

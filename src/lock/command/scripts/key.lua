@@ -1,6 +1,7 @@
--- The lock's key: reading it, writing it for a waiter and taking a value out, as the scripts of each mode do. Follows queue.lua.
+-- The lock's key: reads it, writes it for a waiter, and takes a value out, for every mode. Follows queue.lua.
 --
--- `held` is 'none'; 'value' and the value; 'readers', a set that shared_acquire_queue.lua joins; or 'other', which stays.
+-- `held` is 'none'; 'value' with the value; 'readers', a set that shared_acquire_queue.lua joins; or 'other', a foreign
+-- key, which stays.
 local READERS = 'redlatch:readers:1'
 
 -- The server's clock in microseconds and in milliseconds.
@@ -8,7 +9,7 @@ local function clocks(time)
   return time[1] * 1000000 + time[2], time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- What the key has. An error of the server is nil and the error.
+-- Returns what the key holds, or nil and the server's error.
 local function look(lock)
   local holder = redis.pcall('get', lock)
   if not holder then
@@ -20,12 +21,12 @@ local function look(lock)
   if string.sub(holder.err, 1, 9) ~= 'WRONGTYPE' then
     return nil, holder
   end
-  -- Anything but a set with the marker belongs to somebody else, and so does whatever has no end.
+  -- A set without the marker belongs to somebody else, and so does a key without a TTL.
   local is_set = type(redis.pcall('zscore', lock, READERS)) == 'string' and redis.pcall('pttl', lock) ~= -1
   return is_set and 'readers' or 'other'
 end
 
--- Whether the key has this value, alone or as that of a reader whose time is not over.
+-- Whether the key has this value, alone or as a reader's whose time is not over.
 local function has(lock, held, holder, value, now_ms)
   if held == 'readers' then
     local end_ms = redis.pcall('zscore', lock, value)
@@ -34,8 +35,8 @@ local function has(lock, held, holder, value, now_ms)
   return held == 'value' and holder == value
 end
 
--- Gives a set of readers the end of the last one, or deletes it with the last one. Returns what the key has then: 'readers' also
--- where it cannot be read.
+-- Sets the TTL of a set of readers to the end of its last reader, or deletes the empty set. Returns what the key then
+-- holds: 'readers' also if it cannot be read.
 local function settle_readers(lock, now_ms)
   redis.pcall('zremrangebyscore', lock, 0, now_ms)
   local last = redis.pcall('zrange', lock, -1, -1, 'withscores')
@@ -50,7 +51,7 @@ local function settle_readers(lock, now_ms)
   return 'none'
 end
 
--- Takes a value out of the key, if it is there. Returns whether it was, and what the key has then.
+-- Removes a value from the key. Returns whether it was there, and what the key then holds.
 local function take_out(lock, held, holder, value, now_ms)
   if held == 'value' and holder == value then
     redis.call('del', lock)
@@ -62,14 +63,14 @@ local function take_out(lock, held, holder, value, now_ms)
   return false, held
 end
 
--- Whether a fenced waiter's token is refused, as fenced_acquire.lua does: nil; or 1 stale, 2 past or 3 future, and the fence;
--- or 4 and an error.
+-- Decides about a fenced waiter's token as fenced_acquire.lua does. Returns nil if it is accepted; 1 stale, 2 past or 3
+-- future, and the fence; or 4 and an error.
 local function refusal(fence, entry, now_us)
   local found = redis.pcall('get', fence) or '0'
   if type(found) == 'table' then
     return 4, found
   end
-  -- A fence that is anything but digits belongs to another application.
+  -- A fence that is not all digits belongs to another application.
   local largest, token = tonumber(string.match(found, '^%d+$')), tonumber(entry.token) or 0
   if not largest then
     return 4, redis.error_reply('ERR the fence is no number')
@@ -85,7 +86,7 @@ local function refusal(fence, entry, now_us)
   end
 end
 
--- Writes the key for an entry that may have it, with the TTL of a grant. Returns an error, behind which nothing is written.
+-- Writes the key for an entry that may have it, with the TTL of a grant. Returns an error if nothing was written.
 local function write(lock, fence, entry, now_ms)
   if entry.mode == 'r' then
     local end_ms = now_ms + 1 + entry.grant_ms
@@ -96,14 +97,14 @@ local function write(lock, fence, entry, now_ms)
     end
     done = redis.pcall('pexpireat', lock, string.format('%.0f', math.max(end_ms, tonumber(last[2]) or 0)))
     if type(done) == 'table' then
-      -- A set without an end would stay.
+      -- A set without a TTL would stay.
       redis.pcall('zrem', lock, entry.value)
       settle_readers(lock, now_ms)
       return done
     end
     return nil
   end
-  -- The fence first: a script that fails in between has locked nothing. The token has the digits that it was given with.
+  -- The fence first, so that a failure in between locks nothing. The token keeps the digits that it was given with.
   if entry.mode == 'f' then
     local set = redis.pcall('set', fence, string.match(entry.token, '^0*(.*)$'), 'px', entry.fence_ttl_ms)
     if set.err then

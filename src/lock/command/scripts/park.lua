@@ -1,15 +1,16 @@
--- A waiter's attempt: gets the lock, or stays in the queue. It takes the place of its last attempt here, and ends its value.
+-- A waiter's attempt: gets the lock, or stays in the queue. It replaces the waiter's last attempt here, and ends that
+-- attempt's value.
 --
--- Returns {1, ticket, now_us, more}, granted; {2, ticket, now_us, 0}, the key has this value already; or
--- {0, ticket, now_us, more, is_first, left_ms, readers, label, reason, fence, digest}, waiting. `more` is 1 where a bare serve is to
--- follow at once. `is_first` is 1 for the first of the queue. `left_ms` is the rest of the lock's key, as PTTL reports it, or
--- -3 if unknown; `readers` is how many have the lock; `label` is the holder's with its separator, or nothing. `reason` and
--- `fence` are those of fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. `digest` is that of the holder's value.
--- An error leaves no entry.
+-- Returns {1, ticket, now_us, more} if granted; {2, ticket, now_us, 0} if the key has this value already; or {0,
+-- ticket, now_us, more, is_first, left_ms, readers, label, reason, fence, digest} if waiting. `more` is 1 if a bare
+-- serve must follow at once. `is_first` is 1 for the first of the queue. `left_ms` is the rest of the lock's key as
+-- PTTL reports it, or -3 if unknown; `readers` is their number; `label` is the holder's label with its separator, or
+-- empty. `reason` and `fence` are as in fenced_acquire.lua; with the reasons 2 and 3 the entry is gone. `digest` is the
+-- digest of the holder's value. An error leaves no entry.
 --
--- `at` is the ticket of its last entry here: as this master answered, else as it was asked for. Clocks that are seconds apart
--- shift a ticket: an entry that is elsewhere stays until its time is over. `fenced` is the token, half of the window and the
--- TTL of the fence.
+-- `at` is the ticket of the waiter's last entry here: as this master answered, otherwise as asked for. A ticket is
+-- moved if clocks are seconds apart; an entry that is not found at its ticket stays until its time is over. `fenced` is
+-- the token, half the window and the TTL of the fence.
 local lock, queue, fence = KEYS[1], KEYS[2], KEYS[3]
 local id, round, ticket, at, waited_us, old, yields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local mode, stay_ms, fresh_ms, grant_ms, channel = ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12]
@@ -32,7 +33,7 @@ if foreign then
   return foreign
 end
 
--- A command that comes late over an earlier connection must not remove the entry of a later round.
+-- A late command from an earlier connection must not remove the entry of a later round.
 local is_late = false
 for _, member in ipairs(entries_at(queue, at)) do
   if string.sub(member, 12, 23) == id then
@@ -46,14 +47,14 @@ end
 
 local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, now_us = now_us, now_ms = now_ms}
 call.ended = old
--- The answer to a waiter, whatever cannot be read for it: its entry is there.
+-- Answers a waiter even if some fields cannot be read: its entry exists.
 local function waiting()
   local left_ms, readers, label = redis.pcall('pttl', lock), 0, ''
   if call.held == 'readers' then
     local count = redis.pcall('zcard', lock)
     readers = type(count) == 'number' and math.max(count - 1, 0) or 0
   elseif call.held == 'value' and string.sub(call.holder, 21, 21) == '\t' then
-    -- Never a token: only a value of this library is taken apart. Its label has at most 64 bytes.
+    -- Never contains a token: only this library's values are taken apart. The label has at most 64 bytes.
     label = string.sub(call.holder, 21, 86)
   end
   left_ms = type(left_ms) == 'number' and left_ms or -3
@@ -63,7 +64,7 @@ local function waiting()
   return {0, tonumber(ticket), now_us, more, is_first, left_ms, readers, label, call.reason or 0, call.largest or 0, sum}
 end
 
--- Everybody but this waiter: it has no entry now.
+-- Serves everybody except this waiter, which has no entry now.
 if is_late or had_old and yields == '1' then
   serve(call)
 end
@@ -80,7 +81,7 @@ if is_free(call.held, mode) and redis.call('exists', queue) == 0 then
   end
 end
 
--- A full queue: looks for dead entries from a random rank on, which the token draws.
+-- The queue is full: looks for dead entries from a random rank, which comes from the token.
 if redis.call('zcard', queue) >= WAITERS_MAX then
   local rank = (256 * string.byte(value) + string.byte(value, 2)) % WAITERS_MAX
   for _, member in ipairs(redis.call('zrange', queue, rank, rank + LOOKED_MAX - 1)) do
@@ -103,7 +104,7 @@ call.own, call.is_brief = not refused and own or nil, tonumber(stay_ms) == 0
 if refused then
   redis.pcall('zrem', queue, own)
 end
--- Also behind an error: the old value is gone, and somebody may be behind it.
+-- Even after an error: the old value is gone, and somebody may be waiting for it.
 serve(call)
 refused = refused or call.error or call.reason == 4 and call.largest
 if call.is_granted then

@@ -1,16 +1,16 @@
 -- The queue of waiters for a lock. Each script of waiting starts with this file.
 --
--- The queue is one sorted set. The score is a waiter's ticket, in microseconds of this server's clock. The member is its
--- entry, which is there only while its attempt waits: it goes with its grant. Its fields have a fixed size:
+-- The queue is one sorted set. The score is a waiter's ticket, in microseconds of this server's clock. The member is
+-- the waiter's entry, which is removed when its attempt ends or is granted. The fields have fixed sizes:
 --
 --    1 mark          12 id              24 mode (p plain, f fenced, r reader)   25 round
 --   33 end of its stay, ms              46 fresh until, ms                      59 TTL of a grant, ms
 --   69 size of the channel's name       72 that name, then the vote of 8 bytes
 --
--- Clients of several versions share a queue: a new mode, or any other form of an entry, needs a new mark.
+-- Clients of several versions share a queue: a new mode, or any change to the form of an entry, needs a new mark.
 --
--- A fenced waiter's token (16), half of its window in microseconds (12) and the TTL of its fence (10) follow. The value is
--- the rest.
+-- A fenced waiter's token (16), half its window in microseconds (12) and the TTL of its fence (10) follow. The rest is
+-- the value.
 local MARK, STAY_MAX_MS, RUNG_MS = 'redlatch:1:', 3000, 200
 local REMOVED_MAX, LOOKED_MAX, WAITERS_MAX, SHIFT_MAX_US = 16, 64, 4096, 3000000
 
@@ -19,7 +19,7 @@ local function encode(id, mode, round, stay_end, fresh_end, grant_ms, channel, v
   return MARK .. id .. mode .. numbers .. channel .. vote .. fenced .. value
 end
 
--- The fields of an entry. One that lacks a number has a stay that is over.
+-- The fields of an entry. If the end of its stay is no number, the stay is over.
 local function decode(member)
   local channel_end = 71 + (tonumber(string.sub(member, 69, 71)) or 0)
   local entry = {
@@ -41,13 +41,13 @@ local function decode(member)
   return entry
 end
 
--- Whether the stay of an entry is over. One that ends too late was put there before the clock was set back.
+-- Whether the stay of an entry is over. An end too far ahead was written before the clock was set back.
 local function is_over(member, now_ms)
   local stay_end = tonumber(string.sub(member, 33, 45)) or 0
   return stay_end <= now_ms or stay_end > now_ms + STAY_MAX_MS
 end
 
--- At most 64 entries: those with this ticket, or the first ones where it is unknown. None where the queue is of another type.
+-- Up to 64 entries with this ticket, or the first entries if it is unknown. None if the queue is of another type.
 local function entries_at(queue, ticket)
   local from, to = ticket, ticket
   if ticket == '' then
@@ -57,7 +57,7 @@ local function entries_at(queue, ticket)
   return found.err and {} or found
 end
 
--- An error where the queue's key belongs to another application.
+-- Returns an error if the queue's key belongs to another application.
 local function foreign_queue(queue)
   local first = redis.pcall('zrange', queue, 0, 0)
   if first.err then

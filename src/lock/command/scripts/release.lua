@@ -1,4 +1,4 @@
--- Deletes the key if it still holds the token. Returns 1 if it did, else 0.
+-- Deletes the key if it still holds the token. Returns 1 if it did, otherwise 0.
 local key, token = KEYS[1], ARGV[1]
 
 if redis.call('get', key) == token then

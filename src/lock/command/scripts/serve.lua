@@ -1,10 +1,10 @@
--- Sends a message to a waiter. Returns how many received it, or an error. The name of a sharded channel ends with `s`.
+-- Sends a message to a waiter. Returns the number of receivers, or an error. A sharded channel's name ends with `s`.
 local function send(entry, message)
   return redis.pcall(string.sub(entry.channel, -1) == 's' and 'spublish' or 'publish', entry.channel, message)
 end
 
--- Rings a waiter whose attempt is too old to be granted: its client asks again, and has a short time to do so.
--- Returns whether its entry is to go, as nobody received it; nil where it cannot be rung.
+-- Rings a waiter whose attempt is too old for a grant: its client must ask again within a short time. Returns whether
+-- to remove its entry because nobody received the message; nil if the waiter cannot be rung.
 local function ring(call, entry, member, ticket)
   local receivers = send(entry, entry.vote .. 'r')
   if receivers == 0 then
@@ -17,7 +17,7 @@ local function ring(call, entry, member, ticket)
   if entry.stay_end > call.now_ms + RUNG_MS then
     local rung_end = string.format('%013.0f', call.now_ms + RUNG_MS)
     local rung = string.sub(member, 1, 32) .. rung_end .. string.sub(member, 46)
-    -- It is added first: the queue would end with its last entry, and its time with it.
+    -- Added before the old entry is removed: an empty queue would be deleted together with its TTL.
     if redis.pcall('zadd', call.queue, ticket, rung) == 1 then
       redis.pcall('zrem', call.queue, member)
     end
@@ -36,7 +36,7 @@ local function undo(call, entry)
   end
 end
 
--- Writes the key for a waiter and notifies it. Returns whether the waiter has the lock; nil where it must stop.
+-- Writes the key for a waiter and notifies it. Returns whether the waiter has the lock; nil if serving must stop.
 local function grant(call, entry, member, ticket, is_own)
   local refused = write(call.lock, call.fence, entry, call.now_ms)
   if refused then
@@ -44,7 +44,7 @@ local function grant(call, entry, member, ticket, is_own)
     return nil
   end
   call.held, call.holder = entry.mode == 'r' and 'readers' or 'value', entry.value
-  -- An entry that stayed would be served again when its lock has ended.
+  -- An entry that stayed would be served again after its lock ends.
   if redis.pcall('zrem', call.queue, member) ~= 1 then
     undo(call, entry)
     return nil
@@ -53,7 +53,7 @@ local function grant(call, entry, member, ticket, is_own)
     call.is_granted = true
     return true
   end
-  -- The key is there before its vote goes out: a write may fail.
+  -- The key is written before the vote is sent, because the write may fail.
   local receivers = send(entry, entry.vote)
   if type(receivers) == 'number' and receivers > 0 then
     call.notified = true
@@ -73,13 +73,13 @@ local function is_free(held, mode)
   return held == 'none' or held == 'readers' and mode == 'r'
 end
 
--- What becomes of the first entry: 'remove', 'ring', 'grant' or 'stop'.
+-- Decides about the first entry: 'remove', 'ring', 'grant' or 'stop'.
 local function judge(call, entry, member, is_own)
   local now_ms = call.now_ms
   if not is_own and is_over(member, now_ms) then
     return 'remove'
   end
-  -- A repair put it there; or this call ends it, and did not find it at its ticket.
+  -- A repair wrote the key; or this call ends the value, and did not find its entry at the ticket.
   if has(call.lock, call.held, call.holder, entry.value, now_ms) or entry.value == call.ended then
     return 'remove'
   end
@@ -92,7 +92,7 @@ local function judge(call, entry, member, is_own)
   end
   if is_own then
     call.reason, call.largest = reason, largest
-    -- It keeps its place for a larger token, unless it does not stay.
+    -- A waiter that stays keeps its place, to come back with a larger token.
     return not reason and 'grant' or reason == 1 and not call.is_brief and 'stop' or 'remove'
   end
   if reason and reason ~= 1 then
@@ -101,13 +101,13 @@ local function judge(call, entry, member, is_own)
   return (reason or entry.fresh_end <= now_ms) and 'ring' or 'grant'
 end
 
--- Serves the first live waiters. No error leaves it: a release has deleted the key by then.
+-- Serves the first live waiters. Raises no error, because a release has already deleted the key.
 --
--- `call` has the keys `lock`, `queue` and `fence`, the clocks `now_us` and `now_ms`, and what the lock's key has: `held` and
--- `holder`, which stay right. `own` is the entry whose own command runs: its grant is the reply, and nothing is published.
--- `is_brief` says that this entry does not stay. `ended` is a value that the call has ended.
+-- `call` has the keys `lock`, `queue` and `fence`, the clocks `now_us` and `now_ms`, and what the lock's key holds:
+-- `held` and `holder`, which are kept up to date. `own` is the entry whose own command runs: the reply is its grant,
+-- and nothing is published. `is_brief` says that this entry does not stay. `ended` is a value that the call has ended.
 --
--- It adds to `call`: `is_granted`, the own entry has the lock; `notified`, other waiters have it or were rung; `more`, the
+-- Adds to `call`: `is_granted`, the own entry has the lock; `notified`, other waiters got it or were rung; `more`, the
 -- call stopped at its limit; `reason` and `largest`, why the own token is refused; `error`, why the own write failed.
 local function serve(call)
   local removed_count, reader_count = 0, 0
@@ -144,7 +144,7 @@ local function serve(call)
       end
     end
     if is_in_vain then
-      -- An entry that cannot be removed would be first for ever.
+      -- An entry that cannot be removed would stay the first for ever.
       if redis.pcall('zrem', call.queue, member) ~= 1 then
         return
       end
@@ -153,7 +153,7 @@ local function serve(call)
   end
 end
 
--- A digest of the value that the lock's key has, which tells one value from the next; zero for none. Its 24 bits give no token away.
+-- A digest that tells one value of the lock's key from the next; zero for no value. Its 24 bits reveal no token.
 local function digest(held, holder)
   local sum = 0
   for place = 1, held == 'value' and math.min(#holder, 64) or 0 do
@@ -162,7 +162,7 @@ local function digest(held, holder)
   return sum
 end
 
--- Serves behind another command. Returns what `serve` adds. `ended` is as `serve` has it.
+-- Serves after another command. Returns `call` with what `serve` adds. `ended` is as in `serve`.
 local function serve_behind(lock, queue, fence, held, holder, ended)
   local call = {lock = lock, queue = queue, fence = fence, held = held, holder = holder, ended = ended}
   if redis.pcall('exists', queue) ~= 1 then
@@ -176,8 +176,8 @@ local function serve_behind(lock, queue, fence, held, holder, ended)
   return call
 end
 
--- The answer of a release: 0 nothing was deleted, 1 deleted, 2 deleted and waiters were notified; 4 more where a bare serve is
--- to follow at once.
+-- A release's answer: 0 nothing deleted, 1 deleted, 2 deleted and waiters notified; plus 4 if a bare serve must follow
+-- at once.
 local function answer(is_deleted, call)
   return (is_deleted and (call.notified and 2 or 1) or 0) + (call.more and 4 or 0)
 end

@@ -1,7 +1,7 @@
--- Serves the first waiter of a lock whose key has expired or was released by another library. It needs no token.
+-- Serves the first waiter of a lock whose key has expired or was released by another library. Needs no token.
 --
--- Returns 0 nobody was notified, 1 waiters were; 4 more where another call is to follow at once; and 8 times the digest of the
--- value that the lock's key has, where nobody was notified.
+-- Returns 1 if waiters were notified, otherwise 8 times the digest of the key's value; plus 4 if another call must
+-- follow at once.
 local lock, queue, fence = KEYS[1], KEYS[2], KEYS[3]
 
 local held, holder = look(lock)

@@ -1,15 +1,15 @@
--- A reader joins the readers of a lock, if nobody has it alone and nobody waits for it. Follows queue.lua.
+-- Joins the readers of a lock, if nobody holds it alone and nobody waits for it. Follows queue.lua.
 --
--- Returns OK; OWN if the value is there already; or the time left of what is in the way, as PTTL reports it. A value that
--- is there keeps the later of the two ends, so that a request which is carried out twice, or late, cuts nothing short.
+-- Returns OK; OWN if the value is there already; or the time left of what is in the way, as PTTL reports it. A value
+-- that is there keeps the later of both ends, so that a repeated or late request shortens nothing.
 --
--- It reads before it writes, and sets the end before it purges: a user who lacks a right for one of them leaves no set
--- without an end. Without the right to PEXPIREAT, the release deletes the set.
+-- Reads before it writes, and sets the TTL before it purges, so that a user without the right for one of these commands
+-- leaves no set without a TTL. Without the right to PEXPIREAT, the release deletes the set.
 local lock, queue = KEYS[1], KEYS[2]
 local value, ttl_ms = ARGV[1], ARGV[2]
 local marker = 'redlatch:readers:1'
 
--- Anything but a set with the marker belongs to somebody else, and so does whatever has no end.
+-- A set without the marker belongs to somebody else, and so does a key without a TTL.
 local kind = redis.call('type', lock).ok
 local left_ms = redis.call('pttl', lock)
 if left_ms == -1 or kind ~= 'none' and (kind ~= 'zset' or not redis.call('zscore', lock, marker)) then
@@ -19,7 +19,7 @@ end
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local old_end_ms = tonumber(redis.call('zscore', lock, value) or 0)
--- So that writers do not starve. A queue of somebody else is in nobody's way.
+-- Keeps writers from starving. Somebody else's key in place of the queue does not count.
 local first = redis.pcall('zrange', queue, 0, 0)[1]
 if first and old_end_ms <= now_ms and string.sub(first, 1, 11) == MARK and not is_over(first, now_ms) then
   return decode(first).stay_end - now_ms

@@ -1,4 +1,4 @@
--- Gives a reader a new end. Returns 1, or 0 if the reader is not there or its time is over.
+-- Sets a reader's end. Returns 1, or 0 if the reader is not there or its time is over.
 local lock, value, ttl_ms = KEYS[1], ARGV[1], ARGV[2]
 
 local time = redis.call('time')
@@ -7,8 +7,8 @@ local old_end_ms = redis.call('zscore', lock, value)
 if not old_end_ms or tonumber(old_end_ms) <= now_ms then
   return 0
 end
--- A server at its memory limit refuses a script's ZADD, unless the script has written before. This ZADD takes no memory,
--- so the purge, which is never refused, goes first.
+-- At its memory limit, a server refuses a script's ZADD, unless the script has written before. This ZADD needs no more
+-- memory, so the purge, which is never refused, comes first.
 redis.call('zremrangebyscore', lock, 0, now_ms)
 redis.call('zadd', lock, now_ms + 1 + ttl_ms, value)
 redis.call('pexpireat', lock, redis.call('zrange', lock, -1, -1, 'withscores')[2])

@@ -1,5 +1,5 @@
--- Sets the key to another token as swap.lua does, and removes the entry of the old one, which would be served when the
--- new one has ended. Returns 1 if the key held the old token, else 0.
+-- Sets the key to another token as swap.lua does, and removes the old token's entry, which would be served after the
+-- new token's lock. Returns 1 if the key held the old token, otherwise 0.
 --
 -- `at` is the ticket of the old token's entry, as in park.lua.
 local lock, queue, at, old_token, new_token, ttl_ms = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -12,8 +12,8 @@ end
 if redis.call('get', lock) ~= old_token then
   return 0
 end
--- A server at its memory limit refuses a script's SET, unless the script has written before. This SET takes no memory,
--- so a PEXPIRE, which is never refused, goes before it.
+-- At its memory limit, a server refuses a script's SET, unless the script has written before. This SET needs no more
+-- memory, so a PEXPIRE, which is never refused, comes first.
 redis.call('pexpire', lock, ttl_ms)
 redis.call('set', lock, new_token, 'px', ttl_ms)
 return 1

@@ -1,9 +1,9 @@
--- An attempt is over, or the lock that it got: its entry goes, or its key, and the first waiters are served.
--- Returns 0, 1 or 2 as `answer` has it.
+-- Ends an attempt, or the lock that it got: removes its entry and its value, and serves the first waiters. Returns 0, 1
+-- or 2 as `answer` does.
 --
--- `at` is the ticket of its entry, as in park.lua; a handle does not know it: then the first entries are looked through, as the
--- holder's ticket is one of the smallest. `token` is that of a fenced lock that was held, which raises the fence (fence.lua);
--- else it is empty.
+-- `at` is the ticket of its entry, as in park.lua. A handle does not know the ticket: then the first entries are
+-- searched, since the holder's ticket is one of the smallest. `token` is the token of a fenced lock that was held,
+-- which raises the fence (fence.lua); otherwise empty.
 local lock, queue, fence, at, value = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local token, half_us, fence_ttl_ms = ARGV[3], ARGV[4], ARGV[5]
 
@@ -14,7 +14,7 @@ end
 local now_us, now_ms = clocks(redis.call('time'))
 local is_deleted
 is_deleted, held = take_out(lock, held, holder, value, now_ms)
--- Only an entry of this attempt: one of a later round stays.
+-- Only this attempt's entry: the entry of a later round stays.
 for _, member in ipairs(entries_at(queue, at)) do
   if string.sub(member, 1, 11) == MARK and decode(member).value == value then
     redis.pcall('zrem', queue, member)
