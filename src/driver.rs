@@ -1,10 +1,8 @@
-//! Sockets, time and randomness for an [`Engine`]: the only place below [`crate::Redlock`] that touches any
-//! of them.
+//! Sockets, time and randomness for an [`Engine`]: the only code below [`crate::Redlock`] that uses them.
 //!
-//! One [`Driver::turn`] writes what is queued (one write for each master), sleeps until something arrives or
-//! is due, reads it (one read for each readable master, a few of one that sends much, and none that finds
-//! nothing) and lets the engine act on it. The sleep is the [`Poller`]'s, apart from the rest, so that others
-//! may queue and write while one thread sleeps.
+//! One [`Driver::turn`] writes queued bytes (one write per master), sleeps until something arrives or is due,
+//! reads (usually once per readable master), and lets the engine act. The [`Poller`], which sleeps, is
+//! separate from the driver, so other threads may queue and write while one thread sleeps.
 
 mod channel;
 mod logins;
@@ -45,76 +43,74 @@ pub use tls::TlsError;
 #[cfg(all(test, feature = "tls"))]
 pub(crate) use tls::TlsTrouble;
 
-/// An [`Engine`] with its sockets.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) engine: Engine,
     registry: Registry,
     /// Ends the poller's sleep.
     waker: Arc<Waker>,
-    /// By [`MasterId::index`]; `None` while there is no connection.
+    /// By [`MasterId::index`]; `None` without a connection.
     sockets: Vec<Option<Channel>>,
     channels: Channels,
-    /// Whether a socket did not take all that was queued for it.
+    /// Whether a socket refused part of its queued bytes.
     has_unsent: bool,
-    /// Masters whose sockets may have more than the last turn read, and since when. No event comes for
-    /// it.
+    /// Masters whose sockets may hold more than the last turn read, and since when. They raise no new event.
     unread: MasterSet,
     unread_since: Option<Instant>,
     resolver: Resolver,
-    /// Calls of the credentials provider.
+    /// Calls of the credentials provider in progress.
     asked: Calls<(MasterId, Result<Credentials, CredentialsError>)>,
-    /// The attempts to connect to each master that is being connected.
+    /// For each master being connected, its attempts.
     races: Vec<(MasterId, Race)>,
 }
 
-/// Sleeps until something happens to the sockets of a [`Driver`].
+/// Sleeps until an event of a [`Driver`]'s sockets.
 #[derive(Debug)]
 pub(crate) struct Poller {
     poll: Poll,
     events: Events,
-    /// How long to look again and again before sleeping; see [`crate::ConfigBuilder::spin`].
+    /// How long to busy-poll before sleeping; see [`crate::ConfigBuilder::spin`].
     spin: Duration,
 }
 
-/// Ends the sleep of a [`Poller`], also from another thread.
+/// Ends the sleep of a [`Poller`], from any thread.
 #[derive(Debug)]
 pub(crate) struct PollerWaker(Arc<Waker>);
 
-/// Error of a client that could not be set up. A master that cannot be reached is no error.
+/// Why a client could not be set up. An unreachable master is no such error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The settings cannot work.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The operating system refused what the event loop needs.
+    /// The operating system refused a resource for the event loop.
     #[error("the event loop cannot start: {0}; check the limits of this process")]
     Io(#[from] io::Error),
-    /// The certificates or the key for TLS cannot be used.
+    /// The certificates or the key for TLS are unusable.
     #[cfg(feature = "tls")]
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// The event of the waker; those of the sockets are their places in the list.
+/// Token of the waker's events. The sockets' tokens are their indices.
 const WAKER_TOKEN: Token = Token(usize::MAX);
 
-/// Reads of one master in a turn, each of 16 KiB or more: nearly all turns need one.
+/// Reads from one master in a turn, each of 16 KiB or more. Nearly all turns need one read.
 const READ_COUNT_MAX: usize = 4;
 
-/// Events taken from the kernel at once: one for each socket and the waker's.
+/// Events taken from the kernel at once: one per socket, and the waker's.
 const EVENT_COUNT_MAX: usize = limits::MASTER_COUNT_MAX + 1;
 
 impl PollerWaker {
     pub(crate) fn wake(&self) {
-        // Where it fails, the poller sleeps until its next deadline.
+        // If waking fails, the poller sleeps until its next deadline.
         let _ = self.0.wake();
     }
 }
 
 impl Driver {
-    /// Prepares everything; the first [`Driver::turn`] starts to connect.
+    /// Prepares the event loop; the first [`Driver::turn`] starts to connect.
     pub(crate) fn new(config: Arc<Config>) -> Result<(Self, Poller), ConnectError> {
         let channels = Channels::new(&config)?;
         let mut seed = [0; 32];
@@ -124,7 +120,7 @@ impl Driver {
         let waker = Arc::new(Waker::new(&registry, WAKER_TOKEN)?);
         let (resolver, asked) = (Resolver::new(waker.clone()), Calls::new(waker.clone()));
         let sockets = (0..limits::MASTER_COUNT_MAX).map(|_| None).collect();
-        // With one core the servers' answers would have to wait until the looking ends.
+        // With a single core, busy polling would delay the servers' answers.
         let has_cores_to_spare = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let spin = if has_cores_to_spare { config.spin } else { Duration::ZERO };
         let engine = Engine::new(config, seed, clock::now());
@@ -145,24 +141,24 @@ impl Driver {
         Ok((driver, Poller { poll, events, spin }))
     }
 
-    /// Has the engine take a request. A fenced acquisition begins with a new reading of the wall clock.
+    /// Submits a request to the engine. A fenced acquisition first reads the wall clock.
     #[inline]
     pub(crate) fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         if let Request::Acquire { options: Options { mode: Mode::Fenced, .. }, .. } = request {
-            // `now` may be a while ago: this is the wall clock's reading of then.
+            // `now` may be in the past: gives the engine the wall clock's reading of that moment.
             let passed = clock::now().saturating_duration_since(now);
             self.engine.handle_wall_clock(now, clock::wall().saturating_sub(passed));
         }
         self.engine.submit(now, request)
     }
 
-    /// Turns until each master is ready or has failed once, or shortly after a quorum is ready.
+    /// Turns until every master is ready or has failed once, or shortly after a quorum is ready.
     pub(crate) fn settle(&mut self, poller: &mut Poller) -> io::Result<()> {
         let start = clock::now();
         let mut deadline = start + self.engine.config().connect_timeout * 2;
         while !self.engine.is_settled() {
             let now = clock::now();
-            // Later turns compute a later time, so the first one stays.
+            // Later turns would compute a later deadline; the first stays.
             if self.engine.has_quorum() {
                 deadline = deadline.min(now + (now - start).max(limits::STRAGGLER_WAIT));
             }
@@ -174,7 +170,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Writes, waits at most `limit` or until the engine's next deadline, reads, and does what is due.
+    /// Writes, waits for an event, for `limit` or for the engine's next deadline, then reads and does what is
+    /// due.
     pub(crate) fn turn(&mut self, poller: &mut Poller, limit: Option<Duration>) -> io::Result<()> {
         let due = self.begin_turn().map(|at| at.saturating_duration_since(clock::now()));
         let timeout = match (due, limit) {
@@ -187,7 +184,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The part of a turn before the poller's sleep: opens and closes connections and writes. Returns when
+    /// The part of a turn before the poller's sleep: opens and closes connections, and writes. Returns when
     /// the sleep must end.
     pub(crate) fn begin_turn(&mut self) -> Option<Instant> {
         self.follow_links();
@@ -195,20 +192,20 @@ impl Driver {
         self.due()
     }
 
-    /// When something is to be done though no event comes.
+    /// When the next work is due without an event.
     pub(crate) fn due(&self) -> Option<Instant> {
-        // It is in the past: a deadline before it is over, too.
+        // This is in the past, so earlier than any other deadline.
         self.unread_since.or_else(|| {
             let deadline = self.engine.next_timeout().map(|(at, _)| at);
             self.races.iter().filter_map(|(_, race)| race.due()).chain(deadline).min()
         })
     }
 
-    /// The part of a turn after the poller's sleep: reads, does what is due, and writes what follows from it.
-    /// Returns the present.
+    /// The part of a turn after the poller's sleep: reads, does what is due, and writes the results. Returns
+    /// the current time.
     pub(crate) fn end_turn(&mut self, poller: &Poller) -> Instant {
         self.handle_events(&poller.events);
-        // Only now: an answer that had already arrived is not late.
+        // Read after the events: an answer that had arrived is not late.
         let now = clock::now();
         if self.engine.next_timeout().is_some_and(|(at, _)| at <= now) {
             self.engine.handle_timeout(now);
@@ -222,25 +219,25 @@ impl Driver {
         now
     }
 
-    /// The event queue, to be watched by another one.
+    /// A handle to the poll's registry, with which another event loop can watch the poll.
     #[cfg(unix)]
     pub(crate) fn registry(&self) -> io::Result<Registry> {
         self.registry.try_clone()
     }
 
-    /// Does what [`Driver::wake_poller`] does, from any thread.
+    /// [`Driver::wake_poller`] for other threads.
     pub(crate) fn waker(&self) -> PollerWaker {
         PollerWaker(self.waker.clone())
     }
 
-    /// Ends the poller's sleep, or the next one before it begins. Costs a system call.
+    /// Ends the poller's current sleep, or its next one. Costs a system call.
     pub(crate) fn wake_poller(&self) -> io::Result<()> {
         self.waker.wake()
     }
 
-    /// Writes what is queued, as far as the sockets take it without waiting.
+    /// Writes queued bytes, as far as the sockets accept them without blocking.
     pub(crate) fn flush(&mut self) {
-        // Most calls find nothing to write.
+        // Usually there is nothing to write.
         if !self.engine.take_queued() && !self.has_unsent {
             return;
         }
@@ -277,7 +274,7 @@ impl Driver {
         }
     }
 
-    /// The next flush writes on, though nothing more is queued by then.
+    /// Lets the next flush continue, even if nothing more is queued by then.
     fn note_unsent(&mut self) {
         self.has_unsent = true;
     }
@@ -319,9 +316,9 @@ impl Driver {
         }
     }
 
-    /// Reads until the socket is known to be empty; `to_the_end` if the peer has closed it, or if that is
-    /// unknown. The next turn goes on behind [`READ_COUNT_MAX`] reads: one master that sends without end
-    /// delays no other one, and no deadline.
+    /// Reads until the socket is known to be empty. `to_the_end` says that the peer has closed it, or may
+    /// have. After [`READ_COUNT_MAX`] reads the next turn continues, so a master that sends without end
+    /// delays neither other masters nor deadlines.
     fn receive(&mut self, master: MasterId, to_the_end: bool) {
         for _ in 0..READ_COUNT_MAX {
             let Some(socket) = &mut self.sockets[master.index()] else { return };
@@ -345,7 +342,7 @@ impl Driver {
         self.unread_since.get_or_insert_with(clock::now);
     }
 
-    /// Reads what a server said before it ended the connection.
+    /// Reads what a server sent before it ended the connection.
     #[cold]
     fn hear_out(&mut self, master: MasterId) {
         for _ in 0..READ_COUNT_MAX {
@@ -358,13 +355,13 @@ impl Driver {
         }
     }
 
-    /// Whether the engine gave this connection up while its bytes were being handled.
+    /// Whether the engine gave up this connection while it handled the bytes.
     fn engine_wants_close(&mut self, master: MasterId) -> bool {
         self.follow_links();
         self.sockets[master.index()].is_none()
     }
 
-    /// Opens and closes connections as the engine asks for it.
+    /// Opens and closes connections as the engine asks.
     fn follow_links(&mut self) {
         while let Some(request) = self.engine.poll_link() {
             match request {
@@ -375,7 +372,7 @@ impl Driver {
                 LinkRequest::LookUp(master) => {
                     let address = &self.engine.config().masters[master.index()].address;
                     if let Address::Tcp { host, port } | Address::Tls { host, port } = address
-                        // An address leads nowhere else.
+                        // Only names are looked up again.
                         && let Some(found) = self.resolver.resolve(master, host, *port)
                     {
                         self.compare(master, &found.unwrap_or_default());
@@ -413,7 +410,7 @@ impl Driver {
         }
     }
 
-    /// The name of a connected master was looked up again. An error says nothing.
+    /// Compares a connection with a new lookup of its master's name. A failed lookup changes nothing.
     fn compare(&mut self, master: MasterId, found: &[SocketAddr]) {
         let peer = self.sockets[master.index()].as_ref().and_then(Channel::peer);
         if !found.is_empty() && peer.is_some_and(|peer| !found.contains(&peer)) {
@@ -428,7 +425,7 @@ impl Driver {
         self.advance(master);
     }
 
-    /// Starts the attempts to connect to a master that are due.
+    /// Starts due attempts to connect to a master.
     fn advance(&mut self, master: MasterId) {
         let Some((_, race)) = self.races.iter_mut().find(|(it, _)| *it == master) else { return };
         let open = |socket| self.channels.open(master, socket);
@@ -437,7 +434,7 @@ impl Driver {
         }
     }
 
-    /// Something happened to an attempt to connect.
+    /// Handles an event of an attempt to connect.
     #[cold]
     fn handle_attempt(&mut self, token: Token) {
         let Some(master) = MasterId::new(race::connection_of(token).0) else { return };
@@ -448,7 +445,7 @@ impl Driver {
         self.sockets[master.index()] = Some(channel);
         self.engine.handle_connected(clock::now(), master);
         if has_read {
-            // It may hold more than the end of its handshake.
+            // TLS may already have decrypted more than the handshake.
             self.receive(master, true);
         }
     }
@@ -467,8 +464,7 @@ impl Driver {
 }
 
 impl Poller {
-    /// Sleeps until something happens, or for `timeout`. False if a signal came: then nothing is known to be
-    /// late.
+    /// Sleeps until an event or for `timeout`. False after a signal: then nothing is known to be late.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut timeout = timeout;
         if !self.spin.is_zero() && timeout != Some(Duration::ZERO) {

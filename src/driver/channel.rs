@@ -1,4 +1,4 @@
-//! One connection as the driver sees it: a socket, or TLS over one.
+//! One connection as the driver sees it: a plain socket, or TLS over a socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,19 +13,19 @@ use super::tls::{TlsMaster, TlsSocket};
 use crate::config::Config;
 use crate::lock::MasterId;
 
-/// A connection, or an attempt at one.
+/// A connection, or an attempt to open one.
 #[derive(Debug)]
 pub(super) enum Channel {
     Plain {
         socket: Socket,
-        /// Whether the peer has said anything yet.
+        /// Whether the peer has sent anything.
         has_received: bool,
     },
     #[cfg(feature = "tls")]
     Tls(Box<TlsSocket>),
 }
 
-/// Makes the connections to each master.
+/// Opens connections to each master.
 #[derive(Debug)]
 pub(super) struct Channels {
     /// By [`MasterId::index`]; `None` for a master without TLS.
@@ -34,7 +34,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Reads the certificates, if a master has TLS.
+    /// Reads the certificates, if any master uses TLS.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unnecessary_wraps, reason = "TLS can fail"))]
     pub(super) fn new(config: &Config) -> Result<Self, ConnectError> {
         #[cfg(not(feature = "tls"))]
@@ -45,7 +45,7 @@ impl Channels {
         })
     }
 
-    /// The connection to a master over a socket that connects. It never falls back to plaintext.
+    /// Wraps a connecting socket. Never falls back to plaintext.
     #[cfg_attr(not(feature = "tls"), expect(clippy::unused_self, reason = "TLS needs it"))]
     pub(super) fn open(&self, master: MasterId, socket: Socket) -> io::Result<Channel> {
         #[cfg(feature = "tls")]
@@ -59,7 +59,6 @@ impl Channels {
 }
 
 impl Channel {
-    /// A connection without TLS.
     pub(super) const fn plain(socket: Socket) -> Self {
         Self::Plain { socket, has_received: false }
     }
@@ -68,7 +67,7 @@ impl Channel {
         !matches!(self, Self::Plain { .. })
     }
 
-    /// The address of the peer; `None` over a Unix socket.
+    /// The peer's address; `None` over a Unix socket.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match self {
             Self::Plain { socket, .. } => socket.peer(),
@@ -77,7 +76,7 @@ impl Channel {
         }
     }
 
-    /// Whether the connection stands, or stood.
+    /// Whether the connection is, or was, open.
     pub(super) const fn is_connected(&self) -> bool {
         match self {
             Self::Plain { socket, .. } => socket.is_connected(),
@@ -86,7 +85,7 @@ impl Channel {
         }
     }
 
-    /// Whether a peer has accepted the connection, which may not stand for all that.
+    /// Whether a peer has accepted the connection; the TLS handshake may still be missing.
     pub(super) const fn is_accepted(&self) -> bool {
         match self {
             Self::Plain { socket, .. } => socket.is_connected(),
@@ -95,7 +94,6 @@ impl Channel {
         }
     }
 
-    /// Has the events of the socket come with another token.
     pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Self::Plain { socket, .. } => socket.register_anew(registry, token),
@@ -113,7 +111,6 @@ impl Channel {
         }
     }
 
-    /// Whether bytes can be written now.
     #[inline]
     pub(super) fn is_writable(&self) -> bool {
         match self {
@@ -123,7 +120,7 @@ impl Channel {
         }
     }
 
-    /// The kernel says that writing may succeed. True once, when this means that the connection stands.
+    /// Notes that the socket is writable. Returns true once, when a plain connection is thereby open.
     #[inline]
     pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
         match self {
@@ -133,7 +130,7 @@ impl Channel {
         }
     }
 
-    /// Takes bytes to write. Fewer bytes than given mean that the socket takes no more for now.
+    /// Writes. Fewer bytes than given mean that the socket accepts no more for now.
     #[inline]
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -161,8 +158,8 @@ impl Channel {
     }
 }
 
-/// The first bytes from a peer in plaintext, or its end instead of them: the peer may speak TLS, unless it is
-/// a Unix socket.
+/// Checks the first bytes from a plaintext peer, or its end: the peer may speak TLS, unless it is a Unix
+/// socket.
 #[cold]
 fn first_reply(
     received: io::Result<Received>,
@@ -183,10 +180,10 @@ fn first_reply(
     }
 }
 
-/// The type of the record in which a TLS server refuses.
+/// Record type in which a TLS server refuses.
 const TLS_ALERT: u8 = 21;
 
-/// Why a peer that was addressed in plaintext did not answer.
+/// Why a peer addressed in plaintext did not answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoPlaintext {
     #[error("it answers in TLS; write rediss:// in its URL")]

@@ -1,4 +1,4 @@
-//! The credentials of a master for a connect: from the caller's provider, or from a file.
+//! A master's credentials for a connect, from the caller's provider or from a file.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,7 +9,7 @@ use crate::error::CredentialsError;
 use crate::limits;
 use crate::lock::MasterId;
 
-/// Asks for the credentials of a master. It may block.
+/// Asks for a master's credentials. May block.
 pub(super) fn ask(config: &Config, master: MasterId) -> Result<Credentials, CredentialsError> {
     match &config.password_file {
         Some(file) => read_password(file, config.masters[master.index()].login.as_ref()),
@@ -17,13 +17,13 @@ pub(super) fn ask(config: &Config, master: MasterId) -> Result<Credentials, Cred
     }
 }
 
-/// The login of a URL, or its user with the password in the file.
+/// The URL's login; without a password there, its user with the password from the file.
 fn read_password(file: &Path, login: Option<&Login>) -> Result<Credentials, CredentialsError> {
     if let Some(login) = login.filter(|login| !login.password.is_empty()) {
         return Ok(Credentials { login: login.clone(), valid_for: None });
     }
     let unusable = |why: String| CredentialsError::PasswordFile { file: file.display().to_string(), why };
-    // One byte more than fits, so that a longer password is refused, and not cut.
+    // Reads one byte more than allowed, so that a longer password is refused rather than cut.
     let (mut password, size_max) = (Vec::new(), limits::LOGIN_SIZE_MAX + "\r\n".len() + 1);
     let read = File::open(file).and_then(|it| it.take(size_max as u64).read_to_end(&mut password));
     read.map_err(|error| unusable(error.to_string()))?;

@@ -1,7 +1,7 @@
-//! A blocking connection to one master, for administration. It takes no part in any lock.
+//! A blocking connection to one master, for administration. It takes no part in locks.
 //!
-//! It has the sockets, TLS and login of a client, so it meets the same server and the same refusals. One
-//! caller uses it. Each exchange has a time limit, and so has the whole session.
+//! It uses a client's sockets, TLS and login, so it meets the same server and the same refusals. It serves
+//! one caller. Every exchange has a time limit, and so does the whole session.
 
 mod replies;
 
@@ -36,29 +36,28 @@ use replies::{Bounds, Replies};
 /// Number of bytes at which [`Probe::exchange_list`] cuts a reply off.
 pub const LIST_SIZE_MAX: usize = limits::PROBE_LIST_SIZE_MAX;
 
-/// A connection to one master. A drop closes it.
+/// A connection to one master. Dropping it closes the connection.
 pub struct Probe {
     poll: Poll,
     events: Events,
     channel: Channel,
-    /// Whether the socket may have something to read.
+    /// Whether the socket may have bytes to read.
     is_readable: bool,
-    /// Room for one read.
+    /// Buffer for one read.
     space: Box<[u8]>,
-    /// Commands that are not written yet.
+    /// Commands not yet written.
     unsent: Vec<u8>,
-    /// Reason why no more can be written. The bytes that have arrived are read first.
+    /// Why no more can be written. Bytes that have arrived are read first.
     pub(crate) write_error: Option<io::Error>,
-    /// The error reply behind which nothing came yet.
+    /// The last error reply, if no reply followed it.
     last_error: Option<String>,
-    /// Longest time of one exchange.
+    /// Longest duration of one exchange.
     limit: Duration,
-    /// Bounds of its replies.
     bounds: Bounds,
     /// Time limit of the whole session.
     session: Limit,
     address: Option<IpAddr>,
-    /// The login, to keep it out of messages.
+    /// The login, kept to remove it from messages.
     login: Option<Login>,
 }
 
@@ -80,15 +79,14 @@ pub fn each<T: Send + 'static>(
     some(config, 0..config.master_count(), limit, move |mut probe, master| work(&mut probe, master))
 }
 
-/// Runs `work` with a connection to each of these masters, named by their places in the configuration, for
-/// all of them in parallel, each in a thread of its own. Returns the results in the order of the places,
-/// after `limit` at the latest.
+/// Runs `work` in parallel, with a connection to each of these masters (places in the configuration), each in
+/// its own thread. Returns the results in the order of the places, within `limit`.
 ///
-/// No exchange goes on beyond `limit`, so each thread ends then, too. Only a lookup of a name and a call of
-/// the credentials provider cannot be interrupted: each has a thread of its own, which ends when it returns.
+/// No exchange continues beyond `limit`, so each thread ends then. Only a name lookup and a call of the
+/// credentials provider cannot be interrupted: each has its own thread, which ends when the call returns.
 ///
 /// # Errors
-/// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
+/// [`ConnectError`] if certificates are unusable, or no thread can be started.
 pub fn some<T: Send + 'static>(
     config: &Config,
     masters: impl IntoIterator<Item = usize>,
@@ -104,14 +102,14 @@ pub fn some<T: Send + 'static>(
         let run = move || {
             let (config, channels, work) = &*shared;
             let result = Probe::open(config, channels, master, session);
-            // The caller may be gone by now: then nobody wants the result.
+            // The caller may have given up.
             let _ = sender.send((place, result.and_then(|probe| work(probe, master))));
         };
         thread::Builder::new().name("redlatch-probe".to_owned()).spawn(run)?;
         results.push(Err(ProbeError::Unreachable(Trouble::NotFinished(limit).to_string())));
     }
     drop(sender);
-    // A moment more than the threads have, so that their own words arrive.
+    // Slightly longer than the threads' limit, so that their own errors arrive.
     let patience = session.end + GRACE;
     while let Ok((place, result)) = receiver.recv_timeout(patience.saturating_duration_since(clock::now())) {
         results[place] = result;
@@ -119,16 +117,16 @@ pub fn some<T: Send + 'static>(
     Ok(results)
 }
 
-/// Time for a result to arrive that came at the deadline.
+/// Time for a result to arrive that was ready at the deadline.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Makes a call that cannot be interrupted, in a thread of its own. `None` if it lasts longer than to `end`.
+/// Makes an uninterruptible call in its own thread. `None` if it has not returned by `end`.
 fn call_until<T: Send + 'static>(
     end: Instant,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, ProbeError> {
     let (sender, receiver) = mpsc::channel();
-    // The receiver may be gone by then: nobody wants the result.
+    // The receiver may have given up.
     let run = move || drop(sender.send(call()));
     thread::Builder::new().name("redlatch-probe".to_owned()).spawn(run).map_err(unreachable)?;
     Ok(receiver.recv_timeout(end.saturating_duration_since(clock::now())).ok())
@@ -138,7 +136,7 @@ fn unreachable(error: impl fmt::Display) -> ProbeError {
     ProbeError::Unreachable(error.to_string())
 }
 
-/// A time limit of the session.
+/// A time limit within the session.
 #[derive(Clone, Copy)]
 struct Limit {
     time: Duration,
@@ -146,7 +144,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// So long from now on, and not beyond the deadline.
+    /// Ends after `time`, but not after `deadline`.
     fn new(time: Duration, deadline: Instant) -> Self {
         let now = clock::now();
         let time = time.min(deadline.saturating_duration_since(now));
@@ -155,7 +153,7 @@ impl Limit {
 }
 
 impl Probe {
-    /// Connects to a master and logs in, as a client does. Nothing goes on beyond the session.
+    /// Connects to a master and logs in, as a client does, within the session's limit.
     fn open(
         config: &Config,
         channels: &Channels,
@@ -187,7 +185,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// Connects in plaintext to one address, without a login. `limit` is that of connecting, and of each
+    /// Connects in plaintext to one address, without a login. `limit` applies to the connect and to each
     /// exchange, whose replies may be large.
     #[cfg(feature = "testing")]
     pub(crate) fn plain(address: SocketAddr, limit: Duration) -> Result<Self, ProbeError> {
@@ -197,7 +195,7 @@ impl Probe {
         Ok(Self { bounds: Bounds::WIDE, ..probe })
     }
 
-    /// Connects to one of several addresses, the first that answers.
+    /// Connects to the first of several addresses that answers.
     fn connect(
         limit: Duration,
         session: Limit,
@@ -226,7 +224,7 @@ impl Probe {
             poll,
             events,
             channel,
-            // Over TLS it may hold more than the end of its handshake.
+            // TLS may have decrypted bytes after its handshake.
             is_readable: true,
             space: vec![0; limits::READ_SIZE].into(),
             unsent: Vec::new(),
@@ -289,8 +287,8 @@ impl Probe {
         self.address
     }
 
-    /// Returns the end of the validity of the server's certificate, as a time since the Unix epoch; `None`
-    /// without TLS.
+    /// Returns the end of the server certificate's validity, as time since the Unix epoch; `None` without
+    /// TLS.
     #[must_use]
     pub fn certificate_end(&self) -> Option<Duration> {
         self.channel.certificate_end()
@@ -308,8 +306,8 @@ impl Probe {
         self.receive(commands.len())
     }
 
-    /// Sends one command, and returns its reply, which may be a large list. A text in it is cut off behind
-    /// the longest key of a lock.
+    /// Sends one command, and returns its reply, which may be a large list. Its texts are cut off at the
+    /// length of the longest lock key.
     ///
     /// # Errors
     /// As [`Probe::receive`].
@@ -317,8 +315,8 @@ impl Probe {
         self.exchange_within(command, Bounds::PAGE)
     }
 
-    /// Sends one command, and returns its reply, which may be a long text. It is cut off at
-    /// [`LIST_SIZE_MAX`].
+    /// Sends one command, and returns its reply, which may be a long text, cut off at
+    /// [`PROBE_LIST_SIZE_MAX`](limits::PROBE_LIST_SIZE_MAX).
     ///
     /// # Errors
     /// As [`Probe::receive`].
@@ -341,8 +339,8 @@ impl Probe {
         thread::sleep(at.saturating_duration_since(clock::now()));
     }
 
-    /// Sends commands. [`Probe::receive`] writes what the socket does not take now, reads the replies, and
-    /// reports a connection that ended.
+    /// Sends commands. [`Probe::receive`] writes what the socket does not accept now, reads the replies, and
+    /// reports a broken connection.
     pub fn send<C: AsRef<[A]>, A: AsRef<[u8]>>(&mut self, commands: &[C]) {
         for command in commands {
             let command: Vec<&[u8]> = command.as_ref().iter().map(AsRef::as_ref).collect();
@@ -351,11 +349,11 @@ impl Probe {
         self.write();
     }
 
-    /// Returns the replies to all commands that were sent since the last call, which are `count`.
+    /// Returns the `count` replies to all commands sent since the last call.
     ///
     /// # Errors
     /// [`ProbeError::Unreachable`] if the connection ended, if a reply is missing at the time limit, or if
-    /// the replies exceed their bounds. The probe is then of no use any more.
+    /// the replies exceed their bounds. The probe is unusable afterwards.
     pub fn receive(&mut self, count: usize) -> Result<Vec<Answer>, ProbeError> {
         self.receive_within(count, self.bounds, Trouble::NoAnswer)
     }
@@ -382,7 +380,7 @@ impl Probe {
         }
     }
 
-    /// Reads until all replies are there.
+    /// Reads until all replies have come.
     fn read_replies(
         &mut self,
         replies: &mut Replies<'_>,
@@ -390,10 +388,10 @@ impl Probe {
     ) -> Result<(), Ended> {
         let limit = Limit::new(self.limit, self.session.end);
         while !replies.are_complete() {
-            // Looked at between any two reads: a peer that sends without end does not hold this up.
+            // Checked between reads, so a peer that sends without end does not prevent it.
             if clock::now() >= limit.end {
                 return Err(Ended::Other(match late(limit.time) {
-                    // A session that is over does not say that the master is slow.
+                    // The session's end does not mean that the master is slow.
                     Trouble::NoAnswer(time) if time < self.limit => {
                         Trouble::NotFinished(self.session.time).to_string()
                     }
@@ -412,7 +410,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket accepts.
     fn write(&mut self) {
         while self.write_error.is_none() && !self.unsent.is_empty() && self.channel.is_writable() {
             match self.channel.send(&self.unsent) {
@@ -425,7 +423,7 @@ impl Probe {
         }
     }
 
-    /// Reads once; `None` if there is nothing before the next event.
+    /// Reads once; `None` if nothing comes before the next event.
     fn read(&mut self) -> io::Result<Option<&[u8]>> {
         if !self.is_readable {
             return Ok(None);
@@ -440,7 +438,6 @@ impl Probe {
         }
     }
 
-    /// Waits for the socket.
     fn wait(&mut self, end: Instant) -> io::Result<()> {
         sleep(&mut self.poll, &mut self.events, end)?;
         let mut is_writable = false;
@@ -459,11 +456,10 @@ impl Probe {
 enum Ended {
     /// The connection ended.
     Closed(io::Error),
-    /// A time limit passed, or the replies are not usable.
+    /// A time limit passed, or the replies are unusable.
     Other(String),
 }
 
-/// Waits for an event.
 fn sleep(poll: &mut Poll, events: &mut Events, end: Instant) -> io::Result<()> {
     let timeout = end.saturating_duration_since(clock::now());
     poll.poll(events, Some(timeout)).or_else(|error| match error.kind() {
@@ -472,7 +468,7 @@ fn sleep(poll: &mut Poll, events: &mut Events, end: Instant) -> io::Result<()> {
     })
 }
 
-/// The addresses of a name, or why there are none.
+/// Addresses of a name, or why there are none.
 fn addresses(
     limit: Limit,
     look_up: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
@@ -486,10 +482,10 @@ fn addresses(
     }
 }
 
-/// The user of a connection without a user's name.
+/// User of a connection without a user name.
 const USER_DEFAULT: &str = "default";
 
-/// The only socket of its poll.
+/// Token of the poll's only socket.
 const TOKEN: Token = Token(0);
 
 #[cfg(test)]

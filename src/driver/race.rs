@@ -1,6 +1,6 @@
-//! Attempts to connect to the addresses of one name, side by side (RFC 8305). The next attempt starts a
-//! quarter of a second after the last one, or as soon as one fails. The first that connects wins. The others
-//! end before anything is written to them, so no two of them ever log in.
+//! Parallel attempts to connect to the addresses of one name (RFC 8305). The next attempt starts at most
+//! 250 ms after the last, or as soon as an attempt fails. The first to connect wins. The others end before
+//! anything is written to them, so no two of them log in.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,36 +23,36 @@ pub(super) enum Place {
 /// The attempts for one connection.
 #[derive(Debug)]
 pub(super) struct Race {
-    /// The token of the connection that they are for.
+    /// Token of the future connection.
     token: Token,
-    /// Places that were not tried, the next one last.
+    /// Untried places, the next one last.
     spare: Vec<Place>,
-    /// Attempts in the order of their start; `None` for each that failed.
+    /// Attempts in the order of their start; `None` for a failed attempt.
     attempts: Vec<Option<(Place, Channel)>>,
     /// Pause between two starts.
     stagger: Duration,
-    /// When the next one starts; `None` for at once.
+    /// When the next attempt starts; `None` for at once.
     next_at: Option<Instant>,
-    /// The trouble with the attempt that came farthest, the latest of several.
+    /// Error of the attempt that got furthest; the latest of several.
     trouble: Option<(Reach, String)>,
 }
 
-/// How far an attempt came.
+/// How far an attempt got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
     Nowhere,
-    /// A host refused it.
+    /// A host refused the connection.
     Refused,
-    /// A peer accepted it, and failed in its handshake.
+    /// A peer accepted the connection, then the handshake failed.
     Accepted,
 }
 
-/// Longest pause between two starts: RFC 8305 recommends it.
+/// Longest pause between two starts, as RFC 8305 recommends.
 const STAGGER: Duration = Duration::from_millis(250);
 
 impl Race {
-    /// The token is below [`MASTER_COUNT_MAX`](limits::MASTER_COUNT_MAX). `limit` is the time for all attempts:
-    /// each starts within it.
+    /// The token must be below [`MASTER_COUNT_MAX`](limits::MASTER_COUNT_MAX). All attempts start within
+    /// `limit`.
     pub(super) fn new(token: Token, mut places: Vec<Place>, limit: Duration) -> Self {
         let count = u32::try_from(places.len()).unwrap_or(u32::MAX).max(1);
         places.reverse();
@@ -60,7 +60,7 @@ impl Race {
         Self { token, spare: places, attempts: Vec::new(), stagger, next_at: None, trouble: None }
     }
 
-    /// When the next attempt starts, whatever becomes of those under way.
+    /// When the next attempt starts, unless one fails earlier.
     pub(super) fn due(&self) -> Option<Instant> {
         self.next_at.filter(|_| !self.spare.is_empty())
     }
@@ -70,7 +70,7 @@ impl Race {
         self.attempts.iter().flatten().any(|(_, channel)| channel.is_tls())
     }
 
-    /// Starts what is due. The error says why no attempt is left.
+    /// Starts due attempts. The error says why no attempt is left.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -100,10 +100,10 @@ impl Race {
         Err(trouble.unwrap_or_else(|| "its name has no address; check the name".to_owned()))
     }
 
-    /// Something happened to the attempt with this token. Returns the winner, whose events have the token of
-    /// the connection from now on. Without a winner the caller goes on with [`Race::advance`].
+    /// Handles an event of the attempt with this token. Returns the winner, whose events have the
+    /// connection's token from now on. Without a winner, the caller must call [`Race::advance`].
     pub(super) fn drive(&mut self, registry: &Registry, token: Token) -> Option<(Place, Channel)> {
-        // The attempt may have failed since.
+        // The attempt may have failed since the event.
         let attempt = self.attempts.get_mut((token.0 / limits::MASTER_COUNT_MAX).checked_sub(1)?)?;
         let (_, channel) = attempt.as_mut()?;
         match connects(channel, registry, self.token) {
@@ -132,10 +132,10 @@ impl Race {
     }
 }
 
-/// Does what can be done now; returns whether the connection stands.
+/// Makes what progress is possible now. Returns whether the connection is open.
 fn connects(channel: &mut Channel, registry: &Registry, token: Token) -> io::Result<bool> {
     channel.handle_writable()?;
-    // Over TLS, reading makes the connection.
+    // The TLS handshake advances with reads.
     if channel.is_tls() && channel.is_accepted() {
         channel.recv(&mut [])?;
     }
@@ -146,7 +146,7 @@ fn connects(channel: &mut Channel, registry: &Registry, token: Token) -> io::Res
     Ok(true)
 }
 
-/// The connection that an attempt with this token is for.
+/// The connection to which the attempt with this token belongs.
 pub(super) const fn connection_of(token: Token) -> Token {
     Token(token.0 % limits::MASTER_COUNT_MAX)
 }

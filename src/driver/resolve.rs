@@ -1,8 +1,8 @@
-//! Calls that may block for seconds, off the event loop: lookups of host names, and the credentials provider.
+//! Calls that may block for seconds, in threads: host name lookups, and the credentials provider.
 //!
-//! A name is looked up anew for each attempt to connect, so a master that moved is found again. There is at
-//! most one lookup for a connection at a time; one that comes too late serves the next attempt. The engine
-//! has at most one question for the provider open for a master. So the number of threads is bounded.
+//! Every attempt to connect looks the name up again, so a moved master is found. A connection has at most one
+//! lookup at a time; a late lookup serves the next attempt. The engine has at most one open question to the
+//! provider per master. So the number of threads is bounded.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,7 +15,7 @@ use mio::Waker;
 use crate::limits;
 use crate::lock::MasterId;
 
-/// Calls on threads of their own, and their results.
+/// Calls in their own threads, and their results.
 #[derive(Debug)]
 pub(super) struct Calls<T> {
     waker: Arc<Waker>,
@@ -30,11 +30,11 @@ impl<T: Send + 'static> Calls<T> {
         Self { waker, sender, receiver }
     }
 
-    /// Starts a call; [`Calls::poll`] has its result after the waker's event.
+    /// Starts a call. [`Calls::poll`] returns its result after the waker's event.
     pub(super) fn start(&self, thread: &str, call: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let run = move || {
-            // The driver may be gone by now: then nobody wants the result.
+            // The driver may be gone.
             let _ = sender.send(call());
             let _ = waker.wake();
         };
@@ -55,26 +55,25 @@ pub(super) struct Resolver {
     lookups: [Lookup; limits::MASTER_COUNT_MAX],
 }
 
-/// The lookups of one connection.
+/// Lookups for one connection.
 #[derive(Debug, Clone, Copy)]
 struct Lookup {
-    /// One is under way.
+    /// Whether a lookup is in progress.
     is_busy: bool,
-    /// Its answer is waited for.
+    /// Whether its result is wanted.
     is_wanted: bool,
-    /// Lookups so far, to take the addresses of a name in turns.
+    /// Number of lookups so far, for rotating the addresses.
     count: usize,
 }
 
 impl Resolver {
-    /// The waker ends the poller's sleep when a lookup is done.
     pub(super) fn new(waker: Arc<Waker>) -> Self {
         let lookups = [Lookup { is_busy: false, is_wanted: false, count: 0 }; limits::MASTER_COUNT_MAX];
         Self { calls: Calls::new(waker), lookups }
     }
 
-    /// The address at once if `host` is one; else `None`, and [`Resolver::poll_found`] has it after the
-    /// waker's event.
+    /// Returns the address at once if `host` is one. Otherwise `None`, and [`Resolver::poll_found`] returns
+    /// the result after the waker's event.
     pub(super) fn resolve(
         &mut self,
         master: MasterId,
@@ -102,7 +101,7 @@ impl Resolver {
         self.lookups[master.index()].is_wanted = false;
     }
 
-    /// The next finished lookup that is still wanted.
+    /// Returns the next finished lookup that is still wanted.
     pub(super) fn poll_found(&mut self) -> Option<Resolved> {
         while let Some((master, found)) = self.calls.poll() {
             let own = &mut self.lookups[master.index()];
@@ -115,13 +114,13 @@ impl Resolver {
     }
 }
 
-/// All addresses, each at the front in its turn: one that accepts connections and answers nothing is not
-/// always the first to be tried.
+/// All addresses, rotated by `turn`, so that an address that accepts connections and never answers is not
+/// always tried first.
 pub(super) fn look_up(host: &str, port: u16, turn: usize) -> io::Result<Vec<SocketAddr>> {
     Ok(in_turn((host, port).to_socket_addrs()?.collect(), turn))
 }
 
-/// IPv6 and IPv4 stand in turns (RFC 8305): a network that swallows one of them costs one attempt.
+/// Alternates IPv6 and IPv4 (RFC 8305): a network that swallows one of them costs one attempt.
 fn in_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
     let count = addresses.len();
     addresses.rotate_left(turn % count.max(1));

@@ -9,12 +9,12 @@ use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
 
-/// A connection, or an attempt at one.
+/// A connection, or an attempt to open one.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
     is_connected: bool,
-    /// Whether a write may succeed; a short one clears it until the kernel says otherwise.
+    /// Whether a write may succeed. A short write clears it until the kernel reports the socket writable.
     is_writable: bool,
 }
 
@@ -24,15 +24,14 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// The number of bytes, and whether more may have arrived: if not, the next byte brings a new event.
+    /// Number of bytes, and whether more may have arrived. If not, the next byte raises a new event.
     Bytes {
         size: usize,
         has_more: bool,
     },
-    /// The connection stands, and is not empty yet. Only a connection with a handshake of its own says so.
+    /// The connection is now open, and may hold bytes. Returned only by connections with their own handshake.
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "TLS has a handshake"))]
     Connected,
     Nothing,
@@ -41,12 +40,12 @@ pub(super) enum Received {
 
 const INTEREST: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
-/// Idle time before the kernel asks whether the peer's host still lives, and between its questions.
+/// Idle time before the first keepalive probe, and between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 impl Socket {
-    /// Starts to connect. Nagle's delay is off; the kernel gives up on a peer that acknowledges nothing for
-    /// [`SILENCE_MAX`](crate::limits::SILENCE_MAX).
+    /// Starts to connect. Disables Nagle's algorithm; on Linux the kernel drops a peer that acknowledges
+    /// nothing for [`SILENCE_MAX`](crate::limits::SILENCE_MAX).
     pub(super) fn tcp(address: SocketAddr, registry: &Registry, token: Token) -> io::Result<Self> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
@@ -64,14 +63,13 @@ impl Socket {
         Ok(Self { stream: Stream::Tcp(stream), is_connected: false, is_writable: false })
     }
 
-    /// Starts to connect to a Unix socket.
     pub(super) fn unix(path: &Path, registry: &Registry, token: Token) -> io::Result<Self> {
         let mut stream = UnixStream::connect(path)?;
         registry.register(&mut stream, token, INTEREST)?;
         Ok(Self { stream: Stream::Unix(stream), is_connected: false, is_writable: false })
     }
 
-    /// Has the events come with another token. What has happened already comes again.
+    /// Changes the token of the events, and raises those again that have already happened.
     pub(super) fn register_anew(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match &mut self.stream {
             Stream::Tcp(stream) => registry.reregister(stream, token, INTEREST),
@@ -83,7 +81,7 @@ impl Socket {
         matches!(self.stream, Stream::Unix(_))
     }
 
-    /// The address of the peer; `None` over a Unix socket.
+    /// The peer's address; `None` over a Unix socket.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         match &self.stream {
             Stream::Tcp(stream) => stream.peer_addr().ok(),
@@ -99,7 +97,7 @@ impl Socket {
         self.is_connected && self.is_writable
     }
 
-    /// The kernel says that writing may succeed. True once, when this means that the connection stands.
+    /// Notes that the socket is writable. Returns true once, when the connection is thereby open.
     #[inline]
     pub(super) fn handle_writable(&mut self) -> io::Result<bool> {
         self.is_writable = true;
@@ -125,9 +123,10 @@ impl Socket {
         }
     }
 
-    // Inlined where the driver has no TLS between: as calls they would cost 2 % of a pair's instructions.
+    // `send` and `recv` are inlined where the driver has no TLS between: calls cost 2 % of a pair's
+    // instructions.
 
-    /// Writes once. Fewer bytes than given mean that the socket takes no more for now.
+    /// Writes once. Fewer bytes than given mean that the socket accepts no more for now.
     #[inline(always)]
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let result = match &mut self.stream {
@@ -143,13 +142,13 @@ impl Socket {
                 self.is_writable = false;
                 Ok(0)
             }
-            // The bytes stay queued; the next turn writes them.
+            // The bytes stay queued for the next turn.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             Err(error) => Err(error),
         }
     }
 
-    /// Reads once, again if a signal came in between.
+    /// Reads once, and again after a signal.
     #[inline(always)]
     pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
         loop {
@@ -169,9 +168,9 @@ impl Socket {
     }
 }
 
-/// Whether a non-blocking connect has begun and not failed.
+/// Whether a non-blocking connect is in progress.
 fn is_under_way(error: &io::Error) -> bool {
-    // EINPROGRESS on Linux (115) and on the BSDs and macOS (36); std has no stable kind for it.
+    // EINPROGRESS on Linux (115), BSD and macOS (36); std has no stable kind for it.
     error.kind() == io::ErrorKind::WouldBlock || matches!(error.raw_os_error(), Some(115 | 36))
 }
 
@@ -183,7 +182,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A connection that stands, its peer, and the poller that it is registered with.
+    /// An open connection, its peer, and the poller that watches it.
     fn connected() -> (Socket, TcpStream, Poll) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let poll = Poll::new().expect("a poller");
@@ -213,14 +212,14 @@ pub(super) mod tests {
         }
     }
 
-    /// The address of a listener that takes no more connections, and the sockets that keep it so.
+    /// The address of a listener that accepts no more connections, and the sockets that keep it full.
     pub(in crate::driver) fn full() -> (SocketAddr, Vec<socket2::Socket>) {
         let new = || socket2::Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let listener = new();
         listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
         listener.listen(0).expect("it listens");
         let address = listener.local_addr().expect("bound");
-        // Nobody accepts, so the queue of the listener is soon full.
+        // Nobody accepts, so the listener's queue fills up.
         let waiting = [(); 4].map(|()| {
             let other = new();
             other.set_nonblocking(true).expect("a socket option");
@@ -243,7 +242,7 @@ pub(super) mod tests {
         let (mut socket, peer, _poll) = connected();
         SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).expect("a socket option");
         drop(peer);
-        // The reset may be on its way.
+        // The reset may still be on its way.
         for _ in 0..1000 {
             if socket.send(b"x").is_err() {
                 return;
@@ -259,7 +258,7 @@ pub(super) mod tests {
         while socket.is_writable() {
             assert!(socket.send(&[0; 100_000]).expect("it stands") > 0);
         }
-        // The kernel said so too early.
+        // As if the kernel had reported the socket writable too early.
         assert!(!socket.handle_writable().expect("it stands") && socket.is_writable());
         assert_eq!(socket.send(&[0; 100_000]).expect("it stands"), 0);
         assert!(!socket.is_writable());

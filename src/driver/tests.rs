@@ -14,23 +14,23 @@ use crate::clock;
 use crate::lock::MasterId;
 use crate::status::MasterState;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Limit for anything that must happen; a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A server that accepts one connection, and does not answer in TLS.
+/// A server that accepts one connection and does not answer in TLS.
 fn start_plain() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("bound");
     thread::spawn(move || {
         let (mut client, _) = listener.accept().expect("a client");
         client.write_all(&[b'?'; 64]).expect("it is read");
-        // Until the client goes.
+        // Until the client leaves.
         let _ = std::io::copy(&mut client, &mut std::io::sink());
     });
     address
 }
 
-/// Says why the master cannot be connected if its name has these addresses.
+/// Returns why the master cannot be connected if its name has these addresses.
 fn trouble_with(addresses: Vec<SocketAddr>) -> String {
     let config = Config::builder().master("rediss://h").connect_timeout(PATIENCE);
     let config = config.build().expect("valid settings");
@@ -51,7 +51,7 @@ fn trouble_with(addresses: Vec<SocketAddr>) -> String {
 
 #[test]
 fn the_most_informative_trouble_of_an_address_is_reported() {
-    // Nothing listens there; and nobody can connect to all hosts.
+    // Nothing listens at the first; the second is the broadcast address.
     let refused = SocketAddr::from(([127, 0, 0, 1], 1));
     let nowhere = SocketAddr::from((Ipv4Addr::BROADCAST, 1));
     for is_last in [false, true] {
@@ -69,7 +69,7 @@ fn the_most_informative_trouble_of_an_address_is_reported() {
     assert!(trouble_with(Vec::new()).contains("its name has no address"));
 }
 
-/// A server that ends the first connection at once.
+/// A server that ends its first connection at once.
 fn start_closing() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -111,7 +111,7 @@ fn addresses_are_tried_in_their_order() {
     }
 }
 
-/// A driver that connects its only master, whose name has these addresses.
+/// A driver that connects to its only master, whose name has these addresses.
 fn connecting(addresses: Vec<SocketAddr>, connect_timeout: Duration) -> (Driver, Poller) {
     let config = Config::builder().master("redis://h").connect_timeout(connect_timeout);
     let config = config.build().expect("valid settings");
@@ -128,7 +128,7 @@ fn a_swallowed_connection_costs_a_quarter_second() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let live = listener.local_addr().expect("bound");
     let ms = Duration::from_millis;
-    // Where time is short, each address gets its share.
+    // With little time, each address gets its share.
     for (dead_count, timeout, shortest) in
         [(1, PATIENCE, ms(250)), (2, PATIENCE, ms(500)), (9, ms(1000), ms(900))]
     {
@@ -185,7 +185,7 @@ fn a_name_that_leads_elsewhere_ends_its_connection() {
     assert!(matches!(&state, MasterState::Down(why) if why.contains("leads to another server")), "{state:?}");
 }
 
-/// A connection without a byte to send is not looked at again and again.
+/// A connection without bytes to send must not be polled again and again.
 #[test]
 fn a_master_that_connects_leaves_nothing_unsent() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -232,7 +232,7 @@ fn a_poller_waits_for_its_time_or_an_event() {
     }
 }
 
-/// Repeats this until it takes less than the limit: a machine that is late may need several tries.
+/// Repeats `run` until it takes less than `limit`: a busy machine may need several tries.
 fn eventually_within(limit: Duration, what: &str, mut run: impl FnMut()) {
     let start = clock::now();
     loop {
@@ -268,7 +268,7 @@ fn settling_does_not_wait_for_a_master_that_hangs() {
     for hanging in [false, true] {
         if hanging {
             double.master(0).stop().expect("it runs");
-            // Nobody is ready at once.
+            // No master is ready at once.
             (1..3).for_each(|index| double.master(index).delay(Duration::from_millis(200)));
         }
         let config = double.config().connect_timeout(PATIENCE).build().expect("valid settings");
@@ -278,7 +278,7 @@ fn settling_does_not_wait_for_a_master_that_hangs() {
         assert!(clock::now() - start < PATIENCE, "{hanging}");
         let states = driver.engine.masters().map(|it| driver.engine.master_state(clock::now(), it));
         let ready = states.filter(|it| *it == MasterState::Ready).count();
-        // The third one may be late.
+        // The third master may be late.
         assert!(ready == 2 || ready == 3 && !hanging, "{hanging}: {ready}");
     }
 }
@@ -289,7 +289,7 @@ fn settling_waits_a_moment_for_the_last_master() {
     let double = crate::testing::Double::start(3).expect("free ports");
     double.master(0).delay(crate::limits::STRAGGLER_WAIT * 3 / 4);
     let config = Arc::new(double.config().connect_timeout(PATIENCE).build().expect("valid settings"));
-    // A late machine may need several tries.
+    // A busy machine may need several tries.
     for _ in 0..20 {
         let (mut driver, mut poller) = Driver::new(config.clone()).expect("an event loop");
         driver.settle(&mut poller).expect("an event loop");
@@ -300,7 +300,7 @@ fn settling_waits_a_moment_for_the_last_master() {
     panic!("it goes without the last master");
 }
 
-/// A driver whose engine asks for the connection of its only master, which listens.
+/// A driver whose engine asks to connect to its only master, which listens.
 fn asked_to_connect() -> (TcpListener, Driver, Poller) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let url = format!("redis://{}", listener.local_addr().expect("bound"));

@@ -1,15 +1,15 @@
-//! TLS between a socket and the wire: bytes of the engine in, records out, and back.
+//! TLS between a socket and the wire: takes the engine's bytes and writes records, and back.
 //!
 //! ```text
 //!  engine ── send ──► session ── write_tls ──► socket
 //!  engine ◄── recv ── session ◄─ read_tls ── ciphertext ◄── socket
 //! ```
 //!
-//! A connection stands when its handshake is done; until then the engine's time limit for connecting runs. An
-//! end without the peer's `close_notify` is an error, as bytes may be missing. None is sent at the own end: a
-//! fork of this process that drops its copy would end the connection of its parent.
+//! A connection is open once its handshake is done; until then the engine's connect timeout runs. An end
+//! without the peer's `close_notify` is an error, because bytes may be missing. This side sends none: when a
+//! fork of this process dropped its copy, a `close_notify` would end the parent's connection.
 //!
-//! rustls allocates for each record, in both directions. Everything else is allocated once for a connection.
+//! rustls allocates for each record, in both directions. Everything else is allocated once per connection.
 
 mod expiry;
 mod setup;
@@ -31,41 +31,41 @@ pub(super) use setup::masters;
 use trouble::Stage;
 pub(crate) use trouble::TlsTrouble;
 
-/// The part that all connections to one master share, its sessions included.
+/// What all connections to one master share, including TLS sessions for resumption.
 pub(super) struct TlsMaster {
     config: Arc<ClientConfig>,
     server_name: ServerName<'static>,
 }
 
-/// A connection over TLS, or an attempt at one.
+/// A TLS connection, or an attempt to open one.
 pub(super) struct TlsSocket {
     socket: Socket,
     session: ClientConnection,
-    /// Room for one read of the socket, all of it in use from the start: bytes that were never written could
-    /// be read into with unsafe code only.
+    /// Buffer for one read of the socket, initialized: reading into uninitialized bytes would need unsafe
+    /// code.
     ciphertext: Vec<u8>,
-    /// The part of `ciphertext` that the session has not taken yet.
+    /// Part of `ciphertext` that the session has not taken yet.
     untaken: Range<usize>,
-    /// Whether the last read of the socket filled its room, so that more may wait.
+    /// Whether the last read filled the buffer, so that more may wait.
     is_read_full: bool,
-    /// Decrypted bytes that were not handed out yet.
+    /// Number of decrypted bytes not yet returned.
     plaintext_size: usize,
     /// Whether the peer's `close_notify` has come.
     has_ended: bool,
-    /// Whether the handshake is done, and the driver knows.
+    /// Whether the handshake is done and the driver knows.
     is_established: bool,
     has_client_certificate: bool,
 }
 
 impl fmt::Debug for TlsMaster {
-    /// Without keys and certificates.
+    /// Omits keys and certificates.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsMaster").field("server_name", &self.server_name).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for TlsSocket {
-    /// Without bytes and keys.
+    /// Omits bytes and keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { socket, is_established, .. } = self;
         let mut shown = f.debug_struct("TlsSocket");
@@ -74,7 +74,7 @@ impl fmt::Debug for TlsSocket {
 }
 
 impl TlsMaster {
-    /// TLS over a socket that connects.
+    /// Starts TLS over a connecting socket.
     pub(super) fn connect(&self, socket: Socket) -> io::Result<TlsSocket> {
         let session = ClientConnection::new(self.config.clone(), self.server_name.clone());
         Ok(TlsSocket {
@@ -104,7 +104,7 @@ impl TlsSocket {
         self.socket.register_anew(registry, token)
     }
 
-    /// Whether a peer has accepted the connection below.
+    /// Whether a peer has accepted the underlying connection.
     pub(super) const fn is_accepted(&self) -> bool {
         self.socket.is_connected()
     }
@@ -114,33 +114,33 @@ impl TlsSocket {
         expiry::not_after(self.session.peer_certificates()?.first()?)
     }
 
-    /// Whether the engine's bytes can be written now: not while earlier records wait.
+    /// False while earlier records wait.
     pub(super) fn is_writable(&self) -> bool {
         self.is_established && self.socket.is_writable() && !self.session.wants_write()
     }
 
-    /// The kernel says that writing may succeed: records that wait go out, the handshake's first.
+    /// The socket is writable: writes waiting records, the handshake's first.
     pub(super) fn handle_writable(&mut self) -> io::Result<()> {
         self.socket.handle_writable()?;
         self.write_records()
     }
 
-    /// Encrypts, and writes once unless there is more than the session takes at a time.
+    /// Encrypts, then writes once, or more often if the session cannot take all bytes at once.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut size = 0;
         loop {
             size += self.session.writer().write(&bytes[size..])?;
             self.write_records()?;
-            // Records that are left wait for the next event, and hold back further bytes.
+            // Remaining records wait for the next event, and hold back further bytes.
             if size == bytes.len() || self.session.wants_write() {
                 return Ok(size);
             }
         }
     }
 
-    /// Hands out what the session has decrypted; reads the socket only if there is nothing. Records without
-    /// data, such as session tickets, count as a read of no bytes: a peer that sends them without end must
-    /// not keep a caller that has a time limit.
+    /// Returns decrypted bytes; reads the socket only if there are none. Records without data, such as
+    /// session tickets, count as a read of no bytes, so that a peer that sends them without end cannot hold a
+    /// caller beyond its time limit.
     pub(super) fn recv(&mut self, space: &mut [u8]) -> io::Result<Received> {
         loop {
             if self.is_established {
@@ -158,7 +158,7 @@ impl TlsSocket {
                 match self.read_socket() {
                     Ok(Received::Bytes { .. }) => {}
                     Ok(Received::End) if self.is_established => {
-                        // The session knows whether the peer said so before.
+                        // The session knows whether the peer sent `close_notify`.
                         self.session.read_tls(&mut io::empty())?;
                         continue;
                     }
@@ -176,7 +176,7 @@ impl TlsSocket {
         }
     }
 
-    /// So many bytes were handed out.
+    /// Accounts for bytes returned to the caller.
     const fn received(&mut self, size: usize) -> Received {
         self.plaintext_size = self.plaintext_size.saturating_sub(size);
         let has_more = self.plaintext_size > 0
@@ -186,7 +186,7 @@ impl TlsSocket {
         Received::Bytes { size, has_more }
     }
 
-    /// Reads once, when all that was read before is taken.
+    /// Reads once; all earlier bytes must have been taken.
     fn read_socket(&mut self) -> io::Result<Received> {
         let received = self.socket.recv(&mut self.ciphertext)?;
         if let Received::Bytes { size, has_more } = received {
@@ -195,7 +195,7 @@ impl TlsSocket {
         Ok(received)
     }
 
-    /// Gives the session records of what was read. An error ends the connection, and the peer learns why.
+    /// Passes records to the session. An error ends the connection, and the peer gets an alert.
     fn take_records(&mut self) -> io::Result<()> {
         self.untaken.start += self.session.read_tls(&mut &self.ciphertext[self.untaken.clone()])?;
         match self.session.process_new_packets() {
@@ -222,7 +222,7 @@ impl TlsSocket {
         }
     }
 
-    /// Writes the records that wait: the handshake's, the engine's, a new key.
+    /// Writes waiting records: the handshake's, the engine's, a key update.
     fn write_records(&mut self) -> io::Result<()> {
         while self.session.wants_write() && self.socket.is_writable() {
             if let Err(error) = self.session.write_tls(&mut Records(&mut self.socket)) {
@@ -234,10 +234,10 @@ impl TlsSocket {
         Ok(())
     }
 
-    /// The last words of a peer that takes no more, if they have arrived.
+    /// The alert of a peer that accepts no more bytes, if it has arrived.
     #[cold]
     fn why_refused(&mut self) -> Option<io::Error> {
-        // An alert is short; what comes before it was on its way when the peer ended the connection.
+        // An alert is short. Earlier data was in flight when the peer ended the connection.
         let mut rest = [0; 512];
         for _ in 0..LAST_WORDS_READ_COUNT {
             while self.session.reader().read(&mut rest).is_ok_and(|size| size > 0) {}
@@ -255,10 +255,10 @@ impl TlsSocket {
     }
 }
 
-/// Reads that look for an alert.
+/// Number of reads that look for an alert.
 const LAST_WORDS_READ_COUNT: usize = 64;
 
-/// A socket as rustls writes to it: record by record, as `writev` could raise `SIGPIPE`.
+/// The socket as rustls writes to it: record by record, because `writev` could raise `SIGPIPE`.
 struct Records<'a>(&'a mut Socket);
 
 impl Write for Records<'_> {

@@ -1,4 +1,4 @@
-//! The advice on TLS: only where TLS may be the cause.
+//! Advice about TLS is given only if TLS may be the cause.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,10 +10,10 @@ use mio::{Events, Poll, Token};
 use super::{Channel, Received, Socket};
 use crate::clock;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Limit for anything that must happen; a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The error text of a connection in plaintext that fails; `connects` if it is connected before that.
+/// Error of a failing plaintext connection; `connects` says whether it is open before.
 fn trouble(connects: bool, open: impl FnOnce(&Poll) -> Socket, fail: impl FnOnce()) -> String {
     let mut poll = Poll::new().expect("a poller");
     let mut channel = Channel::Plain { socket: open(&poll), has_received: false };

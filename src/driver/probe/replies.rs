@@ -1,5 +1,5 @@
-//! Replies taken apart as their bytes arrive. Texts are kept up to a bound and the rest of them is dropped,
-//! so a page of long names costs no more memory than a page of short ones.
+//! Decodes replies as their bytes arrive. Texts are kept up to a bound and cut off there, so a page of long
+//! names needs no more memory than a page of short names.
 
 use crate::config::Login;
 use crate::engine::error_without_login;
@@ -8,24 +8,23 @@ use crate::limits;
 use crate::resp::ProtocolError;
 use crate::wire::WireError;
 
-/// Reply of a server, with its own memory.
+/// A server's reply, with its own memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A status line, such as `OK`, or a string, cut off at the bound of its exchange.
     Text(Vec<u8>),
-    /// An error line, with its code in front and without the password that was sent. At most 160 bytes are
-    /// kept.
+    /// An error line, beginning with its code, without the password that was sent. Cut off at 160 bytes.
     Error(String),
     /// A number.
     Integer(i64),
-    /// Replies one after another.
+    /// A list of replies.
     List(Vec<Answer>),
-    /// No string, or no list.
+    /// A null string or list.
     Null,
 }
 
 impl Answer {
-    /// Returns the reply in words, for assertions: `OK`, `ERR no such key`, `7`, a string, `nil`, `[a, b]`.
+    /// Returns the reply as text for assertions: `OK`, `ERR no such key`, `7`, a string, `nil`, `[a, b]`.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -67,12 +66,12 @@ impl Answer {
     }
 }
 
-/// Bounds of the replies of one exchange together.
+/// Bounds of all replies of one exchange together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Bytes that are read.
+    /// Bytes to read.
     read_size: usize,
-    /// Bytes of each text that are kept.
+    /// Bytes to keep of each text.
     text_size: usize,
 }
 
@@ -80,7 +79,7 @@ impl Bounds {
     pub(super) const SMALL: Self =
         Self { read_size: limits::REPLY_SIZE_MAX, text_size: limits::PROBE_TEXT_SIZE_MAX };
 
-    /// For a server of a test, which is trusted.
+    /// For a test's server, which is trusted.
     #[cfg(feature = "testing")]
     pub(super) const WIDE: Self =
         Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_PAGE_SIZE_MAX };
@@ -92,17 +91,15 @@ impl Bounds {
         Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_LIST_SIZE_MAX };
 }
 
-/// The replies of one exchange.
 pub(super) struct Replies<'a> {
     bounds: Bounds,
     /// The login that no error may show.
     login: Option<&'a Login>,
-    /// Number of replies that are owed.
     owed_count: usize,
     answers: Vec<Answer>,
     read_size: usize,
     value_count: usize,
-    /// The line that has not ended, and the string and the lists that have not.
+    /// The unfinished line, string and lists.
     line: Vec<u8>,
     text: Option<PartOfText>,
     lists: Vec<PartOfList>,
@@ -111,7 +108,7 @@ pub(super) struct Replies<'a> {
 struct PartOfText {
     kept: Vec<u8>,
     size: usize,
-    /// Bytes that have arrived, with those of the line's end behind it.
+    /// Bytes that have arrived, including the CRLF at the end.
     arrived: usize,
 }
 
@@ -135,22 +132,19 @@ impl<'a> Replies<'a> {
         }
     }
 
-    /// Whether all answers are there.
     pub(super) const fn are_complete(&self) -> bool {
         self.answers.len() == self.owed_count
     }
 
-    /// The answers so far.
     pub(super) fn take(self) -> Vec<Answer> {
         self.answers
     }
 
-    /// The last answer so far.
     pub(super) fn last(&self) -> Option<&Answer> {
         self.answers.last()
     }
 
-    /// Takes bytes that were read. After an error nothing that follows has a meaning.
+    /// Decodes more bytes. After an error, later bytes are meaningless.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.read_size = self.read_size.saturating_add(bytes.len());
         if self.read_size > self.bounds.read_size {
@@ -215,7 +209,7 @@ impl<'a> Replies<'a> {
         Ok((self.take_line(line)?, behind))
     }
 
-    /// A whole line: a value, or the beginning of one.
+    /// Decodes a complete line: a value, or its beginning.
     fn take_line(&mut self, line: &[u8]) -> Result<Option<Answer>, String> {
         let (kind, rest) = line.split_at(1);
         Ok(match kind {
@@ -251,7 +245,7 @@ impl<'a> Replies<'a> {
         Trouble::RepliesTooLarge { size: self.bounds.read_size }.to_string()
     }
 
-    /// Adds a value to the innermost list that has not ended, or to the answers.
+    /// Adds a value to the innermost unfinished list, or to the answers.
     fn add(&mut self, value: Answer) -> Result<(), String> {
         self.value_count += 1;
         if self.value_count > limits::PROBE_VALUE_COUNT_MAX {
@@ -285,7 +279,7 @@ fn number(digits: &[u8]) -> Result<i64, String> {
     number.ok_or_else(|| no_reply(ProtocolError::NumberInvalid))
 }
 
-/// A length; none is that of a null.
+/// A length; `None` for a null.
 fn length(digits: &[u8]) -> Result<Option<usize>, String> {
     match number(digits)? {
         -1 => Ok(None),
@@ -297,7 +291,7 @@ fn length(digits: &[u8]) -> Result<Option<usize>, String> {
 mod tests {
     use super::*;
 
-    /// The answers, or the error, however the bytes are cut.
+    /// The answers, or the error, for any division of the bytes.
     fn read(owed_count: usize, bounds: Bounds, bytes: &[u8]) -> Result<Option<Vec<Answer>>, String> {
         let read = |piece_size: usize| {
             let mut replies = Replies::new(owed_count, bounds, None);

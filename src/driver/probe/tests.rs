@@ -1,4 +1,4 @@
-//! A connection to one master, and what becomes of it.
+//! A connection to one master, and how it ends.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -25,8 +25,8 @@ fn a_limit_ends_with_the_session() {
     assert_eq!(Limit::new(second, clock::now() - second).time, Duration::ZERO);
 }
 
-/// A server that says a part of this, up to each `|`, when it has read something. Then it takes whatever
-/// comes until its client goes, or ends the connection. Returns its address, and all that it has read.
+/// A server that sends one `|`-separated part of this text after each read. Then it reads
+/// until the client leaves, or ends the connection. Returns its address, and all that it has read.
 fn start(says: &'static str, ends: bool) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -140,10 +140,10 @@ fn last_words_of_a_server_are_reported() {
     }
     assert_eq!(talk("", "+PONG\r\n|-ERR out of order\r\n", true), Err(unreachable(other)));
     assert_eq!(talk("", "-ERR out of order\r\n|", true), Err(unreachable(other)));
-    // A later answer shows that the server went on.
+    // A later answer proves that the server continued.
     let ended = "the server closed the connection";
     assert_eq!(talk("", "-ERR x\r\n|$1\r\ny\r\n", true), Err(unreachable(ended)));
-    // The server does not read the second command, so its end is a reset.
+    // The server does not read the second command, so the connection ends with a reset.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let url = format!("redis://{}", listener.local_addr().expect("bound"));
     let (go, gone) = mpsc::channel::<()>();
@@ -166,7 +166,7 @@ fn last_words_of_a_server_are_reported() {
     peer.join().expect("it has said all");
 }
 
-/// The limits end when the server was connected, so that no slow machine makes it another one.
+/// The limits end once the server is connected, so a slow machine does not change the error.
 #[cfg(feature = "testing")]
 #[test]
 fn a_server_that_hangs_is_named_by_what_it_owes() {
@@ -205,7 +205,7 @@ fn a_probe_goes_on_beside_a_swallowed_connection() {
     assert!(clock::now() - start_time < LONG / 2);
 }
 
-/// The socket takes only a part of it at once.
+/// The socket accepts only part of it at once.
 #[test]
 fn a_long_command_is_written_to_its_end() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -233,7 +233,7 @@ fn a_long_command_is_written_to_its_end() {
 fn a_result_counts_until_the_end_of_the_session() {
     let limit = 2 * GRACE;
     let start_time = clock::now();
-    // A late machine may need several tries.
+    // A busy machine may need several tries.
     let is_in_time = || {
         let (address, _) = start("+PONG\r\n", false);
         let work = move |_, _| {

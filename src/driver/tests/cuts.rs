@@ -1,4 +1,4 @@
-//! A driver and a peer that lets a few bytes through at a time, or ends behind any byte: over TCP, a Unix
+//! A driver and a peer that passes a few bytes at a time, or ends after any byte: over TCP, a Unix
 //! socket and TLS.
 
 mod peer;
@@ -17,7 +17,7 @@ use crate::lock::{MasterId, Resource};
 use crate::options::Options;
 use peer::{Conduct, End, Host, Kind, Peer, WHOLE};
 
-/// Events of a driver, with the bytes of replies and of requests that had passed by then.
+/// A driver's events, each with the number of reply and request bytes passed before it.
 type Trace = Vec<(String, usize, usize)>;
 
 struct Rig {
@@ -26,7 +26,7 @@ struct Rig {
     peer: Peer,
     trace: Trace,
     outcomes: Vec<(OpId, Outcome)>,
-    /// The bytes of replies behind which the connection stands for the driver.
+    /// Reply bytes after which the driver considers the connection open.
     connected_size: Option<usize>,
     given_up: Instant,
 }
@@ -54,7 +54,7 @@ impl Rig {
         }
     }
 
-    /// Both sides do what they can.
+    /// Both sides make what progress they can.
     fn turn(&mut self) {
         assert!(clock::now() < self.given_up, "it does not go on behind {:?}", self.trace);
         self.driver.turn(&mut self.poller, Some(Duration::ZERO)).expect("a turn");
@@ -91,7 +91,7 @@ impl Rig {
         self.driver.submit(clock::now(), request).expect("room");
     }
 
-    /// Acquires a lock when the master is connected, and releases it. Ends with that, or with the connection.
+    /// Connects, acquires a lock and releases it. Ends after the release, or with the connection.
     fn run(&mut self) -> Trace {
         let mut shown_count = 0;
         loop {
@@ -108,7 +108,7 @@ impl Rig {
                     "connected" => self.acquire("a"),
                     "acquired" => {}
                     "released" => return std::mem::take(&mut self.trace),
-                    // The connection has ended; what follows from it does not count.
+                    // The connection has ended; events after its end do not count.
                     _ => {
                         self.trace.truncate(shown_count);
                         return std::mem::take(&mut self.trace);
@@ -136,7 +136,7 @@ fn bytes_may_come_and_go_in_any_pieces() {
     }
 }
 
-/// No event comes for the rest of what one read has no room for.
+/// No event comes for bytes beyond the room of one read.
 #[test]
 fn replies_of_more_than_one_read_are_read() {
     for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
@@ -150,14 +150,14 @@ fn replies_of_more_than_one_read_are_read() {
     }
 }
 
-/// The next turn reads the rest, and does not wait for an event.
+/// The next turn reads the rest without waiting for an event.
 #[test]
 fn a_turn_reads_no_more_of_a_master_than_is_its_share() {
     let mut rig = Rig::new(&Host::new(Kind::Unix), WHOLE);
     while shown(&rig.trace) != ["connected"] {
         rig.turn();
     }
-    // Messages that say nothing.
+    // Messages without content.
     let share = READ_COUNT_MAX * limits::READ_SIZE;
     rig.peer.babble = Some([b">0\r\n".repeat(share / 2).as_slice(), b"+OK\r\n"].concat());
     rig.acquire("a");
@@ -176,14 +176,14 @@ fn a_turn_reads_no_more_of_a_master_than_is_its_share() {
     assert!(matches!(rig.outcomes[..], [(_, Outcome::Acquire(Ok(_)))]), "{:?}", rig.outcomes);
 }
 
-/// No event comes for an end that came with replies of more than one turn.
+/// No event comes for an end that arrived together with replies for several turns.
 #[test]
 fn an_end_behind_replies_of_several_turns_is_noticed() {
     let mut rig = Rig::new(&Host::new(Kind::Unix), WHOLE);
     while shown(&rig.trace) != ["connected"] {
         rig.turn();
     }
-    // All of it arrives at once, and the last read of the third turn is a short one.
+    // Everything arrives at once, and the last read of the third turn is short.
     let babble = b">0\r\n".repeat(READ_COUNT_MAX * limits::READ_SIZE / 2 + 1);
     let sent_max = rig.peer.sent_size + babble.len();
     rig.peer.conduct = Conduct { sent_max, end: End::Behind, ..WHOLE };
@@ -195,7 +195,7 @@ fn an_end_behind_replies_of_several_turns_is_noticed() {
     assert_eq!(shown(&rig.trace)[1], "the server closed the connection");
 }
 
-/// The reason that a connection is to end for, if it ends like this behind so many bytes of replies.
+/// The expected reason for a connection that ends like this after so many reply bytes.
 fn why(kind: Kind, end: End, size: usize, connected_size: usize) -> &'static str {
     match (kind, end) {
         (Kind::Tcp, End::Reset) if size == 0 => {
@@ -253,7 +253,7 @@ fn a_connection_may_end_behind_any_byte() {
     }
 }
 
-/// The less of the requests arrives, the less comes of it.
+/// Fewer request bytes never lead to more events.
 #[test]
 fn a_peer_may_end_behind_any_byte_of_a_request() {
     for kind in [Kind::Tcp, Kind::Tls13] {
@@ -263,7 +263,7 @@ fn a_peer_may_end_behind_any_byte_of_a_request() {
         for read_max in (1..total).step_by(if kind == Kind::Tcp { 13 } else { 101 }) {
             let trace = Rig::new(&host, Conduct { read_max, ..WHOLE }).run();
             let mut shown = shown(&trace);
-            // The last bytes of all may have been of no request for the lock.
+            // The last bytes may not belong to a request for the lock.
             if let Some(end) = shown.pop_if(|last| *last != "released") {
                 assert!(end.contains("the server closed") || end.contains("was cut without"), "{trace:?}");
             }
@@ -277,7 +277,7 @@ fn a_peer_may_end_behind_any_byte_of_a_request() {
     }
 }
 
-/// A write that the socket takes in part is neither lost nor repeated.
+/// A write that the socket accepts in part is neither lost nor repeated.
 #[test]
 fn a_peer_that_does_not_read_gets_all_later() {
     for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
@@ -308,12 +308,12 @@ fn a_peer_that_does_not_read_gets_all_later() {
             }
         }
         assert!(!rig.driver.has_unsent && left(&mut rig) == 0, "{kind:?}");
-        // One more has the record of the fleet.
+        // One more contains the fleet's record.
         assert_eq!(rig.peer.model.keys().len(), count + 1, "{kind:?}");
     }
 }
 
-/// Bytes behind a reply that is none are not read.
+/// Bytes after a malformed reply are not read.
 #[test]
 fn a_peer_that_breaks_the_protocol_is_left() {
     for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
@@ -322,7 +322,7 @@ fn a_peer_that_breaks_the_protocol_is_left() {
         while shown(&rig.trace) != ["connected"] {
             rig.turn();
         }
-        // A lookup has ended, and nobody has looked at it.
+        // A lookup has ended, and nobody has taken its result.
         let master = MasterId::new(0).expect("small");
         assert!(rig.driver.resolver.resolve(master, "localhost", 1).is_none());
         loop {
@@ -346,7 +346,7 @@ fn a_peer_that_breaks_the_protocol_is_left() {
     }
 }
 
-/// With it, nothing is missing. The connection below may stay open.
+/// With `close_notify`, nothing is missing. The underlying connection may stay open.
 #[test]
 fn a_notified_end_is_a_close() {
     for kind in [Kind::Tls12, Kind::Tls13] {

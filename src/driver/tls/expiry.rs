@@ -12,12 +12,12 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The last moment of the validity, as a time since the Unix epoch; `None` before it, or for other bytes.
+/// End of the validity, as time since the Unix epoch; `None` if earlier, or for malformed bytes.
 pub(super) fn not_after(certificate: &[u8]) -> Option<Duration> {
     let (certificate, _) = content(certificate, SEQUENCE)?;
     let (body, _) = content(certificate, SEQUENCE)?;
     let body = if body.first() == Some(&VERSION) { element(body)?.2 } else { body };
-    // Serial number, algorithm, issuer.
+    // Skips serial number, algorithm and issuer.
     let validity = (0..3).try_fold(body, |rest, _| Some(element(rest)?.2))?;
     let (validity, _) = content(validity, SEQUENCE)?;
     let (_, _, rest) = element(validity)?;
@@ -25,13 +25,13 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<Duration> {
     since_epoch(kind, text)
 }
 
-/// The content of the first element, if it is of this type, and what follows it.
+/// Content of the first element if it has this type, and the remaining bytes.
 fn content(bytes: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
     let (kind, content, rest) = element(bytes)?;
     (kind == wanted).then_some((content, rest))
 }
 
-/// The first element: its type, its content, and what follows it.
+/// The first element: its type, its content, and the remaining bytes.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&kind, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -48,7 +48,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((kind, content, rest))
 }
 
-/// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, as RFC 5280 demands them.
+/// Parses `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, as RFC 5280 requires.
 fn since_epoch(kind: u8, text: &[u8]) -> Option<Duration> {
     let digits = text.strip_suffix(b"Z")?;
     if !digits.iter().all(u8::is_ascii_digit) {
@@ -68,11 +68,11 @@ fn since_epoch(kind: u8, text: &[u8]) -> Option<Duration> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 {
         return None;
     }
-    // Years begin in March, so that the leap day is their last one.
+    // Years begin in March, so that the leap day comes last.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days_of_years = year * 365 + year / 4 - year / 100 + year / 400;
     let days = days_of_years + (month * 153 + 2) / 5 + day - 1;
-    /// Days from the first of March of the year 0 to the Unix epoch.
+    /// Days from 1 March of year 0 to the Unix epoch.
     const EPOCH: u64 = 719_468;
     Some(Duration::from_secs((days.checked_sub(EPOCH)? * 24 + hour) * 3600 + minute * 60 + second))
 }
@@ -118,7 +118,7 @@ mod tests {
             (UTC_TIME, "700101000000Z", Some(0)),
             (UTC_TIME, "991231235959Z", Some(946_684_799)),
             (UTC_TIME, "500101000000Z", None),
-            // In other forms, or out of range.
+            // Other forms, or out of range.
             (GENERALIZED_TIME, "700101000000Z", None),
             (UTC_TIME, "19700101000000Z", None),
             (SEQUENCE, "19700101000000Z", None),

@@ -1,4 +1,4 @@
-//! From the settings to what rustls needs: reads certificates and keys, once for a client.
+//! Reads certificates and keys, once per client, and sets up rustls.
 
 use std::fs;
 use std::io;
@@ -17,11 +17,11 @@ use crate::config::{Config, Pem, Tls, server_name};
 use crate::driver::ConnectError;
 use crate::error::ConfigError;
 
-/// Sessions that a client keeps for one master: both connections resume from them.
+/// Sessions kept for one master, for resumption.
 const SESSION_COUNT_MAX: usize = 4;
 
-/// Returns the shared part of each master's connections; `None` for a master without TLS. Reads no file if
-/// none has it.
+/// Returns the shared part of each master's connections; `None` for a master without TLS. Reads no file if no
+/// master uses TLS.
 pub(in crate::driver) fn masters(config: &Config) -> Result<Vec<Option<TlsMaster>>, ConnectError> {
     let names: Result<Vec<_>, ConfigError> =
         config.masters.iter().map(|url| server_name(config.tls.as_ref(), &url.address)).collect();
@@ -31,7 +31,7 @@ pub(in crate::driver) fn masters(config: &Config) -> Result<Vec<Option<TlsMaster
     }
     let shared = client_config(config.tls.as_ref().unwrap_or(&Tls::new()))?;
     let master = |server_name| {
-        // The tickets of a master are of no use to another one, also if both have the same name.
+        // A master's tickets are useless to others, even under the same name.
         let mut config = shared.clone();
         config.resumption = Resumption::in_memory_sessions(SESSION_COUNT_MAX);
         TlsMaster { config: Arc::new(config), server_name }
@@ -110,7 +110,7 @@ impl Source<'_> {
         })
     }
 
-    /// Why a key in PEM form cannot be used: its curve, if it has one that is not supported.
+    /// Why a key in PEM form is unusable: names its curve if that is unsupported.
     fn why_no_key(&self) -> String {
         let der = self.private_key().map(|key| key.secret_der().to_vec()).unwrap_or_default();
         let curve = CURVES.iter().find(|(id, _)| memchr::memmem::find(&der, id).is_some());
@@ -143,10 +143,10 @@ impl Source<'_> {
     }
 }
 
-/// Keys that the cryptography takes.
+/// Keys that the crypto provider supports.
 const SUPPORTED_KEY: &str = "an RSA, P-256, P-384 or Ed25519 key";
 
-/// Object identifiers of curves that the cryptography does not take, as DER writes them.
+/// Object identifiers, in DER, of curves that the crypto provider does not support.
 const CURVES: [(&[u8], &str); 5] = [
     (&[0x2b, 0x81, 0x04, 0x00, 0x23], "P-521"),
     (&[0x2b, 0x81, 0x04, 0x00, 0x21], "P-224"),
@@ -155,7 +155,7 @@ const CURVES: [(&[u8], &str); 5] = [
     (&[0x2b, 0x65, 0x71], "Ed448"),
 ];
 
-/// The form of bytes in which nothing usable was found.
+/// What the bytes look like, if nothing usable was found.
 fn form(bytes: &[u8]) -> Option<&'static str> {
     [
         ("BEGIN OPENSSH PRIVATE KEY", "it is in the form of OpenSSH"),
@@ -177,7 +177,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     memchr::memmem::find(bytes, text.as_bytes()).is_some()
 }
 
-/// Why something is not in PEM form. The error's own text may show a part of the key.
+/// Why something is not in PEM form. The error's own text may show part of the key.
 const fn why_no_pem(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => "a section has no END line of its own",
@@ -188,30 +188,30 @@ const fn why_no_pem(error: &pem::Error) -> &'static str {
     }
 }
 
-/// Error of certificates or a key that cannot be used. Nothing was connected.
+/// Why certificates or a key are unusable. Nothing was connected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{what} {place} cannot be read: {source}; check the path and its permissions")]
     Unreadable {
-        /// Purpose of the file, as `the CA`.
+        /// Purpose of the file, such as `the CA`.
         what: &'static str,
         /// The file.
         place: String,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// A file, or the given bytes, do not hold what they should.
+    /// A file, or the given bytes, lack what they should contain.
     #[error("{what} {place} is unusable: {why}; give {wanted} in PEM form")]
     Unusable {
-        /// Purpose of the file or bytes, as `the CA`.
+        /// Purpose of the file or bytes, such as `the CA`.
         what: &'static str,
         /// The file, or `(given as bytes)`.
         place: String,
-        /// The reason why it cannot be used.
+        /// Why it is unusable.
         why: String,
-        /// The content that it must have instead, as `a private key`.
+        /// Content that it must have instead, such as `a private key`.
         wanted: &'static str,
     },
     /// The private key belongs to another certificate.
@@ -227,13 +227,13 @@ pub enum TlsError {
     /// The platform offers no trusted CA.
     #[error("the CAs of this system cannot be used: {why}; install them, or give a CA by Tls::ca (--tls-ca)")]
     Platform {
-        /// The reason that the platform reported.
+        /// The platform's reason.
         why: String,
     },
-    /// The cryptography refuses the settings.
+    /// The crypto provider refuses the settings.
     #[error("TLS cannot be set up: {why}; check the certificates")]
     Setup {
-        /// The reason that it reported.
+        /// Its reason.
         why: String,
     },
 }

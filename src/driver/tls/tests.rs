@@ -1,4 +1,4 @@
-//! One connection over TLS and its peer, step by step.
+//! One TLS connection and its peer, step by step.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ use super::{TlsMaster, TlsSocket};
 use crate::driver::socket::{Received, Socket};
 use crate::limits;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Limit for anything that must happen; a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A certificate for the server `h` with its key.
@@ -30,7 +30,7 @@ struct Certificate {
 }
 
 impl Certificate {
-    /// Names of two authorities must differ.
+    /// The names of two CAs must differ.
     fn new(authority: &str, last_year: i32) -> Self {
         let mut params = CertificateParams::new(vec!["h".to_owned()]).expect("a valid name");
         params.distinguished_name.push(DnType::CommonName, authority);
@@ -41,17 +41,17 @@ impl Certificate {
     }
 }
 
-/// A connection over TLS, and the other end of it.
+/// A TLS connection and its other end.
 struct Pair {
     socket: TlsSocket,
     peer: TcpStream,
     session: ServerConnection,
-    /// Has the client's socket registered.
+    /// Keeps the client's socket registered.
     poll: Poll,
 }
 
 impl Pair {
-    /// A client that trusts one certificate, and a peer that shows another one, or the same.
+    /// A client that trusts one certificate, and a peer that presents another or the same one.
     fn new(version: &'static SupportedProtocolVersion, trusted: &Certificate, shown: &Certificate) -> Self {
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -104,7 +104,7 @@ impl Pair {
         }
     }
 
-    /// Both sides do what they can.
+    /// Both sides make what progress they can.
     fn turn(&mut self) -> io::Result<Received> {
         self.socket.handle_writable()?;
         let received = self.socket.recv(&mut [0; 64])?;
@@ -112,8 +112,8 @@ impl Pair {
         Ok(received)
     }
 
-    /// Reads as the driver does: at an event, and on for as long as more may have arrived. Returns what came
-    /// before the end, or before this many bytes are there.
+    /// Reads as the driver does: at an event, and again while more may have arrived. Returns the bytes
+    /// before the end, or until this many have come.
     #[track_caller]
     fn receive(&mut self, size_max: usize) -> Vec<u8> {
         let (mut events, mut space, mut received) = (Events::with_capacity(4), [0; 64], Vec::new());
@@ -137,7 +137,7 @@ impl Pair {
         received
     }
 
-    /// The peer encrypts these bytes, as records of at most 16 KiB.
+    /// The peer encrypts these bytes in records of at most 16 KiB.
     fn encrypt(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut records = Vec::new();
         for piece in bytes.chunks(10_000) {
@@ -149,7 +149,7 @@ impl Pair {
         records
     }
 
-    /// The peer reads what has come, and answers. False at the end.
+    /// The peer reads and answers. False at the end.
     fn answer(&mut self) -> Result<bool, Error> {
         let is_open = !matches!(self.session.read_tls(&mut self.peer), Ok(0));
         self.session.process_new_packets()?;
@@ -157,7 +157,7 @@ impl Pair {
         Ok(is_open)
     }
 
-    /// The peer writes what its session has to say.
+    /// The peer writes its session's records.
     fn write(&mut self) {
         while self.session.wants_write() {
             self.session.write_tls(&mut self.peer).expect("it fits");
@@ -191,11 +191,11 @@ fn the_last_words_after_an_end_are_bounded() {
     pair.session.send_close_notify();
     let mut bytes = Vec::new();
     pair.session.write_tls(&mut bytes).expect("room");
-    // At once, and more than a session takes of one read.
+    // At once, and more than a session takes from one read.
     bytes.extend([b'?'; 20_000]);
     pair.peer.write_all(&bytes).expect("it fits");
     let (sender, receiver) = mpsc::channel();
-    // In a thread of its own, as it must not hang.
+    // In its own thread, so that a hang is noticed.
     thread::spawn(move || {
         sender.send(pair.until(|pair| {
             let why = pair.socket.why_refused().map(|error| error.to_string());
@@ -232,7 +232,7 @@ fn an_alert_in_place_of_a_handshake_is_named() {
     assert!(error.to_string().contains("it has no TLS cipher or kind of key in common"), "{error}");
 }
 
-/// No event comes for bytes that were there at the last one: of one record that is larger than the room of a
+/// No event comes for bytes that the last event announced: of one record larger than the room of a
 /// read, of several records, of more records than one read of the socket takes, and of half a record.
 #[test]
 fn all_that_has_arrived_is_read_at_one_event() {
@@ -257,7 +257,7 @@ fn write_all(mut peer: TcpStream, first: &[u8], second: &[u8]) {
     peer.set_nonblocking(true).expect("a socket option");
 }
 
-/// The peer leaves the connection below open.
+/// The peer leaves the underlying connection open.
 #[test]
 fn an_end_behind_a_reply_is_read_with_it() {
     for size in [1, 64, 10_000] {
@@ -281,7 +281,7 @@ fn a_write_of_any_size_arrives_whole() {
         let (mut events, given_up) = (Events::with_capacity(4), Instant::now() + PATIENCE);
         while received.len() < size {
             assert!(Instant::now() < given_up, "{} of {size} bytes have come", received.len());
-            // As the driver does: it writes while the socket takes all of it, and then waits for an event.
+            // As the driver does: writes until the socket accepts less than given, then waits for an event.
             while !rest.is_empty() && pair.socket.is_writable() {
                 let written = pair.socket.send(rest).expect("it stands");
                 assert!(

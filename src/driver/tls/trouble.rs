@@ -1,10 +1,10 @@
-//! Failures of a TLS connection, in words that say what to do.
+//! Failures of a TLS connection, as messages that say what to do.
 
 use std::io;
 
 use rustls::{AlertDescription as Alert, CertificateError, Error};
 
-/// Why a connection over TLS cannot be had, or ended.
+/// Why a TLS connection failed or ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsTrouble {
     #[error("its certificate has expired; renew it, and check the clocks")]
@@ -43,7 +43,7 @@ pub(crate) enum TlsTrouble {
     Other(String),
 }
 
-/// How far a session has come.
+/// Progress of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The peer has not answered the first message.
@@ -54,10 +54,10 @@ pub(super) enum Stage {
     Established,
 }
 
-/// Names of a certificate that are shown; there may be hundreds.
+/// Number of a certificate's names to show; there may be hundreds.
 const NAME_COUNT_MAX: usize = 4;
 
-/// The names of a certificate, which rustls writes as `DnsName("h")` and `IpAddress(10.0.0.1)`.
+/// The names of a certificate. rustls formats them as `DnsName("h")` and `IpAddress(10.0.0.1)`.
 fn names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inside = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
@@ -71,7 +71,7 @@ fn names(presented: &[String]) -> String {
     }
 }
 
-/// Describes an error of rustls in words, since some of its own texts are `Debug` forms.
+/// Describes a rustls error, because some of its own texts are `Debug` forms.
 pub(super) fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(error) => certificate_words(error),
@@ -107,12 +107,12 @@ fn certificate_words(error: &CertificateError) -> String {
     fixed.to_owned()
 }
 
-/// Whether a text has the form of a value for debugging.
+/// Whether a text looks like a `Debug` form.
 fn is_for_debugging(text: &str) -> bool {
     text.contains(['{', '(', '"']) || text.contains("::")
 }
 
-/// The name of a variant in words: `HandshakeFailure` as `handshake failure`. Its fields are left out.
+/// A variant's name as words, without its fields: `HandshakeFailure` becomes `handshake failure`.
 fn spaced(variant: &impl std::fmt::Debug) -> String {
     let name = format!("{variant:?}");
     let name = name.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
@@ -139,7 +139,7 @@ impl TlsTrouble {
         match error {
             Error::InvalidCertificate(error) => Self::of_certificate(error),
             Error::AlertReceived(Alert::CertificateRequired) => Self::WantsCertificate,
-            // Nobody has asked for a certificate at that stage.
+            // No certificate has been requested at that stage.
             Error::AlertReceived(Alert::HandshakeFailure) if stage == Stage::Hello => Self::NoCommonCipher,
             // TLS 1.2 has no alert for a missing certificate.
             Error::AlertReceived(Alert::HandshakeFailure | Alert::BadCertificate)

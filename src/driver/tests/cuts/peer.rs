@@ -28,20 +28,20 @@ pub(super) enum Kind {
 /// How the peer ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// At once behind the last byte.
+    /// Immediately after the last byte.
     Behind,
     /// When the driver has read the last byte.
     Later,
-    /// The same by a reset.
+    /// When the driver has read the last byte, with a reset.
     Reset,
 }
 
-/// Bytes that the peer lets through.
+/// Bytes that the peer passes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Conduct {
-    /// Bytes at a time, in either direction.
+    /// Bytes passed at a time, in each direction.
     pub(super) piece: usize,
-    /// Bytes until the end, of replies and of requests.
+    /// Reply bytes and request bytes until the end.
     pub(super) sent_max: usize,
     pub(super) read_max: usize,
     pub(super) end: End,
@@ -57,7 +57,7 @@ pub(super) trait Stream: Read + Write {
 impl Stream for TcpStream {
     fn end(&mut self, end: End) {
         if end == End::Reset {
-            // The drop that follows resets it.
+            // The following drop resets the connection.
             SockRef::from(&*self).set_linger(Some(Duration::ZERO)).expect("a socket option");
         } else {
             self.shutdown(Shutdown::Write).expect("it is open");
@@ -71,7 +71,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// The part that all peers of a kind share.
+/// What all peers of a kind share.
 pub(super) struct Host {
     pub(super) kind: Kind,
     pub(super) server: Option<Arc<ServerConfig>>,
@@ -81,7 +81,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(kind: Kind) -> Self {
-        // Each of its signatures has the same size.
+        // All of its signatures have the same size.
         let key = KeyPair::generate_for(&PKCS_ED25519).expect("randomness");
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a valid name");
         let certificate = params.self_signed(&key).expect("a certificate");
@@ -120,7 +120,7 @@ pub(super) struct Peer {
     pub(super) listener: Listener,
     pub(super) stream: Option<Box<dyn Stream>>,
     pub(super) session: Option<ServerConnection>,
-    /// Its clock stands still, so that replies have the same size each time.
+    /// Its clock stands still, so that replies keep their size.
     pub(super) now: Instant,
     pub(super) model: ModelMaster,
     pub(super) conduct: Conduct,
@@ -129,9 +129,9 @@ pub(super) struct Peer {
     pub(super) read_size: usize,
     pub(super) sent_size: usize,
     pub(super) is_over: bool,
-    /// Bytes that it sends instead of replies.
+    /// Bytes to send instead of replies.
     pub(super) babble: Option<Vec<u8>>,
-    /// Whether it takes a new key before each reply.
+    /// Whether to update the TLS key before each reply.
     pub(super) renews_keys: bool,
 }
 
@@ -197,7 +197,7 @@ impl Peer {
         self.stream = stream;
     }
 
-    /// Reads a piece, carries out what is whole, and writes a piece; or ends the connection.
+    /// Reads a piece, executes complete commands, and writes a piece; or ends the connection.
     pub(super) fn step(&mut self) {
         if self.stream.is_none() && !self.is_over {
             self.accept();
@@ -219,7 +219,7 @@ impl Peer {
         let is_due = match end {
             End::Behind => true,
             End::Later => was_last,
-            // Earlier, it would never have stood.
+            // Earlier, the connection would never have been open.
             End::Reset => was_last && self.read_size > 0,
         };
         if !self.is_over && is_last(self) && is_due {
@@ -241,7 +241,7 @@ impl Peer {
         }
     }
 
-    /// Takes bytes of requests, and has the replies written.
+    /// Takes request bytes, and queues the replies.
     fn take(&mut self, bytes: &[u8]) {
         let Some(session) = &mut self.session else {
             self.input.extend_from_slice(bytes);
@@ -262,7 +262,7 @@ impl Peer {
         if self.renews_keys && !replies.is_empty() {
             session.refresh_traffic_keys().expect("a session of TLS 1.3");
         }
-        // Without replies, there may be records of the handshake.
+        // Even without replies there may be handshake records.
         for piece in std::iter::once([].as_slice()).chain(replies.chunks(10_000)) {
             session.writer().write_all(piece).expect("room");
             while session.wants_write() {
