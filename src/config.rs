@@ -1,4 +1,4 @@
-//! Settings of a client: which masters, and how long anything may take.
+//! Settings of a client: its masters, limits and defaults.
 
 mod credentials;
 pub mod env;
@@ -26,8 +26,7 @@ pub use tls::{Pem, Tls};
 pub use url::MasterUrl;
 pub(crate) use url::{Address, Login};
 
-/// Checked settings of a client. All clients of one fleet must share the masters, `max_ttl`, prefix and
-/// drift.
+/// Checked settings of a client. All clients of a fleet must share the masters, `max_ttl`, prefix and drift.
 ///
 /// ```
 /// use redlatch::Config;
@@ -55,77 +54,73 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) retry_delay_min: Duration,
     pub(crate) retry_delay_max: Duration,
-    /// The delay after each number of failed attempts, from one; the last one serves all later ones.
+    /// Delays after 1, 2, 3 … failed attempts; the last also serves all later attempts.
     pub(crate) retry_delays: Option<Arc<[Duration]>>,
     pub(crate) answer_ppm: Option<u32>,
     pub(crate) quarantine: Quarantine,
     pub(crate) ask_holder: bool,
     pub(crate) spin: Duration,
     pub(crate) wakes_waiters: bool,
-    /// Whether it writes the fleet's record where there is none.
+    /// Whether to write the fleet's record on masters without one.
     pub(crate) records_fleet: bool,
     pub(crate) observer: Option<Observer>,
     provider: Option<CredentialsProvider>,
-    /// File of the password for each URL without one.
+    /// File with the password for each URL without a password.
     pub(crate) password_file: Option<PathBuf>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
 
-/// Condition under which the votes of a master that (re)appears count: it may have lost locks that still
-/// live.
+/// When the votes of a master count after it (re)appears, since it may have lost locks that still live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Quarantine {
-    /// The default: its votes count once it is known to have run for `max_ttl` plus the drift. Its own
-    /// `uptime_in_seconds` shows that, or this client has seen the same `run_id` for that long.
+    /// The default: a master votes once it is known to have run for `max_ttl` plus the drift, from its own
+    /// `uptime_in_seconds` or because this client has seen the same `run_id` for that time.
     ///
-    /// A fleet that was just started therefore grants nothing for `max_ttl`. The uptime is wall-clock time of
-    /// the master: a clock that jumps ahead there shortens the wait. The uptime does not count if another
-    /// server has taken the place of the one before: a server that already ran when this client last heard
-    /// from its predecessor.
+    /// A newly started fleet therefore grants nothing for `max_ttl`. The uptime follows the master's wall
+    /// clock; a clock that jumps ahead there shortens the wait. The uptime does not count if the server
+    /// already ran when this client last heard from its predecessor, since it may never have had the
+    /// predecessor's locks.
     #[default]
     Uptime,
-    /// Its votes count once its process is known to have been observed for `max_ttl` plus the drift. This
-    /// client observes it, if it has seen the same `run_id` for that long by its own monotonic clock; or
-    /// another client did, and left a mark that says so.
+    /// A master votes once its process has been observed for `max_ttl` plus the drift: by this client, which
+    /// has seen the same `run_id` for that time by its own monotonic clock; or by another client, which left
+    /// a mark.
     ///
-    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client whose own observation is over
-    /// writes the `run_id` and the observed time in milliseconds into it, for later clients. A mark with
-    /// another `run_id`, or with a shorter time than needed, counts for nothing. A user that can write to the
-    /// masters can forge a mark, as it can delete locks.
+    /// The mark is the key `<prefix>redlatch:mark`, without TTL. A client writes the `run_id` and the
+    /// observed time in milliseconds into the mark at the end of its own observation, for later clients. A
+    /// mark with another `run_id` or a shorter time counts for nothing. A user that can write to the masters
+    /// can forge a mark, as it can delete locks.
     ///
-    /// No wall clock counts, and a server that should not grant locks is refused: a replica, a server whose
-    /// `maxmemory-policy` is not `noeviction`, and a server that does not report its `run_id`, role and
-    /// policy. The report of a failed acquisition that asked the masters says so. The login needs `+info +get
-    /// +set` and the mark's key; without the mark each client observes for itself. After a restart of all
-    /// masters some client has to stay for [`Config::quarantine_time`].
+    /// No wall clock counts, and unfit servers are refused: a replica, a server whose `maxmemory-policy` is
+    /// not `noeviction`, and a server that does not report its `run_id`, role and policy. The report of a
+    /// failed acquisition says so. The login needs `+info +get +set` and access to the mark's key; without
+    /// the mark, each client observes for itself. After a restart of all masters, at least one client must
+    /// stay connected for [`Config::quarantine_time`].
     ///
-    /// It proves that a process went on, and not that its data stayed: `FLUSHALL` is not noticed.
+    /// Observation proves that a process kept running, not that its data stayed: `FLUSHALL` goes unnoticed.
     Strict,
-    /// Its votes count as soon as it is connected. That is right only in tests, or if each master writes
-    /// every change to disk before it answers (`appendonly yes`, `appendfsync always`) and comes back with
-    /// that file.
+    /// A master votes as soon as it is connected. Only for tests, or if each master writes every change to
+    /// disk before it answers (`appendonly yes`, `appendfsync always`) and restarts with that file.
     Trust,
 }
 
 impl Config {
-    /// The delay after so many failed attempts, at least one, by the function given to
-    /// [`ConfigBuilder::retry_delay_by`].
+    /// The delay after `failed_count` failed attempts (1 or more), from [`ConfigBuilder::retry_delay_by`].
     pub(crate) fn retry_delay_after(&self, failed_count: u32) -> Option<Duration> {
         let delays = self.retry_delays.as_deref()?;
         let index = usize::try_from(failed_count).unwrap_or(usize::MAX).saturating_sub(1);
         delays.get(index).or(delays.last()).map(|delay| (*delay).min(limits::TIME_LIMIT_MAX))
     }
 
-    /// Returns a builder with the default settings and no master.
+    /// Returns a builder with the default settings and no masters.
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
     }
 
-    /// Returns the number of configured masters. The quorum is a majority of them, however many are
-    /// reachable.
+    /// Returns the number of configured masters. A quorum is a majority of them, reachable or not.
     #[must_use]
     pub const fn master_count(&self) -> usize {
         self.masters.len()
@@ -139,15 +134,15 @@ impl Config {
         Ttl::new(ttl, self.drift, self.max_ttl)
     }
 
-    /// Returns the longest time that one round of a lock with this TTL waits for a master; never longer than
-    /// the lock would be valid. It is the configured answer time-out, and by default a fifth of the TTL, from
-    /// 5 ms to 1 s.
+    /// Returns the longest time that one round of a lock with this TTL waits for a master's answer; never
+    /// longer than the lock would be valid. The configured answer timeout, or by default a fifth of the TTL,
+    /// from 5 ms to 1 s.
     #[must_use]
     pub fn answer_limit(&self, ttl: Ttl) -> Duration {
         self.answer_limit_by(ttl, Duration::MAX)
     }
 
-    /// How long one round waits where a quorum of masters answers within this limit, if nothing is wrong.
+    /// Answer limit of a round, where a quorum normally answers within `round_trip_limit`.
     pub(crate) fn answer_limit_by(&self, ttl: Ttl, round_trip_limit: Duration) -> Duration {
         let share = self.answer_ppm.map(|ppm| {
             let share = ttl.as_duration().as_nanos() * u128::from(ppm) / 1_000_000;
@@ -161,8 +156,8 @@ impl Config {
         self.answer_timeout.or(share).unwrap_or_else(by_round_trip).min(ttl.validity())
     }
 
-    /// Asks the provider given to [`ConfigBuilder::credentials`] for the credentials of a master, as
-    /// [`LinkRequest::Credentials`](crate::engine::LinkRequest::Credentials) wants. It may block.
+    /// Asks the provider set with [`ConfigBuilder::credentials`] for a master's credentials, as
+    /// [`LinkRequest::Credentials`](crate::engine::LinkRequest::Credentials) requests. May block.
     ///
     /// # Errors
     /// [`CredentialsError`]
@@ -171,12 +166,12 @@ impl Config {
         provider.ask(&self.labels[master.index()])
     }
 
-    /// Whether a provider returns the credentials, or a file has them.
+    /// Whether credentials come from a provider or a file.
     pub(crate) const fn has_provider(&self) -> bool {
         self.provider.is_some() || self.password_file.is_some()
     }
 
-    /// Which fencing tokens masters take.
+    /// The window of fencing tokens that masters accept.
     pub(crate) fn window(&self) -> Window {
         Window::new(self.max_ttl)
     }
@@ -187,7 +182,7 @@ impl Config {
         self.max_ttl
     }
 
-    /// Returns how masters that may have restarted are kept from voting.
+    /// Returns the mode that decides when a restarted master votes again.
     #[must_use]
     pub const fn quarantine(&self) -> Quarantine {
         self.quarantine
@@ -200,7 +195,7 @@ impl Config {
         self.quarantine_time_beside(Duration::ZERO, 0)
     }
 
-    /// Returns the quarantine by the larger of each of these settings and this client's.
+    /// Returns the quarantine for the larger of these and this client's settings.
     #[doc(hidden)]
     #[must_use]
     pub fn quarantine_time_beside(&self, max_ttl: Duration, drift_ppm: u32) -> Duration {
@@ -241,7 +236,7 @@ impl Config {
     }
 }
 
-/// Builder of a [`Config`]. Its setters check nothing: [`ConfigBuilder::build`] does.
+/// Builder of a [`Config`]. The setters check nothing; [`ConfigBuilder::build`] does.
 #[derive(Clone)]
 pub struct ConfigBuilder {
     urls: Vec<String>,
@@ -250,7 +245,7 @@ pub struct ConfigBuilder {
 }
 
 impl fmt::Debug for ConfigBuilder {
-    /// Without the URLs, which may hold passwords.
+    /// Omits the URLs, which may contain passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConfigBuilder").field("master_count", &self.urls.len()).finish_non_exhaustive()
     }
@@ -302,7 +297,7 @@ impl ConfigBuilder {
         urls.into_iter().fold(self, Self::master)
     }
 
-    /// Sets the bytes put in front of each resource name to make its key; empty by default, at most 256 bytes
+    /// Sets the bytes in front of each resource name in its key; empty by default, at most 256 bytes
     /// ([`limits::PREFIX_SIZE_MAX`]).
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
@@ -310,18 +305,18 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the name that the masters show for the connections (`CLIENT SETNAME`): printable ASCII without
-    /// spaces; `redlatch/` and the version of this library by default.
+    /// Sets the name of the connections on the masters (`CLIENT SETNAME`): printable ASCII without spaces;
+    /// `redlatch/` and this library's version by default.
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.config.client_name = name.into();
         self
     }
 
-    /// Sets the label of all locks of this client, such as `host:pid:job`: 1 to 64 bytes of text without
-    /// control characters; none by default. It is in each lock's value, so it must be no secret.
+    /// Sets the label of all this client's locks, such as `host:pid:job`: 1 to 64 bytes of text without
+    /// control characters; none by default. The label is part of each lock's value, so it must not be secret.
     /// [`crate::Client::inspect`], [`crate::error::Denial::holder_label`] and
-    /// [`crate::stats::Stats::holder_label`] may show it. A request may have its own
+    /// [`crate::stats::Stats::holder_label`] may show it. A request may override it
     /// ([`crate::LockRequest::holder_label`]).
     #[must_use]
     pub fn holder_label(mut self, label: impl Into<String>) -> Self {
@@ -332,7 +327,7 @@ impl ConfigBuilder {
     /// Sets the longest TTL that any client of the fleet uses; 30 s by default, at most 7 days
     /// ([`limits::MAX_TTL_MAX`]).
     ///
-    /// A longer TTL is refused. The quarantine of a restarted master follows from it
+    /// Requests with a longer TTL are refused. The quarantine of a restarted master depends on it
     /// ([`Config::quarantine_time`]).
     #[must_use]
     pub const fn max_ttl(mut self, max_ttl: Duration) -> Self {
@@ -340,38 +335,38 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the time since its acquisition that no extension of a lock goes beyond; one hour by default,
-    /// without a bound. It bounds neither the TTL of the acquisition nor `leave_for`. With zero no lock is
-    /// extended, and [`crate::LockRequest::auto_extend`] is refused.
+    /// Sets the longest time from a lock's acquisition to the end of any extension; one hour by default, no
+    /// upper bound. Limits neither the TTL of the acquisition nor `leave_for`. With zero no lock is extended,
+    /// and [`crate::LockRequest::auto_extend`] is refused.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.config.max_hold = max_hold;
         self
     }
 
-    /// Sets by how much clock rates may differ, in parts per million of the TTL; 10,000 (1 %) by default, at
-    /// most 500,000 ([`limits::DRIFT_PPM_MAX`]). 2 ms are added to it.
+    /// Sets the allowed difference between clock rates, in parts per million of the TTL; 10,000 (1 %) by
+    /// default, at most 500,000 ([`limits::DRIFT_PPM_MAX`]). 2 ms are added.
     #[must_use]
     pub const fn drift_ppm(mut self, ppm: u32) -> Self {
         self.drift_ppm = Some(ppm);
         self
     }
 
-    /// Sets how long one round waits for a master's answer: from 1 ms to one day.
+    /// Sets how long one round waits for a master's answer: 1 ms to one day.
     ///
-    /// By default it follows the measured round trips of the masters that a quorum needs, by the rule of
-    /// TCP's retransmission timer (RFC 6298): from a fiftieth of the TTL, between 5 and 50 ms, to a fifth of
-    /// it, at most 1 s ([`limits::ANSWER_LIMIT_MAX`]).
+    /// The default follows the measured round trips of the masters that a quorum needs, as in TCP's
+    /// retransmission timer (RFC 6298). Its lower bound is a fiftieth of the TTL, between 5 and 50 ms; its
+    /// upper bound a fifth of the TTL, at most 1 s ([`limits::ANSWER_LIMIT_MAX`]).
     ///
-    /// A master that says nothing for so long is skipped until it does. So set it well above the usual round
-    /// trip.
+    /// A master that sends nothing for this time is skipped until it does. So set it well above the usual
+    /// round trip.
     #[must_use]
     pub const fn answer_timeout(mut self, limit: Duration) -> Self {
         self.config.answer_timeout = Some(limit);
         self
     }
 
-    /// Sets how long one round waits for a master's answer, in parts per million of the lock's TTL: from 1 to
+    /// Sets how long one round waits for a master's answer, in parts per million of the lock's TTL: 1 to
     /// 1,000,000, and at least 1 ms. redsync uses 50,000 (5 %). [`ConfigBuilder::answer_timeout`] takes
     /// precedence.
     #[must_use]
@@ -380,7 +375,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets how long one attempt to connect may take, and then the handshake: from 1 ms to one day, 1 s by
+    /// Sets how long one attempt to connect may take, and then the handshake: 1 ms to one day; 1 s by
     /// default.
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
@@ -388,14 +383,14 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the least delay between two attempts of a waiting acquisition that stands in no queue, and the
-    /// most random time that is added to it: 1 ms and 100 ms by default, at most one day. The end of the
-    /// holder's time and the end of the wait shorten it. An attempt that others refuse has no such delay
-    /// where the masters have queues ([`ConfigBuilder::wake_waiters`]); one that too few masters answered, or
-    /// too late, has it everywhere.
+    /// Sets the delay between two attempts of a waiting acquisition that stands in no queue: the fixed
+    /// minimum, and the upper bound of the added random time. 1 ms and 100 ms by default, at most one day.
+    /// The end of the holder's time and the end of the wait shorten the delay. If the masters have queues
+    /// ([`ConfigBuilder::wake_waiters`]), an attempt refused because of other clients has no delay; an
+    /// attempt without enough timely answers always has one.
     ///
-    /// A drawn delay is not shorter than the attempt was. The range of its random part doubles with each
-    /// attempt, up to its bound.
+    /// A random delay is at least as long as the attempt was. Its upper bound doubles with each attempt, up
+    /// to this setting.
     #[must_use]
     pub const fn retry_delay(mut self, bounds: RangeInclusive<Duration>) -> Self {
         self.config.retry_delay_min = *bounds.start();
@@ -403,15 +398,15 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the delay between two attempts of a waiting acquisition by a function of your own, in place of
-    /// [`ConfigBuilder::retry_delay`]. Its argument is the number of failed attempts. It is called here, for
-    /// 1 to 64 or until it returns a day ([`limits::TIME_LIMIT_MAX`]) or more, and the results are kept.
-    /// Later attempts use the last one. So a function that doubles 10 ms each time is not called where it
-    /// overflows. A panic in it reaches the caller of this method.
+    /// Sets the delay between two attempts of a waiting acquisition with your own function of the number of
+    /// failed attempts, in place of [`ConfigBuilder::retry_delay`]. The function is called now, for 1 to 64
+    /// or until it returns a day ([`limits::TIME_LIMIT_MAX`]) or more. Later attempts use the last result, so
+    /// a function that doubles 10 ms each time is not called where it would overflow. A panic in it reaches
+    /// the caller of this method.
     ///
-    /// The delay is at least the result, the time that the attempt took, and 1 ms. A random time of up to
-    /// the larger of the last two is added, so that clients that met once do not meet again and again. The
-    /// end of the holder's time and the end of the wait shorten the delay.
+    /// The delay is at least the function's result, the attempt's duration, and 1 ms. A random time is added,
+    /// up to the larger of the result and the duration, so that clients that collide once do not collide
+    /// again. The end of the holder's time and the end of the wait shorten the delay.
     ///
     /// ```
     /// use std::time::Duration;
@@ -436,11 +431,11 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the condition under which a master that restarted votes; [`Quarantine::Uptime`] by default.
+    /// Sets when a restarted master votes again; [`Quarantine::Uptime`] by default.
     ///
-    /// A master that reports its `run_id` waits for [`Config::quarantine_time`] at most, counted from the
-    /// first connection: 30.302 s by default. Clients of one fleet may differ in it; together they are as
-    /// safe as the weakest mode.
+    /// A master that reports its `run_id` waits at most [`Config::quarantine_time`] from the first
+    /// connection: 30.302 s by default. Clients of one fleet may use different modes; together they are as
+    /// safe as the weakest.
     #[must_use]
     pub const fn quarantine(mut self, quarantine: Quarantine) -> Self {
         self.config.quarantine = quarantine;
@@ -450,9 +445,9 @@ impl ConfigBuilder {
     /// Sets whether a refused attempt asks how long the holder's key still lives, and for the holder's label;
     /// on by default.
     ///
-    /// A refused attempt that does not wait then costs one more round trip, except of a fair lock. A plain
-    /// lock's waiter that stands in no queue retries when the holder's time ends. The masters' queues report
-    /// both by themselves.
+    /// A refused attempt that does not wait then takes one more round trip, except for a fair lock. A plain
+    /// lock's waiter that stands in no queue then retries when the holder's time ends. The masters' queues
+    /// report both without a question.
     #[must_use]
     pub const fn ask_holder(mut self, ask: bool) -> Self {
         self.config.ask_holder = ask;
@@ -461,25 +456,26 @@ impl ConfigBuilder {
 
     /// Sets whether callers that wait for a lock stand in a queue on each master; on by default.
     ///
-    /// A refused attempt is *parked* then: its master stores it, and carries it out when the lock is free, in
+    /// A refused attempt is *parked*: its master stores the attempt and executes it when the lock is free, in
     /// the order in which callers asked. The client that frees the lock has the master do so in the same
-    /// script, and a message reaches the waiter: a hand-over takes about one round trip. A lock with a TTL
+    /// script, and a message reaches the waiter, so a hand-over takes about one round trip. A lock with a TTL
     /// above 10 s ([`limits::GRANTED_TTL_MAX`]) takes two.
     ///
-    /// The connection speaks RESP3 for it (`HELLO 3`) and subscribes to a channel of its own. The login needs
-    /// [rights](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#access-rights). A master that refuses them, or knows no RESP3, is asked
-    /// again and again instead, and its warnings say so. If fewer than a quorum can park, or if this is off,
-    /// waiters retry after random delays ([`ConfigBuilder::retry_delay`]), in no order.
+    /// Parking uses RESP3 (`HELLO 3`) and a subscription to the connection's own channel. The login needs
+    /// [rights](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#access-rights). A master that
+    /// refuses them, or lacks RESP3, is polled instead, and its warnings say so. If fewer than a quorum can
+    /// park, or if this setting is off, waiters retry after random delays ([`ConfigBuilder::retry_delay`]),
+    /// in no order.
     ///
-    /// A waiter that dies loses its place within 3 s ([`limits::STAY`]), or when it would be its turn.
+    /// A waiter that dies loses its place within 3 s ([`limits::STAY`]), or when its turn comes.
     #[must_use]
     pub const fn wake_waiters(mut self, wake: bool) -> Self {
         self.config.wakes_waiters = wake;
         self
     }
 
-    /// Sets whether the client writes the record of a fleet's settings on masters that have none. Not for
-    /// users: the command line's questions leave nothing behind.
+    /// Sets whether the client writes the fleet's record on masters without one. Not for users: it lets the
+    /// command line's questions leave nothing behind.
     #[doc(hidden)]
     #[must_use]
     pub const fn record_fleet(mut self, record: bool) -> Self {
@@ -487,34 +483,33 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets a function that is called with each event of locks and masters; none by default. A later function
-    /// replaces it.
+    /// Sets a function to call with each event of locks and masters, in place of an earlier one; none by
+    /// default.
     ///
-    /// [`Client`](crate::Client) calls it on a thread of its own, one event at a time and in order. It may
-    /// block there, and use the client. Events of a client's end may come after the last handle is dropped.
-    /// [`Redlock`](crate::Redlock) calls it at the end of each call that drives its event loop, and so delays
-    /// that. An [`Engine`](crate::engine::Engine) does not call it: drain
+    /// [`Client`](crate::Client) calls it on a separate thread, one event at a time and in order. It may
+    /// block there, and use the client. The last events may come after the last handle is dropped.
+    /// [`Redlock`](crate::Redlock) calls it at the end of each call that drives the event loop, which it
+    /// delays. An [`Engine`](crate::engine::Engine) does not call it: drain
     /// [`Engine::poll_event`](crate::engine::Engine::poll_event).
     ///
-    /// A panic in it ends that one call. Meanwhile up to 1,024 events wait ([`limits::EVENT_COUNT_MAX`]);
-    /// further ones are dropped and counted.
+    /// A panic ends only that one call. Up to 1,024 events wait for the function
+    /// ([`limits::EVENT_COUNT_MAX`]); further events are dropped and counted.
     #[must_use]
     pub fn on_event(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.config.observer = Some(Observer::new(observe));
         self
     }
 
-    /// Sets a function that returns the credentials of a master; none by default. Its argument is the
-    /// master's URL as messages show it. A login in a URL is an error then.
+    /// Sets a function that returns a master's credentials; none by default. Its argument is the master's URL
+    /// as messages show it. Logins in URLs are then an error.
     ///
     /// The client calls it for a connect that has no unused answer, and after three quarters of
-    /// [`Credentials::valid_for`]. New credentials reach open connections by `AUTH` in place. It runs on a
-    /// thread of its own, one for each master at a time, so it may block. At a connect, `connect_timeout`
+    /// [`Credentials::valid_for`]. New credentials reach open connections through `AUTH`. The function runs
+    /// on its own thread, one call per master at a time, so it may block. During a connect, `connect_timeout`
     /// covers it. If it fails, panics or hangs, only this master is affected, and its open connections stay.
-    /// The error that it returns is the source of the [`CredentialsError`] in [`Event::CredentialsFailed`].
-    /// No text of the client shows it, as it may have a secret. The page
-    /// [operating](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#credentials-that-change)
-    /// has more.
+    /// Its error is the source of the [`CredentialsError`] in [`Event::CredentialsFailed`]. The client never
+    /// prints that error, which may contain a secret. See
+    /// [operating](https://docs.rs/crate/redlatch/latest/source/docs/operating.md#credentials-that-change).
     #[must_use]
     pub fn credentials(
         mut self,
@@ -525,7 +520,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Sets the file of the password for each URL without one. It is read again at each connect.
+    /// Sets the file with the password for each URL without one. Read at each connect.
     pub(crate) fn password_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.config.password_file = Some(file.into());
         self
@@ -534,18 +529,18 @@ impl ConfigBuilder {
     /// Sets how long the thread that drives the event loop polls for answers before it sleeps; zero by
     /// default, at most 10 ms ([`limits::SPIN_MAX`]).
     ///
-    /// Polling saves the time that the kernel takes to wake a thread, and burns a core meanwhile. On a
-    /// machine with a single core it does nothing.
+    /// Polling saves the kernel's time to wake a thread, and keeps a core busy. It has no effect on a machine
+    /// with a single core.
     #[must_use]
     pub const fn spin(mut self, spin: Duration) -> Self {
         self.config.spin = spin;
         self
     }
 
-    /// Sets how connections of `rediss://` URLs are secured; without it the CAs of the platform are trusted,
-    /// and there is no client certificate.
+    /// Sets how connections of `rediss://` URLs are secured. By default the platform's CAs are trusted, and
+    /// there is no client certificate.
     ///
-    /// These settings with no `rediss://` URL are an error: nothing would be encrypted.
+    /// An error if no URL has the scheme `rediss://`: nothing would be encrypted.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -556,7 +551,7 @@ impl ConfigBuilder {
     /// Checks all settings.
     ///
     /// # Errors
-    /// [`ConfigError`] says which settings cannot work.
+    /// [`ConfigError`] says which settings are invalid.
     pub fn build(self) -> Result<Config, ConfigError> {
         let Self { urls, mut config, drift_ppm } = self;
         if urls.is_empty() || urls.len() > limits::MASTER_COUNT_MAX {

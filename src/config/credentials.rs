@@ -1,4 +1,4 @@
-//! Credentials that change: a caller's own function that returns them.
+//! Changing credentials, returned by a caller's function.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::caught::caught;
 use crate::error::{CredentialsError, ProviderError};
 use crate::limits;
 
-/// User and password for a master, from the provider given to
+/// User and password for a master, from the provider set with
 /// [`ConfigBuilder::credentials`](crate::ConfigBuilder::credentials). `Debug` shows neither.
 ///
 /// ```
@@ -35,7 +35,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns a password of the server's default user, without an end.
+    /// Returns a password of the server's default user, without a limit of its validity.
     #[must_use]
     pub fn new(password: impl Into<Vec<u8>>) -> Self {
         Self { login: Login { user: None, password: password.into() }, valid_for: None }
@@ -48,15 +48,15 @@ impl Credentials {
         self
     }
 
-    /// Sets how long the credentials are valid from now on. After three quarters of this time the provider is
-    /// asked again, at most once per second ([`limits::CREDENTIALS_PAUSE_MIN`]).
+    /// Sets how long the credentials are valid from now. The provider is asked again after three quarters of
+    /// this time, at most once per second ([`limits::CREDENTIALS_PAUSE_MIN`]).
     #[must_use]
     pub const fn valid_for(mut self, time: Duration) -> Self {
         self.valid_for = Some(time);
         self
     }
 
-    /// Credentials that can be sent.
+    /// Checks that the credentials can be sent.
     pub(crate) fn checked(self) -> Result<Self, CredentialsError> {
         let Login { user, password } = &self.login;
         let size = user.as_ref().map_or(0, Vec::len).saturating_add(password.len());
@@ -76,7 +76,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A caller's own function from the label of a master to its credentials.
+/// A caller's function from a master's label to its credentials.
 #[derive(Clone)]
 pub(crate) struct CredentialsProvider(Arc<Provide>);
 
@@ -89,9 +89,9 @@ impl CredentialsProvider {
         Self(Arc::new(provide))
     }
 
-    /// Calls it, which may take any time.
+    /// Calls the function, which may take any time.
     pub(super) fn ask(&self, label: &str) -> Result<Credentials, CredentialsError> {
-        // The panic hook has shown its panic.
+        // The panic hook has already reported a panic.
         let ask = || (self.0)(label).map_err(ProviderError::new);
         let answer = caught(ask).ok_or(CredentialsError::Panicked)?;
         answer.map_err(CredentialsError::Failed)?.checked()

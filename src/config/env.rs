@@ -1,7 +1,7 @@
-//! Settings from environment variables: those that all clients of a fleet share, and how each is reached. And
-//! times as people write them.
+//! Settings from environment variables: the settings that all clients of a fleet share, and how to reach each
+//! master. Also parses times.
 //!
-//! The command line has the same settings by [`builder`]: each of its options stands for a variable.
+//! The command line uses [`builder`] too: each of its options stands for a variable.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Config, ConfigBuilder, Quarantine};
 use crate::error::ConfigError;
 
-/// URLs of the masters, between commas or blanks.
+/// URLs of the masters, separated by commas or blanks.
 pub const MASTERS: &str = "REDLATCH_MASTERS";
 /// See [`ConfigBuilder::max_ttl`].
 pub const MAX_TTL: &str = "REDLATCH_MAX_TTL";
@@ -24,7 +24,7 @@ pub const QUARANTINE: &str = "REDLATCH_QUARANTINE";
 pub const ANSWER_TIMEOUT: &str = "REDLATCH_ANSWER_TIMEOUT";
 /// See [`ConfigBuilder::connect_timeout`].
 pub const CONNECT_TIMEOUT: &str = "REDLATCH_CONNECT_TIMEOUT";
-/// A file with the password for each URL without one; read again at each connect.
+/// File with the password for each URL without one. Read at each connect.
 pub const PASSWORD_FILE: &str = "REDLATCH_PASSWORD_FILE";
 /// A file: `Tls::ca`.
 pub const TLS_CA: &str = "REDLATCH_TLS_CA";
@@ -35,10 +35,10 @@ pub const TLS_KEY: &str = "REDLATCH_TLS_KEY";
 /// See `Tls::server_name`.
 pub const TLS_SERVER_NAME: &str = "REDLATCH_TLS_SERVER_NAME";
 
-/// Puts the text of a variable into the settings, or says what is accepted.
+/// Applies a variable's text to the settings, or says what is accepted.
 type Apply = fn(ConfigBuilder, &OsStr) -> Result<ConfigBuilder, String>;
 
-/// The variables without those of TLS, which depend on each other.
+/// All variables except TLS variables, which depend on each other.
 const SETTINGS: [(&str, Apply); 8] = [
     (MASTERS, |builder, text| Ok(builder.masters(masters(text_of(text)?)?))),
     (MAX_TTL, |builder, text| Ok(builder.max_ttl(time_of(text)?))),
@@ -52,19 +52,17 @@ const SETTINGS: [(&str, Apply); 8] = [
     (CONNECT_TIMEOUT, |builder, text| Ok(builder.connect_timeout(time_of(text)?))),
     (PASSWORD_FILE, |builder, path| Ok(builder.password_file(path))),
 ];
-/// Reason of an empty list.
 const NO_MASTERS: &str = "no masters given; give the URLs of all of them, separated by commas";
-/// The variables of TLS.
 const TLS: [&str; 4] = [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME];
 
-/// All variables.
+/// Returns the names of all variables.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().map(|(variable, _)| *variable).chain(TLS)
 }
 
 impl Config {
-    /// Reads the settings from the environment. [`ConfigBuilder::from_env`] lists the variables. Variables
-    /// that do not go together are errors of [`ConfigBuilder::build`].
+    /// Reads the settings from the environment. [`ConfigBuilder::from_env`] lists the variables.
+    /// [`ConfigBuilder::build`] reports variables that conflict.
     ///
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
@@ -74,24 +72,23 @@ impl Config {
 }
 
 impl ConfigBuilder {
-    /// Returns a builder with the settings that the environment names. The command line reads the same
-    /// variables.
+    /// Returns a builder with the settings from the environment. The command line reads the same variables.
     ///
     /// | variable | setting |
     /// | --- | --- |
-    /// | `REDLATCH_MASTERS` | URLs of all masters, between commas or blanks; required |
+    /// | `REDLATCH_MASTERS` | URLs of all masters, separated by commas or blanks; required |
     /// | `REDLATCH_MAX_TTL` | [`ConfigBuilder::max_ttl`], such as `30s` or `5min` |
     /// | `REDLATCH_PREFIX` | [`ConfigBuilder::prefix`] |
     /// | `REDLATCH_DRIFT_PPM` | [`ConfigBuilder::drift_ppm`] |
     /// | `REDLATCH_QUARANTINE` | [`ConfigBuilder::quarantine`]: `uptime`, `strict` or `trust` |
     /// | `REDLATCH_ANSWER_TIMEOUT` | [`ConfigBuilder::answer_timeout`] |
     /// | `REDLATCH_CONNECT_TIMEOUT` | [`ConfigBuilder::connect_timeout`] |
-    /// | `REDLATCH_PASSWORD_FILE` | file with the password for each URL without one; read again at each connect |
+    /// | `REDLATCH_PASSWORD_FILE` | file with the password for each URL without one; read at each connect |
     /// | `REDLATCH_TLS_CA`, `REDLATCH_TLS_CERT`, `REDLATCH_TLS_KEY` | files of `Tls`, with the feature `tls` |
     /// | `REDLATCH_TLS_SERVER_NAME` | `Tls::server_name`, with the feature `tls` |
     ///
-    /// An empty variable counts as none. Later calls of the same method replace what it read;
-    /// [`ConfigBuilder::master`] and [`ConfigBuilder::masters`] add.
+    /// An empty variable counts as unset. Later calls of a builder method replace a variable's value, except
+    /// [`ConfigBuilder::master`] and [`ConfigBuilder::masters`], which add masters.
     ///
     /// ```no_run
     /// let builder = redlatch::ConfigBuilder::from_env()?;
@@ -101,15 +98,15 @@ impl ConfigBuilder {
     ///
     /// # Errors
     /// [`ConfigError::Variable`] names the variable and says what is accepted.
-    /// [`ConfigError::UnknownVariable`] names one that differs from a setting's by one or two letters.
+    /// [`ConfigError::UnknownVariable`] names a variable that differs from a known one by one or two letters.
     pub fn from_env() -> Result<Self, ConfigError> {
         check_names(env::vars_os().map(|(name, _)| name))?;
         builder(env::var_os)
     }
 }
 
-/// Returns a builder with the settings that `lookup` finds under the names of [`variables`]. An empty text
-/// counts as none.
+/// Returns a builder with the settings that `lookup` returns for the [`variables`]. An empty text counts as
+/// unset.
 ///
 /// # Errors
 /// [`ConfigError::Variable`] names the variable and says what is accepted.
@@ -130,13 +127,13 @@ pub fn builder(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Conf
     tls(builder, lookup)
 }
 
-/// Refuses a name that is nearly that of a setting: its value would be ignored.
+/// Refuses a name that nearly matches a setting's: its value would be ignored.
 ///
 /// # Errors
 /// [`ConfigError::UnknownVariable`] names both.
 pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<(), ConfigError> {
     let names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
-    // A hook of a drill has the name of one master.
+    // For a drill's hook, `REDLATCH_MASTER` is the URL of one master.
     let is_hook = names.iter().any(|name| name == "REDLATCH_FAULT");
     let is_known = |name: &str| variables().any(|known| known == name) || EXPORTED.contains(&name);
     let others = names.iter().filter(|name| {
@@ -151,10 +148,10 @@ pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<(), Conf
     Ok(())
 }
 
-/// Letters by which a name may differ from that of a setting to be called a mistake.
+/// Largest number of differing letters that counts as a misspelling.
 const NEAR: usize = 2;
 
-/// The variables that `redlatch run` and `elect` set for their command.
+/// Variables that `redlatch run` and `elect` set for their command.
 const EXPORTED: [&str; 6] = [
     "REDLATCH_RESOURCE",
     "REDLATCH_TOKEN",
@@ -178,10 +175,10 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// Checks the bounds of one setting by itself, so that an error names its variable.
+/// Checks the bounds of one setting alone, so that an error names its variable.
 fn check(variable: &str, text: &OsStr, apply: Apply) -> Result<(), String> {
     let alone = apply(Config::builder(), text)?;
-    // The file of a password may follow.
+    // The password may come from a file.
     let alone = match variable {
         MASTERS => alone.password_file(""),
         _ => alone.master("redis://localhost"),
@@ -206,7 +203,7 @@ fn quarantine(text: &str) -> Result<Quarantine, String> {
     }
 }
 
-/// The URLs of a list. Shows nothing of a text that is no URL: it may be one half of a password.
+/// Splits a list of URLs. Shows no text that is no URL: it may be half a password.
 fn masters(list: &str) -> Result<Vec<&str>, String> {
     let urls = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|url| !url.is_empty());
     let urls: Vec<&str> = urls.collect();
@@ -255,7 +252,7 @@ fn tls(
     Ok(builder.tls(tls))
 }
 
-/// Never silently without TLS.
+/// Refuses TLS variables rather than connect without TLS.
 #[cfg(not(feature = "tls"))]
 fn tls(
     builder: ConfigBuilder,
@@ -270,14 +267,13 @@ fn tls(
     }
 }
 
-/// Advice for a text that is no time.
 const TIME_ADVICE: &str = "give a time such as 500ms, 30s, 5min or 2h 30min";
 
-/// Parses times such as `500ms`, `30s`, `1h 30min` or `0`: numbers with units from `ns` to `years`, which are
-/// added up. A unit may be written in full.
+/// Parses times such as `500ms`, `30s`, `1h 30min` or `0`: a sum of numbers with units from `ns` to `years`.
+/// A unit may be written in full.
 ///
 /// # Errors
-/// Advice, if the text is no time, or is longer than a [`Duration`] can be.
+/// Advice, if the text is no time, or exceeds the longest [`Duration`].
 pub fn parse_time(text: &str) -> Result<Duration, &'static str> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
@@ -375,12 +371,12 @@ mod tests {
         ] {
             assert_eq!(check(&[other]), Ok(()), "{other}");
         }
-        // A hook of a drill may use the command line.
+        // A drill's hook may use the command line.
         assert_eq!(check(&["REDLATCH_FAULT", "REDLATCH_MASTER", "REDLATCH_MASTER_NUMBER"]), Ok(()));
         assert_eq!([distance("", "ab"), distance("abc", "bca"), distance("a", "a")], [2, 2, 0]);
     }
 
-    /// It runs itself with variables.
+    /// The test runs itself again with these variables.
     #[test]
     fn the_environment_is_read() {
         const CHILD: &str = "REDLATCH_TEST_FROM_ENV";

@@ -24,7 +24,7 @@ fn a_delay_function_is_called_for_the_settings_only() {
     assert_eq!(one().build().expect("valid settings").retry_delay_after(1), None);
 }
 
-/// Its power overflows at 32, far beyond the longest delay.
+/// The power overflows at 32, far beyond the longest delay.
 #[test]
 fn a_delay_function_may_grow_without_bound() {
     let config = one().retry_delay_by(|failed| Duration::from_millis(10) * 2_u32.pow(failed));
@@ -53,7 +53,7 @@ fn the_builder_shows_no_password() {
     assert!(!format!("{:?}", one().master("redis://me:s3cret@h2")).contains("s3cret"));
 }
 
-/// A setting of a time: its name, the method, and the shortest and the longest value.
+/// A time setting: its name, its method, its shortest and longest value.
 type Row = (&'static str, fn(Duration) -> ConfigBuilder, Duration, Duration);
 
 #[test]
@@ -61,7 +61,7 @@ fn each_setting_is_allowed_within_its_bounds() {
     let (ns, ms) = (Duration::from_nanos(1), Duration::from_millis(1));
     let day = limits::TIME_LIMIT_MAX;
     let rows: [Row; 7] = [
-        // The shortest TTL is what its drift and rounding leave room for.
+        // The shortest TTL that leaves 1 ms after drift and rounding.
         ("max_ttl", |time| one().max_ttl(time), 4 * ms, limits::MAX_TTL_MAX),
         ("answer_timeout", |time| one().answer_timeout(time), ms, day),
         ("connect_timeout", |time| one().connect_timeout(time), ms, day),
@@ -175,7 +175,7 @@ fn shown(config: &Config) -> Vec<String> {
     ]
 }
 
-/// Each setting has another value than its default.
+/// Every setting differs from its default.
 fn all_set() -> ConfigBuilder {
     let ms = Duration::from_millis;
     let builder = one().master("redis://h2:7/3").prefix("p:").client_name("name").holder_label("web-3");

@@ -1,4 +1,4 @@
-//! Settings of TLS. The driver reads the files that they name.
+//! TLS settings. The driver reads the files that they name.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use rustls::pki_types::ServerName;
 use super::{Address, MasterUrl};
 use crate::error::ConfigError;
 
-/// TLS settings of a client, for all its masters with a `rediss://` URL.
+/// TLS settings of a client, for all its `rediss://` masters.
 ///
-/// By default the server's certificate must come from a CA that the platform trusts, and must name the host
-/// of the URL. The client has TLS 1.2 and 1.3, resumes sessions, and never goes on in plaintext.
+/// By default the server's certificate must come from a CA that the platform trusts, and must name the URL's
+/// host. The client uses TLS 1.2 or 1.3, resumes sessions, and never falls back to plaintext.
 ///
 /// The client reads the files when it is opened. New files need a new client.
 ///
@@ -35,20 +35,19 @@ pub struct Tls {
     server_name: Option<String>,
 }
 
-/// Certificate of a client, with its key.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientCertificate {
     pub(crate) certificate: Pem,
     pub(crate) key: Pem,
 }
 
-/// Place of certificates or a key in PEM form. `Debug` shows the path, and never the bytes.
+/// Certificates or a key in PEM form. `Debug` shows the path, and never the bytes.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pem {
-    /// A file.
+    /// The path of a file.
     File(PathBuf),
-    /// The text itself.
+    /// The PEM text.
     Bytes(Vec<u8>),
 }
 
@@ -68,23 +67,23 @@ impl Tls {
         Self::default()
     }
 
-    /// Sets the CA certificates, one or more, that alone are trusted, in place of those of the platform.
+    /// Sets one or more CA certificates, which alone are trusted in place of the platform's.
     #[must_use]
     pub fn ca(mut self, ca: Pem) -> Self {
         self.ca = Some(ca);
         self
     }
 
-    /// Sets the certificate that the client shows to masters, and its private key. The certificate comes
-    /// first; certificates of intermediate CAs may follow.
+    /// Sets the certificate that the client presents, and its private key. The certificate comes first;
+    /// certificates of intermediate CAs may follow.
     #[must_use]
     pub fn client_certificate(mut self, certificate: Pem, key: Pem) -> Self {
         self.identity = Some(ClientCertificate { certificate, key });
         self
     }
 
-    /// Sets the name that each master's certificate must have, in place of the host in its URL: a DNS name or
-    /// an IP address.
+    /// Sets the name that each master's certificate must contain in place of the URL's host: a DNS name or an
+    /// IP address.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
@@ -92,13 +91,13 @@ impl Tls {
     }
 }
 
-/// The name that the certificate of a master must have; `None` for a master without TLS.
+/// The name that a master's certificate must contain; `None` for a master without TLS.
 pub(crate) fn server_name(
     tls: Option<&Tls>,
     address: &Address,
 ) -> Result<Option<ServerName<'static>>, ConfigError> {
     let Address::Tls { host, .. } = address else { return Ok(None) };
-    // The zone of an address is this machine's own name for a network.
+    // The zone of an address is only a local name of a network.
     let host = host.split('%').next().unwrap_or_default();
     let name = tls.and_then(|tls| tls.server_name.as_deref()).unwrap_or(host);
     match ServerName::try_from(name.to_owned()) {

@@ -1,4 +1,4 @@
-//! Where a master is, and how to log in there, from one line of text.
+//! A master's address and login, in one line of text.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use std::str::FromStr;
 use crate::error::UrlError;
 use crate::limits;
 
-/// Address of a master and its login: `redis://[[user]:password@]host[:port][/db]`,
-/// `unix://[[user]:password@]/path[?db=db]`, or the bare absolute path of a Unix socket. The default port is
-/// 6379. User and password may be percent-encoded. An IPv6 host stands in brackets, with its zone behind `%25`.
-/// The scheme may be in upper case. A user without a password needs `REDLATCH_PASSWORD_FILE`.
+/// Address and login of a master: `redis://[[user]:password@]host[:port][/db]`,
+/// `unix://[[user]:password@]/path[?db=db]`, or the absolute path of a Unix socket. The default port is 6379.
+/// User and password may be percent-encoded. An IPv6 host needs brackets; its zone follows `%25`. The scheme
+/// may be in upper case. A user without a password needs `REDLATCH_PASSWORD_FILE`.
 ///
-/// `rediss://` is the same over TLS. It needs the cargo feature `tls`, and is an error without it.
-/// `valkey://` means `redis://`, and `valkeys://` means `rediss://`; messages show them in that form.
+/// `rediss://` means TLS, and is an error without the cargo feature `tls`. `valkey://` means `redis://`, and
+/// `valkeys://` means `rediss://`; messages show the latter forms.
 ///
-/// Anything else (another query, a fragment, another scheme) is an error. Neither `Display` nor `Debug` shows user
-/// or password.
+/// Any other part (another query, a fragment, another scheme) is an error. Neither `Display` nor `Debug`
+/// shows user or password.
 ///
 /// ```
 /// use redlatch::MasterUrl;
@@ -32,19 +32,18 @@ pub struct MasterUrl {
     pub(crate) db: u32,
 }
 
-/// Where to connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// A host name or IP address without brackets, and a port.
+    /// A host name, or an IP address without brackets, and a port.
     Tcp { host: String, port: u16 },
-    /// The same, over TLS.
+    /// As [`Address::Tcp`], over TLS.
     Tls { host: String, port: u16 },
     /// The path of a Unix socket.
     Unix { path: PathBuf },
 }
 
 impl Address {
-    /// Whether both lead to the same server. TLS or not, one port is one server.
+    /// Whether both lead to the same server. A port belongs to one server, with or without TLS.
     pub(crate) fn is_same_server(&self, other: &Self) -> bool {
         match (self.tcp(), other.tcp()) {
             (Some(one), Some(other)) => one == other,
@@ -59,13 +58,12 @@ impl Address {
         }
     }
 
-    /// Whether its connections are encrypted.
     pub(crate) const fn is_tls(&self) -> bool {
         matches!(self, Self::Tls { .. })
     }
 }
 
-/// Credentials for `AUTH`. `Debug` shows nothing of them.
+/// Credentials for `AUTH`. `Debug` shows neither user nor password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     /// `None` is the server's default user.
@@ -118,7 +116,7 @@ impl fmt::Debug for MasterUrl {
     }
 }
 
-/// Whether it looks like several URLs, or hosts, in one text.
+/// Whether a text seems to contain several URLs or hosts.
 fn is_list(text: &str) -> bool {
     let behind = text.split_once("://").map_or(text, |(_, rest)| rest);
     let is_separator = |c: char| c == ',' || c == ';' || c.is_whitespace();
@@ -169,7 +167,7 @@ fn parse(text: &str) -> Result<MasterUrl, &'static str> {
     }
 }
 
-/// Refuses what no URL of a master has behind its place. A password has both in another form.
+/// Refuses a query or fragment after a master's host. A password has both characters percent-encoded.
 fn refuse_tail(rest: &str) -> Result<(), &'static str> {
     match rest.find(['?', '#']).and_then(|at| rest.get(at..)) {
         Some(tail) if tail.contains('@') => {
@@ -181,7 +179,7 @@ fn refuse_tail(rest: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Settings are options, variables or methods.
+/// Settings come from options, variables or methods, not from a query.
 const QUERY: &str = "a query, which only unix:// has, as ?db=1,";
 
 fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
@@ -190,7 +188,7 @@ fn split_login(authority: &str) -> Result<(Option<Login>, &str), &'static str> {
         Some((_, "")) => return Err("an empty password"),
         Some((user, password)) => (user, password),
         None if login.is_empty() => return Err("an empty user"),
-        // A file has it.
+        // The password is in a file.
         None => (login, ""),
     };
     let user = if user.is_empty() { None } else { Some(percent_decode(user)?) };
@@ -249,7 +247,7 @@ fn parse_db(text: &str) -> Result<u32, &'static str> {
     if text.is_empty() { Ok(0) } else { parse_digits(text).ok_or("a database that is not a number") }
 }
 
-/// Digits only: `FromStr` of the integers would take a sign as well.
+/// Accepts digits only; the parsers of integers also accept a sign.
 fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
@@ -270,7 +268,7 @@ fn percent_decode(text: &str) -> Result<Vec<u8>, &'static str> {
     Ok(decoded)
 }
 
-/// The text up to its host: what stands behind it may be a password that is in the wrong place.
+/// The text up to its host. The rest may be a misplaced password.
 fn redacted(text: &str) -> String {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     let (hidden, place) = rest.rsplit_once('@').map_or(("", rest), |(_, place)| ("…@", place));
