@@ -1,11 +1,8 @@
-//! The wire format: RESP2 and RESP3 bytes to replies, and commands, which are RESP2, to bytes.
+//! The wire format: decodes RESP2 and RESP3 replies, and encodes commands, which are RESP2.
 //!
-//! The decoder takes the types of both versions, whichever was agreed upon: [`Reply`] lists them. It skips
-//! attributes (`|`), as RESP3 asks of a client that does not know them. It does not support the streamed
-//! types of RESP3 (`$?`, `*?`, `%?`, `~?`), which no command of a server sends: they are errors.
-//!
-//! This module owns the grammar and its limits. It does not know what a command means, which reply belongs
-//! to which request, and where the bytes come from or go to.
+//! The decoder accepts the types of both versions ([`Reply`]), whichever was negotiated. It skips attributes
+//! (`|`), as RESP3 asks of clients that do not know them. Streamed types (`$?`, `*?`, `%?`, `~?`), which no
+//! server command sends, are errors. Owns the grammar and its limits; knows no commands and sockets.
 //!
 //! ```text
 //! inbox  ──decode──▶  Complete { reply, size }   the reply borrows the inbox; drop `size` bytes and go on
@@ -13,12 +10,9 @@
 //!                     ProtocolError              the peer does not speak RESP: end the connection
 //! ```
 //!
-//! Invariants:
-//! - Decoding allocates nothing, copies nothing and never panics, whatever the bytes.
-//! - It reads from left to right and decides on bytes already read alone, so any split of a stream gives the
-//!   same replies and error as one piece.
-//! - It is strict: but for attributes and the plus of a number, each value has exactly one encoding, so
-//!   encoding a decoded reply gives back the very bytes. The value of a double or a big number is its text.
+//! - Decoding never allocates, copies or panics. Any split of a stream gives the same replies and error.
+//! - Except for attributes and a number's plus sign, each value has exactly one encoding, so encoding a
+//!   decoded reply restores its bytes. A double or big number is kept as text.
 #![cfg_attr(
     not(test),
     deny(
@@ -47,11 +41,10 @@ use std::fmt;
 
 use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MAX, REPLY_SIZE_MAX};
 
-/// One reply of a master; it borrows the bytes it was decoded from.
+/// A master's reply; borrows the bytes it was decoded from.
 ///
-/// It is exhaustive. The types from [`Null`](Reply::Null) on are from RESP3: a server sends them only after
-/// `HELLO 3`. None of them stands for a type of RESP2, so a reply that RESP2 does not have is never mistaken
-/// for one that it has.
+/// Exhaustive. The types from [`Null`](Reply::Null) on belong to RESP3: a server sends them only after
+/// `HELLO 3`. None of them represents a type of RESP2, so no RESP3 reply is mistaken for a RESP2 reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// `+OK`: a status line, without its type byte and CRLF.
@@ -62,43 +55,43 @@ pub enum Reply<'a> {
     Integer(i64),
     /// `$3 abc`: any bytes.
     Bulk(&'a [u8]),
-    /// `$-1`: no string, which is not the empty string.
+    /// `$-1`: a null string, which differs from the empty string.
     NullBulk,
-    /// `*2 …`: replies one after another.
+    /// `*2 …`: a list of replies.
     Array(Array<'a>),
-    /// `*-1`: no array, which is not the empty array.
+    /// `*-1`: a null array, which differs from the empty array.
     NullArray,
     /// `_`: no value.
     Null,
     /// `#t` or `#f`.
     Boolean(bool),
-    /// `,1.5`: the text of a double, which `str::parse::<f64>` accepts. It is no `f64`, as that has no `Eq`
-    /// and does not give back the bytes.
+    /// `,1.5`: the text of a double, which `str::parse::<f64>` accepts. Not an `f64`, which lacks `Eq` and
+    /// does not restore the bytes.
     Double(&'a [u8]),
-    /// `(123`: the text of a whole number of any size.
+    /// `(123`: the text of an integer of any size.
     BigNumber(&'a [u8]),
     /// `!5 ERR x`: an error of any bytes.
     BlobError(&'a [u8]),
-    /// `=7 txt:abc`: a text to be shown as it is.
+    /// `=7 txt:abc`: a text to display unchanged.
     Verbatim {
-        /// `txt` for plain text, `mkd` for Markdown. Others are accepted.
+        /// `txt` for plain text, `mkd` for Markdown; other formats are accepted.
         format: [u8; 3],
-        /// Any bytes; format and colon are left out.
+        /// Any bytes, without format and colon.
         text: &'a [u8],
     },
-    /// `%1 …`: keys and values in turn, for [`Array::pairs`].
+    /// `%1 …`: alternating keys and values, for [`Array::pairs`].
     Map(Array<'a>),
-    /// `~2 …`: replies without an order. Repeated ones are not removed.
+    /// `~2 …`: unordered replies. Duplicates are kept.
     Set(Array<'a>),
-    /// `>2 …`: a message that is no reply to a request, the kind of it first. It never stands inside a reply.
+    /// `>2 …`: a message that answers no request, beginning with its kind. Never part of another reply.
     Push(Array<'a>),
 }
 
 impl Reply<'_> {
-    /// Returns the reply as RESP2 has it, so that a command has one form of each answer: a null string for
-    /// each null, a number for a boolean and for a double or a big number that is one, an error, a string or
-    /// an array for a blob error, a verbatim string or a set. A map and a push stay: where they come, they
-    /// mean RESP3. Elements stay as they are.
+    /// Returns the RESP2 form of the reply, so that each answer has one form: a null string for any null; a
+    /// number for a boolean, and for a double or big number that fits; an error, string or array for a blob
+    /// error, verbatim string or set. Maps and pushes stay, because they imply RESP3. Elements stay as they
+    /// are.
     #[cold]
     #[must_use]
     pub(crate) fn plain(self) -> Self {
@@ -116,7 +109,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Returns whether the reply is in a form that RESP2 has, as nearly all are.
+    /// Whether the reply has a RESP2 form, as nearly all have.
     pub(crate) const fn is_plain(&self) -> bool {
         matches!(
             self,
@@ -129,10 +122,10 @@ impl Reply<'_> {
         )
     }
 
-    /// Returns the number that the [plain](Reply::plain) reply is, if it is one.
+    /// The number in a [plain](Reply::plain) reply.
     #[inline]
     pub(crate) fn number(self) -> Option<i64> {
-        // Looked at first: with all numbers made plain, a park costs 2.5 % more instructions.
+        // Checked first: converting all numbers costs a park 2.5 % more instructions.
         if let Reply::Integer(number) = self {
             return Some(number);
         }
@@ -143,7 +136,7 @@ impl Reply<'_> {
     }
 }
 
-/// Shows bytes as an escaped string: replies are text most of the time.
+/// Shows bytes as an escaped string, since most replies are text.
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -169,20 +162,21 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// Elements of an array, a map, a set or a push.
+/// Elements of an array, map, set or push.
 ///
-/// They were all checked when the reply was decoded, and [`iter`](Array::iter) decodes them a second time, so
-/// an array needs no memory of its own. Two arrays are equal if their elements are, with their attributes.
+/// Decoding has checked them, and [`iter`](Array::iter) decodes them again, so an array needs no memory of
+/// its own. Arrays are equal if their elements and attributes are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Array<'a> {
-    /// Number of elements; those of inner arrays do not count. A pair of a map is two.
+    /// Number of elements, not counting those of inner arrays. A map's pair counts as two.
     count: usize,
-    /// Exactly `count` encoded replies that passed the decoder.
+    /// Exactly `count` encoded replies that the decoder has accepted.
     body: &'a [u8],
 }
 
 impl<'a> Array<'a> {
-    /// Returns the number of elements, at most 1,024 ([`REPLY_ELEMENT_COUNT_MAX`]). A pair of a map is two.
+    /// Returns the number of elements, at most 1,024 ([`REPLY_ELEMENT_COUNT_MAX`]). A map's pair counts as
+    /// two.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -197,9 +191,8 @@ impl<'a> Array<'a> {
         Elements { left: self.count, rest: self.body }
     }
 
-    /// Returns the elements two by two: the keys of a map with their values, in order. It serves
-    /// [`Reply::Array`], too, as a server sends a map in RESP2. A last element without a partner is left out;
-    /// a [`Reply::Map`] has none.
+    /// Returns pairs of elements: a map's keys and values, in order. Also for a [`Reply::Array`], which is a
+    /// map's form in RESP2. An odd last element is left out; a [`Reply::Map`] has none.
     pub fn pairs(&self) -> impl Iterator<Item = (Reply<'a>, Reply<'a>)> + use<'a> {
         let mut elements = self.iter();
         std::iter::from_fn(move || Some((elements.next()?, elements.next()?)))
@@ -233,7 +226,7 @@ impl<'a> Iterator for Elements<'a> {
 
     fn next(&mut self) -> Option<Reply<'a>> {
         self.left = self.left.checked_sub(1)?;
-        // An element that passed inside its frame passes alone: every limit is counted from the start of the
+        // An element accepted inside its frame is accepted alone: each limit counts from the start of the
         // frame.
         let decoded = decode(self.rest);
         let Ok(Decoded::Complete { reply, size }) = decoded else {
@@ -252,46 +245,43 @@ impl<'a> Iterator for Elements<'a> {
 
 impl ExactSizeIterator for Elements<'_> {}
 
-/// Reason why bytes are not RESP within the [limits](crate::limits). The rest of the stream cannot be
-/// trusted.
+/// Why bytes are not RESP within the [limits](crate::limits). The rest of the stream is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A reply starts with a byte that is no type of [`Reply`] or an attribute, or a push stands inside a
-    /// reply.
+    /// A reply starts with an unknown type byte, or contains a push.
     #[error("a reply starts with the unknown type byte '{}'", .0.escape_ascii())]
     TypeUnknown(u8),
-    /// A line holds a CR without LF or an LF without CR, or a number is followed by one of them alone.
+    /// A line contains CR without LF or LF without CR, or a number is followed by only one of them.
     #[error("a line of a reply is not ended by CR LF")]
     LineBreak,
-    /// A line goes on beyond 16 KiB ([`REPLY_LINE_SIZE_MAX`]).
+    /// A line exceeds 16 KiB ([`REPLY_LINE_SIZE_MAX`]).
     #[error("a line of a reply is longer than {REPLY_LINE_SIZE_MAX} bytes")]
     LineTooLong,
-    /// A number is empty, has a leading zero or a byte that is no digit, or is `-0`; or a length has a plus.
-    /// Doubles and big numbers may have leading zeros, and doubles have a grammar of their own. A streamed
-    /// type has a `?` for its length.
+    /// A number is empty, is `-0`, or has a leading zero or a non-digit; or a length has a plus sign. Doubles
+    /// have their own grammar; doubles and big numbers may have leading zeros. A streamed type has `?` as its
+    /// length.
     #[error("a number in a reply is not written in plain decimal digits")]
     NumberInvalid,
-    /// A number does not fit in 64 bits with sign.
+    /// A number does not fit in a signed 64-bit integer.
     #[error("a number in a reply does not fit in 64 bits")]
     NumberTooLarge,
-    /// A length is negative and not the -1 of a null bulk string or a null array.
+    /// A length is negative, and not the -1 of a null bulk string or null array.
     #[error("a length in a reply is negative")]
     LengthNegative,
-    /// A boolean is neither `t` nor `f`, or a verbatim string has no format of three bytes and a colon.
+    /// A boolean is neither `t` nor `f`, or a verbatim string lacks its format of three bytes and a colon.
     #[error("a boolean or a verbatim string in a reply is malformed")]
     ValueInvalid,
-    /// The bytes of a bulk string, a blob error or a verbatim string are not followed by CR LF.
+    /// The bytes of a bulk string, blob error or verbatim string are not followed by CRLF.
     #[error("a bulk string in a reply is not ended by CR LF")]
     BulkUnterminated,
     /// A reply is, or announces to be, larger than 1 MiB ([`REPLY_SIZE_MAX`]).
     #[error("a reply is larger than {REPLY_SIZE_MAX} bytes")]
     ReplyTooLarge,
-    /// The arrays, maps and so on of one reply announce more than 1,024 elements together
-    /// ([`REPLY_ELEMENT_COUNT_MAX`]).
+    /// The headers of one reply announce more than 1,024 elements in total ([`REPLY_ELEMENT_COUNT_MAX`]).
     #[error("a reply has more than {REPLY_ELEMENT_COUNT_MAX} elements")]
     ElementsTooMany,
-    /// An array, be it null or empty, a map or a set stands inside 8 others ([`REPLY_DEPTH_MAX`]).
+    /// An array, even a null or empty one, a map or a set is inside 8 others ([`REPLY_DEPTH_MAX`]).
     #[error("the arrays of a reply are nested more than {REPLY_DEPTH_MAX} deep")]
     NestingTooDeep,
 }

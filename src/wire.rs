@@ -1,8 +1,8 @@
-//! One connection's bytes: what waits to be written, what was read, and which replies are owed.
+//! One connection's bytes: the outbox, the inbox, and the queue of owed replies.
 //!
-//! Owns the first-in-first-out order that ties replies to requests: an entry is pushed with the bytes of its
-//! request and popped by a parsed reply, by nothing else (I14, I15). Knows nothing of locks or of sockets;
-//! `T` is whatever the owner wants to find again beside a reply.
+//! Owns the first-in-first-out order that matches replies to requests: an entry is pushed with its request's
+//! bytes, and popped only by a parsed reply (I14, I15). Locks and sockets are unknown here. `T` is whatever
+//! the owner wants to get back with a reply.
 //!
 //! ```text
 //!  request(bytes, tag) ──► outbox ──► send_ready / send_done          (driver writes)
@@ -28,14 +28,14 @@ use crate::limits;
 use crate::resp::{self, Decoded, ProtocolError, Reply};
 use crate::words::NO_SERVER;
 
-/// The bytes of one connection. A new connection gets a cleared one.
+/// The bytes of one connection; cleared for a new connection.
 pub(crate) struct Wire<T> {
     inbox: Inbox,
     outbox: Queue<u8, { limits::OUTBOX_SIZE_MAX }>,
     owed: Queue<T, { limits::OWED_COUNT_MAX }>,
 }
 
-/// No room for another request; nothing was queued.
+/// There is no room for a request; nothing was queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -49,7 +49,7 @@ pub(crate) enum WireError {
 }
 
 impl<T: Copy> fmt::Debug for Wire<T> {
-    /// Without the bytes: a password may wait among them.
+    /// Omits the bytes, which may contain a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire")
             .field("send_ready_size", &self.send_ready().len())
@@ -63,14 +63,14 @@ impl<T: Copy> Wire<T> {
         Self { inbox: Inbox::new(), outbox: Queue::new(), owed: Queue::new() }
     }
 
-    /// Forgets everything of the connection that ended and keeps the memory.
+    /// Forgets everything about the ended connection, but keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.inbox.clear();
         self.outbox.clear();
         self.owed.clear();
     }
 
-    /// Queues the bytes of requests and the tags under which their replies are handed out, one for each.
+    /// Queues requests, with one tag for each reply.
     #[inline]
     pub(crate) fn request(&mut self, bytes: &[u8], tags: &[T]) -> Result<(), Full> {
         if !self.owed.reserve(tags.len()) || !self.outbox.reserve(bytes.len()) {
@@ -81,45 +81,43 @@ impl<T: Copy> Wire<T> {
         Ok(())
     }
 
-    /// Whether requests of this size and number can surely be queued.
+    /// Whether requests of this size and number are sure to fit.
     #[inline]
     pub(crate) fn has_room(&self, size: usize, count: usize) -> bool {
         self.outbox.has_room(size) && self.owed.has_room(count)
     }
 
-    /// Whether half of the room for bytes, and half of that for replies, is free.
+    /// Whether half the outbox, and half the queue of owed replies, is free.
     pub(crate) fn is_half_empty(&self) -> bool {
         self.send_ready().len() <= limits::OUTBOX_SIZE_MAX / 2
             && self.owed_count() <= limits::OWED_COUNT_MAX / 2
     }
 
-    /// How many replies are owed.
     pub(crate) fn owed_count(&self) -> usize {
         self.owed.waiting().len()
     }
 
-    /// Bytes that wait to be written.
     pub(crate) fn send_ready(&self) -> &[u8] {
         self.outbox.waiting()
     }
 
-    /// `size` bytes of [`Wire::send_ready`] were written.
+    /// Notes that `size` bytes of [`Wire::send_ready`] were written.
     pub(crate) fn send_done(&mut self, size: usize) {
         self.outbox.consume(size);
     }
 
-    /// Room to read into, never empty.
+    /// Buffer to read into, never empty.
     pub(crate) fn recv_space(&mut self) -> &mut [u8] {
         self.inbox.space()
     }
 
-    /// `size` bytes were read into [`Wire::recv_space`].
+    /// Notes that `size` bytes were read into [`Wire::recv_space`].
     pub(crate) fn recv_done(&mut self, size: usize) {
         self.inbox.filled(size);
     }
 
-    /// Takes out replies as long as `split` knows them: from a request's tag and what was received, it says
-    /// what follows the reply. The rest is for [`Wire::next_reply`].
+    /// Takes replies while `split` recognizes them: given a request's tag and the received bytes, `split`
+    /// returns the bytes after the reply. [`Wire::next_reply_or_push`] takes the others.
     #[inline]
     pub(crate) fn take_known(&mut self, mut split: impl for<'a> FnMut(&T, &'a [u8]) -> Option<&'a [u8]>) {
         let (mut tags, mut rest) = (self.owed.waiting().iter(), self.inbox.received());
@@ -134,13 +132,13 @@ impl<T: Copy> Wire<T> {
         self.inbox.keep_last(rest_size);
     }
 
-    /// Whether there are bytes that no reply was taken from.
+    /// Whether the inbox holds bytes.
     #[inline]
     pub(crate) fn has_received(&self) -> bool {
         !self.inbox.received().is_empty()
     }
 
-    /// The next whole reply with the tag of its request; without one if it `is_push`, a reply to nothing.
+    /// The next complete reply with its request's tag; without a tag if it `is_push`.
     pub(crate) fn next_reply_or_push(
         &mut self,
         is_push: impl Fn(&Reply<'_>) -> bool,
@@ -155,21 +153,20 @@ impl<T: Copy> Wire<T> {
     }
 }
 
-/// Bytes that were read from one master and not yet decoded: replies are decoded from them in place.
+/// Received bytes that are not yet decoded; decoding borrows them in place.
 ///
 /// ```text
 /// bytes: [ decoded | received | free to read into ]
 ///                  ^ head     ^ tail               head <= tail <= bytes.len()
 /// ```
 ///
-/// It grows only when what was received fills it, so a header that promises a large reply reserves nothing
-/// (I17).
+/// Grows only when received bytes fill it, so a header that announces a large reply reserves nothing (I17).
 #[derive(Debug)]
 struct Inbox {
     bytes: Vec<u8>,
     head: usize,
     tail: usize,
-    /// Received bytes needed before decoding again can succeed.
+    /// Number of received bytes below which decoding cannot succeed.
     needed: usize,
 }
 
@@ -182,7 +179,7 @@ impl Inbox {
         (self.head, self.tail, self.needed) = (0, 0, 0);
     }
 
-    /// Room to read into: at least half of [`limits::READ_SIZE`] bytes.
+    /// Buffer to read into: at least half of [`limits::READ_SIZE`] bytes.
     #[inline]
     fn space(&mut self) -> &mut [u8] {
         if self.head == self.tail {
@@ -209,14 +206,14 @@ impl Inbox {
         self.tail = self.tail.saturating_add(size).min(self.bytes.len());
     }
 
-    /// Bytes that were received and not yet taken out.
+    /// Received bytes not yet taken.
     #[inline]
     fn received(&self) -> &[u8] {
         assert!(self.head <= self.tail && self.tail <= self.bytes.len(), "the cursors are out of order");
         self.bytes.get(self.head..self.tail).unwrap_or_default()
     }
 
-    /// Takes out all but the last `size` bytes; what goes is whole replies.
+    /// Takes all but the last `size` bytes; the taken bytes are complete replies.
     #[inline]
     fn keep_last(&mut self, size: usize) {
         let head = self.tail.saturating_sub(size);
@@ -225,7 +222,7 @@ impl Inbox {
         }
     }
 
-    /// Decodes the next reply and takes it out. Half a reply is `None`.
+    /// Decodes and takes the next reply; `None` if it is incomplete.
     fn next_reply(&mut self) -> Result<Option<Reply<'_>>, ProtocolError> {
         let received = self.bytes.get(self.head..self.tail).unwrap_or_default();
         if received.is_empty() || received.len() < self.needed {
@@ -245,8 +242,8 @@ impl Inbox {
     }
 }
 
-/// Items that wait, first in first out: bytes to be written to a master, or replies that it owes. At most
-/// `COUNT_MAX` items in one piece of memory, so that all that wait can be looked at, or written, at once.
+/// A first-in-first-out queue of bytes to write or of owed replies. Its at most `COUNT_MAX` items are
+/// contiguous, so that all of them can be viewed, or written, at once.
 ///
 /// ```text
 /// items: [ taken | waiting ........ ]
@@ -269,14 +266,14 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
         self.head = 0;
     }
 
-    /// Makes room for `count` more items, or says false if they would pass the limit.
+    /// Makes room for `count` more items. False if they would exceed the limit.
     #[inline]
     fn reserve(&mut self, count: usize) -> bool {
         self.items.spare_capacity_mut().len() >= count || self.make_room(count)
     }
 
-    /// Drops what is taken once it outweighs what waits, so that each item is moved at most once on average.
-    /// The memory never grows beyond the limit.
+    /// Drops taken items once they outnumber the waiting items, so that each item moves at most once on
+    /// average. The memory never exceeds the limit.
     #[cold]
     fn make_room(&mut self, count: usize) -> bool {
         let waiting = self.waiting().len();
@@ -295,7 +292,7 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
         true
     }
 
-    /// Whether `count` more items are surely within the limit; those that are taken may still count.
+    /// Whether `count` more items are sure to fit; taken items may still count.
     #[inline]
     fn has_room(&self, count: usize) -> bool {
         self.items.len() <= COUNT_MAX.saturating_sub(count)
@@ -307,20 +304,20 @@ impl<T: Copy, const COUNT_MAX: usize> Queue<T, COUNT_MAX> {
         self.items.extend_from_slice(items);
     }
 
-    /// The items that wait, the oldest first.
+    /// The waiting items, oldest first.
     #[inline]
     fn waiting(&self) -> &[T] {
         assert!(self.head <= self.items.len(), "the head is beyond the end");
         self.items.get(self.head..).unwrap_or_default()
     }
 
-    /// Takes out the `count` oldest items.
+    /// Takes the `count` oldest items.
     #[inline]
     fn consume(&mut self, count: usize) {
         self.keep_last(self.waiting().len().saturating_sub(count));
     }
 
-    /// Takes out all but the `count` newest items.
+    /// Takes all but the `count` newest items.
     #[inline]
     fn keep_last(&mut self, count: usize) {
         self.head = self.items.len().saturating_sub(count);
@@ -335,7 +332,7 @@ mod tests {
     use super::*;
 
     impl<T: Copy> Wire<T> {
-        /// The next whole reply with the tag of its request.
+        /// The next complete reply, with its request's tag.
         fn next_reply(&mut self) -> Result<Option<(T, Reply<'_>)>, WireError> {
             let next = self.next_reply_or_push(|_| false)?;
             Ok(next.map(|(tag, reply)| (tag.expect("it is no push"), reply)))
@@ -436,7 +433,7 @@ mod tests {
 
     #[test]
     fn known_replies_are_taken_as_far_as_they_go() {
-        // Known, what has come, and what is left of the tags and the bytes.
+        // Known replies, received bytes, and the tags and bytes that remain.
         for (known, received, owed_count, rest) in [
             (3, &b""[..], 3, &b""[..]),
             (3, b"+", 3, b"+"),
@@ -506,7 +503,7 @@ mod tests {
     fn replies_of_any_size_come_in_any_portions() {
         for portion in [1, 7, 5000, limits::READ_SIZE] {
             let (mut wire, mut sent, mut count) = (Wire::new(), Vec::new(), 0);
-            // A large one before small ones; the end of a portion is somewhere in them.
+            // A large reply before small ones; reads end inside them.
             for (index, size) in
                 [3, 40_000, 1, 20_000, 0, 7, 100_000, 2].into_iter().cycle().take(24).enumerate()
             {

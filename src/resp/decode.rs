@@ -1,8 +1,7 @@
-//! Bytes to replies: a cursor that walks over one frame.
+//! Decodes replies: a cursor that walks over one frame.
 //!
-//! Owns the order in which bytes are looked at. Each step needs only bytes at or before its position; when
-//! they run out it says how many are missing and the caller starts again from the front, so nothing is kept
-//! between two calls.
+//! Each step needs only bytes up to its position. When the bytes run out, it says how many are missing, and
+//! the caller starts again from the front, so nothing is kept between calls.
 
 use memchr::memchr2;
 
@@ -12,31 +11,31 @@ use crate::limits::{REPLY_DEPTH_MAX, REPLY_ELEMENT_COUNT_MAX, REPLY_LINE_SIZE_MA
 /// Result of decoding the bytes that have arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// The input starts with a whole reply.
+    /// The input starts with a complete reply.
     Complete {
-        /// The first reply of the input.
+        /// First reply of the input.
         reply: Reply<'a>,
-        /// Number of bytes of the reply; the next reply starts behind them.
+        /// Size of the reply in bytes; the next reply starts there.
         size: usize,
     },
-    /// The input is the beginning of a reply. This is not an error.
+    /// The input is the beginning of a reply. Not an error.
     Partial {
-        /// Number of bytes from the start of the reply below which decoding again is in vain: more than the
-        /// input has, and at most 1 MiB ([`REPLY_SIZE_MAX`]).
+        /// Input size below which decoding again cannot succeed: more than the input's, at most 1 MiB
+        /// ([`REPLY_SIZE_MAX`]).
         size_min: usize,
     },
 }
 
 /// Decodes the first reply of `input`.
 ///
-/// The work is proportional to the size of that reply, not of the input; nothing is allocated or copied.
+/// The work is proportional to the size of the reply, not of the input; nothing is allocated or copied.
 ///
 /// # Errors
 ///
-/// The first byte that makes `input` no beginning of an acceptable reply gives an error, and every longer
-/// input gives the same. Only a limit on a size may show later than it could: that on the whole size at the
-/// first header or byte beyond it, not when the elements still owed cannot fit any more, and that on the line
-/// of a double at the first digit beyond it.
+/// An error occurs at the first byte after which no acceptable reply is possible, and every longer input
+/// gives the same error. Only size limits may be reported later: the limit of the whole reply at the first
+/// header or byte beyond it, even if the missing elements could not fit earlier, and the limit of a double's
+/// line at the first digit beyond it.
 ///
 /// ```
 /// use redlatch::resp::{Decoded, ProtocolError, Reply, decode};
@@ -69,7 +68,7 @@ pub fn decode(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
     }
 }
 
-/// One of the four replies that nearly all replies to a lock client are.
+/// One of the four replies that make up nearly all replies to a lock client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fixed {
     /// `+OK`
@@ -95,10 +94,10 @@ impl Fixed {
     }
 }
 
-/// Returns the reply at the front of `input` and its size, if it is whole and one of the [`Fixed`] ones.
-/// Anything else is for [`decode`].
+/// Returns the reply at the front of `input` and its size, if it is complete and one of [`Fixed`]. For other
+/// replies use [`decode`].
 ///
-/// One word distinguishes the four (`benches/codec.rs`, `decode/fixed`).
+/// One comparison of four bytes distinguishes the four (`benches/codec.rs`, `decode/fixed`).
 ///
 /// ```
 /// use redlatch::resp::{Fixed, decode_fixed};
@@ -123,10 +122,10 @@ const ZERO: u32 = u32::from_le_bytes(*b":0\r\n");
 const OK_HEAD: u32 = u32::from_le_bytes(*b"+OK\r");
 const NULL_HEAD: u32 = u32::from_le_bytes(*b"$-1\r");
 
-/// Decodes a reply of any form. Kept out of line so that the fast path above stays small where it is inlined.
+/// Decodes any reply. Not inlined, so that the fast path above stays small where it is inlined.
 #[inline(never)]
 fn decode_any(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
-    // A frame that needs a byte behind the limit is refused below, so no byte there is worth a look.
+    // Bytes beyond the limit never matter: a frame that needs them is refused below.
     let frame = input.get(..REPLY_SIZE_MAX).unwrap_or(input);
     let mut cursor = Cursor { frame_size: frame.len(), rest: frame, elements_left: REPLY_ELEMENT_COUNT_MAX };
     match cursor.reply(0) {
@@ -151,7 +150,7 @@ fn decode_any(input: &[u8]) -> Result<Decoded<'_>, ProtocolError> {
 struct Cursor<'a> {
     frame_size: usize,
     rest: &'a [u8],
-    /// Elements that the headers still to come in this frame may announce.
+    /// Number of elements that later headers of this frame may announce.
     elements_left: usize,
 }
 
@@ -175,8 +174,8 @@ impl<'a> Cursor<'a> {
         self.frame_size.saturating_sub(self.rest.len())
     }
 
-    /// Reads a reply that stands inside `depth` others. Calls itself through [`Cursor::array`], at most
-    /// [`REPLY_DEPTH_MAX`] times deep.
+    /// Reads a reply inside `depth` others. Recurses through [`Cursor::array`], at most [`REPLY_DEPTH_MAX`]
+    /// deep.
     fn reply(&mut self, depth: usize) -> Result<Reply<'a>, Stop> {
         match self.byte()? {
             b'+' => Ok(Reply::Simple(self.line()?)),
@@ -195,8 +194,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads a reply of a type that RESP3 adds. Kept out of line with its own check of the depth: with the
-    /// check in [`Cursor::reply`], arrays of RESP2 take 3 % more instructions.
+    /// Reads a reply of a RESP3 type. Not inlined, and with its own check of the depth: with the check in
+    /// [`Cursor::reply`], RESP2 arrays take 3 % more instructions.
     #[inline(never)]
     fn reply_of_resp3(&mut self, kind: u8, depth: usize) -> Result<Reply<'a>, Stop> {
         match kind {
@@ -231,8 +230,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips attributes, of which the type byte of the first is read: they describe the reply behind them,
-    /// and a client that does not know them must go on reading. A loop, since any number may follow another.
+    /// Skips attributes, after the type byte of the first. They describe the reply after them, and a client
+    /// that does not know them must continue. A loop, because any number of attributes may follow each other.
     fn skip_attributes(&mut self, depth: usize) -> Result<(), Stop> {
         loop {
             let pair_count = self.size(self.elements_left / 2, ProtocolError::ElementsTooMany)?;
@@ -249,9 +248,9 @@ impl<'a> Cursor<'a> {
         Ok(byte)
     }
 
-    /// Reads a line with its CRLF and returns it without.
+    /// Reads a line with its CRLF, and returns it without.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
-        // The longest line and its CR; whatever a longer line holds is too late to matter.
+        // The longest allowed line and its CR. A longer line is refused whatever it contains.
         let window = self.rest.get(..=REPLY_LINE_SIZE_MAX).unwrap_or(self.rest);
         let Some(size) = memchr2(b'\r', b'\n', window) else {
             if window.len() > REPLY_LINE_SIZE_MAX {
@@ -290,8 +289,7 @@ impl<'a> Cursor<'a> {
         Ok(integer.ok_or(too_large)?)
     }
 
-    /// Reads the length of a bulk string or an array; none is the length of a null. Above `max` it is
-    /// `too_large`.
+    /// Reads the length of a bulk string or array; `None` for a null. A length above `max` gives `too_large`.
     fn length(&mut self, max: usize, too_large: ProtocolError) -> Result<Option<usize>, Stop> {
         match self.byte()? {
             b'-' => {
@@ -302,7 +300,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads the length of a type that has no null.
+    /// Reads the length of a type without a null form.
     fn size(&mut self, max: usize, too_large: ProtocolError) -> Result<usize, Stop> {
         match self.byte()? {
             b'-' => Err(ProtocolError::LengthNegative.into()),
@@ -316,7 +314,7 @@ impl<'a> Cursor<'a> {
         Ok(usize::try_from(size).map_err(|_| too_large)?)
     }
 
-    /// Reads a number behind its minus and returns it without. There is no minus zero.
+    /// Reads the number after a minus sign. Minus zero is invalid.
     fn negative(&mut self, max: u64, too_large: ProtocolError) -> Result<u64, Stop> {
         match self.byte()? {
             b'0' => Err(ProtocolError::NumberInvalid.into()),
@@ -324,8 +322,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads decimal digits, of which `first` is already read, and their CRLF. Above `max` they are
-    /// `too_large`, which is said at the digit that goes beyond it, so a number is never an endless line.
+    /// Reads decimal digits, the first of which is given, and their CRLF. Gives `too_large` at the first
+    /// digit that exceeds `max`, so a number cannot be an endless line.
     fn number(&mut self, first: u8, max: u64, too_large: ProtocolError) -> Result<u64, Stop> {
         let mut number = digit(first)?;
         if number > max {
@@ -335,10 +333,10 @@ impl<'a> Cursor<'a> {
             match self.byte()? {
                 b'\r' => break,
                 b'\n' => return Err(ProtocolError::LineBreak.into()),
-                // A zero is a number of its own, never the start of one.
+                // No digits may follow a leading zero.
                 _ if number == 0 => return Err(ProtocolError::NumberInvalid.into()),
                 byte => {
-                    // No limit comes near `u64::MAX`, so a saturated number is always beyond it.
+                    // All limits are far below `u64::MAX`, so a saturated number exceeds them.
                     number = number.saturating_mul(10).saturating_add(digit(byte)?);
                     if number > max {
                         return Err(too_large.into());
@@ -362,7 +360,7 @@ impl<'a> Cursor<'a> {
         Ok(is_true)
     }
 
-    /// Reads a double, such as `-1.5e-7`, `inf` or `nan`, or else a big number, and returns its text.
+    /// Reads a double, such as `-1.5e-7`, `inf` or `nan`, or a big number, and returns its text.
     fn number_text(&mut self, is_double: bool) -> Result<&'a [u8], Stop> {
         let line = self.rest;
         let behind_min = line.len().saturating_sub(REPLY_LINE_SIZE_MAX);
@@ -390,7 +388,7 @@ impl<'a> Cursor<'a> {
         Ok(line.get(..size).unwrap_or_default())
     }
 
-    /// Reads digits, at least one. With fewer than `behind_min` bytes behind a digit the line is too long.
+    /// Reads one or more digits. The line is too long if fewer than `behind_min` bytes follow a digit.
     fn digits(&mut self, behind_min: usize) -> Result<(), Stop> {
         digit(self.byte()?)?;
         loop {
@@ -403,7 +401,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads the next byte if it is one of `bytes`, and returns whether it is.
+    /// Reads the next byte if it is one of `bytes`. Returns whether it is.
     fn skip(&mut self, bytes: &[u8]) -> Result<bool, Stop> {
         let (next, rest) = self.rest.split_first().ok_or(Stop::Short { missing: 1 })?;
         let is_one = bytes.contains(next);
@@ -415,7 +413,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads the length of a verbatim string, its format, a colon, and the text with its CRLF.
     fn verbatim(&mut self) -> Result<Reply<'a>, Stop> {
-        // A length without room for the format is refused at the byte that ends it.
+        // A length too small for the format is refused at the byte that ends it.
         if let [b'0', ..] | [b'1'..=b'3', b'\r', ..] = self.rest {
             return Err(ProtocolError::ValueInvalid.into());
         }
@@ -432,7 +430,7 @@ impl<'a> Cursor<'a> {
         Ok(Reply::Verbatim { format: [a, b, c], text })
     }
 
-    /// Refuses a string by its header: the inbox never grows for one that cannot be accepted.
+    /// Refuses a too large string at its header, so that the inbox never grows for it.
     fn check_room(&self, size: usize) -> Result<(), ProtocolError> {
         let end = self.position().saturating_add(size).saturating_add(b"\r\n".len());
         if end > REPLY_SIZE_MAX { Err(ProtocolError::ReplyTooLarge) } else { Ok(()) }
@@ -442,7 +440,7 @@ impl<'a> Cursor<'a> {
     fn bulk(&mut self, size: usize) -> Result<&'a [u8], Stop> {
         self.check_room(size)?;
         let Some((bytes, rest)) = self.rest.split_at_checked(size) else {
-            // The byte behind the string may already be wrong, so the first one to wait for is that one.
+            // Waits for the byte after the string too, which may already be wrong.
             let missing = size.saturating_sub(self.rest.len()).saturating_add(1);
             return Err(Stop::Short { missing });
         };
@@ -451,7 +449,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// Checks the `count` elements of a reply that stands inside `depth` others.
+    /// Checks the `count` elements of a reply inside `depth` others.
     fn array(&mut self, count: usize, depth: usize) -> Result<Array<'a>, Stop> {
         self.elements_left = self.elements_left.saturating_sub(count);
         let elements = self.rest;

@@ -1,12 +1,10 @@
-//! Commands and replies to bytes.
-//!
-//! Owns the form of what is sent. Everything is appended to a buffer that the caller keeps and uses again.
+//! Encodes commands and replies, always appending to a buffer that the caller reuses.
 
 use memchr::memchr2;
 
 use super::{Array, Reply};
 
-/// Appends a command: an array of bulk strings, the name first. The arguments may hold any bytes.
+/// Appends a command: an array of bulk strings, beginning with the name. Arguments may contain any bytes.
 ///
 /// ```
 /// let mut out = Vec::new();
@@ -20,7 +18,7 @@ pub fn encode_command(out: &mut Vec<u8>, args: &[&[u8]]) {
     }
 }
 
-/// Appends the header of an array of `count` elements; the caller appends the elements behind it.
+/// Appends the header of an array of `count` elements, which the caller appends next.
 ///
 /// ```
 /// use redlatch::resp::{Reply, encode_array_header, encode_reply};
@@ -50,18 +48,18 @@ pub fn encode_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the header of a bulk string of `size` bytes; the caller appends the bytes and CRLF behind it.
+/// Appends the header of a bulk string of `size` bytes; the caller appends the bytes and CRLF.
 #[inline]
 pub(crate) fn encode_bulk_header(out: &mut Vec<u8>, size: usize) {
     encode_header(out, b'$', size);
 }
 
-/// Appends a reply as a master would send it. A decoded reply gives the bytes it was decoded from.
+/// Appends a reply as a master would send it. A decoded reply restores the bytes it was decoded from.
 ///
 /// # Panics
 ///
-/// If the line of a status, an error, a double or a big number holds CR or LF, which no decoded one does: the
-/// stream behind it would change its meaning.
+/// If the line of a status, error, double or big number contains CR or LF, which would corrupt the stream. No
+/// decoded line does.
 ///
 /// ```
 /// use redlatch::resp::{Reply, encode_reply};
@@ -101,7 +99,7 @@ fn encode_string(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends elements, which were checked and have only one encoding: the one they came in.
+/// Appends decoded elements in their only encoding.
 fn encode_elements(out: &mut Vec<u8>, kind: u8, count: usize, elements: &Array<'_>) {
     encode_header(out, kind, count);
     out.extend_from_slice(elements.body);
@@ -114,10 +112,9 @@ fn encode_line(out: &mut Vec<u8>, kind: u8, line: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the type byte, the length and CRLF.
 #[inline(always)]
 fn encode_header(out: &mut Vec<u8>, kind: u8, length: usize) {
-    // Up to two digits are written as one piece: the length of nearly all arguments of a lock command.
+    // One or two digits, as nearly all lengths of a lock command have, are appended in one piece.
     match u8::try_from(length) {
         Ok(length @ 0..=9) => out.extend_from_slice(&[kind, ascii(length), b'\r', b'\n']),
         Ok(length @ 10..=99) => {
@@ -131,9 +128,8 @@ fn encode_header(out: &mut Vec<u8>, kind: u8, length: usize) {
     }
 }
 
-/// Appends a number in decimal digits.
 fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
-    // Filled from the back; 20 digits are enough for `u64::MAX`.
+    // Filled from the back. `u64::MAX` has 20 digits.
     let mut digits = [0; 20];
     let mut unused = digits.len();
     for digit in digits.iter_mut().rev() {
@@ -147,7 +143,6 @@ fn push_decimal(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(digits.get(unused..).unwrap_or_default());
 }
 
-/// The character of a digit from 0 to 9.
 #[inline]
 fn ascii(digit: u8) -> u8 {
     b'0'.wrapping_add(digit)

@@ -2,7 +2,7 @@ use ProtocolError::*;
 
 use super::*;
 
-/// One whole reply and how it is shown.
+/// One complete reply and its `Debug` form.
 const GOOD: &[(&[u8], &str)] = &[
     (b"+OK\r\n", r#"Simple("OK")"#),
     (b"+\r\n", r#"Simple("")"#),
@@ -44,7 +44,7 @@ const GOOD: &[(&[u8], &str)] = &[
     (b",inf\r\n", "Double(inf)"),
     (b",-inf\r\n", "Double(-inf)"),
     (b",nan\r\n", "Double(nan)"),
-    // Redis before 7.2 shows the sign of it.
+    // Redis before 7.2 sends its sign.
     (b",-nan\r\n", "Double(-nan)"),
     (b"(0\r\n", "BigNumber(0)"),
     (
@@ -65,7 +65,7 @@ const GOOD: &[(&[u8], &str)] = &[
     (b"~3\r\n:1\r\n:1\r\n_\r\n", "Set([Integer(1), Integer(1), Null])"),
     (b">0\r\n", "Push([])"),
     (b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", r#"Push([Bulk("message"), Bulk("a"), Bulk("")])"#),
-    // Attributes belong to the reply behind them, wherever it stands.
+    // Attributes belong to the next reply, at any depth.
     (b"|1\r\n+ttl\r\n:9\r\n+OK\r\n", r#"Simple("OK")"#),
     (b"|0\r\n|1\r\n*1\r\n|0\r\n_\r\n~0\r\n$-1\r\n", "NullBulk"),
     (b"*2\r\n:1\r\n|1\r\n+ttl\r\n:9\r\n:2\r\n", "Array([Integer(1), Integer(2)])"),
@@ -79,7 +79,7 @@ const GOOD: &[(&[u8], &str)] = &[
     ),
 ];
 
-/// The beginning of a reply and the size from which on more may be known.
+/// The beginning of a reply, and the size from which decoding may succeed.
 const PARTIAL: &[(&[u8], usize)] = &[
     (b"", 1),
     (b"+", 2),
@@ -125,7 +125,7 @@ const PARTIAL: &[(&[u8], usize)] = &[
     (b">1\r\n$70\r\n", 80),
 ];
 
-/// Bytes that end in the very one that makes them wrong.
+/// Bytes that end with the first wrong one.
 const BAD: &[(&[u8], ProtocolError)] = &[
     (b"x", TypeUnknown(b'x')),
     (b"\r", TypeUnknown(b'\r')),
@@ -247,7 +247,7 @@ const BAD: &[(&[u8], ProtocolError)] = &[
     (b":9223372036854775808", NumberTooLarge),
     (b":-9223372036854775809", NumberTooLarge),
     (b":92233720368547758070", NumberTooLarge),
-    // Modulo 2^64 this would be a number within bounds.
+    // Modulo 2^64 this number would be within bounds.
     (b":20000000000000000000", NumberTooLarge),
     (b"$-2", LengthNegative),
     (b"$-10", LengthNegative),
@@ -266,11 +266,11 @@ const BAD: &[(&[u8], ProtocolError)] = &[
     (b"*4294", ElementsTooMany),
     (b"*1024\r\n*1", ElementsTooMany),
     (b"*1000\r\n*24\r\n*1", ElementsTooMany),
-    // Said at the type byte, so a null array is as much too deep as any other.
+    // Reported at the type byte, so even a null array is too deep.
     (b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*", NestingTooDeep),
 ];
 
-/// Whole lines of the list of bad replies that every implementation should know.
+/// Malformed replies that every implementation should refuse.
 const BAD_LINES: &[(&[u8], ProtocolError)] = &[
     (b"$99999999999\r\n", ReplyTooLarge),
     (b"$18446744073709551617\r\n", ReplyTooLarge),
@@ -298,8 +298,8 @@ fn complete(input: &[u8]) -> (Reply<'_>, usize) {
     }
 }
 
-/// Replies, and the error, that a connection decodes from a stream in `pieces`. It waits for `size_min` bytes
-/// before a second try.
+/// Replies and error of a connection that reads a stream in `pieces`. It waits for `size_min` bytes
+/// before it decodes again.
 fn receive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, Option<ProtocolError>) {
     let (mut inbox, mut size_min, mut replies) = (Vec::new(), 0, Vec::new());
     for piece in pieces {
@@ -319,7 +319,7 @@ fn receive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<String>, Opti
     (replies, None)
 }
 
-/// The four of [`Fixed`] are decoded by one look at their bytes, and are what they are in the general form.
+/// The four [`Fixed`] replies equal their general form.
 #[test]
 fn fixed_replies_are_known_by_one_look() {
     for fixed in [Fixed::Ok, Fixed::Null, Fixed::Zero, Fixed::One] {
@@ -379,7 +379,7 @@ fn bad_bytes_fail_at_the_first_wrong_one() {
 #[test]
 fn any_split_decodes_like_one_piece() {
     for row in rows() {
-        // A reply before and one behind, so that cuts fall on borders between replies too.
+        // One reply before and one after, so that cuts also fall between replies.
         let stream = [b"+OK\r\n", row, b":1\r\n"].concat();
         let whole = receive([&stream[..]]);
         assert_eq!(receive(stream.chunks(1)), whole, "{} by bytes", stream.escape_ascii());
@@ -400,7 +400,7 @@ fn a_line_may_have_the_limit_exactly() {
         assert_eq!(decode(&input), Ok(Decoded::Partial { size_min: input.len() + 1 }));
         let longest = [&input, &b"\r\n"[..]].concat();
         assert_eq!(complete(&longest).1, longest.len());
-        // Endless, ended too late, and broken too late are the same error: the first to come.
+        // Endless, ended too late, and malformed too late give the same error, the first one.
         for tail in [&b"a"[..], b"aaaa", b"a\r\n", b"a\n"] {
             assert_eq!(decode(&[&input, tail].concat()), Err(LineTooLong));
         }
@@ -425,7 +425,7 @@ fn a_reply_may_have_the_limit_exactly() {
         assert_eq!(complete(&largest).1, REPLY_SIZE_MAX);
         assert_eq!(decode(&[&[kind], &b"1048565\r\n"[..]].concat()), Err(ReplyTooLarge));
     }
-    // The same with the reply filled by lines, where no header says how large it will become.
+    // The same for a reply of lines, whose size no header announces.
     let line = [&b"+"[..], &[b'a'; 16_000], b"\r\n"].concat();
     let mut lines = [&b"*1024\r\n"[..], &line.repeat(65)].concat();
     lines.resize(REPLY_SIZE_MAX - 1, b'+');
@@ -454,7 +454,7 @@ fn elements_of_all_arrays_are_counted_together() {
         assert_eq!((array.len(), array.iter().count(), array.pairs().count()), (1024, 1024, 512));
         assert_eq!(size, flat.len());
     }
-    // 2 + 511 + 2 * 255 elements; one is left, which is no pair.
+    // 2 + 511 + 2 * 255 elements; the one left is no pair.
     let nested = [&b"~2\r\n"[..], &inner, b"%255\r\n", &b":1\r\n".repeat(510)].concat();
     assert_eq!(complete(&nested).1, nested.len());
     assert_eq!(decode(&[&b"~2\r\n"[..], &inner, b"%256\r\n"].concat()), Err(ElementsTooMany));
@@ -476,7 +476,7 @@ fn nesting_ends_at_the_limit() {
         for depth in [REPLY_DEPTH_MAX + 1, 100, 10_000, 100_000] {
             assert_eq!(decode(&nested(depth)), Err(NestingTooDeep));
         }
-        // A push is the outermost of them.
+        // The outermost is a push.
         let pushed = |depth: usize| [b">1\r\n", &nested(depth)[..]].concat();
         assert!(matches!(complete(&pushed(REPLY_DEPTH_MAX - 1)).0, Reply::Push(_)));
         assert_eq!(decode(&pushed(REPLY_DEPTH_MAX)), Err(NestingTooDeep));
@@ -485,7 +485,7 @@ fn nesting_ends_at_the_limit() {
 
 #[test]
 fn any_number_of_attributes_is_skipped() {
-    // As many as fit: they are walked over, not entered.
+    // As many as fit; attributes do not recurse.
     let mut input = b"|0\r\n".repeat(REPLY_SIZE_MAX / 4 - 1);
     input.extend_from_slice(b":1\r\n");
     assert_eq!(complete(&input), (Reply::Integer(1), REPLY_SIZE_MAX));
@@ -513,7 +513,7 @@ fn plain_replies_are_of_resp2() {
         assert_eq!(complete(input).0.plain(), plain, "{}", input.escape_ascii());
     }
     assert!(matches!(complete(b"~1\r\n_\r\n").0.plain(), Reply::Array(array) if array.len() == 1));
-    // Only RESP3 has them, and that is what they say.
+    // These types imply RESP3.
     assert!(matches!(complete(b"%0\r\n").0.plain(), Reply::Map(_)));
     assert!(matches!(complete(b">0\r\n").0.plain(), Reply::Push(_)));
 }
@@ -525,6 +525,6 @@ fn a_large_string_is_not_scanned_again() {
     while let Ok(Decoded::Partial { size_min: wanted }) = decode(&stream[..size_min]) {
         (size_min, tries) = (wanted, tries + 1);
     }
-    // Ten bytes of header one at a time, the string at once, CR and LF.
+    // Ten header bytes one at a time, the string at once, then CR and LF.
     assert_eq!((size_min, tries), (stream.len(), 11));
 }
