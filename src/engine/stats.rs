@@ -1,7 +1,6 @@
-//! Counters and times of an engine, plain integers, and the events that wait for the observer.
+//! Counters and times of an engine, and the queue of events for the observer.
 //!
-//! The engine has one [`Stats`], and each link the [`MasterStats`] of its master. A snapshot puts them
-//! together.
+//! The engine has one [`Stats`], and each link its master's [`MasterStats`]. A snapshot combines them.
 
 pub(crate) mod histogram;
 mod prometheus;
@@ -16,14 +15,14 @@ use crate::event::Event;
 use crate::limits;
 use crate::lock::{Failure, Vote};
 
-/// Counters, gauges and times of one client since it was made: a snapshot by `stats()` of
+/// Counters, gauges and times of one client since its start: a snapshot from `stats()` of
 /// [`Client`](crate::Client), [`Redlock`](crate::Redlock) or [`Engine`](crate::engine::Engine).
 ///
-/// Counters only grow. [`Stats::since`] has what was counted between two snapshots, and
-/// [`Stats::to_prometheus`] the text for a scrape. An acquisition that was taken ends as one of `acquired`,
-/// `contended`, `no_quorum`, `expired`, `overloaded` and `abandoned`. These count each lock by itself, also
-/// the attempts that a set, a candidate or `redlatch run` repeats; not answers that were fetched too late.
-/// A lock that was acquired ends as `released`, `left` or `lost`.
+/// Counters only grow. [`Stats::since`] returns the difference of two snapshots, and [`Stats::to_prometheus`]
+/// the text for a scrape. Every accepted acquisition ends as `acquired`, `contended`, `no_quorum`, `expired`,
+/// `overloaded` or `abandoned`. Each lock counts separately, including attempts repeated by a set, a
+/// candidate or `redlatch run`, but not outcomes fetched too late. Every acquired lock ends as `released`,
+/// `left` or `lost`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -41,48 +40,49 @@ pub struct Stats {
     pub abandoned: u64,
     /// Locks released within their validity.
     pub released: u64,
-    /// Locks left to the end of their TTL, or for a time; not those left for no time, which are released.
+    /// Locks left to the end of their TTL or for a time. Locks left for zero time count as released.
     pub left: u64,
-    /// Locks that ended before their release. A loss that masters prove counts at once, any other loss when
-    /// the lock is released.
+    /// Locks that ended before their release. A loss proved by masters counts at once, any other loss at the
+    /// release.
     pub lost: u64,
-    /// Times that a lock came within a tenth of its validity of its end, and was then extended, reported by a
+    /// Times that a held lock had at most a tenth of its validity left, and was then extended, reported by a
     /// loss notification, or both.
     pub near_losses: u64,
-    /// Extensions that succeeded, renewals included.
+    /// Successful extensions, including renewals.
     pub extended: u64,
-    /// Extensions that too few masters confirmed, or too late, renewals included.
+    /// Extensions confirmed by too few masters or too late, including renewals.
     pub extensions_failed: u64,
-    /// Attempts of an acquisition after its first one, without hand-overs.
+    /// Attempts of acquisitions after the first, without hand-overs.
     pub retries: u64,
-    /// Swaps that were sent to pass a lock on to the next waiter of the same client.
+    /// Swaps sent to pass a lock to the same client's next waiter.
     pub hand_overs: u64,
-    /// Messages of masters to waiters: grants, and calls to ask again.
+    /// Messages from masters to waiters: grants, and requests to ask again.
     pub notified: u64,
-    /// Keys put back on masters that had missed or lost them while their lock was held.
+    /// Keys restored on masters that had missed or lost them while the lock was held.
     pub repairs: u64,
-    /// Tokens of locks and attempts whose release some master did not confirm; the TTL ends what is left.
+    /// Tokens whose release some master did not confirm; the TTL ends what is left there.
     pub orphans: u64,
-    /// Events that were dropped because the observer did not keep up.
+    /// Events dropped because the observer was too slow.
     pub events_dropped: u64,
-    /// Locks held when the counting began.
+    /// Locks held at the start of counting.
     pub(super) held_before: u64,
-    /// The client's label, if it has one ([`crate::ConfigBuilder::holder_label`]); not that of a request.
+    /// The client's label ([`crate::ConfigBuilder::holder_label`]), without the labels of requests.
     pub holder_label: Option<Arc<str>>,
-    /// Requests under way now: locks that are acquired, held or released, and inspections.
+    /// Current requests: locks being acquired, held or released, and inspections.
     pub operations: usize,
-    /// Tokens that may be on some master now, except those that are left to their TTL.
+    /// Tokens that may be on some master now, except those left to their TTL.
     pub claims: usize,
-    /// Number of masters that make a quorum.
+    /// Number of masters that form a quorum.
     pub quorum: usize,
-    /// Time from a request to its grant, of acquired locks: of all up to about 1,000 per second or with an
-    /// observer, and else of one in 64 ([`crate::limits::TIMED_SHARE`]). So its count is not the number of
+    /// Time from request to grant, of acquired locks: of every lock up to about 1,000 per second or with an
+    /// observer, otherwise of one in 64 ([`crate::limits::TIMED_SHARE`]). So its count is not the number of
     /// locks.
     pub acquire_time: Histogram,
-    /// Time from a request to its end, of each acquisition that made more than one attempt or waited in a
-    /// queue, of its client or of the masters, unless it was given up.
+    /// Time from request to end, of each acquisition that made several attempts or waited in a queue of its
+    /// client or of the masters. Excludes acquisitions that were given up.
     pub wait_time: Histogram,
-    /// Time from the start of the attempt that got a lock to its release or loss, of the same locks.
+    /// Time from the start of the successful attempt to the release or loss, of the same locks as
+    /// `acquire_time`.
     pub hold_time: Histogram,
     /// Each master, in the order of the configuration.
     pub masters: Vec<MasterStats>,
@@ -98,18 +98,18 @@ pub struct MasterStats {
     pub is_ready: bool,
     /// Answers that granted an attempt, late ones included.
     pub granted: u64,
-    /// Grants that came too late to count: the attempt had failed, or the lock was extended or released.
+    /// Grants too late to count: the attempt had failed, or the lock was extended or released.
     pub late: u64,
     /// Answers that refused an attempt.
     pub refused: u64,
-    /// Answers to attempts that are errors.
+    /// Errors in answer to attempts.
     pub errors: u64,
-    /// Attempts without an answer before their verdict: it was not asked, as it was not connected, silent or
-    /// its queue was full; its connection broke; or it did not answer in time.
+    /// Attempts without an answer before their verdict: the master was not connected, silent, or its queue
+    /// was full; its connection broke; or it did not answer in time.
     pub unanswered: u64,
     /// Connections that replaced an earlier one.
     pub reconnects: u64,
-    /// Times that another process answered in place of the one before: a restart, or another server.
+    /// Times that another process answered than before, after a restart or in place of the server.
     pub restarts: u64,
     /// Times that a credentials provider returned no credentials, or that the server refused them on an open
     /// connection.
@@ -118,14 +118,14 @@ pub struct MasterStats {
     pub fleet_differences: u64,
     /// Time for which its votes did not count because it may have restarted.
     pub quarantined: Duration,
-    /// Time from the queuing of a request to its answer. It is sampled: at most one acquisition in
+    /// Time from the queuing of a request to its answer. Sampled: at most one acquisition per
     /// [`limits::ROUND_TRIP_PAUSE`](crate::limits::ROUND_TRIP_PAUSE).
     pub round_trip: Histogram,
 }
 
 impl Stats {
-    /// Returns the number of locks held at the time of the snapshot. One that has ended unnoticed counts
-    /// until its release.
+    /// Returns the number of locks held at the time of the snapshot. A lock that ended unnoticed counts until
+    /// its release.
     #[must_use]
     pub const fn held(&self) -> u64 {
         let ended = self.released.saturating_add(self.left).saturating_add(self.lost);
@@ -138,7 +138,7 @@ impl Stats {
         self.masters.iter().map(|master| master.reconnects).sum()
     }
 
-    /// Returns how often another process answered in place of the one before, of all masters.
+    /// Returns how often another process answered than before, summed over all masters.
     #[must_use]
     pub fn restarts(&self) -> u64 {
         self.masters.iter().map(|master| master.restarts).sum()
@@ -150,13 +150,13 @@ impl Stats {
         self.masters.iter().filter(|master| master.is_ready).count()
     }
 
-    /// Returns how many of the masters whose votes count now may fail before no quorum is left.
+    /// Returns how many voting masters may fail before the quorum is lost.
     #[must_use]
     pub fn may_fail(&self) -> usize {
         self.ready().saturating_sub(self.quorum)
     }
 
-    /// The values of the moment, to be shown as gauges.
+    /// Current values, to export as gauges.
     pub(crate) fn gauges(&self) -> [(Metric, u64); 6] {
         let gauge = |name, help, value| (Metric { name, help }, value);
         [
@@ -177,8 +177,8 @@ impl Stats {
         ]
     }
 
-    /// Returns what was counted and timed since an earlier snapshot of the same client. Gauges are those of
-    /// this snapshot.
+    /// Returns the counts and times since an earlier snapshot of the same client. Gauges keep this snapshot's
+    /// values.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = self.clone();
@@ -195,7 +195,6 @@ impl Stats {
         since
     }
 
-    /// Counts the end of an acquisition that did not get the lock.
     #[cold]
     pub(super) fn count_denial(&mut self, error: &AcquireError) {
         match error {
@@ -203,7 +202,7 @@ impl Stats {
             AcquireError::NoQuorum(_) => self.no_quorum += 1,
             AcquireError::Expired(_) => self.expired += 1,
             AcquireError::Overloaded => self.overloaded += 1,
-            // These are no ends of an acquisition that an engine has taken.
+            // An accepted acquisition never ends like this.
             AcquireError::Input(_) | AcquireError::Stopped(_) | AcquireError::Cancelled => {}
         }
     }
@@ -220,7 +219,6 @@ impl MasterStats {
         since
     }
 
-    /// Counts the answer to an attempt.
     pub(super) const fn count_vote(&mut self, vote: &Vote) {
         match vote {
             Vote::Granted => self.granted += 1,
@@ -231,14 +229,14 @@ impl MasterStats {
     }
 }
 
-/// Name and explanation of a counter or of a distribution of times, for other programs.
+/// Name and help text of a counter or histogram, for export.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
 }
 
-/// Names and explains fields, so that whatever shows them shows all.
+/// Lists fields with names and help texts, so that every export contains all of them.
 macro_rules! listed {
     ($of:ty, $list:ident $list_mut:ident: [$type:ty; $count:literal] {
         $($field:ident $name:literal $help:literal,)*
@@ -294,10 +292,9 @@ listed! { MasterStats, counters counters_mut: [u64; 9] {
     fleet_differences "redlatch_master_fleet_differences_total" "Times that the fleet's record was found to differ from the client.",
 } }
 
-/// The queue in which events wait for the observer, in their order.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// Whether anybody asked for events. Without that none is built.
+    /// Whether events are wanted. If not, none is built.
     pub(super) is_observed: bool,
     queue: VecDeque<Event>,
     pub(super) dropped_count: u64,
@@ -308,7 +305,7 @@ impl Events {
         Self { is_observed, queue: VecDeque::new(), dropped_count: 0 }
     }
 
-    /// Queues the event that `event` builds, if anybody asked for it and there is room.
+    /// Queues the event that `event` builds, if events are wanted and there is room.
     #[inline]
     pub(super) fn push(&mut self, event: impl FnOnce() -> Event) {
         if self.is_observed {

@@ -1,23 +1,23 @@
-//! A distribution of times in a fixed array: 8 buckets for each power of two, from 1 µs to 73 minutes.
+//! A distribution of times in a fixed array: 8 buckets per power of two, from 1 µs to 73 minutes.
 
 use std::time::Duration;
 
-/// Buckets for each power of two.
+/// Buckets per power of two.
 const PER_OCTAVE: usize = 1 << PER_OCTAVE_BITS;
 const PER_OCTAVE_BITS: u32 = 3;
 
-/// Times below `2^FIRST_BITS` ns share the first bucket: 1.024 µs.
+/// Times below `2^FIRST_BITS` ns (1.024 µs) share the first bucket.
 const FIRST_BITS: u32 = 10;
 
-/// Times from `2^LAST_BITS` ns on share the last bucket: 4,398 s.
+/// Times from `2^LAST_BITS` ns (4,398 s) share the last bucket.
 const LAST_BITS: u32 = 42;
 
 const BUCKET_COUNT: usize = (LAST_BITS - FIRST_BITS) as usize * PER_OCTAVE + 2;
 
 /// Distribution of times, recorded in whole nanoseconds.
 ///
-/// It has 8 buckets for each power of two from 1.024 µs to 4,398 s, one for shorter and one for longer times:
-/// 2 KiB, whatever is recorded. [`Histogram::count`], [`Histogram::sum`] and [`Histogram::max`] are exact.
+/// Has 8 buckets per power of two from 1.024 µs to 4,398 s, and one each for shorter and longer times: always
+/// 2 KiB. [`Histogram::count`], [`Histogram::sum`] and [`Histogram::max`] are exact.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKET_COUNT],
@@ -29,9 +29,9 @@ pub struct Histogram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bucket {
-    /// Shortest time that belongs to it.
+    /// Shortest time in the bucket.
     pub from: Duration,
-    /// Shortest time that is too long for it; [`Duration::MAX`] for the last bucket.
+    /// Shortest time above the bucket; [`Duration::MAX`] for the last one.
     pub below: Duration,
     /// Number of recorded times.
     pub count: u64,
@@ -44,13 +44,13 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Returns a histogram without any time.
+    /// Returns an empty histogram.
     #[must_use]
     pub const fn new() -> Self {
         Self { buckets: [0; BUCKET_COUNT], sum_ns: 0, max_ns: 0 }
     }
 
-    /// Records a time. It never fails: a time beyond `u64::MAX` nanoseconds (584 years) counts as that.
+    /// Records a time. Times above `u64::MAX` nanoseconds (584 years) count as that.
     #[inline]
     pub fn record(&mut self, time: Duration) {
         let ns = nanoseconds(time);
@@ -71,17 +71,17 @@ impl Histogram {
         Duration::from_nanos(self.sum_ns)
     }
 
-    /// Returns the longest recorded time; zero without any.
+    /// Returns the longest recorded time; zero if empty.
     #[must_use]
     pub const fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
     /// Returns a time that at least the share `q` of the recorded times does not exceed: the median for 0.5,
-    /// the 99th percentile for 0.99. `q` is taken as 0 below 0, and as 1 above 1. `None` without any time.
+    /// the 99th percentile for 0.99. `q` is clamped to 0..=1. `None` if empty.
     ///
-    /// It is never below the true quantile, and above it by at most 12.5 % (and by at most 1.024 µs, if it is
-    /// below that). For times above 4,398 s it is [`Histogram::max`].
+    /// The result is never below the true quantile. It exceeds it by at most 12.5 %, or by 1.024 µs if that
+    /// is more. For times above 4,398 s it is [`Histogram::max`].
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let count = self.count();
@@ -91,11 +91,11 @@ impl Histogram {
             seen += bucket;
             seen >= rank
         })?;
-        // All times of the bucket are below its end.
+        // All times in the bucket are below its end.
         Some(Duration::from_nanos(longest_ns(place).min(self.max_ns)))
     }
 
-    /// Returns all buckets, from the shortest times to the longest, empty ones included.
+    /// Returns all buckets, shortest times first, including empty ones.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         self.buckets.iter().enumerate().map(|(place, count)| Bucket {
             from: Duration::from_nanos(if place == 0 { 0 } else { end_ns(place - 1) }),
@@ -108,12 +108,12 @@ impl Histogram {
         })
     }
 
-    /// For each bucket whether a power of two ends it, the last one excepted.
+    /// For each bucket, whether it ends at a power of two; false for the last bucket.
     pub(crate) fn octave_ends() -> impl Iterator<Item = bool> {
         (0..BUCKET_COUNT).map(|place| place % PER_OCTAVE == 0 && place + 1 < BUCKET_COUNT)
     }
 
-    /// Adds what another histogram has recorded.
+    /// Adds the times of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, its) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket = bucket.saturating_add(*its);
@@ -122,8 +122,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Returns what was recorded since an earlier snapshot of the same histogram. The maximum of the result
-    /// is exact if the overall one was reached since, and otherwise at most the end of its bucket.
+    /// Returns the times recorded since an earlier snapshot of the same histogram. Its maximum is exact if
+    /// the overall maximum was recorded since then; otherwise it is at most the end of its bucket.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = Self::new();
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Histogram {
     }
 }
 
-/// The place of a quantile among `count` times, from 1 on; `None` without any.
+/// Rank of a quantile among `count` times, from 1; `None` if there are none.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -157,7 +157,7 @@ impl std::fmt::Debug for Histogram {
     reason = "a share of a count is within the count"
 )]
 fn rank(q: f64, count: u64) -> Option<u64> {
-    // A number that is none counts as 0.
+    // NaN counts as 0.
     let share = if q > 0.0 { q.min(1.0) } else { 0.0 };
     (count > 0).then(|| ((share * count as f64).ceil() as u64).clamp(1, count))
 }
@@ -167,25 +167,24 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
-/// The bucket of a time: the number of its highest bit, and the three bits behind that.
+/// The bucket of a time: its highest bit, and the three bits below.
 #[inline]
 fn place_of(ns: u64) -> usize {
     const LOWEST: u64 = (1 << FIRST_BITS) - 1;
     const HIGHEST: u64 = 1 << LAST_BITS;
-    // Times that are too short share the bucket before the first octave; times that are too long, the one
-    // behind the last.
+    // Shorter times share the bucket before the first octave, longer times the bucket after the last.
     let ns = ns.clamp(LOWEST, HIGHEST);
     let octave = ns.ilog2();
     let eighths = (ns >> (octave - PER_OCTAVE_BITS)) as usize;
     eighths + (octave + 1 - FIRST_BITS) as usize * PER_OCTAVE - (2 * PER_OCTAVE - 1)
 }
 
-/// The longest time that belongs to a bucket.
+/// Longest time in a bucket.
 const fn longest_ns(place: usize) -> u64 {
     if place + 1 == BUCKET_COUNT { u64::MAX } else { end_ns(place) - 1 }
 }
 
-/// The shortest time that is too long for a bucket, which is not the last one.
+/// Shortest time above a bucket, which must not be the last.
 const fn end_ns(place: usize) -> u64 {
     let octave = place / PER_OCTAVE;
     let eighths = (PER_OCTAVE + place % PER_OCTAVE) as u64;
@@ -198,7 +197,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Times of all sizes, as often short as long.
+    /// Times of all magnitudes, equally often.
     fn random_ns(rng: &mut StdRng) -> u64 {
         rng.random::<u64>() >> rng.random_range(0..64)
     }
@@ -260,7 +259,7 @@ mod tests {
         let longest = Duration::from_nanos(u64::MAX);
         assert_eq!((histogram.count(), histogram.sum(), histogram.max()), (4, longest, longest));
         assert_eq!(histogram.quantile(1.0), Some(longest));
-        // From 1.024 µs to 4,398 s a time has a bucket for its size.
+        // From 1.024 µs to 4,398 s, a time has a bucket of its magnitude.
         let mut buckets = histogram.buckets();
         assert_eq!(buckets.next().expect("the first").below, Duration::from_nanos(1_024));
         assert_eq!(buckets.last().expect("the last").from, Duration::from_nanos(4_398_046_511_104));

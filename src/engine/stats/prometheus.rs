@@ -1,4 +1,4 @@
-//! The text exposition format of Prometheus, version 0.0.4.
+//! Prometheus's text exposition format, version 0.0.4.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -20,9 +20,9 @@ const ROUND_TRIP: Metric = Metric {
 };
 
 impl Stats {
-    /// Returns the text exposition format of Prometheus, version 0.0.4 (`Content-Type: text/plain;
-    /// version=0.0.4`), with times in seconds and the label `master`. Histograms have a bucket for each power
-    /// of two. A client with a [`Stats::holder_label`] shows it as `redlatch_client_info`.
+    /// Returns Prometheus's text exposition format, version 0.0.4 (content type
+    /// `text/plain; version=0.0.4`), with times in seconds and the label `master`. Histograms have one bucket
+    /// per power of two. If the client has a [`Stats::holder_label`], `redlatch_client_info` shows it.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut page = Page(String::new());
@@ -85,7 +85,7 @@ impl Page {
         for (bucket, is_end) in times.buckets().zip(Histogram::octave_ends()) {
             count += bucket.count;
             if is_end {
-                // Times are whole nanoseconds, and a bucket here has its end in it.
+                // Times are whole nanoseconds, and Prometheus's bucket bounds are inclusive.
                 let end = Seconds(bucket.below - Duration::from_nanos(1));
                 self.sample(name, "_bucket", &format!("{labels}{separator}le=\"{end}\""), &count);
             }
@@ -97,7 +97,7 @@ impl Page {
     }
 }
 
-/// A time in seconds, to the nanosecond.
+/// A time in seconds with nanosecond digits.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -106,7 +106,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A label of this name, with the characters escaped that end a value.
+/// A label with an escaped value.
 fn label(name: &str, value: &str) -> String {
     let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("{name}=\"{escaped}\"")
@@ -117,14 +117,14 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// One sample of a page: its name, its labels as they are written, and its value.
+    /// A sample: its name, its labels as written, and its value.
     struct Sample<'a> {
         name: &'a str,
         labels: Vec<(&'a str, String)>,
         value: f64,
     }
 
-    /// Takes a line apart by the rules of the format.
+    /// Parses a line of the format.
     fn sample(line: &str) -> Sample<'_> {
         let end = line.find(['{', ' ']).expect("a name ends");
         let (name, mut rest) = line.split_at(end);
@@ -159,7 +159,7 @@ mod tests {
         name.starts_with(|char: char| char.is_ascii_alphabetic()) && name.chars().all(is_inner)
     }
 
-    /// Checks a page by the rules of the format; returns its samples by name and labels.
+    /// Checks a page of the format. Returns its samples by name and labels.
     fn checked(page: &str) -> BTreeMap<(String, Vec<(String, String)>), f64> {
         let (mut samples, mut families) = (BTreeMap::new(), BTreeSet::new());
         let (mut family, mut kind) = ("", "");
