@@ -1,7 +1,7 @@
-//! Queries: operations without a claim, that stand in no queue. No answer to one is a vote for anything, and
-//! nothing else sends the deletion that does not compare (I10). And the end of an engine's locks: no more
-//! acquisitions, and a wait until nothing is left on any master, which looks every now and then, so that no
-//! release of the ordinary path pays for it.
+//! Queries: operations without a claim, which join no queue. No answer to a query is a vote, and nothing else
+//! sends the deletion that does not compare (I10). Also the drain, which ends an engine's locks: no more
+//! acquisitions, then a wait until no master holds any. The wait polls, so that ordinary releases pay
+//! nothing.
 
 pub(crate) mod free_slots;
 pub(crate) mod inspection;
@@ -37,7 +37,7 @@ pub(super) fn submit_inspect(core: &mut Core, resource: Resource<'_>) -> Result<
     let (id, limit) = begin_query(core, Some(resource))?;
     let (key, fleet) = (&core.locks.ops.get(id).key, &mut core.masters.fleet);
     let question = |question| Owed::Query { question, id };
-    // A master that has room for the first only has its answer ignored.
+    // A master with room for only some of the questions counts as not asked; its answers are ignored.
     let valued =
         fleet.queue(fleet.usable, question(Question::Value), |out| command::query::encode_value(out, key));
     let counted = fleet
@@ -78,7 +78,7 @@ pub(super) fn submit_force_unlock(core: &mut Core, resource: Resource<'_>) -> Re
     let (now, fleet) = (core.ground.now, &mut core.masters.fleet);
     let (key, prefix_size) = (&core.locks.ops.get(id).key, core.ground.config.prefix.len());
     let owed = |question| Owed::Query { question, id };
-    // They run no scripts, and keep no queues.
+    // These masters run no scripts and keep no queues.
     let native = fleet.usable.intersection(fleet.native_only);
     let asked = fleet.queue(native, owed(Question::ForcedNativeDelete), |out| {
         command::query::encode_forced_delete(out, key);
@@ -104,14 +104,14 @@ pub(super) fn submit_pause(
     Ok(OpId(id))
 }
 
-/// Takes an operation that has the key with it. Returns how long answers are waited for, too.
+/// Takes an operation with the key. Also returns the answer limit.
 fn begin_query(core: &mut Core, resource: Option<Resource<'_>>) -> Result<(Id, Duration), SubmitError> {
     let Core { ground, masters, locks } = core;
     let ttl = ground.config.ttl(ground.config.max_ttl)?;
     let (id, op) = locks.ops.take(|| Op::blank(ground.now, ttl)).ok_or(SubmitError::Overloaded)?;
     op.begin(Asked::of_query(ground.now, ttl));
     op.enter(OpState::Query);
-    // The operation before in this slot may have left a claim that lives on: it is none of this one's.
+    // The slot's earlier operation may have left a living claim, which does not belong to this one.
     op.claim = Id::NOBODY;
     if let Some(resource) = resource {
         op.set_key(&ground.config.prefix, resource);
@@ -147,8 +147,7 @@ pub(super) fn handle_reader_count(
     } else if let (Some(op), Ok(count)) = (locks.ops.find_mut(id), count)
         && op.is_denied()
     {
-        // The count known before is kept until an answer says otherwise: a wait may end before the last
-        // one.
+        // Keeps the known count until an answer gives another: the wait may end before the last answer.
         let readers = &mut op.tries.obstacle.readers;
         *readers = if count == 0 { 0 } else { count.max(*readers) };
     }
@@ -162,7 +161,7 @@ pub(super) fn handle_time_left(core: &mut Core, master: MasterId, id: Id, left: 
     }
 }
 
-/// A master in quarantine may have forgotten a slot that it calls free (I8).
+/// A master in quarantine may have forgotten a slot that it reports as free (I8).
 pub(super) fn handle_free_slots(
     core: &mut Core,
     master: MasterId,
@@ -184,7 +183,7 @@ pub(super) fn handle_forced_delete(core: &mut Core, master: MasterId, id: Id, an
     }
 }
 
-/// The query's time is over: masters that have not answered have failed.
+/// The query's time is over: masters without an answer have failed.
 pub(super) fn miss_query(core: &mut Core, id: Id) {
     let query = core.locks.ops.get_mut(id).query.as_mut().expect("a query was due");
     let (limit, missing) = (query.limit, query.asked);
@@ -195,7 +194,7 @@ pub(super) fn miss_query(core: &mut Core, id: Id) {
     check_query(core, id);
 }
 
-/// A connection broke on which queries may have something under way.
+/// A connection broke, and with it the answers to queries.
 pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
     for id in core.locks.ops.ids() {
         if let Some(query) = core.locks.query_at(master, id) {
@@ -205,7 +204,7 @@ pub(super) fn lose_queries(core: &mut Core, master: MasterId) {
     }
 }
 
-/// Ends a query for which no answer is to be waited for any more.
+/// Ends a query that waits for no more answers.
 fn check_query(core: &mut Core, id: Id) {
     let Core { ground, masters, locks } = core;
     let claim_count = locks.claims.count();
@@ -225,24 +224,22 @@ fn check_query(core: &mut Core, id: Id) {
     ground.report_outcome(id, outcome);
 }
 
-/// Takes no acquisition from now on. Begins the query that ends when no claim is left.
+/// Refuses acquisitions from now on, and begins the query that ends when no claim is left.
 pub(super) fn begin_drain(core: &mut Core) -> Result<Id, SubmitError> {
     core.locks.is_drained = true;
     begin_query(core, None).map(|(id, _)| id)
 }
 
-/// Starts the wait of a drain.
 pub(super) fn start_drain(core: &mut Core, id: Id, limit: Duration) {
     start_query(core, id, Query::drain(core.ground.now, limit));
 }
 
-/// Whether an operation is an acquisition that a drain ends.
+/// Whether an operation is an acquisition that a drain must end.
 pub(super) fn is_acquiring(locks: &Locks, id: Id) -> bool {
     let is_acquired = |op: &Op| matches!(op.state(), OpState::Held(_) | OpState::Releasing | OpState::Query);
     locks.ops.find(id).is_some_and(|op| !is_acquired(op))
 }
 
-/// Reports that a drain has ended the acquisition of this lock.
 pub(super) fn report_drained(ground: &mut Ground, id: Id, name: Bytes) {
     let error = AcquireError::Stopped(DRAINED.into());
     if ground.events.is_observed {
@@ -252,7 +249,7 @@ pub(super) fn report_drained(ground: &mut Ground, id: Id, name: Bytes) {
     ground.report_outcome(id, Outcome::Acquire(Err(error)));
 }
 
-/// Ends the validity of a held lock that a drain is about to release. False if it is not held.
+/// Ends the validity of a held lock before a drain releases it. False if it is not held.
 pub(super) fn end_held(ground: &mut Ground, locks: &mut Locks, id: Id) -> bool {
     let Some(op) = locks.ops.find_mut(id) else { return false };
     let Some(held) = op.held_mut() else { return false };
@@ -261,7 +258,7 @@ pub(super) fn end_held(ground: &mut Ground, locks: &mut Locks, id: Id) -> bool {
     if is_valid {
         op.validity.move_to(ground.now);
     }
-    // The guard still reads the old one, and the slot's next occupant must not move that.
+    // The guard still reads the old validity, which the slot's next occupant must not change.
     op.validity = Validity::new(ground.now);
     if notifies_loss {
         ground.report_outcome(id, Outcome::Lost(ground.now));

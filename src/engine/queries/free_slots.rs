@@ -5,40 +5,38 @@ use std::sync::Arc;
 use crate::lock::command::slots::{FREE, SlotMark};
 use crate::lock::{Failure, HolderTtl, MasterId, Vote};
 
-/// Result of a look for free slots of a pool.
+/// Result of a search for a pool's free slots.
 ///
-/// It is exhaustive: a caller has to treat each case.
+/// Exhaustive: a caller must treat each case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotLook {
-    /// Slots that a quorum of masters reports as free, one at least, in no order.
+    /// Slots that a quorum of masters reports as free, at least one, in no order.
     Free(Vec<u32>),
-    /// No slot is free: each has a holder that a quorum of masters knows.
+    /// No slot is free: a quorum of masters reports the same holder for each.
     Taken,
     /// No slot is free on a quorum, and the masters differ: other callers are acquiring or releasing slots.
     Contested,
-    /// Fewer masters than a quorum have reported. The name of each master, and why it has not; those that have
-    /// reported are refusals.
+    /// Fewer masters than a quorum have reported. Lists each master's name and why it has not; masters that
+    /// have reported are listed as refusals.
     Unknown(Vec<(Arc<str>, Vote)>),
 }
 
-/// The reports so far.
 #[derive(Debug)]
 pub(crate) struct FreeSlots {
-    /// The number of slots.
     count: u32,
-    /// The slot at the first place.
+    /// Slot at the first place.
     from: u32,
     quorum: usize,
-    /// Slots by their places, of each master that has reported. It has not looked at those behind.
+    /// Marks by place, of each master that has reported. A report ends where the master stopped looking.
     reports: Vec<Vec<SlotMark>>,
-    /// Why other masters have not.
+    /// Why other masters have not reported.
     failures: Vec<(MasterId, Failure)>,
 }
 
-/// How many masters say the same of a slot.
+/// How many masters agree about a slot.
 struct Tally {
     free: usize,
-    /// That one holder has it.
+    /// Masters that report the same holder.
     taken: usize,
 }
 
@@ -47,17 +45,15 @@ impl FreeSlots {
         Self { count, from, quorum, reports: Vec::new(), failures: Vec::new() }
     }
 
-    /// Takes the report of one master.
     pub(crate) fn add(&mut self, report: Vec<SlotMark>) {
         self.reports.push(report);
     }
 
-    /// A master does not report.
     pub(crate) fn fail(&mut self, master: MasterId, failure: Failure) {
         self.failures.push((master, failure));
     }
 
-    /// Whether as many reports as are still to come change nothing.
+    /// Whether `to_come` more reports cannot change the result.
     pub(crate) fn is_decided(&self, to_come: usize) -> bool {
         let may_be = |count: usize| count + to_come >= self.quorum;
         match self.look(&[]) {
@@ -69,7 +65,6 @@ impl FreeSlots {
         }
     }
 
-    /// The result of the reports so far.
     pub(crate) fn look(&self, labels: &[Arc<str>]) -> SlotLook {
         if self.reports.len() < self.quorum {
             return SlotLook::Unknown(self.votes(labels));
@@ -109,7 +104,7 @@ impl FreeSlots {
 mod tests {
     use super::*;
 
-    /// The reports of three slots from 2 on, by a letter for each: `.` is a free one.
+    /// Reports about three slots, beginning with slot 2. Each letter is a holder, `.` a free slot.
     fn after(reports: &[&str]) -> FreeSlots {
         let mut free = FreeSlots::new(3, 2, 2);
         reports.iter().for_each(|report| free.add(report.bytes().map(|letter| [letter; 4]).collect()));
@@ -133,7 +128,7 @@ mod tests {
     #[test]
     fn slots_are_taken_by_holders_that_a_quorum_knows() {
         let look = |reports: &[&str]| after(reports).look(&[]);
-        // No two masters have the same in all slots.
+        // No two masters agree about all slots.
         assert_eq!(look(&["ab.", ".bc", "a.c"]), SlotLook::Taken);
         assert_eq!(look(&["abc", "abc", "abd"]), SlotLook::Taken);
         assert_eq!(look(&["abc", "abd", "abe"]), SlotLook::Contested, "the votes for one are split");

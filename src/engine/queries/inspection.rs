@@ -1,4 +1,4 @@
-//! Masters' answers to an inspection or a forced unlock, and the status of the lock that follows.
+//! Masters' answers to an inspection or a forced unlock, and the lock status that follows.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use crate::error::Report;
 use crate::lock::{Failure, HolderTtl, Vote, quorum, split_value};
 use crate::words::{self, Counted, Labelled, Printable, Rounded};
 
-/// Report of each master of a lock's key, at some moment between the question and the answer.
+/// What each master reports about a lock's key, at some moment between question and answer.
 ///
 /// `{}` is one line: `held on 3 of 5 masters, for at most 3.2s`. `{:#}` adds a line for each group of masters
-/// that report the same, with the value that they hold.
+/// with the same report, with the value that they hold.
 ///
-/// It is for people and for tools, and not a basis to act on: by the time it is read anything may have
-/// changed. A caller that needs the lock acquires it. Value and time are read one after the other: if the
-/// lock changes hands in between, the time is that of the next holder.
+/// For people and tools to read, not to act on: everything may have changed since. To use the lock, acquire
+/// it. Value and time are read one after the other; if the lock changes hands in between, the time is the
+/// next holder's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Name (its URL without login) and report of each master, in the order of the configuration.
+    /// Name (URL without login) and report of each master, in the order of the configuration.
     pub masters: Vec<(Arc<str>, KeyState)>,
 }
 
@@ -27,46 +27,44 @@ pub struct Inspection {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyState {
-    /// The master has no such key, and is in no quarantine.
+    /// The key does not exist, and the master is not in quarantine.
     Absent,
-    /// The master has the key.
+    /// The key exists.
     Holds {
-        /// The first 256 bytes of the value ([`crate::limits::VALUE_SHOWN_MAX`]). For a lock of this crate
-        /// these are the 20 bytes of its [`crate::Token`], and behind them the holder's label if it has one:
-        /// see [`KeyState::holder`]. The value is read just before the time left: it is empty if the key came
-        /// in between.
+        /// First 256 bytes of the value ([`crate::limits::VALUE_SHOWN_MAX`]). For a lock of this crate: the
+        /// 20 bytes of its [`crate::Token`], then the holder's label if it has one; see [`KeyState::holder`].
+        /// Read just before the time left, so empty if the key was set in between.
         value: Box<[u8]>,
-        /// Time left of the key unless it is extended: [`HolderTtl::Left`], or [`HolderTtl::Never`] for a key
+        /// Time left unless the key is extended: [`HolderTtl::Left`]; or [`HolderTtl::Never`] for a key
         /// without TTL, which is no lock.
         left: HolderTtl,
     },
-    /// Readers have the lock together.
+    /// Readers hold the lock together.
     Shared {
-        /// Largest possible number of readers: readers whose time is over and whose entry still exists count,
-        /// too.
+        /// Upper bound of the number of readers: expired readers not yet removed count too.
         readers: usize,
-        /// Time left of the last reader unless it is extended; [`HolderTtl::Never`] if somebody removed the
-        /// key's TTL.
+        /// The last reader's time left unless it extends; [`HolderTtl::Never`] if somebody removed the key's
+        /// TTL.
         left: HolderTtl,
     },
-    /// The master could not be asked, gave no answer in time, or answered with an error, such as `WRONGTYPE`
-    /// for a key that is no lock. Or it has no such key and is in quarantine, so it may have forgotten one.
+    /// The master could not be asked, gave no timely answer, or answered with an error, such as `WRONGTYPE`
+    /// for a key that is no lock. Or it has no key but is in quarantine, so it may have forgotten one.
     Failed(Failure),
 }
 
-/// Status of a lock, by the reports of a quorum of masters.
+/// Status of a lock, from the reports of a quorum of masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockStatus {
-    /// A quorum has no such key: the next attempt may succeed.
+    /// A quorum has no key: the next attempt may succeed.
     Free,
     /// A quorum holds the same value.
     Held,
-    /// Readers hold it on a quorum, together or each on masters of its own: others may join them.
+    /// A quorum holds readers, the same or different ones. Others may join.
     Shared,
-    /// A quorum answered, and none of these is true. An attempt or a release under way leaves such a state,
-    /// and so do a lost master and a lock of clients with another list of masters. Possibly nobody can
-    /// acquire the lock before some of these keys have expired.
+    /// A quorum answered, but none of the above holds: during an attempt or a release, after a master was
+    /// lost, or with clients that use another list of masters. Possibly nobody can acquire the lock before
+    /// some keys expire.
     Split,
     /// Fewer than a quorum gave a usable answer.
     Unknown,
@@ -91,38 +89,38 @@ impl Inspection {
         }
     }
 
-    /// Returns whether a quorum of the configured masters holds the same value, so that nobody else can take
-    /// the lock. It is also false if too few answered; see [`Inspection::status`].
+    /// Returns whether a quorum of the configured masters holds the same value, so that nobody else can
+    /// acquire the lock. Also false if too few masters answered; see [`Inspection::status`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.value().is_some()
     }
 
     /// Returns the holder's [`crate::Guard::token`] if a quorum of the configured masters holds the same
-    /// value. For another library's lock it is the whole value.
+    /// value. For another library's lock, returns the whole value.
     #[must_use]
     pub fn holder(&self) -> Option<&[u8]> {
         self.value().map(|value| split_value(value).0)
     }
 
-    /// Returns the holder's label ([`crate::ConfigBuilder::holder_label`]), if a quorum holds the same value
-    /// and that has one. Readers of a shared lock are counted only.
+    /// Returns the holder's label ([`crate::ConfigBuilder::holder_label`]) if a quorum holds the same value
+    /// with a label. The readers of a shared lock are only counted.
     #[must_use]
     pub fn holder_label(&self) -> Option<&str> {
         split_value(self.value()?).1.map(|label| label.as_str())
     }
 
-    /// The value that a quorum of the configured masters holds, if there is one.
+    /// The value that a quorum of the configured masters holds.
     fn value(&self) -> Option<&[u8]> {
         let values = || self.masters.iter().filter_map(|(_, state)| state.value());
         let quorum = quorum(self.masters.len());
         values().find(|value| values().filter(|other| other == value).count() >= quorum)
     }
 
-    /// Returns for how long a quorum still holds the holder's value if it neither extends nor releases, by
-    /// the masters' clocks. The holder's own validity ends earlier. For a [`LockStatus::Shared`] lock it is
-    /// the time for which a quorum has readers. [`HolderTtl::Gone`] if nobody holds the lock,
-    /// [`HolderTtl::Never`] if keys without TTL hold it.
+    /// Returns how long a quorum still holds the holder's value, unless it extends or releases, by the
+    /// masters' clocks. The holder's own validity ends earlier. For a [`LockStatus::Shared`] lock: how long a
+    /// quorum still has readers. [`HolderTtl::Gone`] if nobody holds the lock, [`HolderTtl::Never`] if keys
+    /// without TTL do.
     #[must_use]
     pub fn remaining(&self) -> HolderTtl {
         let holder = self.value();
@@ -130,7 +128,7 @@ impl Inspection {
             KeyState::Shared { .. } => holder.is_none(),
             state => holder.is_some() && state.value() == holder,
         });
-        // The longest first: without TTL is longest.
+        // Longest first; no TTL counts as longest.
         let mut left: Vec<Duration> = held
             .map(|(_, state)| match state {
                 KeyState::Holds { left: HolderTtl::Left(left), .. }
@@ -146,7 +144,7 @@ impl Inspection {
         }
     }
 
-    /// One line for each group of masters that report the same, with the longest of their times.
+    /// One line for each group of masters with the same report, with the longest of their times.
     fn lines(&self) -> Vec<String> {
         let lines = self.masters.iter().map(|(master, state)| {
             let what = state.what();
@@ -163,7 +161,7 @@ impl Inspection {
 }
 
 impl KeyState {
-    /// Returns the value of a key that the master holds.
+    /// Returns the value, if the key holds one.
     #[must_use]
     pub fn value(&self) -> Option<&[u8]> {
         match self {
@@ -172,15 +170,15 @@ impl KeyState {
         }
     }
 
-    /// Returns the token and the label of the holder, if the master holds the key. For another library's
-    /// lock the whole value is the token.
+    /// Returns the holder's token and label, if the key holds a value. For another library's lock, the token
+    /// is the whole value.
     #[must_use]
     pub fn holder(&self) -> Option<(&[u8], Option<&str>)> {
         let (token, label) = split_value(self.value()?);
         Some((token, label.map(|label| label.as_str())))
     }
 
-    /// The time after which the master has no such key any more.
+    /// Time until the key ends.
     const fn left(&self) -> HolderTtl {
         match self {
             Self::Holds { left, .. } | Self::Shared { left, .. } => *left,
@@ -251,7 +249,7 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// Until when a lock is held, as the end of a sentence.
+/// How long a lock is still held, as the end of a sentence.
 struct End(HolderTtl);
 
 impl fmt::Display for End {
@@ -268,7 +266,7 @@ impl fmt::Display for End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForceUnlocked {
-    /// Answer of each master: granted if it deleted a key, refused if it had none.
+    /// Each master's answer: granted if it deleted a key, refused if it had none.
     pub report: Report,
 }
 
@@ -279,13 +277,13 @@ impl ForceUnlocked {
         self.report.granted()
     }
 
-    /// Returns the number of masters that had no such key.
+    /// Returns the number of masters that had no key.
     #[must_use]
     pub fn absent(&self) -> usize {
         self.report.votes.iter().filter(|(_, vote)| matches!(vote, Vote::Refused { .. })).count()
     }
 
-    /// Returns the number of masters that gave no answer or an error: they may still hold the key.
+    /// Returns the number of masters that gave no answer or an error, and may still hold the key.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.report.votes.len() - self.deleted() - self.absent()

@@ -1,7 +1,6 @@
-//! One query: what an engine does that is no lock of its own. A look at what masters hold, a deletion by
-//! force, a pause, the end of the engine's locks.
+//! One query: an inspection, a forced unlock, a search for free slots, a pause, or a drain.
 //!
-//! It is asked for once, of each master that is usable, and ends when all have answered or at its deadline.
+//! Each usable master is asked once. The query ends when all have answered, or at its deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +19,16 @@ use crate::lock::{Failure, HolderTtl, MasterId, MasterSet, Vote};
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) deadline: Instant,
-    /// How long answers are waited for.
+    /// How long to wait for answers.
     pub(crate) limit: Duration,
-    /// Masters whose answer is under way.
+    /// Masters that owe an answer.
     pub(crate) asked: MasterSet,
     work: Work,
 }
 
 #[derive(Debug)]
 enum Work {
-    /// Answers of each master; the value comes first, then how many readers there are, then the time.
+    /// Each master's answers: first the value, then the number of readers, then the time left.
     Inspect {
         parts: Vec<Parts>,
         states: Vec<Option<KeyState>>,
@@ -38,15 +37,15 @@ enum Work {
         votes: Vec<Vote>,
     },
     Slots(FreeSlots),
-    /// Nobody is asked: it ends at its deadline.
+    /// Asks nobody; ends at its deadline.
     Pause,
-    /// Nobody is asked: it ends when no claim is left, or at this time. Its deadline is the next look.
+    /// Asks nobody; ends when no claim is left, or at `until`. The deadline is the next check.
     Drain {
         until: Instant,
     },
 }
 
-/// The answers of one master that come before the last one.
+/// A master's answers before the last.
 #[derive(Debug, Clone)]
 struct Parts {
     value: Result<Box<[u8]>, Failure>,
@@ -54,7 +53,7 @@ struct Parts {
 }
 
 impl Query {
-    /// A look at what masters hold. `absences` has the reason for each master that is not asked.
+    /// An inspection. `absences` gives the reason for each master that is not asked.
     pub(crate) fn inspect(
         now: Instant,
         limit: Duration,
@@ -66,7 +65,6 @@ impl Query {
         Self { deadline: now + limit, limit, asked, work: Work::Inspect { parts, states } }
     }
 
-    /// A deletion by force.
     pub(crate) fn force_unlock(
         now: Instant,
         limit: Duration,
@@ -77,7 +75,7 @@ impl Query {
         Self { deadline: now + limit, limit, asked, work: Work::ForceUnlock { votes } }
     }
 
-    /// A look for free slots. `absences` has the reason for each master that is not asked.
+    /// A search for free slots. `absences` gives the reason for each master that is not asked.
     pub(crate) fn free_slots(
         now: Instant,
         limit: Duration,
@@ -100,13 +98,14 @@ impl Query {
         Self { deadline: now, limit, asked: MasterSet::EMPTY, work: Work::Drain { until } }
     }
 
-    /// Whether no answer is to be waited for any more.
+    /// Whether no more answers are awaited.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         let is_early = matches!(self.work, Work::Pause) && now < self.deadline;
         !is_early && self.asked.is_empty()
     }
 
-    /// Whether a drain looks again, and later: something is left, or under way. False for any other query.
+    /// Whether a drain must check again because something is left. Sets the time of the next check. False for
+    /// other queries.
     pub(crate) fn looks_again(&mut self, now: Instant, is_drained: bool) -> bool {
         let Work::Drain { until } = self.work else { return false };
         self.deadline = until.min(now + limits::DRAIN_LOOK_PAUSE);
@@ -121,14 +120,14 @@ impl Query {
         let parts = self.parts(master);
         match (count, &mut parts.value) {
             (Ok(count), _) => parts.reader_count = count,
-            // The key holds no text: this is why nothing is known of it. A text needs no count.
+            // The key is no string, so this error is the reason. A string needs no count.
             (Err(failure), Err(of_value)) => *of_value = failure,
             (Err(_), Ok(_)) => {}
         }
     }
 
-    /// The last answer to a look. A master in quarantine, for the time `left_in_quarantine`, may have
-    /// forgotten a key that is absent (I8).
+    /// Takes the last answer of an inspection. A master in quarantine (for `left_in_quarantine`) may have
+    /// forgotten an absent key (I8).
     pub(crate) fn note_time_left(
         &mut self,
         master: MasterId,
@@ -138,7 +137,7 @@ impl Query {
         let none = Parts { value: Ok(Box::default()), reader_count: 0 };
         let Parts { value, reader_count: readers } = std::mem::replace(self.parts(master), none);
         let answer = match (value, left) {
-            // The key holds no text, then.
+            // The key is no string then.
             (_, Ok(left @ (HolderTtl::Left(_) | HolderTtl::Never))) if readers > 0 => {
                 KeyState::Shared { readers, left }
             }
@@ -152,7 +151,7 @@ impl Query {
         self.end_at(master, answer);
     }
 
-    /// Notes the answer to a look for free slots, or why it does not count. Ends the look once it is decided.
+    /// Takes a report of slots, or why there is none. Ends the search once it is decided.
     pub(crate) fn note_free_slots(&mut self, master: MasterId, report: Result<Vec<SlotMark>, Failure>) {
         let Work::Slots(free) = &mut self.work else { unreachable!("only a look for slots is given some") };
         self.asked.remove(master);
@@ -165,7 +164,6 @@ impl Query {
         }
     }
 
-    /// The answer to a deletion by force.
     pub(crate) fn note_deletion(&mut self, master: MasterId, answer: ReleaseAnswer) {
         let Work::ForceUnlock { votes } = &mut self.work else {
             unreachable!("only a forced unlock deletes by force")
@@ -178,7 +176,7 @@ impl Query {
         self.asked.remove(master);
     }
 
-    /// No answer of this master will come.
+    /// This master will not answer.
     pub(crate) fn fail_at(&mut self, master: MasterId, failure: Failure) {
         match &mut self.work {
             Work::Inspect { .. } => self.end_at(master, KeyState::Failed(failure)),
@@ -198,7 +196,7 @@ impl Query {
             Work::Pause | Work::Slots(_) => Outcome::Paused,
             Work::Drain { .. } => Outcome::Drained(claim_count),
             Work::Inspect { states, .. } => {
-                // Each is there once nobody is asked any more.
+                // All states are known when nobody is asked any more.
                 let states = states.into_iter().map(|it| it.unwrap_or(KeyState::Absent));
                 Outcome::Inspect(Inspection { masters: labels.zip(states).collect() })
             }
