@@ -1,20 +1,16 @@
-//! The whole protocol without I/O, without a clock and without threads, for event loops of your own
-//! and for simulators: the same calls with the same seed and times give the same history.
+//! The complete protocol without I/O, clock or threads, for your own event loop and for simulators: the same
+//! calls with the same seed and times give the same history. Calls that take `now` need times that never go
+//! backwards.
 //!
-//! # Order of calls
-//!
-//! 1. [`Engine::submit`] requests at any time; it queues bytes and returns at once.
-//! 2. Do what [`Engine::poll_link`] asks for: open or close a connection, or ask for credentials. Report the
-//!    result with [`Engine::handle_connected`], [`Engine::handle_disconnected`] or
-//!    [`Engine::handle_credentials`].
-//! 3. For each connection write [`Engine::send_ready`] and report how much went out with
+//! 1. Call [`Engine::submit`] at any time; it queues bytes and returns at once.
+//! 2. Drain [`Engine::poll_link`]: open or close a connection, or ask for credentials. Report the result with
+//!    [`Engine::handle_connected`], [`Engine::handle_disconnected`] or [`Engine::handle_credentials`].
+//! 3. For each connection, write [`Engine::send_ready`] and report the written size with
 //!    [`Engine::send_done`].
-//! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read whatever has arrived into
-//!    [`Engine::recv_space`] and call [`Engine::recv_done`] with a fresh time, *then* call
-//!    [`Engine::handle_timeout`]: an answer that is already here must not be called late.
-//! 5. Drain [`Engine::poll_outcome`]; go on with 2.
-//!
-//! Calls that depend on the time take `now`, which must never go backwards.
+//! 4. Sleep until a socket is readable or [`Engine::next_timeout`] has come. Read what has arrived into
+//!    [`Engine::recv_space`], call [`Engine::recv_done`] with a new time, and *then* call
+//!    [`Engine::handle_timeout`]: an answer that has arrived is not late.
+//! 5. Drain [`Engine::poll_outcome`], and continue with step 2.
 //!
 //! ```text
 //!            submit                                    poll_outcome
@@ -26,20 +22,12 @@
 //!            timers                                 Link × N ◄──► wire bytes
 //! ```
 //!
-//! # Paths, by the files that they pass
+//! An acquisition passes through `submit` → `locks/acquire` (operation) → `waiting/turns` (place among this
+//! engine's callers) → `locks/acquire` (claim) → `masters/fleet` (outboxes). Its replies pass through
+//! `answers` → `locks/claim` (vote) → `locks/acquire` (verdict) → `waiting/rounds` or `waiting/pauses` if
+//! refused. A release passes through `locks/release`, or `waiting/handover` if callers of this engine wait.
 //!
-//! - An acquisition: `submit` here → `locks/acquire` (the operation) → `waiting/turns` (its place among the
-//!   callers of this engine) → `locks/acquire` (the claim) → `masters/fleet` (the outbox of each master). A
-//!   lock that is not plain, or is measured, goes by `locks/op` and `locks/mode`. The answers: `answers` →
-//!   `locks/claim` (the vote) → `locks/acquire` (the verdict). If others refused: `locks/acquire` →
-//!   `waiting/rounds` (a park), or `waiting/pauses` where masters cannot park.
-//! - A release: `submit` here → `locks/release` → `locks/mode` → `masters/fleet`; its answers: `answers` →
-//!   `locks/release`. With others of this engine in the queue: `locks/release` → `waiting/handover`.
-//! - A message of a master: `answers` → `waiting/rounds`. A grant goes on as a vote to `locks/acquire`, a
-//!   ring begins the next round.
-//!
-//! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum itself is in
-//! `src/lock/tally.rs`.
+//! Keeps I1 to I10, I14 to I16, I18 to I20, I22 and I25 of the rules; the quorum is in `src/lock/tally.rs`.
 
 mod answers;
 mod core;
@@ -84,22 +72,22 @@ use self::waiting::{handover, rounds, turns};
 use ground::Ground;
 use timers::{Timer, timer_of};
 
-/// Protocol of one client without I/O; see the [module](self).
+/// One client's protocol without I/O; see the [module](self).
 #[derive(Debug)]
 pub struct Engine {
     core: Core,
 }
 
 impl Engine {
-    /// Returns an engine whose masters are all to be connected. The seed must come from the operating
-    /// system's randomness: the tokens are drawn from it.
+    /// Returns an engine that wants a connection to each master. The seed must come from the operating
+    /// system's random source, because tokens are drawn from it.
     #[must_use]
     pub fn new(config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         Self::with_room_for(limits::OPERATION_COUNT_MAX, config, seed, now)
     }
 
-    /// Returns an engine with room for this number of operations in place of
-    /// [`limits::OPERATION_COUNT_MAX`], and for twice as many tokens. Tests fill small tables.
+    /// Returns an engine with room for this number of operations in place of [`limits::OPERATION_COUNT_MAX`],
+    /// and for twice as many tokens. Lets tests fill small tables.
     #[doc(hidden)]
     #[must_use]
     pub fn with_room_for(operations: usize, config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
@@ -108,7 +96,7 @@ impl Engine {
         Self { core: Core { locks: Locks::new(operations, &mut ground.rng), masters, ground } }
     }
 
-    /// The state, at the time of a call.
+    /// Sets the current time, and returns the state.
     #[inline(always)]
     fn at(&mut self, now: Instant) -> &mut Core {
         debug_assert!(now >= self.core.ground.now, "time goes backwards");
@@ -116,21 +104,21 @@ impl Engine {
         &mut self.core
     }
 
-    /// Returns the latest time that it was given.
+    /// The latest time given.
     pub(crate) const fn now(&self) -> Instant {
         self.core.ground.now
     }
 
-    /// Takes a reading of the clock that may have been made before the latest time that it was given.
+    /// Notes a time that may be earlier than the latest one.
     pub(crate) fn note_time(&mut self, now: Instant) {
         self.core.ground.now = self.core.ground.now.max(now);
     }
 
-    /// Takes a request. Its outcome comes from [`Engine::poll_outcome`], possibly at once.
+    /// Takes a request. [`Engine::poll_outcome`] returns its outcome, possibly at once.
     ///
     /// # Errors
-    /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and
-    /// locks all the same.
+    /// [`SubmitError`] if the request was not queued. Even a refused [`Request::Drain`] ends acquisitions and
+    /// locks.
     pub fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
         let core = self.at(now);
         let lock = match request {
@@ -172,7 +160,7 @@ impl Engine {
         Ok(lock)
     }
 
-    // Its own function, so that the requests of usual calls have the registers for themselves.
+    // A separate function, so that frequent requests get more registers.
     #[cold]
     #[inline(never)]
     fn submit_by_handle(&mut self, handle: &LockHandle, act: HandleAct) -> Result<OpId, SubmitError> {
@@ -181,19 +169,19 @@ impl Engine {
         Ok(OpId(id))
     }
 
-    /// Gives up a held lock without a release, and extends it no more: nothing is sent, and its keys end by
-    /// their TTL. Returns the end of its validity, until which nobody else gets the lock. There is no
-    /// outcome, and the id finds nothing from now on.
+    /// Gives up a held lock without a release and without further extensions: sends nothing, and the keys end
+    /// with their TTL. Returns the end of the lock's validity, until which nobody else gets it. There is no
+    /// outcome, and the id is unknown from now on.
     ///
     /// # Errors
-    /// [`LeaveError::Expired`] if its validity has ended: release it. [`LeaveError::NotHeld`] if it is not
-    /// held.
+    /// [`LeaveError::Expired`] if the validity has ended: release the lock. [`LeaveError::NotHeld`] if it is
+    /// not held.
     pub fn leave(&mut self, now: Instant, lock: OpId) -> Result<Instant, LeaveError> {
         leave::leave(self.at(now), lock.0)
     }
 
-    /// Leaves a held lock as [`Engine::leave`] does, and returns the handle by which another engine adopts it
-    /// before its validity ends. There it has this TTL. `wall` is the caller's wall clock, as the time since
+    /// Leaves a held lock as [`Engine::leave`] does, and returns the handle with which another engine may
+    /// adopt it, with this TTL, before its validity ends. `wall` is the caller's wall clock, as time since
     /// 1970.
     ///
     /// # Errors
@@ -210,21 +198,21 @@ impl Engine {
         Ok(handle.passed(ttl))
     }
 
-    /// Takes a reading of the caller's wall clock, as the time since 1970. Fencing tokens are drawn from the
+    /// Takes a reading of the caller's wall clock, as time since 1970. Fencing tokens are drawn from the
     /// latest reading. A reading before each fenced acquisition saves a round trip if it agrees with the
-    /// clocks of the masters. Without one the first attempts are refused, and the tokens follow the masters'
+    /// masters' clocks. Without readings, the first attempts are refused, and tokens follow the masters'
     /// answers.
     pub const fn handle_wall_clock(&mut self, now: Instant, wall: Duration) {
         self.core.ground.wall_clock.set(now, wall);
     }
 
-    /// Takes in that nobody has read from the connections until now, as the caller submitted many requests
-    /// for longer than a master takes to answer. Masters do not count as silent for that time.
+    /// Notes that nobody has read from the connections until now, for example because the caller submitted
+    /// requests for longer than masters take to answer. Masters do not count as silent for that time.
     pub const fn handle_unread(&mut self, now: Instant) {
         self.core.masters.fleet.unread_until = now;
     }
 
-    /// Returns the next outcome, and the lock that it is about.
+    /// Returns the next outcome and its lock.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
         self.core.ground.outcomes.pop_front()
     }
@@ -235,15 +223,13 @@ impl Engine {
         !self.core.ground.outcomes.is_empty()
     }
 
-    /// Returns the next event for the observer of the configuration
-    /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call itself.
-    /// Without an observer there is none. At most [`limits::EVENT_COUNT_MAX`]
-    /// wait.
+    /// Returns the next event for the configured observer
+    /// ([`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event)), which an engine does not call. None
+    /// without an observer. At most [`limits::EVENT_COUNT_MAX`] events wait.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.core.ground.events.pop()
     }
 
-    /// Returns whether [`Engine::poll_event`] has an event.
     #[must_use]
     pub(crate) fn has_event(&self) -> bool {
         !self.core.ground.events.is_empty()
@@ -258,13 +244,13 @@ impl Engine {
         fleet.wishes.poll().or_else(|| logins.poll())
     }
 
-    /// Takes a connection that was opened as asked; its handshake waits in [`Engine::send_ready`].
+    /// Takes the opening of a requested connection. [`Engine::send_ready`] then returns its handshake.
     pub fn handle_connected(&mut self, now: Instant, master: MasterId) {
         let Core { ground, masters: Masters { fleet, logins }, .. } = self.at(now);
         fleet.handle_connected(ground, master, logins.current(master));
     }
 
-    /// Takes the end of a connection, or the failure to open it; `why` is shown to people.
+    /// Takes the end of a connection, or the failure to open it. `why` is shown to people.
     pub fn handle_disconnected(&mut self, now: Instant, master: MasterId, why: &str) {
         if let Some(why) = self.at(now).masters.fleet.why_lost(master, why) {
             self.fail_link(master, &why);
@@ -272,11 +258,11 @@ impl Engine {
         }
     }
 
-    /// Takes the credentials of a master, as [`LinkRequest::Credentials`]
-    /// asks for, or the reason why there are none. Open connections get them by `AUTH` in place.
+    /// Takes a master's credentials for a [`LinkRequest::Credentials`], or why there are none. An open
+    /// connection gets them through `AUTH`.
     ///
-    /// Credentials that nobody asked for are taken, too. Those with an empty password, or of more than
-    /// [`limits::LOGIN_SIZE_MAX`] bytes, count as an error of the provider.
+    /// Credentials without a request are accepted too. An empty password, or more than
+    /// [`limits::LOGIN_SIZE_MAX`] bytes, counts as an error of the provider.
     pub fn handle_credentials(
         &mut self,
         now: Instant,
@@ -291,8 +277,8 @@ impl Engine {
         self.core.masters.note_no_credentials(&mut self.core.ground, master, error);
     }
 
-    /// Returns whether [`Engine::send_ready`] may have bytes that it did not have at the last call. The rest
-    /// of a short write does not count.
+    /// Whether [`Engine::send_ready`] may have new bytes since the last call. The rest of a short write does
+    /// not count.
     #[inline]
     pub(crate) fn take_queued(&mut self) -> bool {
         self.core.masters.fleet.take_queued()
@@ -306,7 +292,7 @@ impl Engine {
         fleet.link(master).connection.wire.send_ready()
     }
 
-    /// Drops `size` bytes of [`Engine::send_ready`], which were written.
+    /// Drops `size` written bytes of [`Engine::send_ready`].
     pub fn send_done(&mut self, master: MasterId, size: usize) {
         self.core.masters.fleet.link_mut(master).connection.wire.send_done(size);
     }
@@ -316,15 +302,14 @@ impl Engine {
         self.core.masters.fleet.link_mut(master).connection.wire.recv_space()
     }
 
-    /// Takes `size` bytes that were read into [`Engine::recv_space`]; `now` must have been read after them
-    /// (I2).
+    /// Takes `size` bytes read into [`Engine::recv_space`]. `now` must have been read from the clock after
+    /// them (I2).
     pub fn recv_done(&mut self, now: Instant, master: MasterId, size: usize) {
         self.at(now);
         self.recv_commands(master, size);
     }
 
-    /// Returns when [`Engine::handle_timeout`] is to be called next, and for what. It may be earlier than
-    /// needed.
+    /// Returns when [`Engine::handle_timeout`] must be called next, and for what. May be earlier than needed.
     #[must_use]
     pub fn next_timeout(&self) -> Option<(Instant, Reason)> {
         self.core.ground.timers.next().map(|(at, id)| {
@@ -337,7 +322,7 @@ impl Engine {
         })
     }
 
-    /// Does all that is due by `now`.
+    /// Does everything due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.at(now);
         while let Some(timer) = self.core.ground.timers.pop_due(now) {
@@ -390,10 +375,10 @@ impl Engine {
         self.core.locks.arm(&mut self.core.ground, id);
     }
 
-    /// Ends the acquisitions, and the held locks if they are to be released; then waits until no claim is
-    /// left.
+    /// Ends acquisitions, and held locks if they are to be released, then waits until no claim is left.
     fn drain(&mut self, held: HeldLocks, limit: Duration) -> Result<OpId, SubmitError> {
-        // First: the slots of operations that end now are free again only when their outcomes are fetched.
+        // First, because the slots of operations that end below stay occupied until their outcomes are
+        // fetched.
         let query = queries::begin_drain(&mut self.core);
         // Waiting acquisitions end first, so that none gets a lock that is released next.
         for id in self.core.locks.ops.ids() {
@@ -415,7 +400,7 @@ impl Engine {
         Ok(OpId(id))
     }
 
-    /// The nonce of a master came back. A master that strict mode refuses for that gets nothing back.
+    /// A master's nonce came back. If strict mode then refuses the master, nothing is sent to it.
     fn handle_ready(&mut self, master: MasterId) {
         self.take_in(master);
         self.refuse_declared();
@@ -424,7 +409,7 @@ impl Engine {
         }
     }
 
-    /// Ends the connections to masters that strict mode no longer counts.
+    /// Ends the connections to masters that strict mode now refuses.
     fn refuse_declared(&mut self) {
         for master in self.core.masters.fleet.declared_otherwise().iter() {
             if let Some(why) = self.core.masters.fleet.refuse_declared(master) {
@@ -433,7 +418,7 @@ impl Engine {
         }
     }
 
-    /// Takes a master in, unless it must not vote.
+    /// Starts to use a master, unless it must not vote.
     fn take_in(&mut self, master: MasterId) {
         let Core { ground, masters, locks } = &mut self.core;
         let admission = masters.fleet.admit(ground, master);
@@ -449,17 +434,17 @@ impl Engine {
         masters.report_connected(ground, master, admission.is_reconnect, admission.is_restart);
     }
 
-    /// Brings a master that was taken in what it missed.
+    /// Sends a master what it missed: releases, repairs, parks and a newer login.
     fn bring_back(&mut self, master: MasterId) {
         release::release_orphans(&mut self.core, master);
         hold::repair(&mut self.core, master);
         rounds::rejoin(&mut self.core, master);
         let Core { ground, masters, .. } = &mut self.core;
-        // It may have changed during the handshake.
+        // The login may have changed during the handshake.
         masters.bring_login(ground, master);
     }
 
-    /// Ends a connection and settles all that it owed.
+    /// Ends a connection and settles everything that it owed.
     fn fail_link(&mut self, master: MasterId, why: &str) {
         let Core { ground, masters, locks } = &mut self.core;
         let link = masters.fleet.link(master);
@@ -477,7 +462,7 @@ impl Engine {
         }
     }
 
-    /// A connection broke over which a claim may be owed answers.
+    /// A connection broke that may have owed answers to a claim.
     fn lose_answers(&mut self, master: MasterId, claim: Id) {
         let core = &mut self.core;
         let Some(id) = release::lose_answers(core, master, claim) else { return };
@@ -504,7 +489,7 @@ impl Engine {
         }
     }
 
-    /// Carries out a step where there is rarely one.
+    /// Performs a step where there rarely is one.
     #[inline(always)]
     fn perform_rare(&mut self, step: Step) {
         if step != Step::Done {
@@ -512,7 +497,7 @@ impl Engine {
         }
     }
 
-    /// Carries out what follows for an operation, step by step.
+    /// Performs an operation's steps until none follows.
     #[inline(never)]
     fn perform(&mut self, mut step: Step) {
         let core = &mut self.core;

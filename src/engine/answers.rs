@@ -1,4 +1,4 @@
-//! Answers: from the bytes that came from a master to the claims and operations that they are about.
+//! Answers: from a master's bytes to the claims and operations that they concern.
 
 use super::core::Core;
 use super::locks::Locks;
@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// A master was silent or had no room: it is sent what it missed.
+    /// A master was silent or had no room: sends it what it missed.
     #[cold]
     #[inline(never)]
     fn hear_again(&mut self, master: MasterId) {
@@ -49,9 +49,8 @@ impl Engine {
         }
     }
 
-    /// Counts grants and deletions of a master up to the first other reply, and notes the claims for which
-    /// one may have decided something. All that is done about them is elsewhere, so that the loop has the
-    /// registers for itself.
+    /// Counts a master's grants and deletions up to the first other reply, and notes the claims that they may
+    /// have decided. Everything else is done elsewhere, to leave the registers to this loop.
     #[inline(always)]
     fn count_usual(&mut self, master: MasterId) {
         let fleet = &mut self.core.masters.fleet;
@@ -82,7 +81,7 @@ impl Engine {
         });
     }
 
-    /// Looks after the claims for which counted replies may have decided something.
+    /// Handles the claims that counted replies may have decided.
     #[inline(never)]
     fn handle_decided(&mut self) {
         let mut handled_count = 0;
@@ -103,7 +102,7 @@ impl Engine {
         self.core.locks.decided.clear();
     }
 
-    /// Handles one reply of any kind; false if none is whole. Not inlined, for it is rarely needed.
+    /// Handles one reply of any kind. False if none is complete. Not inlined, because it is rarely needed.
     #[inline(never)]
     fn recv_any(&mut self, master: MasterId) -> bool {
         let core = &mut self.core;
@@ -131,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// A master has refused a request in a way that says something of the master.
+    /// Handles a refusal that tells something about the master.
     #[cold]
     fn handle_refusal(&mut self, master: MasterId, refusal: Refusal, text: &str) {
         let fleet = &mut self.core.masters.fleet;
@@ -141,7 +140,7 @@ impl Engine {
         match refusal {
             Refusal::Elsewhere => {
                 if command::answer::is_of_replica(text.as_bytes()) {
-                    // Its next connection need not show that.
+                    // The next connection may not reveal that it was a replica.
                     fleet.link_mut(master).doubt();
                 }
                 self.fail_link(master, &Trouble::Elsewhere { refusal: text }.to_string());
@@ -153,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// A fact was asked for again: ends the connection if it must end.
+    /// Takes a fact that was asked for again. Ends the connection if necessary.
     fn handle_fact(&mut self, master: MasterId, fact: Fact) {
         let Core { ground, masters, .. } = &mut self.core;
         if let Some(why) = masters.fleet.take_fact(ground, master, fact) {
@@ -182,7 +181,7 @@ impl Engine {
                 return;
             }
             Answer::SwapUnsent(id, from) => {
-                // It cannot be sent again: what it was to replace is released on its own.
+                // The swap cannot be repeated, so the key it should have replaced is released separately.
                 let failed = Vote::Failed(Failure::QueueFull);
                 if let Some(from) = self.handle_swap(master, id, from, failed) {
                     release::send_end(&mut self.core, from, MasterSet::only(master));
@@ -215,7 +214,7 @@ impl Engine {
             Answer::Mark(answer) => return core.masters.fleet.handle_mark(&mut core.ground, master, answer),
             Answer::Fact(fact) => return self.handle_fact(master, fact),
             Answer::Record(found) => return self.handle_record(master, found),
-            // Without a mark a later client has to watch for itself; this client has.
+            // Without a mark, later clients must watch for themselves; this client has finished its watch.
             Answer::NotWritten(what, text) => {
                 return core.masters.fleet.link_mut(master).learnt.note_refused(what, text);
             }
@@ -225,14 +224,14 @@ impl Engine {
         self.perform(step);
     }
 
-    /// The record of a master's fleet was read again.
+    /// A fleet record was read again.
     fn handle_record(&mut self, master: MasterId, found: Found) {
         self.core.masters.fleet.handle_record(&mut self.core.ground, master, found);
         self.refuse_declared();
     }
 
-    /// The answer to a swap: a vote of the claim `id` that is handed the lock, and the answer to the release
-    /// of the other, whose place is `from`; returns that one if it is still there.
+    /// Handles the answer to a swap: a vote for the claim `id` that gets the lock, and the answer to the
+    /// release of the claim in the slot `from`. Returns the latter if it still exists.
     fn handle_swap(&mut self, master: MasterId, id: Id, from: u32, vote: Vote) -> Option<Id> {
         let answer = handover::as_release_answer(&vote);
         let step = acquire::handle_vote(&mut self.core, master, id, vote);

@@ -1,8 +1,8 @@
-//! The state of an engine, and what follows a decision about it.
+//! The state of an engine, and the steps that follow a decision.
 //!
 //! A *flow* is a file of functions over this state. A function decides, changes what it decided about, and
-//! returns the step that follows, which the loop of the engine carries out. The first attempt of an
-//! acquisition is begun directly.
+//! returns the next step, which the engine's loop performs. Only an acquisition's first attempt is begun
+//! directly.
 
 use super::ground::Ground;
 use super::locks::Locks;
@@ -17,27 +17,27 @@ pub(super) struct Core {
     pub(super) locks: Locks,
 }
 
-/// A step that follows for an operation. `Engine::perform` carries it out.
+/// The next step of an operation, performed by `Engine::perform`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing before the next answer, deadline or call.
+    /// Nothing until the next answer, deadline or call.
     Done,
-    /// Its next attempt begins.
+    /// Begin its next attempt.
     Begin(Id),
-    /// Its next round in the masters' queues begins.
+    /// Begin its next round in the masters' queues.
     Park(Id),
-    /// Votes may decide its attempt.
+    /// Decide its attempt, if the votes suffice.
     Decide(Id),
     /// Its attempt failed.
     Fail(Id, Cause),
-    /// It ends as its latest attempt failed.
+    /// End it with its latest attempt's failure.
     Deny(Id),
-    /// It ends behind others in its wait queue.
+    /// End it in the wait queue, behind other callers.
     DenyQueued(Id),
-    /// It ends for want of room.
+    /// End it because there is no room.
     Refuse(Id),
-    /// It ends by its caller, which awaits the release or not.
+    /// Its caller ends it, and may await the release.
     Release { id: Id, awaited: bool },
-    /// It ends by its caller, and others of this engine wait for its lock.
+    /// Its caller ends it while other callers of this engine wait for the lock.
     PassOn { id: Id, awaited: bool },
 }

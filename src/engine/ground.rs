@@ -1,5 +1,5 @@
-//! The ground on which every part and flow of an engine works: the settings, the present, randomness,
-//! deadlines, outcomes, statistics and events.
+//! What every part and flow of an engine uses: settings, time, randomness, deadlines, outcomes, statistics
+//! and events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::lock::{Resource, quorum};
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) config: Arc<Config>,
-    /// The time of the latest call that may change operations, claims or connections.
+    /// Time of the latest call that may change operations, claims or connections.
     pub(super) now: Instant,
     pub(super) rng: StdRng,
     pub(super) timers: Timers,
     pub(super) outcomes: VecDeque<(OpId, Outcome)>,
-    /// Counters and times. Values that others know better are filled in for a snapshot.
+    /// Counters and times. Values kept elsewhere are filled in for a snapshot.
     pub(super) stats: Stats,
     pub(super) events: Events,
     pub(super) pace: Pace,
     pub(super) ticks: Ticks,
-    /// Terms of the latest acquisition, the same for all of one TTL.
+    /// Terms of the latest acquisition, shared by all locks of one TTL.
     pub(super) terms: Terms,
-    /// The clock from which fencing tokens are drawn.
+    /// The clock for drawing fencing tokens.
     pub(super) wall_clock: WallClock,
 }
 
@@ -58,13 +58,12 @@ impl Ground {
         }
     }
 
-    /// Queues an outcome of an operation for its caller.
     #[inline]
     pub(super) fn report_outcome(&mut self, id: Id, outcome: Outcome) {
         self.outcomes.push_back((OpId(id), outcome));
     }
 
-    /// There is no room for an acquisition.
+    /// Counts and reports an acquisition without room.
     #[cold]
     pub(super) fn refuse_acquisition(&mut self, resource: Resource<'_>) -> SubmitError {
         self.stats.overloaded += 1;

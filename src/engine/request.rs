@@ -1,4 +1,4 @@
-//! Requests to an engine and their outcomes; and its requests to its event loop.
+//! Requests to an engine and their outcomes, and the engine's requests to its event loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use crate::handle::LockHandle;
 use crate::lock::{FencingToken, HolderLabel, InputError, MasterId, MasterSet, Resource, Token};
 use crate::options::Options;
 
-/// Name of one lock of one [`Engine`](crate::engine::Engine), from [`submit`](crate::engine::Engine::submit)
-/// of its acquisition to its release.
+/// Identity of one lock of one [`Engine`](crate::engine::Engine), from
+/// [`submit`](crate::engine::Engine::submit) to its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub(super) Id);
 
 impl OpId {
-    /// A small number that no other lock has at the same time.
+    /// A small number, unique among the current locks.
     pub(crate) const fn index(self) -> usize {
         self.0.index as usize
     }
@@ -33,14 +33,14 @@ impl OpId {
 pub enum Request<'a> {
     /// Acquires a lock. Answered by [`Outcome::Acquire`].
     ///
-    /// A request that waits queues behind those callers of this engine that hold the lock or wait for it;
-    /// shared and fair ones take no part in this.
+    /// A waiting request queues behind the callers of this engine that hold the lock or wait for it. Shared
+    /// and fair requests do not.
     Acquire {
-        /// Name of the lock; the configured prefix is put in front.
+        /// Name of the lock, without the configured prefix.
         resource: Resource<'a>,
         /// Mode, times and limits of the lock.
         options: Options,
-        /// Text that follows the token in the lock's value, in place of the configured one
+        /// Label after the token in the lock's value, in place of the configured label
         /// ([`ConfigBuilder::holder_label`](crate::ConfigBuilder::holder_label)).
         label: Option<HolderLabel<'a>>,
     },
@@ -51,124 +51,120 @@ pub enum Request<'a> {
         /// The new TTL.
         ttl: Duration,
     },
-    /// Reports once the loss of a held lock, by [`Outcome::Lost`]: a tenth of its validity before that ends,
-    /// if it is not extended before, or when masters have shown that it is lost. A lock that its holder gives
-    /// up before has no such outcome.
+    /// Reports the loss of a held lock once, with [`Outcome::Lost`]: when a tenth of its validity is left and
+    /// no extension comes in time, or when masters prove the loss. There is no outcome if the holder gives up
+    /// the lock first.
     NotifyLoss {
         /// The lock.
         lock: OpId,
     },
-    /// Releases a lock in whatever state it is. A held lock may pass to the next waiter in the queue of this
-    /// engine.
+    /// Releases a lock in any state. A held lock may pass to the next waiter in this engine's queue.
     ///
-    /// An acquisition under way is cancelled and has no outcome; an extension under way fails. A second
-    /// release joins an awaited first one that is under way, with one outcome.
+    /// An acquisition in progress is cancelled without an outcome; an extension in progress fails. A second
+    /// release joins an awaited first release in progress, and both get one outcome.
     Release {
         /// The lock.
         lock: OpId,
-        /// Whether an [`Outcome::Release`] is wanted.
+        /// Whether to report an [`Outcome::Release`].
         awaited: bool,
     },
-    /// Gives up a held lock, which stays on the masters for the rest of a time, counted from now; with zero
-    /// it is released. Answered by [`Outcome::Leave`]. After an error other than
-    /// [`LeaveError::Unconfirmed`] and [`LeaveError::Lost`] the lock is as before; otherwise a later
-    /// [`Request::Release`] has no effect.
+    /// Gives up a held lock, but leaves it on the masters for `rest`, counted from now; zero releases it.
+    /// Answered by [`Outcome::Leave`]. After [`LeaveError::Unconfirmed`] or [`LeaveError::Lost`], a later
+    /// [`Request::Release`] has no effect; after any other error the lock is unchanged.
     ///
-    /// Each master gets the rest as the TTL of its key. A master that misses it gets it again after a
-    /// reconnect, as a release is, and a release once the time is over, while the engine is driven.
+    /// The masters' keys get the rest as their TTL. A master that misses it gets it after a reconnect, or a
+    /// release once the time is over, while the engine is driven.
     LeaveFor {
         /// The lock.
         lock: OpId,
-        /// The rest of the time, at most `max_ttl`; it is rounded up to the shortest TTL, 6 ms.
+        /// Rest of the time, at most `max_ttl`; rounded up to the shortest TTL, 6 ms.
         rest: Duration,
     },
-    /// Adopts or releases a lock by its handle. The caller has checked that the handle is one of this fleet
-    /// ([`LockHandle::check_fleet`]).
+    /// Adopts or releases a lock by its handle. The caller must have checked that the handle belongs to this
+    /// fleet ([`LockHandle::check_fleet`]).
     ByHandle {
         /// The handle.
         handle: &'a LockHandle,
         /// Effect on the lock.
         act: HandleAct,
     },
-    /// Waits for the random time that an acquisition of this engine waits after as many failed attempts.
-    /// Answered by [`Outcome::Paused`]; a release of it cancels it.
+    /// Waits for the random pause of an acquisition after this many failed attempts. Answered by
+    /// [`Outcome::Paused`]. A release cancels it.
     Pause {
         /// Number of failed attempts.
         attempts: u32,
-        /// Duration of the last one; the pause is not shorter.
+        /// Duration of the last attempt, a lower bound of the pause.
         took: Duration,
-        /// The longest pause, whatever else is said.
+        /// Upper bound of the pause; takes precedence.
         limit: Duration,
     },
-    /// Asks each master what it holds of a lock, of any holder. Answered by [`Outcome::Inspect`] when each
-    /// usable master has answered, or at the answer limit of the longest TTL. It is no
-    /// vote, and a release of it cancels it.
+    /// Asks each usable master about a lock's key, whoever holds it. Answered by [`Outcome::Inspect`] when
+    /// all have answered, or at the answer limit of the longest TTL. It is no vote. A release cancels it.
     Inspect {
         /// The lock's name.
         resource: Resource<'a>,
     },
-    /// Asks each usable master which slots of a pool are free there. Answered by [`Outcome::FreeSlots`] as
-    /// soon as a quorum says the same, or none can, or at the answer limit of the longest TTL. It is no vote,
-    /// and a release of it cancels it. A drained engine does not take it.
+    /// Asks each usable master which slots of a pool are free. Answered by [`Outcome::FreeSlots`] as soon as
+    /// a quorum agrees or none can, or at the answer limit of the longest TTL. It is no vote. A release
+    /// cancels it. A drained engine refuses it.
     FreeSlots {
         /// The pool's name.
         pool: Resource<'a>,
         /// Number of its slots, 1 to 1,024 ([`SLOT_COUNT_MAX`](crate::limits::SLOT_COUNT_MAX)).
         count: u32,
-        /// The slot to begin with; those behind the last follow from 0 on. Each master reports the first 4
-        /// that are free.
+        /// The slot to begin with; the search wraps around. Each master reports its first 4 free slots.
         from: u32,
     },
-    /// Deletes a lock on each usable master, whoever holds it; a key of another type than a lock's stays. The
-    /// holder gets no notification, and may go on as if it held the lock. Answered by
-    /// [`Outcome::ForceUnlock`], as [`Request::Inspect`] is.
+    /// Deletes a lock on each usable master, whoever holds it. Keys that are no locks stay. The holder is not
+    /// notified, and may continue as if it held the lock. Answered by [`Outcome::ForceUnlock`], when
+    /// [`Request::Inspect`] would be.
     ForceUnlock {
         /// The lock's name.
         resource: Resource<'a>,
     },
-    /// Ends the acquisitions under way and takes no more of them, for ever. Waits until nothing is to be
-    /// released any more, at most for `limit`. Answered by [`Outcome::Drained`].
+    /// Ends acquisitions in progress, and refuses new ones from now on. Waits until all releases are
+    /// complete, at most for `limit`. Answered by [`Outcome::Drained`].
     Drain {
-        /// Treatment of the locks that are held.
+        /// Treatment of held locks.
         held: HeldLocks,
         /// Longest time until the answer.
         limit: Duration,
     },
 }
 
-/// Effect on the lock of a handle.
+/// Effect on a handle's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleAct {
-    /// This engine takes it over, by one attempt that waits for nobody. Answered by [`Outcome::Acquire`].
+    /// This engine adopts the lock, with one attempt that waits for nobody. Answered by [`Outcome::Acquire`].
     ///
-    /// Only for a handle whose guard has given the lock up ([`LockHandle::can_be_adopted`]): else two would
-    /// hold it.
+    /// Only for a handle whose guard has given up the lock ([`LockHandle::can_be_adopted`]). Otherwise two
+    /// callers would hold it.
     Adopt {
-        /// Longest time for which the lock is extended automatically.
+        /// Longest time for which to extend the lock automatically.
         auto_extend: Option<Duration>,
     },
-    /// Each master that has it releases it, and serves the next waiters. Answered by [`Outcome::Release`].
+    /// Each master that holds the lock releases it, and serves waiters. Answered by [`Outcome::Release`].
     Release {
-        /// Whether that outcome is wanted.
+        /// Whether to report that outcome.
         awaited: bool,
     },
 }
 
-/// Treatment of locks that are held when a client is drained.
+/// Treatment of held locks when a client is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldLocks {
-    /// They are released at once, also under a guard that still lives: its validity ends before, and its loss
-    /// is reported. Its own `release` and `extend` return the error `NotHeld` then, or `Stopped` after the
-    /// drain. For work that was stopped before.
+    /// Releases them at once, even under a live guard: its validity ends first, and its loss is reported. The
+    /// guard's own `release` and `extend` then return `NotHeld`, or `Stopped` after the drain. Stop the work
+    /// first.
     Release,
-    /// Their holders go on, and release them while the drain waits. A lock that is held at the end of the
-    /// drain stays on the masters until its TTL has run out; nobody renews it or releases it any more.
+    /// Lets their holders continue and release them during the drain. A lock still held at the end of the
+    /// drain stays on the masters until its TTL ends; nobody renews or releases it.
     Leave,
 }
 
-/// Error of a request that was not taken; nothing was sent, except by a drain.
+/// Error of a request that was not accepted. Nothing was sent, except by a drain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
@@ -176,16 +172,16 @@ pub enum SubmitError {
     /// this lock ([`crate::limits::QUEUED_COUNT_MAX`]).
     #[error("{}", crate::error::OVERLOADED)]
     Overloaded,
-    /// The request cannot work.
+    /// The request is invalid.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The engine was drained. Or, from [`crate::Redlock::submit`]: a fork of the process cannot use its
+    /// The engine was drained. Or, from [`crate::Redlock::submit`], a forked process tried to use its
     /// parent's client.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
-/// The errors of the calls that submit a request and wait for its answer.
+/// Errors of calls that submit a request and wait for its answer.
 macro_rules! from_submit_error {
     ($($name:ident)*) => {$(
         impl From<SubmitError> for $name {
@@ -218,8 +214,8 @@ pub enum Outcome {
     Acquire(Result<Grant, AcquireError>),
     /// Answer to [`Request::Extend`]: the end of the new validity.
     Extend(Result<Instant, ExtendError>),
-    /// Answer to [`Request::NotifyLoss`]: the lock is not kept any longer, and its validity ends or has ended
-    /// at this time.
+    /// Answer to [`Request::NotifyLoss`]: the lock is no longer kept. Its validity ends or ended at this
+    /// time.
     Lost(Instant),
     /// Answer to an awaited [`Request::Release`] or [`HandleAct::Release`].
     Release(Result<Released, ReleaseError>),
@@ -233,44 +229,44 @@ pub enum Outcome {
     FreeSlots(SlotLook),
     /// Answer to [`Request::ForceUnlock`].
     ForceUnlock(ForceUnlocked),
-    /// Answer to [`Request::Drain`]: the number of locks that are not released on every master.
+    /// Answer to [`Request::Drain`]: the number of locks that were not released on every master.
     Drained(usize),
 }
 
-/// Acquired lock.
+/// An acquired lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
     /// Random value that the masters hold.
     pub token: Token,
-    /// Number larger than the token of each earlier fenced holder, if the mode is
+    /// Number larger than every earlier fenced holder's token, in the mode
     /// [`Mode::Fenced`](crate::Mode::Fenced).
     pub fencing_token: Option<FencingToken>,
-    /// End of its validity: TTL minus drift after the attempt began, whenever the answers came.
+    /// End of the validity: TTL minus drift after the start of the attempt.
     pub valid_until: Instant,
-    /// Masters that had granted when a quorum was reached; [`super::Engine::granted`] has later ones, too.
+    /// Masters that had granted when the quorum was reached. [`super::Engine::granted`] includes later ones.
     pub granted: MasterSet,
     /// Number of attempts, at least 1.
     pub attempts: u32,
 }
 
-/// Release that was carried out as far as a quorum.
+/// A release confirmed by a quorum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Released {
-    /// Number of masters that had the key and deleted it, when the answer was given.
+    /// Number of masters that had deleted the key when the quorum was reached.
     pub deleted: usize,
-    /// Number of masters that no longer had it.
+    /// Number of masters that no longer had the key.
     pub absent: usize,
-    /// Number of masters that had not confirmed it; they are released in the background.
+    /// Number of masters that had not confirmed; the release continues there in the background.
     pub unanswered: usize,
 }
 
-/// Lock that was left for a time: a quorum of masters has the rest as the TTL of its key.
+/// A lock left for a time: a quorum of masters has the rest as the TTL of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Left {
-    /// Nobody else gets the lock before this: the rest minus the drift after its sending.
+    /// Nobody else gets the lock before this time: the rest minus the drift, from the sending.
     pub held_until: Instant,
     /// Latest time at which any master may still have the key.
     pub latest_end: Instant,
@@ -279,7 +275,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// A result by another clock, of which `at` returns the times.
+    /// Converts a result to another clock, with `at`.
     pub(crate) fn by_clock(
         result: Result<Self, LeaveError>,
         at: fn(Instant) -> Instant,
@@ -297,46 +293,45 @@ impl Left {
 }
 
 impl Released {
-    /// Returns whether none of the masters that had answered still had the key. That is no error.
+    /// Returns whether no master that had answered still had the key. That is no error.
     #[must_use]
     pub const fn was_already_gone(&self) -> bool {
         self.deleted == 0
     }
 }
 
-/// End of a lock's validity, as other threads read it without the engine. Clones show the same moment.
+/// End of a lock's validity, readable by other threads without the engine. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Validity(Arc<Moved>);
 
-/// Each slot of an operation has one, which its next occupants use again: an acquisition allocates none, and
+/// Belongs to an operation's slot, and is reused by its next occupants: an acquisition allocates none, and
 /// only an extension or a loss writes it.
 #[derive(Debug)]
 struct Moved {
     base: Instant,
-    /// Nanoseconds since `base`, for 584 years; [`UNMOVED`] as long as the grant's end stands.
+    /// Nanoseconds since `base`, enough for 584 years; [`UNMOVED`] while the grant's end is valid.
     until_ns: AtomicU64,
 }
 
 const UNMOVED: u64 = u64::MAX;
 
 impl Validity {
-    /// No moment is before `base`.
+    /// No end may be before `base`.
     pub(crate) fn new(base: Instant) -> Self {
         Self(Arc::new(Moved { base, until_ns: AtomicU64::new(UNMOVED) }))
     }
 
-    /// Another lock begins.
+    /// Forgets the last lock's end.
     pub(super) fn reset(&self) {
         self.0.until_ns.store(UNMOVED, Ordering::Release);
     }
 
-    /// The validity ends then.
     pub(super) fn move_to(&self, until: Instant) {
         let until_ns = until.saturating_duration_since(self.0.base).as_nanos();
         self.0.until_ns.store(u64::try_from(until_ns).unwrap_or(UNMOVED - 1), Ordering::Release);
     }
 
-    /// Returns the end of the validity, by the clock of this crate, of a lock that was `granted` until then.
+    /// Returns the end of the validity by this crate's clock, for a lock `granted` until then.
     #[must_use]
     #[inline]
     pub fn until(&self, granted: Instant) -> Instant {
@@ -347,34 +342,34 @@ impl Validity {
     }
 }
 
-/// Task of the event loop for one connection, or for one master.
+/// Task for the event loop, about one connection or master.
 ///
-/// It is exhaustive: an event loop has to carry out each.
+/// Exhaustive: an event loop must perform every task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkRequest {
     /// Open it, and report the result.
     Connect(MasterId),
-    /// Close it, or end the attempt to open it; report nothing about it any more.
+    /// Close it, or stop opening it; report nothing more about it.
     Close(MasterId),
-    /// Look the name of this connected master up again: it takes no writes. If the name leads to other
-    /// addresses only, close the connection, and report its end.
+    /// Look up the name of this connected master again, because it refuses writes. If the name now leads only
+    /// to other addresses, close the connection and report its end.
     LookUp(MasterId),
-    /// Ask the provider of the configuration for the credentials of this master, by
-    /// [`Config::ask_credentials`](crate::Config::ask_credentials) on another thread, and hand the answer to
-    /// [`Engine::handle_credentials`](super::Engine::handle_credentials). It comes only with a provider, and
-    /// not again before that answer.
+    /// Ask the configured provider for this master's credentials, with
+    /// [`Config::ask_credentials`](crate::Config::ask_credentials) on another thread, and pass the answer to
+    /// [`Engine::handle_credentials`](super::Engine::handle_credentials). Returned only with a provider, and
+    /// not again before the answer.
     Credentials(MasterId),
 }
 
-/// Reason of a deadline that [`Engine::next_timeout`](super::Engine::next_timeout) returns.
+/// Reason of a deadline from [`Engine::next_timeout`](super::Engine::next_timeout).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A master is due to be connected, gives no answer in its handshake, or has been silent for too long; or
-    /// its credentials are to be renewed.
+    /// A master must be connected, is late with its handshake, or has been silent for too long; or its
+    /// credentials must be renewed.
     Link(MasterId),
     /// An operation's votes are due, or its next attempt.
     Operation,
-    /// A release is due, or to be sent again, or its lock has expired.
+    /// A release is due or must be repeated, or its lock has expired.
     Claim,
 }

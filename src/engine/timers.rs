@@ -1,5 +1,4 @@
-//! Deadlines: one for the connection of a master and its login, each operation and each claim, the earliest
-//! on top; and their ids.
+//! Deadlines of connections, logins, operations and claims: at most one for each id, earliest first.
 
 use std::time::Instant;
 
@@ -7,12 +6,11 @@ use super::locks::slab::Id;
 use crate::limits;
 use crate::lock::MasterId;
 
-/// An indexed binary heap of deadlines: an id has at most one, so the heap is never larger than the tables.
+/// An indexed binary heap of deadlines. An id has at most one, so the heap never outgrows the tables.
 ///
-/// A deadline that turns out to be too early costs one needless wake-up and nothing else: whoever is woken
-/// looks at its own state and sets the next one. So a deadline is only ever moved forward in time by firing,
-/// and a lock that is acquired and released within its answer limit touches the heap not at all once its slot
-/// has been used before.
+/// A deadline that is too early costs only one needless wake-up: whoever is woken checks its own state and
+/// sets the next deadline. So a deadline is moved later only when it fires, and a lock acquired and released
+/// within its answer limit does not touch the heap, once its slot has been used.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: Vec<(Instant, u32)>,
@@ -23,7 +21,7 @@ pub(super) struct Timers {
 const NOWHERE: u32 = u32::MAX;
 
 impl Timers {
-    /// Makes sure that `id` fires at `at` or before.
+    /// Makes `id` fire at `at` or earlier.
     #[inline(always)]
     pub(super) fn arm(&mut self, id: u32, at: Instant) {
         if let Some(&place) = self.place.get(id as usize)
@@ -54,18 +52,16 @@ impl Timers {
         }
     }
 
-    /// When `id` fires.
     pub(super) fn armed_at(&self, id: u32) -> Option<Instant> {
         let place = self.place.get(id as usize).filter(|place| **place != NOWHERE)?;
         Some(self.heap[*place as usize].0)
     }
 
-    /// The earliest deadline.
     pub(super) fn next(&self) -> Option<(Instant, u32)> {
         self.heap.first().copied()
     }
 
-    /// Takes out one id that is due.
+    /// Removes and returns a due id.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let (at, id) = *self.heap.first()?;
         if at > now {
@@ -105,7 +101,7 @@ impl Timers {
         self.note(at);
     }
 
-    /// Heap indexes fit 32 bits: ids do, and each has one entry.
+    /// Heap indexes fit 32 bits: ids do, and each has at most one entry.
     #[expect(clippy::cast_possible_truncation, reason = "a heap index is below the number of 32-bit ids")]
     fn note(&mut self, at: usize) {
         let id = self.heap[at].1;
@@ -113,7 +109,7 @@ impl Timers {
     }
 }
 
-/// Whose deadline a timer id is.
+/// What a timer id belongs to.
 pub(super) enum Timer {
     Master(MasterId),
     Login(MasterId),
@@ -121,7 +117,7 @@ pub(super) enum Timer {
     Claim(u32),
 }
 
-/// Timer ids: the masters first, then their logins, then operations and claims in turns.
+/// Timer ids: masters, then their logins, then alternating operations and claims.
 const MASTER_TIMERS: u32 = 32;
 const _: () = assert!(MASTER_TIMERS as usize == limits::MASTER_COUNT_MAX);
 const LINK_TIMERS: u32 = 2 * MASTER_TIMERS;

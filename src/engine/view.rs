@@ -1,4 +1,4 @@
-//! The view that callers have of an engine: its locks, its masters, and how much is under way.
+//! The callers' view of an engine: its locks, its masters, and the work in progress.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,33 +35,33 @@ impl Engine {
         self.core.masters.fleet.all.iter()
     }
 
-    /// Returns when the validity of a held lock ends, or ended.
+    /// Returns the end of a held lock's validity, which may be over.
     #[must_use]
     pub fn valid_until(&self, lock: OpId) -> Option<Instant> {
         Some(self.core.locks.ops.find(lock.0)?.held()?.valid_until)
     }
 
-    /// Whether this lock's operation goes on: it is acquired, held or released.
+    /// Whether this lock's operation is in progress: acquiring, held or releasing.
     pub(crate) fn has(&self, lock: OpId) -> bool {
         self.core.locks.ops.find(lock.0).is_some()
     }
 
-    /// Returns where the validity of a lock that is being acquired or held ends, for other threads to read.
+    /// Returns the end of the validity of a lock that is being acquired or held, for other threads to read.
     #[must_use]
     pub fn validity(&self, lock: OpId) -> Option<Validity> {
         Some(self.core.locks.ops.find(lock.0)?.validity.clone())
     }
 
-    /// Returns the masters known to hold a held lock, late answers included. The margin is their number above
-    /// the quorum.
+    /// Returns the masters known to hold a held lock, including late answers. The margin is their number
+    /// above the quorum.
     #[must_use]
     pub fn granted(&self, lock: OpId) -> Option<MasterSet> {
         let op = self.core.locks.ops.find(lock.0)?;
         op.held().map(|_| self.core.locks.claims.get(op.claim).tally.granted)
     }
 
-    /// Returns a handle of a held lock, which can release it and not adopt it. `wall` is the caller's wall
-    /// clock, as the time since 1970.
+    /// Returns a handle of a held lock that can release it, but not adopt it. `wall` is the caller's wall
+    /// clock, as time since 1970.
     #[must_use]
     pub fn handle(&self, now: Instant, wall: Duration, lock: OpId) -> Option<LockHandle> {
         let Core { ground, locks, .. } = &self.core;
@@ -69,22 +69,22 @@ impl Engine {
         Some(adopt::handle(ground, locks.claims.get(op.claim), op.held()?, now, wall))
     }
 
-    /// Returns how many masters above the quorum are known to hold a held lock. As many masters may lose it
-    /// without harm.
+    /// Returns how many masters above the quorum are known to hold a held lock. That many may lose it without
+    /// harm.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
         self.granted(lock).map_or(0, |granted| granted.count().saturating_sub(self.core.masters.fleet.quorum))
     }
 
-    /// Whether a lock is over, or so nearly over that its loss is or was reported to the caller that asked
-    /// for it.
+    /// Returns whether a lock is over, or so close to its end that its loss is or was reported to the caller
+    /// that asked for it.
     #[must_use]
     pub fn is_losing(&self, now: Instant, lock: OpId) -> bool {
         let held = self.core.locks.ops.find(lock.0).and_then(Op::held);
         held.is_none_or(|held| now + loss_lead(held.ttl) >= held.valid_until)
     }
 
-    /// Returns what was counted and timed since the engine was made.
+    /// Returns counters and times since the engine's start.
     #[must_use]
     pub fn stats(&self, now: Instant) -> Stats {
         let snapshot = |link: &Link| link.snapshot(now, self.master_state(now, link.master).counts());
@@ -146,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// Returns how the latest attempt of an acquisition failed that goes on: the error with which it would
-    /// end now. `None` before its first attempt has failed, and while masters are asked for the holder.
+    /// Returns how the latest attempt of an acquisition in progress failed: the error with which it would end
+    /// now. `None` before its first attempt has failed, and while masters are asked about the holder.
     #[must_use]
     pub fn last_failure(&self, now: Instant, lock: OpId) -> Option<AcquireError> {
         let op = self.core.locks.ops.find(lock.0)?;
@@ -161,7 +161,7 @@ impl Engine {
         Some(op.denial(now, denied, &op.tries.obstacle, self.core.locks.held_by(now, lock.0)))
     }
 
-    /// Returns how long the acquisition of a held lock took, and for whom it waited. `None` if the lock is
+    /// Returns how long the acquisition of a held lock took, and whom it waited for. `None` if the lock is
     /// not held.
     #[must_use]
     pub fn waited(&self, lock: OpId) -> Option<Waited> {
@@ -172,8 +172,8 @@ impl Engine {
         Some(locks.accounts.find(lock.0).map_or_else(at_once, Account::waited))
     }
 
-    /// Returns an operation, release, master or login whose deadline no timer keeps. There is never one;
-    /// tests look for one after each call.
+    /// Returns an operation, release, master or login whose deadline has no timer. There must be none; tests
+    /// check it after each call.
     #[doc(hidden)]
     #[must_use]
     pub fn unarmed(&self) -> Option<String> {
@@ -182,7 +182,7 @@ impl Engine {
         let is_late =
             |timer, due: Option<Instant>| due.is_some_and(|due| armed_at(timer).is_none_or(|at| at > due));
         let op = locks.ops.ids().find(|id| is_late(op_timer(*id), locks.ops.get(*id).deadline()));
-        // A release computes its deadline when its timer fires: that it has a timer is all that can be seen.
+        // A release computes its deadline when its timer fires, so only the timer's existence can be checked.
         let is_released = |id: &Id| locks.claims.get(*id).release.is_some();
         let claim = locks.claims.ids().find(|id| is_released(id) && armed_at(claim_timer(*id)).is_none());
         let link = masters.fleet.links().find(|link| is_late(master_timer(link.master), link.deadline()));
@@ -194,28 +194,28 @@ impl Engine {
             .or_else(|| login.map(|master| format!("the login of master {master:?}")))
     }
 
-    /// Returns the number of locks that are being acquired, are held, or whose release is awaited.
+    /// Returns the number of locks that are being acquired, held, or released with an awaited outcome.
     #[must_use]
     pub fn operation_count(&self) -> usize {
         self.core.locks.ops.count()
     }
 
-    /// Returns the number of tokens that may be on some master: those of held locks, and those whose release
-    /// is not yet proven everywhere.
+    /// Returns the number of tokens that may be on some master: of held locks, and of locks whose release is
+    /// not confirmed everywhere.
     #[must_use]
     pub fn claim_count(&self) -> usize {
         self.core.locks.claims.count()
     }
 
-    /// Returns how many of these tokens may still be on a master. A token does not count if each master refused to
-    /// run its command, for example with `NOPERM`.
+    /// Returns how many of these tokens may still be on a master. A token does not count if each master
+    /// refused to run its command, for example with `NOPERM`.
     #[must_use]
     pub fn unconfirmed_count(&self) -> usize {
         let claims = &self.core.locks.claims;
         claims.ids().filter(|id| claims.get(*id).may_be_left()).count()
     }
 
-    /// Returns how many messages of masters to waiters have come: grants, and calls to ask again.
+    /// Returns the number of messages from masters to waiters: grants, and requests to ask again.
     #[must_use]
     pub const fn woken_count(&self) -> u64 {
         self.core.ground.stats.notified
@@ -227,27 +227,26 @@ impl Engine {
         self.core.masters.fleet.owed_count(master)
     }
 
-    /// Returns whether each usable master has answered all its commands.
+    /// Returns whether every usable master has answered all its requests.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.core.masters.fleet.is_answered()
     }
 
-    /// Returns whether a connection for commands is being opened: its address, its credentials or its first
-    /// replies are awaited.
+    /// Whether a connection is being opened: its address, credentials or first replies are awaited.
     pub(crate) fn is_connecting(&self) -> bool {
         let is_connecting = |link: &Link| !link.connection.is_ready() && !link.connection.is_down();
         self.core.masters.fleet.ready != self.core.masters.fleet.all
             && self.core.masters.fleet.links().any(is_connecting)
     }
 
-    /// Returns whether a quorum of masters is ready to be asked.
+    /// Returns whether a quorum of masters can be asked.
     #[must_use]
     pub const fn has_quorum(&self) -> bool {
         self.core.masters.fleet.usable.has(self.core.masters.fleet.quorum)
     }
 
-    /// Returns whether each master is ready or has failed at least once since the start.
+    /// Returns whether each master is ready, or has failed at least once since the start.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.core.masters.fleet.links().all(|link| link.connection.is_ready() || link.connection.has_failed())
