@@ -11,9 +11,9 @@ use crate::error::fleet::FleetDifference;
 use crate::error::waited::WaitedFor;
 use crate::error::{AcquireError, CredentialsError, ExtendError};
 
-/// Event of one client, for the function given to
-/// [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event). A lock's name comes without the prefix, a
-/// master's URL without the login.
+/// Event of one client, for the function set with
+/// [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event). Lock names come without the prefix, masters'
+/// URLs without the login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -25,15 +25,15 @@ pub enum Event {
         attempts: u32,
         /// Time from the request to the grant.
         took: Duration,
-        /// Holder that was in its way last, if it had to wait and one is known.
+        /// The last known holder in the way, if the acquisition had to wait.
         holder: Option<WaitedFor>,
     },
     /// An acquisition ended without the lock, or there was no room for it (`Overloaded`).
     Denied {
         /// Name of the lock.
         resource: Bytes,
-        /// Error of this acquisition. A set, a candidate or `redlatch run` may repeat it, and then no caller
-        /// gets it.
+        /// Error of this acquisition. A set, a candidate or `redlatch run` may repeat the acquisition; then
+        /// no caller gets the error.
         error: AcquireError,
     },
     /// A held lock was released within its validity.
@@ -50,52 +50,52 @@ pub enum Event {
         /// Time for which its caller held it.
         held: Duration,
     },
-    /// An automatic extension of a held lock failed, and the client tries again while the validity lasts. Or no
-    /// automatic extension will follow: `Lost` if masters have shown the loss, `HoldLimit` after the longest hold.
+    /// An automatic extension failed, and the client tries again while the lock is valid. Or no more
+    /// extensions follow: `Lost` if masters proved the loss, `HoldLimit` after the longest hold.
     NotExtended {
         /// Name of the lock.
         resource: Bytes,
-        /// Reason, with the answer of each master.
+        /// Reason, with each master's answer.
         error: ExtendError,
     },
-    /// A held lock came within a tenth of its validity of its end, and was then extended or reported by a
-    /// loss notification.
+    /// A held lock had at most a tenth of its validity left, and was then extended or reported by a loss
+    /// notification.
     NearLoss {
         /// Name of the lock.
         resource: Bytes,
         /// Validity that was left.
         left: Duration,
     },
-    /// A held lock ended before its release. If nothing showed it before, it is reported at the release.
+    /// A held lock ended before its release. Reported at the release if nothing revealed it earlier.
     Lost {
         /// Name of the lock.
         resource: Bytes,
         /// Time for which it was held.
         held: Duration,
     },
-    /// A master is connected, and its handshake done.
+    /// A master is connected, with its handshake done.
     Connected {
         /// URL of the master.
         master: Arc<str>,
-        /// Whether it was connected before.
+        /// Whether it had been connected before.
         is_reconnect: bool,
     },
-    /// The connection to a master broke, or could not be had. It is reported for each connection that was
-    /// ready, and for the first attempt if that fails.
+    /// The connection to a master broke, or could not be opened. Reported for each connection that was ready,
+    /// and for the first attempt if it fails.
     Disconnected {
         /// URL of the master.
         master: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
-    /// Another process answered in place of the one before: the master restarted, or was replaced.
+    /// Another process answered than before: the master restarted or was replaced.
     Restarted {
         /// URL of the master.
         master: Arc<str>,
     },
-    /// New credentials could not be had, or the server refused them on an open connection. Open connections
-    /// stay, with the old ones. Reported once for each reason in a row. If the provider failed, its own error
-    /// is the source of this one.
+    /// There were no new credentials, or the server refused them on an open connection. Open connections keep
+    /// the old ones. Reported once while the reason stays the same. If the provider failed, its own error is
+    /// the source of this error.
     CredentialsFailed {
         /// URL of the master.
         master: Arc<str>,
@@ -109,7 +109,7 @@ pub enum Event {
         /// The first difference, with both values.
         difference: FleetDifference,
     },
-    /// A master was connected that runs no scripts and has no native command that releases, so a lock stays there
+    /// A connected master runs no scripts and has no native command that releases, so a lock stays there
     /// until its TTL ends.
     NoScripts {
         /// URL of the master.
@@ -117,7 +117,7 @@ pub enum Event {
         /// Its error reply.
         refusal: Arc<str>,
     },
-    /// The votes of a master do not count for a while, because it may have restarted.
+    /// A master's votes do not count for a while, because it may have restarted.
     Quarantined {
         /// URL of the master.
         master: Arc<str>,
@@ -126,7 +126,7 @@ pub enum Event {
     },
 }
 
-/// A user's function that is called with each event.
+/// A user's function to call with each event.
 #[derive(Clone)]
 pub(crate) struct Observer(Arc<dyn Fn(&Event) + Send + Sync>);
 
@@ -135,7 +135,7 @@ impl Observer {
         Self(Arc::new(observe))
     }
 
-    /// Calls it. The panic hook has shown its panic, and later events are to be reported all the same.
+    /// Calls the function. The panic hook has already reported a panic, and later events are still delivered.
     pub(crate) fn call(&self, event: &Event) {
         let _ = caught(|| (self.0)(event));
     }
