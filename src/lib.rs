@@ -48,29 +48,29 @@
 //! # }
 //! ```
 //!
-//! - **In tasks, call the methods that end in `_async`.** `guard.release()` without it blocks the executor's
-//!   thread, and the compiler cannot see it. It even leads there: for `guard.release().await` it advises to
-//!   remove the `.await`, which compiles and blocks.
+//! - **In tasks, call the methods that end in `_async`.** `guard.release()` blocks the executor's thread, and
+//!   the compiler does not notice. For `guard.release().await` it even suggests removing the `.await`, which
+//!   compiles and blocks.
 //! - `run_async` takes an async closure, `async |guard| …`. The older form `|guard| async { … }` does not
 //!   compile, because its future cannot borrow the guard.
 //!
 //! [`Client`] serves many threads and tasks. [`Redlock`] serves one thread and needs no background thread.
-//! [`engine::Engine`] is the protocol without I/O, for an event loop of your own, and [`resp`] is the codec.
-//! Any future may be dropped at any time; its page says what a drop does. The page [embedding] has an example
-//! of each.
+//! [`engine::Engine`] is the protocol without I/O, for your own event loop, and [`resp`] is the codec. Any
+//! future may be dropped at any time; its page says what a drop does. The page [embedding] has an example of
+//! each.
 //!
 //! # Kinds of locks
 //!
 //! | need | call |
 //! | --- | --- |
-//! | extended while the work goes on | [`LockRequest::auto_extend`] |
+//! | extended during the work | [`LockRequest::auto_extend`] |
 //! | acquired, and released after the work | [`LockRequest::run`], [`LockRequest::run_async`] |
 //! | in the order of arrival, between processes | [`LockRequest::fair`] |
-//! | a number for storage that refuses late writers | [`LockRequest::fenced`] |
+//! | a growing number, for storage that refuses late writers | [`LockRequest::fenced`] |
 //! | many readers, one writer | [`Client::rw_lock`] |
 //! | several locks, all or none | [`Client::lock_set`] |
 //! | at most K holders, each with a number | [`Client::slots`] |
-//! | many locks, each by itself | [`Client::acquire_all`] |
+//! | many independent locks | [`Client::acquire_all`] |
 //! | taken again by its owner | [`LockRequest::reentrant`] |
 //! | one leader for a long time | [`Client::lead`] |
 //! | passed to another process, or released for a process that died | [`Guard::into_handle`], [`Guard::to_handle`] |
@@ -79,24 +79,23 @@
 //!
 //! # Promises
 //!
-//! - **Exclusion.** At most one guard of a lock is valid at any moment, or any number of shared guards. This
-//!   holds while at most [`margin`](Guard::margin) masters lose the lock's key or expire it early, while the
-//!   rates of the clocks differ by less than the drift allowance (1 % + 2 ms), and while all clients share
-//!   the list of masters, the prefix and the maximum TTL.
+//! - **Exclusion.** At any moment, at most one guard of a lock is valid, or any number of shared guards. This
+//!   holds while at most [`margin`](Guard::margin) masters lose the lock's key or expire it early, while
+//!   clock rates differ by less than the drift allowance (1 % + 2 ms), and while all clients share the list
+//!   of masters, the prefix and the maximum TTL.
 //! - **Fencing.** The tokens of successive [fenced](LockRequest::fenced) guards grow, whatever pauses and
 //!   delays happen, within the [bounds of fencing tokens][fencing].
-//! - **Deadlines.** Every call returns within the limit that its options and the configuration set, if the
-//!   process gets CPU time and your wakers and callbacks return.
+//! - **Deadlines.** Every call returns within the limit of its options and the configuration, if the process
+//!   gets CPU time and your wakers and callbacks return.
 //!
-//! Nothing is promised for work after [`Guard::valid_until`], unless the storage checks the fencing token.
-//! With one master the lock is the single-instance lock of the same algorithm. The page [guarantees] lists
-//! all assumptions.
+//! Work after [`Guard::valid_until`] is safe only if the storage checks the fencing token. With one master,
+//! the lock is the single-instance lock of the same algorithm. The page [guarantees] lists all assumptions.
 //!
 //! # Monitoring
 //!
-//! [`Client::stats`] counts locks and samples their times, and [`Stats::to_prometheus`] prints them for a
-//! scrape. [`Client::health`] serves a readiness probe. [`ConfigBuilder::on_event`] takes a function that
-//! gets each [`Event`]. The page [monitoring] has alert rules.
+//! [`Client::stats`] counts locks and samples their times, and [`Stats::to_prometheus`] formats them for a
+//! scrape. [`Client::health`] suits a readiness probe. [`ConfigBuilder::on_event`] sets a function to call
+//! with each [`Event`]. The page [monitoring] has alert rules.
 //!
 //! # Layers
 //!
@@ -114,22 +113,23 @@
 //!
 //! # Features
 //!
-//! - `suspend`: deadlines also count the time in which the machine was suspended, on Linux and Android.
-//!   Without it, and elsewhere, they count as [`std::time::Instant`] does. For laptops, and for virtual
-//!   machines that are put to sleep. See [`Guard::valid_until`].
+//! - `suspend`: deadlines include the time for which the machine was suspended, on Linux and Android.
+//!   Otherwise they follow [`std::time::Instant`]. For laptops, and virtual machines that are put to sleep.
+//!   See [`Guard::valid_until`].
 //! - `tokio`: a `current_thread` runtime drives the clients that its tasks open, on Unix. See
 //!   [`Client::connect_async`].
 //! - `tracing`: spans of acquisitions and held locks in the caller's context, for the crate `tracing`; and
-//!   `trace_events`, an observer that emits its events. The page [monitoring] lists the spans.
-//! - `tls`: `rediss://` URLs and their settings, `Tls`. It uses rustls with ring, and needs a C compiler to
+//!   `trace_events`, an observer that emits events. The page [monitoring] lists the spans.
+//! - `tls`: `rediss://` URLs and their settings, `Tls`. Uses rustls with ring, which needs a C compiler to
 //!   build.
-//! - `testing`: the module `testing`, real servers for your tests; for development only.
-//! - `double`: in that module, masters in the process of a test. The page [testing] shows a service with its
-//!   tests. It needs a C compiler to build.
+//! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
+//! - `testing`: the module `testing`, real servers for your tests; only for development.
+//! - `double`: in that module, masters inside a test's process. The page [testing] shows a service with its
+//!   tests. Needs a C compiler to build.
+//! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 //!
-//! None is on by default. The page [versions] lists the packages that each of them needs, and what a version
-//! promises. The command line is the package `redlatch-cli`. It also has a library, which finds what is wrong
-//! with a fleet.
+//! All are off by default. The page [versions] lists the packages that each needs, and what a version
+//! promises.
 //!
 //! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
 //! [redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
@@ -214,15 +214,15 @@ pub mod status {
     pub use crate::error::fleet::{FleetDifference, FleetId, Unusable};
 }
 
-/// Items that the command line, the simulator and the fuzz targets share with the library. Not for users:
-/// they may change in any version.
+/// Items for the command line, the simulator and the fuzz targets. Not for users: they may change in any
+/// version.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::client::{completions, holds, set_acquisition, settle, slot_acquisition};
     pub use crate::clock::now;
     pub use crate::config::env;
     pub use crate::driver::probe;
-    /// The record of a fleet.
+    /// The fleet's record.
     pub mod fleet {
         pub use crate::engine::masters::record::{Found, Origin, Record, Seen};
         pub use crate::engine::masters::trouble::is_of_settings;
@@ -233,7 +233,7 @@ pub mod internals {
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
     pub use crate::lock::{FENCE_NAME, PROBE_NAME, command::park::WAIT_NAME};
-    /// Masters in a few hundred lines, on any clock.
+    /// Model masters, in a few hundred lines, on any clock.
     #[cfg(all(unix, feature = "double"))]
     pub mod model {
         pub use crate::testing::model::{
@@ -258,7 +258,7 @@ pub mod internals {
     }
 }
 
-/// Compiles the examples of the README and of the pages.
+/// Compiles the examples of the README and the pages.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/choosing.md")]
