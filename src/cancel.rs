@@ -1,4 +1,4 @@
-//! [`Cancel`]: ends an acquisition from outside, also one that a thread waits for.
+//! [`Cancel`]: ends an acquisition from another thread or task, even while a thread waits for it.
 
 use std::fmt;
 use std::mem;
@@ -7,14 +7,14 @@ use std::task::Waker;
 
 use crate::caught::caught;
 
-/// Handle that ends acquisitions from another thread or task; given to them by
-/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and the other requests. Clones are the same
-/// handle.
+/// Handle that ends acquisitions from another thread or task, passed to
+/// [`LockRequest::cancel_with`](crate::LockRequest::cancel_with) and the other requests. Clones share their
+/// state.
 ///
 /// A cancelled acquisition ends with [`AcquireError::Cancelled`](crate::AcquireError::Cancelled) and releases
-/// everything that it acquired, as a dropped future does. It does not affect a lock that was handed out
-/// before. One handle may serve any number of acquisitions, at the same time or one after the other. Once
-/// cancelled, it stays cancelled. Dropping the handle cancels nothing.
+/// everything it acquired, like a dropped future. Locks already handed out are not affected. A handle may
+/// serve any number of acquisitions, at once or in turn. Once cancelled, it stays cancelled. Dropping a
+/// handle cancels nothing.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -37,7 +37,7 @@ struct CancelState {
     wakers: Vec<(u64, Waker)>,
 }
 
-/// One acquisition that a [`Cancel`] may end. Its drop ends the registration.
+/// An acquisition that a [`Cancel`] may end. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Registration {
     cancel: Cancel,
@@ -51,14 +51,14 @@ impl Cancel {
         Self::default()
     }
 
-    /// Ends all acquisitions that have this handle, and each later one at once. It does not block.
+    /// Ends all acquisitions with this handle, and each later one at once. Does not block.
     pub fn cancel(&self) {
         let mut state = self.state();
         state.is_cancelled = true;
         let woken = mem::take(&mut state.wakers);
         drop(state);
         for (_, waker) in woken {
-            // A waker that panics keeps no other from being called.
+            // A waker that panics does not prevent the other calls.
             let _ = caught(|| waker.wake());
         }
     }
@@ -93,10 +93,10 @@ impl Registration {
         &self.cancel
     }
 
-    /// Has this waker called when the handle is cancelled, in place of the last one. Returns whether it is
-    /// cancelled already.
+    /// Registers a waker to call when the handle is cancelled, in place of the last one. Returns whether it
+    /// is cancelled already.
     pub(crate) fn register(&mut self, waker: &Waker) -> bool {
-        // Copied and dropped without the lock: that may run anybody's code.
+        // Cloned and dropped outside the mutex, because both may run foreign code.
         let mut waker = waker.clone();
         let mut state = self.cancel.state();
         if state.is_cancelled {
@@ -115,7 +115,7 @@ impl Registration {
     }
 }
 
-/// A copy of a request is an acquisition of its own.
+/// A cloned request is a separate acquisition.
 impl Clone for Registration {
     fn clone(&self) -> Self {
         Self::new(&self.cancel)
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::client::Count;
 
-    /// A future that moved to another task is polled with another waker.
+    /// A future that moves to another task is polled with another waker.
     #[test]
     fn the_last_waker_of_each_registration_is_called() {
         let cancel = Cancel::new();
@@ -155,7 +155,7 @@ mod tests {
         assert!(moved.register(&wakers[0]), "it is cancelled already");
     }
 
-    /// Finds out whether the handle is locked where a waker is called or dropped.
+    /// Detects whether the handle's mutex is locked while a waker is called or dropped.
     struct Probe(Cancel, Arc<Count>);
 
     impl Probe {

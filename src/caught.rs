@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls this and returns its result, or `None` if it panics. The panic hook has shown the panic.
+/// Calls the function and returns its result, or `None` if it panics. The panic hook has reported the panic.
 ///
-/// The payload of the panic is forgotten: it may be anybody's type, and its drop may panic again.
+/// Forgets the panic's payload: it may be of any type, and dropping it may panic again.
 pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(call));
     result.map_err(std::mem::forget).ok()

@@ -1,20 +1,18 @@
-//! The clock that every deadline is measured by: monotonic, and, with the feature `suspend`, one that goes on
-//! while the machine sleeps.
+//! The clock of all deadlines: monotonic, and with the feature `suspend` it advances while the machine
+//! sleeps.
 //!
-//! On Linux and Android [`Instant`] stands still in a suspended machine, while the locks on the masters run
-//! out. There, the feature compares the two monotonic clocks of the kernel:
+//! On Linux and Android, [`Instant`] stands still while the machine is suspended, but locks on the masters
+//! expire. There the feature compares the kernel's two monotonic clocks:
 //!
 //! ```text
-//!  CLOCK_BOOTTIME   ──────────────┬─────────────┬──────────►   goes on in the sleep
-//!  CLOCK_MONOTONIC  ──────────────┤    sleep    ├──────────►   stands still in it: what Instant::now() reads
+//!  CLOCK_BOOTTIME   ──────────────┬─────────────┬──────────►   advances during sleep
+//!  CLOCK_MONOTONIC  ──────────────┤    sleep    ├──────────►   stands still: what Instant::now() reads
 //!                                 └─────────────┘
-//!                                    suspended: added to what now() gives, from its first call afterwards
+//!                                    suspended: added to now(), from its first call afterwards
 //! ```
 //!
-//! Without the feature, and elsewhere, [`now`] is [`Instant::now`]. Owns what was noticed of the two clocks.
-//! Does not know what is measured. The wall clock, [`wall`], is something else: fencing tokens start from
-//! it, and no deadline may. Invariants: [`now`] never goes back, and is [`Instant::now`] as long as the
-//! machine has not slept since the process first asked.
+//! Otherwise [`now`] is [`Instant::now`]. [`now`] never goes back, and equals [`Instant::now`] until the
+//! machine sleeps. The wall clock, [`wall`], is different: fencing tokens start from it, and no deadline may.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,25 +23,25 @@ pub fn now() -> Instant {
     awake + suspended
 }
 
-/// A time of [`now`] in terms of [`Instant::now`], as it is unless the machine sleeps again.
+/// Converts a time of [`now`] to [`Instant::now`]; correct until the machine sleeps again.
 pub(crate) fn to_std(at: Instant) -> Instant {
     let (awake, suspended) = read();
-    // A time before all that an `Instant` can hold is past in any case.
+    // A time that an `Instant` cannot represent is in the past anyway.
     at.checked_sub(suspended).unwrap_or(awake)
 }
 
-/// The wall clock: the time since 1970, or zero before it. It may jump, and be wrong; only fencing tokens
-/// start from it, for which the masters' clocks decide.
+/// The wall clock: time since 1970, or zero if earlier. It may jump and be wrong; it is only a starting point
+/// for fencing tokens, which the masters' clocks decide.
 pub(crate) fn wall() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
-/// For how long the machine was suspended since the first call.
+/// How long the machine was suspended since the first call.
 pub(crate) fn suspended() -> Duration {
     read().1
 }
 
-/// [`Instant::now`], and for how long the machine was suspended since the first call.
+/// [`Instant::now`], and how long the machine was suspended since the first call.
 #[cfg(not(all(feature = "suspend", any(target_os = "linux", target_os = "android"))))]
 #[inline]
 fn read() -> (Instant, Duration) {
@@ -61,14 +59,14 @@ mod suspend {
 
     use rustix::time::{ClockId, clock_gettime};
 
-    /// A smaller difference between the clocks is how they were read, no sleep. A sleep that it may hide is
-    /// shorter than the drift allowance has room for.
+    /// A smaller difference comes from reading the clocks, not from sleep. The drift allowance covers a
+    /// shorter sleep.
     const SUSPEND_MIN: Duration = Duration::from_millis(1);
 
-    /// Readings of which the first one is the best.
+    /// Number of first readings, of which the best is kept.
     const FIRST_READING_COUNT: usize = 4;
 
-    /// [`Instant::now`], and for how long the machine was suspended since the first call.
+    /// [`Instant::now`], and how long the machine was suspended since the first call.
     pub(super) fn read() -> (Instant, Duration) {
         static FIRST: OnceLock<Reading> = OnceLock::new();
         static SUSPENDED: Suspended = Suspended::not();
@@ -77,12 +75,11 @@ mod suspend {
         (reading.awake, SUSPENDED.note(reading.suspended_since(*first)))
     }
 
-    /// Both clocks, the one that counts sleep first: whatever holds the thread up in between, or suspends the
-    /// machine, makes a sleep look shorter, and the next reading puts it right. The other way round it would
-    /// feign one.
+    /// Both clocks, first the one that counts sleep. If the thread or machine pauses in between, a sleep
+    /// looks shorter, and the next reading corrects it. The opposite order would invent a sleep.
     #[derive(Debug, Clone, Copy)]
     struct Reading {
-        /// Since the machine was booted.
+        /// Time since boot.
         boot: Duration,
         awake: Instant,
     }
@@ -94,8 +91,8 @@ mod suspend {
             Self { boot, awake: Instant::now() }
         }
 
-        /// The one in which the thread was held up least: here, a sleep that looks shorter would make each
-        /// later one look longer.
+        /// The reading with the shortest pause in between: here a pause would make every later sleep look
+        /// longer.
         fn best_of(mut take: impl FnMut() -> Self) -> Self {
             let mut best = take();
             for _ in 1..FIRST_READING_COUNT {
@@ -107,14 +104,14 @@ mod suspend {
             best
         }
 
-        /// By how much more the clock that counts sleep went on.
+        /// Lead of the clock that counts sleep.
         fn suspended_since(self, earlier: Self) -> Duration {
             let passed = self.boot.saturating_sub(earlier.boot);
             passed.saturating_sub(self.awake.saturating_duration_since(earlier.awake))
         }
     }
 
-    /// The longest time that was noticed, in nanoseconds.
+    /// Longest suspended time noticed so far, in nanoseconds.
     struct Suspended(AtomicU64);
 
     impl Suspended {
@@ -122,7 +119,7 @@ mod suspend {
             Self(AtomicU64::new(0))
         }
 
-        /// The suspended time that counts, now that this much was read.
+        /// The suspended time that counts, after this reading.
         fn note(&self, read: Duration) -> Duration {
             let noticed = Duration::from_nanos(self.0.load(Ordering::Relaxed));
             if read < noticed + SUSPEND_MIN {
@@ -152,7 +149,7 @@ mod suspend {
             assert_eq!(first.suspended_since(first), Duration::ZERO);
             assert_eq!(reading(8_000, start + us(1_000)).suspended_since(first), Duration::ZERO);
             assert_eq!(reading(9_000, start + us(1_000)).suspended_since(first), us(1_000));
-            // Held up between the clocks; and both of them earlier, as another thread may have read them.
+            // A pause between the clocks; and both clocks earlier, as another thread may have read them.
             assert_eq!(reading(8_000, start + us(5_000)).suspended_since(first), Duration::ZERO);
             assert_eq!(reading(6_000, start - us(1_000)).suspended_since(first), Duration::ZERO);
         }

@@ -5,8 +5,8 @@
 //!   label 1 + n │ prefix 2 + n │ name 2 + n │ checksum 8
 //! ```
 //!
-//! Numbers are little-endian; times are milliseconds, ends count from 1970. The checksum finds damage, no
-//! forgery: a process that knows the token may do with the lock what it likes.
+//! Numbers are little-endian; times are in milliseconds, ends since 1970. The checksum detects damage, not
+//! forgery: a process that knows the token may do anything with the lock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,21 +22,21 @@ use crate::options::Mode;
 
 const MAGIC: &[u8; 3] = b"rlh";
 const VERSION: u8 = 1;
-/// Start of the text, in front of the bytes in hexadecimal digits.
+/// Beginning of the text form; the bytes in hexadecimal digits follow.
 const TEXT_HEAD: &str = "redlatch:";
 const KIND_MASK: u8 = 3;
 /// Set in a handle that another client may adopt.
 const PASSED: u8 = 4;
 
-/// Held lock as a value that another process gets: it [adopts](crate::Client::adopt) the lock, or
+/// A held lock as a value for another process, which [adopts](crate::Client::adopt) the lock, or
 /// [releases](crate::Client::release_handle) it.
 ///
-/// [`Guard::into_handle`](crate::Guard::into_handle) gives the lock up and makes a handle that can be
-/// adopted, once. [`Guard::to_handle`](crate::Guard::to_handle) makes one of a lock that goes on, which only
-/// releases it: for a supervisor that sees its holder die.
+/// [`Guard::into_handle`](crate::Guard::into_handle) gives up the lock and makes a handle that can be adopted
+/// once. [`Guard::to_handle`](crate::Guard::to_handle) keeps the lock and makes a handle that can only
+/// release it, for a supervisor that sees its holder die.
 ///
-/// **It is a secret**: a process that has it can release the lock, or adopt it. `Debug` hides the token;
-/// `Display` and [`LockHandle::to_bytes`] do not. It has no URL and no password.
+/// **It is a secret**: a process that has it can release or adopt the lock. `Debug` hides the token;
+/// `Display` and [`LockHandle::to_bytes`] do not. It contains no URL and no password.
 ///
 /// ```
 /// use redlatch::LockHandle;
@@ -48,19 +48,19 @@ const PASSED: u8 = 4;
 pub struct LockHandle {
     pub(crate) name: Bytes,
     pub(crate) prefix: Box<[u8]>,
-    /// Which masters the lock is on, whatever their order.
+    /// Hash of the list of masters, in any order.
     pub(crate) fleet: u64,
     pub(crate) token: Token,
     pub(crate) label: Option<Box<str>>,
     pub(crate) kind: Kind,
     pub(crate) ttl_ms: u32,
     pub(crate) end_ms: u64,
-    /// When its renewal ends, of a lock that is extended automatically.
+    /// End of the automatic extension, if there is one.
     pub(crate) hold_until_ms: Option<u64>,
     pub(crate) is_passed: bool,
 }
 
-/// Mode of a lock on the masters, with what belongs to it.
+/// Mode of a lock on the masters, with its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
@@ -91,7 +91,7 @@ impl LockHandle {
         self.token
     }
 
-    /// Returns the fencing token of a fenced lock. It stays the same when the lock is adopted.
+    /// Returns the fencing token of a fenced lock. Adoption does not change it.
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
         self.kind.fencing_token()
@@ -107,50 +107,51 @@ impl LockHandle {
         }
     }
 
-    /// Returns the TTL that the lock gets when it is adopted: that of its guard.
+    /// Returns the TTL that the lock gets when it is adopted: its guard's.
     #[must_use]
     pub const fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms as u64)
     }
 
-    /// Returns when the lock ends unless it is adopted before, as the time since 1970 by the wall clock of
-    /// the process that made the handle. A handle that only releases has the end that was valid then; its
-    /// lock may have been extended since.
+    /// Returns when the lock ends unless it is adopted, as time since 1970 by the wall clock of the process
+    /// that made the handle. For a handle that only releases, the end at that time; the lock may have been
+    /// extended since.
     #[must_use]
     pub const fn end(&self) -> Duration {
         Duration::from_millis(self.end_ms)
     }
 
-    /// Returns when the automatic extension of the lock ends, by the same clock, if it has one. It goes on
-    /// until then in the process that adopts the lock.
+    /// Returns when the lock's automatic extension ends, by the same clock. It continues until then in the
+    /// process that adopts the lock.
     #[must_use]
     pub fn hold_until(&self) -> Option<Duration> {
         self.hold_until_ms.map(Duration::from_millis)
     }
 
-    /// Returns whether the lock can be adopted: its guard has given it up. Another handle only releases.
+    /// Returns whether the lock can be adopted, because its guard has given it up. Other handles only
+    /// release.
     #[must_use]
     pub const fn can_be_adopted(&self) -> bool {
         self.is_passed
     }
 
-    /// The same lock, given up by its guard. When it is adopted it gets this TTL.
+    /// The handle of the lock given up by its guard, to be adopted with this TTL.
     pub(crate) fn passed(self, ttl: Duration) -> Self {
         Self { is_passed: true, ttl_ms: u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX), ..self }
     }
 
-    /// For how long its renewal goes on at this time.
+    /// Rest of the automatic extension at this time.
     pub(crate) fn hold_left(&self, wall: Duration) -> Option<Duration> {
         Some(self.hold_until()?.saturating_sub(wall))
     }
 
-    /// How long ago it ended, if it did.
+    /// Time since the lock's end; `None` before it.
     pub(crate) fn ended_ago(&self, wall: Duration) -> Option<Duration> {
         wall.checked_sub(self.end()).filter(|ago| !ago.is_zero())
     }
 
-    /// Returns whether the lock is one of a client with these settings: it has the same masters, whatever
-    /// their order and logins, and the same prefix. URLs must name each master alike.
+    /// Returns whether the lock belongs to a client with these settings: the same prefix and the same
+    /// masters, in any order and with any logins. Each master's URL must be written the same way.
     ///
     /// # Errors
     /// [`ForeignHandle`].
@@ -166,7 +167,7 @@ impl LockHandle {
         Ok(())
     }
 
-    /// Returns the handle as bytes: at most 1,437.
+    /// Returns the handle as at most 1,437 bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let kind = match self.kind {
@@ -192,7 +193,7 @@ impl LockHandle {
         out
     }
 
-    /// Returns the handle that these bytes are.
+    /// Parses a handle's bytes.
     ///
     /// # Errors
     /// [`ParseHandleError`].
@@ -243,7 +244,7 @@ fn parse(bytes: &[u8]) -> Option<LockHandle> {
     })
 }
 
-/// The rest of the bytes, from which parts are taken.
+/// The bytes not yet parsed.
 struct Parts<'a>(&'a [u8]);
 
 impl<'a> Parts<'a> {
@@ -265,23 +266,23 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Which masters a client has, whatever their order and logins.
+/// Hash of a client's masters, in any order and without logins.
 pub(crate) fn fleet_of(config: &Config) -> u64 {
-    // The text of a URL has no login.
+    // The text of a URL contains no login.
     let mut masters: Vec<String> = config.masters.iter().map(ToString::to_string).collect();
     masters.sort_unstable();
     hash(masters.join("\n").as_bytes())
 }
 
-/// FNV-1a of 64 bits: the same in each version, on each machine. It is no secret and resists no attacker,
-/// who could delete locks as well.
+/// 64-bit FNV-1a: the same in each version and on each machine. It resists no attacker, who could as well
+/// delete locks.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 impl fmt::Display for LockHandle {
-    /// One line of ASCII, with the token.
+    /// One line of ASCII, including the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(TEXT_HEAD)?;
         self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -291,7 +292,7 @@ impl fmt::Display for LockHandle {
 impl FromStr for LockHandle {
     type Err = ParseHandleError;
 
-    /// Takes the text of `Display`; white space around it is ignored.
+    /// Parses the text of `Display`; ignores surrounding white space.
     fn from_str(text: &str) -> Result<Self, ParseHandleError> {
         let digits = text.trim().strip_prefix(TEXT_HEAD).ok_or(ParseHandleError::Malformed)?;
         let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
@@ -303,7 +304,7 @@ impl FromStr for LockHandle {
 }
 
 impl fmt::Debug for LockHandle {
-    /// Without the token.
+    /// Omits the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockHandle")
             .field("resource", &self.name.escape_ascii().to_string())
@@ -376,14 +377,14 @@ mod tests {
             &format!("{text}0"),
             &text.replace('7', "x"),
         ];
-        // A digit of no hexadecimal number.
+        // Not a hexadecimal digit.
         assert_eq!(text.replace("041027", "040g27").parse::<LockHandle>(), Err(ParseHandleError::Malformed));
         for text in damaged {
             assert_eq!(text.parse::<LockHandle>(), Err(ParseHandleError::Malformed), "{text}");
         }
     }
 
-    /// A newer program, or one with a defect, may write such a handle.
+    /// A newer or faulty program may write such a handle.
     #[test]
     fn a_whole_handle_with_more_in_it_is_none() {
         let bytes = handle(Kind::Plain).to_bytes();

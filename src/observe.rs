@@ -1,12 +1,12 @@
-//! Feeds events to the crate `tracing`.
+//! Passes events to the crate `tracing`.
 
 use crate::event::Event;
 
 /// Returns an observer for [`ConfigBuilder::on_event`](crate::ConfigBuilder::on_event) that emits each
-/// [`Event`] as an event of the crate `tracing`, with the target `redlatch`. It needs the feature `tracing`.
+/// [`Event`] as an event of the crate `tracing`, with the target `redlatch`. Needs the feature `tracing`.
 ///
-/// The level is `WARN` for trouble with locks and masters, `INFO` for a master that is connected, and `DEBUG`
-/// for other events of locks. The fields are `lock` or `master`, and the event's own.
+/// The level is `WARN` for trouble with locks and masters, `INFO` for a connected master, and `DEBUG` for
+/// other lock events. The fields are `lock` or `master`, and the event's own fields.
 ///
 /// ```no_run
 /// let client = redlatch::Client::builder()

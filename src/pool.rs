@@ -1,29 +1,28 @@
-//! Names of the locks that a pool of slots is made of: one lock for each slot, and the door at which its
-//! waiters stand.
+//! Names of the locks of a pool of slots: one lock for each slot, and the door, at which waiters queue.
 
 use bytes::Bytes;
 
 use crate::limits;
 
-/// How the names of slots begin, before the number and the pool's name.
+/// Beginning of a slot's name; the number and the pool's name follow.
 pub(crate) const SLOT_NAME: &[u8] = b"redlatch:slot:";
 
-/// How the name of a door begins, before the pool's name.
+/// Beginning of a door's name; the pool's name follows.
 pub(crate) const DOOR_NAME: &[u8] = b"redlatch:door:";
 
-/// Returns the name of the lock that is this slot of a pool.
+/// Returns the name of the lock for this slot of a pool.
 #[must_use]
 pub fn slot_name(pool: &[u8], slot: u32) -> Bytes {
     [SLOT_NAME, slot.to_string().as_bytes(), b":", pool].concat().into()
 }
 
-/// Returns the name of the lock that only the first waiter of a pool holds.
+/// Returns the name of the lock that only a pool's first waiter holds.
 #[must_use]
 pub fn door_name(pool: &[u8]) -> Bytes {
     [DOOR_NAME, pool].concat().into()
 }
 
-/// A lock of a pool by its name.
+/// A pool's lock, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOfPool<'a> {
     /// The pool's name.
@@ -33,7 +32,7 @@ pub struct LockOfPool<'a> {
 }
 
 impl<'a> LockOfPool<'a> {
-    /// The parts of a name; `None` if it is no slot and no door.
+    /// Parses a name; `None` unless it is a slot's or a door's.
     #[must_use]
     pub fn parse(name: &'a [u8]) -> Option<Self> {
         if let Some(pool) = name.strip_prefix(DOOR_NAME) {

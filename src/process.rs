@@ -1,8 +1,8 @@
-//! The process that made something, as against a fork of it.
+//! Tells a process from its fork.
 //!
-//! A fork has copies of the parent's connections and locks, and none of its threads. Whatever the
-//! child did with them would be done in the parent's name, so it is refused. `forbid(unsafe_code)` rules out
-//! a fork handler.
+//! A fork has copies of the parent's connections and locks, but none of its threads. Anything that the child
+//! did with them would happen in the parent's name, so it is refused. `forbid(unsafe_code)` rules out a fork
+//! handler.
 
 use std::process;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use crate::clock;
 
-/// No fork takes less: the kernel copies the page tables, and starts the child.
+/// Shorter than any fork: the kernel copies the page tables and starts the child.
 const FORK_TIME_MIN_NS: u64 = 10_000;
 
-/// The process in which it was made.
+/// The process that created a value.
 #[derive(Debug)]
 pub(crate) struct Process {
     id: u32,
     made: Instant,
-    /// When the process was last seen to be this one, in nanoseconds since `made`; 0 is never.
+    /// When the process was last checked, in nanoseconds since `made`; 0 is never.
     checked_ns: AtomicU64,
 }
 
@@ -28,13 +28,13 @@ impl Process {
         Self { id: process::id(), made: clock::now(), checked_ns: AtomicU64::new(0) }
     }
 
-    /// Whether this is a fork.
+    /// Whether the current process is a fork.
     pub(crate) fn is_forked(&self) -> bool {
         self.is_forked_at(clock::now())
     }
 
-    /// Whether this is a fork at this time, which is the present. Asks the system only if the last time is
-    /// longer ago than the shortest fork takes.
+    /// [`Process::is_forked`], given the current time. Asks the system only if the last check is longer ago
+    /// than the shortest fork takes.
     pub(crate) fn is_forked_at(&self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.made).as_nanos();
         let now_ns = u64::try_from(passed).unwrap_or(u64::MAX);
@@ -49,12 +49,12 @@ impl Process {
         false
     }
 
-    /// An error in a fork: why it may not use what belongs to this process.
+    /// In a fork, the reason why it cannot use this process's value.
     pub(crate) fn check(&self) -> Result<(), Arc<str>> {
         self.check_at(clock::now())
     }
 
-    /// The same at this time, which is the present.
+    /// [`Process::check`], given the current time.
     pub(crate) fn check_at(&self, now: Instant) -> Result<(), Arc<str>> {
         if self.is_forked_at(now) {
             let id = self.id;
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_fork_is_seen_within_the_time_that_it_takes() {
         let at = |ns: u64| Duration::from_nanos(ns);
-        // Seen last, asked, and whether a fork and the process itself are forks then.
+        // Last check, current time, and whether a fork and the process itself then count as forks.
         for (checked_ns, now_ns, is_fork_seen) in [
             (0, 0, true),
             (0, 9_999, true),
@@ -84,7 +84,7 @@ mod tests {
             (20_000, 20_000, false),
             (20_000, 29_999, false),
             (20_000, 30_000, true),
-            // By another thread, whose clock was read later.
+            // By another thread, which read the clock later.
             (20_000, 10_000, false),
         ] {
             for (id, is_forked) in [(process::id(), false), (process::id() + 1, is_fork_seen)] {

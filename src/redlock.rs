@@ -1,4 +1,4 @@
-//! [`Redlock`]: the protocol in a loop of one thread, without a background thread and without a hand-off.
+//! [`Redlock`]: the protocol in the caller's own loop, without a background thread.
 
 use std::fmt;
 use std::io;
@@ -13,19 +13,19 @@ use crate::engine::{Health, HeldLocks, Left, MasterStatus, OpId, Outcome, Reques
 use crate::error::{AcquireError, Waited};
 use crate::process::Process;
 
-/// Lock client for one thread that does nothing else. Nothing is sent or read between its calls.
+/// Lock client for a dedicated thread. It sends and reads nothing between calls.
 ///
-/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
-/// one master it is the single-instance lock of the same page. Requests are queued with [`Redlock::submit`],
-/// written and answered in [`Redlock::turn`], and their outcomes come from [`Redlock::poll_outcome`]. This way
-/// one thread keeps many locks in progress. For calls that wait for one lock use [`Client`](crate::Client).
+/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters, or
+/// with one master the single-instance lock of that page. [`Redlock::submit`] queues requests,
+/// [`Redlock::turn`] writes them and reads answers, and [`Redlock::poll_outcome`] returns outcomes. So one
+/// thread can keep many locks in progress. For calls that wait for one lock use [`Client`](crate::Client).
 ///
-/// It also reconnects inside calls only; a service that is idle for long calls [`Redlock::turn`] now and
-/// then. Dropping a `Redlock` writes queued requests, as far as that needs no waiting, and closes the
-/// connections. Locks that it still holds end by their TTL.
+/// It also reconnects only inside calls; call [`Redlock::turn`] from time to time if the service is idle.
+/// Dropping a `Redlock` writes queued requests, as far as that does not block, and closes the connections.
+/// Locks still held end with their TTL.
 ///
-/// A fork of the process cannot use it: its calls return errors or nothing, and drops do nothing. Connect
-/// anew in the child.
+/// A forked process cannot use it: calls return errors or nothing, and drops do nothing. Connect again in the
+/// child.
 ///
 /// ```no_run
 /// use redlatch::engine::{Outcome, Request, Resource};
@@ -62,7 +62,7 @@ pub struct Redlock {
     process: Arc<Process>,
 }
 
-/// Ends the sleep of a [`Redlock::turn`].
+/// Ends the sleep of [`Redlock::turn`].
 struct LoopWaker {
     poller: PollerWaker,
     process: Arc<Process>,
@@ -70,7 +70,7 @@ struct LoopWaker {
 
 impl Wake for LoopWaker {
     fn wake(self: Arc<Self>) {
-        // The event queue of a fork is its parent's.
+        // A fork's event queue is its parent's.
         if !self.process.is_forked() {
             self.poller.wake();
         }
@@ -81,12 +81,12 @@ impl Redlock {
     /// Connects to the masters at these URLs with default settings; see [`Redlock::open`].
     ///
     /// # Errors
-    /// [`ConnectError`]. A master that cannot be reached is no error.
+    /// [`ConnectError`]. An unreachable master is no error.
     pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
         Self::open(Config::builder().masters(urls).build()?)
     }
 
-    /// Returns the default settings, to be changed and given to [`Redlock::open`].
+    /// Returns the default settings, to change and pass to [`Redlock::open`].
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         Config::builder()
@@ -94,14 +94,14 @@ impl Redlock {
 
     /// Connects with these settings.
     ///
-    /// Returns when each master is ready or has failed once. Once a quorum is ready it waits for the other
-    /// masters for as long again as the quorum took, at least 20 ms ([`crate::limits::STRAGGLER_WAIT`]). The limit
-    /// is twice the `connect_timeout`, 2 s by default.
+    /// Returns when each master is ready or has failed once. Once a quorum is ready, the remaining masters
+    /// get the same time again: at least 20 ms ([`crate::limits::STRAGGLER_WAIT`]), at most twice the
+    /// `connect_timeout` in total, 2 s by default.
     ///
-    /// Later calls go on trying to reach missing masters. [`Redlock::masters`] reports their state.
+    /// Later calls keep trying to reach missing masters. [`Redlock::masters`] reports their state.
     ///
     /// # Errors
-    /// [`ConnectError::Io`] if the operating system gives no event queue or randomness.
+    /// [`ConnectError::Io`] if the operating system provides no event queue or randomness.
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let (mut driver, mut poller) = Driver::new(Arc::new(config))?;
         driver.settle(&mut poller)?;
@@ -110,42 +110,42 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
-    /// without harm. The id must be of this `Redlock`. 0 in a fork of the process.
+    /// Returns how many masters above the quorum are known to hold this lock. That many may lose it without
+    /// harm. The id must come from this `Redlock`. 0 in a fork.
     #[must_use]
     pub fn margin(&self, lock: OpId) -> usize {
         if self.is_forked() { 0 } else { self.driver.engine.margin(lock) }
     }
 
-    /// Returns how long the acquisition of this lock took, and for whom it waited; empty in a fork.
+    /// Returns how long the acquisition of this lock took, and whom it waited for; empty in a fork.
     #[must_use]
     pub fn waited(&self, lock: OpId) -> Waited {
         let waited = self.driver.engine.waited(lock);
         waited.filter(|_| !self.is_forked()).unwrap_or_default()
     }
 
-    /// Returns the status of each master, in the order of the configuration; empty in a fork of the process.
+    /// Returns the status of each master, in the order of the configuration; empty in a fork.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
         self.health().masters
     }
 
     /// Returns whether the votes of a quorum of masters count, how many more may fail, and the status of each
-    /// master. It is as of the last call that drove the event loop. Without masters in a fork of the process.
+    /// master, as of the last call that drove the event loop. Without masters in a fork.
     #[must_use]
     pub fn health(&self) -> Health {
         if self.is_forked() { Health::default() } else { self.driver.engine.health(clock::now()) }
     }
 
-    /// Returns what was counted and timed since this client was made. All is zero in a fork of the process.
+    /// Returns counters and times since this client's start; all zero in a fork.
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.is_forked() { Stats::default() } else { self.driver.engine.stats(clock::now()) }
     }
 
-    /// Returns for how long the machine was suspended since the first client of this process was made: the
-    /// time that [`Instant::now`] did not count. It is zero without the feature `suspend`, and on platforms
-    /// that the feature does not support.
+    /// Returns how long the machine was suspended since the start of this process's first client: the time
+    /// that [`Instant::now`] did not count. Zero without the feature `suspend`, and on platforms that it does
+    /// not support.
     #[must_use]
     pub fn suspended(&self) -> Duration {
         clock::suspended()
@@ -159,24 +159,23 @@ impl Redlock {
 
     /// Queues a request. The next [`Redlock::turn`] or [`Redlock::flush`] writes it.
     ///
-    /// The caller keeps the returned id and releases each acquired lock: no guard does so. Automatic extension
-    /// ([`Options::auto_extend`](crate::Options::auto_extend)) goes on only while the loop turns. To leave a lock
-    /// to its TTL, send nothing for it, or [`Request::LeaveFor`].
+    /// Keep the returned id and release each acquired lock; no guard does it. Automatic extension
+    /// ([`Options::auto_extend`](crate::Options::auto_extend)) works only while the loop turns. To leave a
+    /// lock to its TTL, send nothing for it, or [`Request::LeaveFor`].
     ///
     /// # Errors
-    /// [`SubmitError`]; the request was not queued then. A refused [`Request::Drain`] ends acquisitions and
-    /// locks all the same.
+    /// [`SubmitError`] if the request was not queued. Even a refused [`Request::Drain`] ends acquisitions and
+    /// locks.
     pub fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
         self.check_process().map_err(SubmitError::Stopped)?;
         self.driver.submit(clock::now(), request)
     }
 
-    /// Writes queued requests, waits at most `limit` for answers, and handles those that arrived. It does not
-    /// wait while an outcome is ready to be polled.
+    /// Writes queued requests, waits at most `limit` for answers, and handles them. Does not wait while an
+    /// outcome is ready.
     ///
     /// # Errors
-    /// An error of the operating system's event queue, or of a fork of the process. The `Redlock` cannot be
-    /// used after it.
+    /// An error of the operating system's event queue, or in a fork. The `Redlock` is unusable afterwards.
     pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
         self.check_process().map_err(|why| io::Error::other(why.to_string()))?;
         let limit = if self.driver.engine.has_outcome() { Duration::ZERO } else { limit };
@@ -185,14 +184,14 @@ impl Redlock {
         result
     }
 
-    /// Returns a waker that ends the sleep of a [`Redlock::turn`] from any thread, or else the next sleep of
-    /// this client. It does nothing in a fork of the process.
+    /// Returns a waker that ends the current [`Redlock::turn`], or its next sleep, from any thread. Does
+    /// nothing in a fork.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::new(LoopWaker { poller: self.driver.waker(), process: self.process.clone() }))
     }
 
-    /// Writes queued requests, as far as that needs no waiting. It does nothing in a fork of the process.
+    /// Writes queued requests, as far as that does not block. Does nothing in a fork.
     pub fn flush(&mut self) {
         if self.is_forked() {
             return;
@@ -201,7 +200,7 @@ impl Redlock {
         self.report_events();
     }
 
-    /// Calls the observer with the events that have come.
+    /// Calls the observer with waiting events.
     fn report_events(&mut self) {
         while let Some(event) = self.driver.engine.poll_event() {
             if let Some(observer) = &self.config().observer {
@@ -210,8 +209,8 @@ impl Redlock {
         }
     }
 
-    /// Returns the next outcome. Compare its times with [`Instant::now`]. It returns
-    /// `None` in a fork of the process, as acquired locks are the parent's.
+    /// Returns the next outcome. Compare its times with [`Instant::now`]. `None` in a fork, because the locks
+    /// belong to the parent.
     pub fn poll_outcome(&mut self) -> Option<(OpId, Outcome)> {
         if self.is_forked() {
             return None;
@@ -228,15 +227,15 @@ impl Redlock {
         Some((lock, outcome))
     }
 
-    /// Returns how the latest attempt of an acquisition failed that goes on: the error with which it would end
-    /// now. `None` before its first attempt has failed, and while masters are asked for the holder.
+    /// Returns how the latest attempt of an acquisition in progress failed: the error with which it would end
+    /// now. `None` before its first attempt has failed, and while masters are asked about the holder.
     #[must_use]
     pub fn last_failure(&self, lock: OpId) -> Option<AcquireError> {
         if self.is_forked() { None } else { self.driver.engine.last_failure(clock::now(), lock) }
     }
 
-    /// Returns when the validity of a lock ends, or ended, to be compared with [`Instant::now`]. With the
-    /// feature `suspend` it comes earlier by the time that the machine slept; see [`Guard::valid_until`].
+    /// Returns the end of a lock's validity, to compare with [`Instant::now`]. With the feature `suspend`,
+    /// the end is earlier by the time that the machine slept; see [`Guard::valid_until`].
     ///
     /// [`Guard::valid_until`]: crate::Guard::valid_until
     #[must_use]
@@ -244,18 +243,18 @@ impl Redlock {
         if self.is_forked() { None } else { self.driver.engine.valid_until(lock).map(clock::to_std) }
     }
 
-    /// Ends the locks of this client within `limit`, and the client.
+    /// Ends this client's locks within `limit`, and the client.
     ///
-    /// It gives up acquisitions, and releases held locks or leaves them to their TTL, as `held` says. Returns
-    /// when nothing is left to release on any master, or after `limit`, with the number of locks and failed
-    /// attempts not released everywhere; 0 in a fork.
+    /// Gives up acquisitions, and releases held locks or leaves them to their TTL, as `held` says. Returns
+    /// when all releases are complete, or after `limit`, with the number of locks and failed attempts not
+    /// released everywhere; 0 in a fork.
     pub fn drain(mut self, limit: Duration, held: HeldLocks) -> usize {
         if self.is_forked() {
             return 0;
         }
         let request = Request::Drain { held, limit };
         let drain = self.submit(request).or_else(|_| {
-            // It has ended the acquisitions under way: there is room once their outcomes are fetched.
+            // The refused drain has ended acquisitions: there is room once their outcomes are fetched.
             while self.poll_outcome().is_some() {}
             self.submit(request)
         });

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use crate::pool::LockOfPool;
 
-/// Ends each text about a peer whose bytes are no replies to the requests. The simulator finds such
+/// End of each message about a peer that sends invalid replies. The simulator recognizes the peer's
 /// connections by it.
 pub const NO_SERVER: &str = "is it a Redis or Valkey server?";
 
-/// A time for people, rounded to a tenth or to three digits: `4.4s`, `300ms`, `24h`.
+/// A time for people, with one decimal or three digits: `4.4s`, `300ms`, `24h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounded(pub Duration);
 
@@ -29,7 +29,7 @@ impl fmt::Display for Rounded {
         let ns = self.0.as_nanos();
         for (unit_ns, unit) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "µs")] {
             let tenths = (ns * 10 + unit_ns / 2) / unit_ns;
-            // One of the unit or more once it is rounded, so that there is no `1000ms`.
+            // The unit in which the rounded time is 1 or more, so that there is no `1000ms`.
             if (ns + unit_ns / 2000) / unit_ns == 0 {
                 continue;
             }
@@ -43,7 +43,7 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// A lock by its name: `lock "orders:42"`, or `slot 3 of pool "migrations"`; without a name it is `the lock`.
+/// A lock by its name: `lock "orders:42"`, or `slot 3 of pool "migrations"`; `the lock` without a name.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a>(pub &'a [u8]);
 
@@ -64,7 +64,7 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// The pool of a lock by that lock's name: `pool "migrations"`.
+/// The pool of a lock with this name: `pool "migrations"`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolOf<'a>(pub(crate) &'a [u8]);
 
@@ -75,8 +75,8 @@ impl fmt::Display for PoolOf<'_> {
     }
 }
 
-/// A value for people: text as it is, as the values of other libraries are; other bytes in hexadecimal, as a
-/// token is shown.
+/// A lock's value for people: text unchanged, as in other libraries' values; other bytes in hexadecimal, like
+/// a token.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<'a>(pub &'a [u8]);
 
@@ -89,15 +89,15 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a character may change how the text around it looks: it controls a terminal, has no width, turns
-/// the direction of writing, or is a blank other than the usual one.
+/// Whether a character may change how the text around it looks: it controls a terminal, has no width, changes
+/// the writing direction, or is white space other than a blank.
 #[must_use]
 pub fn is_deceptive(char: char) -> bool {
     char.is_control()
         || char.is_whitespace() && char != ' '
         || matches!(
             char,
-            // Format characters of Unicode, and those that are drawn as nothing.
+            // Unicode's format characters, and characters that are drawn as nothing.
             '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
             | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
@@ -107,15 +107,15 @@ pub fn is_deceptive(char: char) -> bool {
         )
 }
 
-/// Text of another client or of a master, for people: what may deceive them is escaped, as `\u{202e}`, and of
-/// blanks all that do not stand alone between two words.
+/// Text of another client or a master, for people. Escapes deceptive characters as `\u{202e}`, and every
+/// blank that does not stand alone between two words.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(pub &'a str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut chars = self.0.chars().peekable();
-        // A blank at the beginning or the end stands beside one of the text around it.
+        // A blank at the beginning or end adjoins the surrounding text.
         let mut before = ' ';
         while let Some(char) = chars.next() {
             let is_run = char == ' ' && (before == ' ' || chars.peek().is_none_or(|next| *next == ' '));
@@ -130,8 +130,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A holder's label behind what it describes: ` (web-3:4711:billing)`; nothing without one. Characters that
-/// would end the label early, or begin a name, are escaped.
+/// A holder's label after what it describes: ` (web-3:4711:billing)`; empty without a label. Escapes
+/// characters that would end the label, or begin a name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labelled<'a>(pub(crate) Option<&'a str>);
 
@@ -142,7 +142,6 @@ impl fmt::Display for Labelled<'_> {
 }
 
 impl Labelled<'_> {
-    /// The label alone.
     pub(crate) fn text(label: &str) -> String {
         let shown = Shown(label).to_string();
         shown.replace('(', "\\u{28}").replace(')', "\\u{29}").replace('"', "\\u{22}")
@@ -160,8 +159,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Lines about masters, with those of the same text joined: `all 5 masters: not connected`. There are `count`
-/// masters.
+/// Lines about `count` masters, joined if their text is the same: `all 5 masters: not connected`.
 pub fn grouped<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, count: usize) -> Vec<String> {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for (master, text) in lines {

@@ -1,4 +1,4 @@
-//! Events for a subscriber of the crate `tracing`.
+//! Events passed to a subscriber of the crate `tracing`.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::error::{AcquireError, CredentialsError, ExtendError};
 use crate::event::Event;
 use crate::trace_events;
 
-/// Notes each event with its level, its target and its fields in the order of their names.
+/// Records each event with its level, its target and its fields, sorted by name.
 #[derive(Default)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -50,7 +50,7 @@ impl Visit for Fields {
     }
 }
 
-/// The place of a variant in the cases below. A new one does not compile before it has a place there.
+/// Index of a variant in the cases below. A new variant does not compile without an index.
 fn place(event: &Event) -> usize {
     match event {
         Event::Acquired { .. } => 0,

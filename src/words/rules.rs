@@ -1,19 +1,18 @@
-//! The rules of writing that a program can check, for the tests of the library's messages and of the command
-//! line's.
+//! The rules of writing that a program can check, for messages of the library and the command line.
 
-/// The most words of a sentence in a message.
+/// Most words in a sentence of a message.
 const SENTENCE_LENGTH_MAX: usize = 15;
 
-/// The most digits of a time.
+/// Most digits of a time.
 const TIME_DIGITS_MAX: usize = 3;
 
-/// Words that messages do not use; the rules of writing name others.
+/// Words that messages must not use.
 const IDIOM: [&str; 7] = ["told", "tell", "tells", "who", "whoever", "whom", "besides"];
 
 /// The first rule that a message breaks.
 ///
-/// A sentence ends at the end of a line, at a parenthesis, and at a period, a colon, a semicolon or a
-/// question mark with a space behind it. A quotation is one word.
+/// A sentence ends at the end of a line, at a parenthesis, and at a period, colon, semicolon or question mark
+/// followed by a blank. A quotation counts as one word.
 pub(crate) fn broken_rule(message: &str) -> Option<String> {
     let outside: Vec<&str> = message.split('"').step_by(2).collect();
     let text = outside.join("quotation");
@@ -40,7 +39,7 @@ pub(crate) fn broken_rule(message: &str) -> Option<String> {
     None
 }
 
-/// Whether it is a number with a unit of time and too many digits.
+/// Whether the word is a number with a time unit and too many digits.
 fn is_unrounded_time(word: &str) -> bool {
     let units = ["ns", "µs", "ms", "s"];
     let Some(number) = units.iter().find_map(|unit| word.strip_suffix(unit)) else { return false };
