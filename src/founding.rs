@@ -1,20 +1,20 @@
-//! Whether new masters may be declared as a fleet, or take the place of another one, and the records that say
-//! so. No I/O: `redlatch fleet` asks and writes.
+//! Decides whether new masters may be declared as a fleet, or replace a master, and which records say so.
+//! Does no I/O: `redlatch fleet` asks and writes.
 //!
 //! ```text
 //!  all masters answer ─► each is new and empty ─► declared on each ─► declared on each, with its process
 //!                            (checks)               (phase 1)                  (phase 2)
 //! ```
 //!
-//! A declaration with the master's process ends that process's quarantine, as nothing was there that it
-//! could have forgotten. So it is written only when each master has the one without. The records follow
-//! from the settings and the processes alone, and the phase from the records. A second run can therefore
-//! complete what a first one began, and nothing else: a master that restarted meanwhile has another label, so
-//! that the records on the others are not its own.
+//! A declaration with the master's process ends that process's quarantine, because there was nothing to
+//! forget. So it is written only once every master has the declaration without the process. The records
+//! follow from settings and processes alone, and the phase follows from the records. So a second run can
+//! complete a first run, and nothing else: a master that restarted since then has another label, so the other
+//! masters' records do not match it.
 //!
-//! Masters are not asked at one moment: one may be used and another restart in between. So the checks are
-//! made again between the phases. Each process that is then declared was named by the first phase before,
-//! and shows the keys of any lock that it was asked for since.
+//! Masters are not asked at one moment: one may be used, and another restart in between. So the checks are
+//! repeated between the phases. Each process then declared was named by the first phase, and shows the keys
+//! of any lock that it has granted since.
 
 pub(crate) mod again;
 pub(crate) mod replacement;
@@ -34,18 +34,18 @@ use crate::words::{Counted, Rounded};
 /// Facts about one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Identity of its process; `None` if it does not report one.
+    /// Identity of its process; `None` if it reports none.
     pub run_id: Option<String>,
-    /// Time for which it says that it has run.
+    /// Uptime that it reports.
     pub uptime: Option<Duration>,
-    /// Whether it is a master, and never was a replica, as far as it says.
+    /// Whether it is a master and was never a replica, as far as it reports.
     pub is_master: bool,
-    /// Content of the key of the fleet's record.
+    /// Content of the fleet record's key.
     pub found: Found,
-    /// Number of other keys behind the prefix, the mark of strict mode included; `None` if the login may
-    /// not search for them.
+    /// Number of other keys with the prefix, including strict mode's mark; `None` if the login may not search
+    /// for them.
     pub key_count: Option<usize>,
-    /// Names of this library's connections, each with their number; `None` if the login may not list them.
+    /// Names of this library's connections with their numbers; `None` if the login may not list them.
     pub clients: Option<BTreeMap<String, usize>>,
 }
 
@@ -54,24 +54,24 @@ pub struct Candidate {
 pub struct Change {
     /// Place of its master in the configuration.
     pub place: usize,
-    /// The record that is there; `None` for none.
+    /// The present record; `None` if there is none.
     pub from: Option<Record>,
-    /// The record that is to be there.
+    /// The new record.
     pub to: Record,
 }
 
 /// State of a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Founding {
-    /// The records of the phase that is next; none when the fleet is declared.
+    /// Records of the next phase; empty when the fleet is declared.
     pub changes: Vec<Change>,
-    /// Record of the first master at the end.
+    /// The first master's final record.
     pub record: Record,
-    /// Whether nothing shows that no client is connected.
+    /// Whether connected clients cannot be ruled out.
     pub is_unsure: bool,
 }
 
-/// Returns a master as its record is judged, of which nothing may be known.
+/// Returns the facts by which a record is judged; without a candidate, the master is unknown.
 #[must_use]
 pub fn seen<'a>(name: &'a str, candidate: Option<&'a Candidate>) -> Seen<'a> {
     Seen {
@@ -85,13 +85,13 @@ pub fn seen<'a>(name: &'a str, candidate: Option<&'a Candidate>) -> Seen<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{master} {why}")]
 pub struct Refusal {
-    /// URL of the master without the login.
+    /// URL of the master, without the login.
     pub master: Arc<str>,
     /// The reason.
     pub why: Why,
 }
 
-/// Reason against a master.
+/// Reason to refuse a master.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
     /// It did not answer, or refused the login.
@@ -100,21 +100,21 @@ pub enum Why {
     /// It does not report its process.
     #[error("does not report its process; use a login with +info")]
     Unnamed,
-    /// It is a replica, or was one.
+    /// It is or was a replica.
     #[error("is a replica or was one; list a master that was started as such")]
     Replica,
-    /// It is the server of this other address.
+    /// It is the server at this other address.
     #[error("is the same server as {0}; list each server once")]
     SameServer(Arc<str>),
     /// It started too long ago.
     #[error("has run for {}, above {}; it counts by itself by now", Rounded(*.0), Rounded(limits::FOUNDING_UPTIME_MAX))]
     Old(Duration),
-    /// It has a record already.
+    /// It already has a record.
     #[error(
         "has the record of a fleet: it was used, or restarted. Start it without data, or delete PREFIXredlatch:fleet if it never had a lock"
     )]
     HasRecord,
-    /// The key of the record is of no use.
+    /// The content of the record's key is unusable.
     #[error("has no record that can be used: {0}")]
     Unusable(Unusable),
     /// It has this number of keys.
@@ -123,53 +123,53 @@ pub enum Why {
     /// It may have keys.
     #[error("does not let all keys be listed; use a login with +scan, or a server with fewer keys")]
     MayHaveKeys,
-    /// It has this number of connections of clients.
+    /// It has this number of client connections.
     #[error("has {} of redlatch; stop the clients that use it", Counted(*.0, "connection"))]
     HasClients(usize),
     /// It may have clients.
     #[error("does not let clients be listed; use a login with +client|list")]
     MayHaveClients,
-    /// It is to be replaced, and is not in the list.
+    /// The master to replace is not in the list.
     #[error("is not in the list of masters; give the list that the clients have")]
     NotListed,
-    /// It is to be the new one, and is in the list.
+    /// The new master is already in the list.
     #[error("is in the list of masters already; give the list that the clients have")]
     Listed,
-    /// It is to be replaced, and may take writes.
+    /// The master to replace may accept writes.
     #[error(
         "does not refuse {commands} by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
     )]
     TakesWrites {
-        /// Commands that it does not refuse for want of rights.
+        /// Commands that it does not refuse for lack of rights.
         commands: String,
         /// The login's user.
         user: String,
     },
-    /// It is to be replaced, and nothing shows that it refuses writes, for this reason.
+    /// Nothing shows that the master to replace refuses writes, for this reason.
     #[error("may take writes: {0}. If it is off for good, give --is-off")]
     MayTakeWrites(String),
     /// Its record differs from these settings.
     #[error("differs: {0}")]
     Differs(FleetDifference),
-    /// It restarted or lost its record while the replacement waited.
+    /// It restarted or lost its record during the replacement's wait.
     #[error("restarted or lost its record meanwhile; run the command again to go on")]
     ChangedMeanwhile,
-    /// It takes another master's place, which has not ended.
+    /// It is taking another master's place.
     #[error("takes another master's place; complete that first: redlatch fleet replace")]
     Joining,
-    /// Its record has no master at this address, which is to be replaced.
+    /// Its record lists no master at this address, which is to be replaced.
     #[error(
         "has a record without {0}; give the address by which clients know it. If another replacement was begun, complete that"
     )]
     LacksOld(Arc<str>),
-    /// It cannot join, as too few of the other masters have a record or answer.
+    /// It cannot join: too few of the other masters answer and have a record.
     #[error(
         "cannot join: {count} of the other masters have the fleet's record, {needed} needed; check the prefix, connect a client, or repair them"
     )]
     TooFewRecords {
         /// Number of records.
         count: usize,
-        /// Number of records among which another operator's replacement is found.
+        /// Number of records that are sure to include another operator's replacement.
         needed: usize,
     },
 }
@@ -187,11 +187,11 @@ impl Why {
     }
 }
 
-/// Returns the records that declare these masters as a new fleet, each a fact or the reason why there is
-/// none.
+/// Returns the records that declare these masters as a new fleet, given each master's facts or the reason why
+/// there are none.
 ///
 /// # Errors
-/// [`Refusal`] if any of the masters may have been in use. The caller must then write nothing.
+/// [`Refusal`] if any master may have been in use. The caller must then write nothing.
 pub fn found(config: &Config, masters: &[Result<Candidate, ProbeError>]) -> Result<Founding, Refusal> {
     let mut known: Vec<(usize, &Arc<str>, &Candidate, &str)> = Vec::new();
     for (place, (name, candidate)) in config.labels.iter().zip(masters).enumerate() {
@@ -232,7 +232,7 @@ pub fn found(config: &Config, masters: &[Result<Candidate, ProbeError>]) -> Resu
     Ok(Founding { changes, record: records[0].clone(), is_unsure })
 }
 
-/// The facts and the process of a master that answers, and has the data of no other one.
+/// Facts and process of a master that answers and has no other master's data.
 fn check_server<'a>(
     name: &Arc<str>,
     answer: &'a Result<Candidate, ProbeError>,
@@ -242,7 +242,6 @@ fn check_server<'a>(
     if candidate.is_master { Ok((candidate, run_id)) } else { Err(Why::Replica.of(name)) }
 }
 
-/// The record that it has.
 fn check_record<'a>(name: &Arc<str>, found: &'a Found) -> Result<Option<&'a Record>, Refusal> {
     match found {
         Found::Absent | Found::Unread => Ok(None),
@@ -251,7 +250,7 @@ fn check_record<'a>(name: &Arc<str>, found: &'a Found) -> Result<Option<&'a Reco
     }
 }
 
-/// Fails if it has keys or clients. Returns whether its clients are unknown.
+/// Fails if the master has keys or clients. Returns whether its clients are unknown.
 fn check_unused(name: &Arc<str>, candidate: &Candidate) -> Result<bool, Refusal> {
     match candidate.key_count {
         None => return Err(Why::MayHaveKeys.of(name)),
@@ -275,7 +274,7 @@ mod tests {
         Config::builder().masters(urls).build().expect("valid")
     }
 
-    /// A master that was just started, and has nothing.
+    /// A newly started, empty master.
     pub(super) fn blank(run_id: &str) -> Candidate {
         Candidate {
             run_id: Some(run_id.to_owned()),
@@ -299,7 +298,7 @@ mod tests {
         found(&config(), &all.into_iter().map(Ok).collect::<Vec<_>>())
     }
 
-    /// The result where the second master is changed.
+    /// The result with a change to the second master.
     fn changed(change: impl FnOnce(&mut Candidate)) -> Result<Founding, Refusal> {
         let mut all = all();
         change(&mut all[1]);
@@ -396,7 +395,7 @@ mod tests {
         assert!(matches!(found_of(restarted), Err(Refusal { why: Why::HasRecord, .. })));
         begun[2].clients = clients(1);
         assert!(matches!(found_of(begun), Err(Refusal { why: Why::HasClients(_), .. })));
-        // It ended in its second phase: clients may be at work.
+        // The first run ended in its second phase: clients may be working.
         let mut declared = all();
         apply(&mut declared, &first);
         let second = found_of(declared.clone()).expect("new").changes;

@@ -1,11 +1,11 @@
-//! A new declaration of masters in use: for another `max_ttl` or drift allowance, while clients go on.
+//! Declares masters in use again, with another `max_ttl` or drift allowance, while clients continue.
 //!
 //! ```text
 //!  all masters answer ─► the longest quarantine passes ─► each has the same process ─► declared on each
 //! ```
 //!
-//! Locks by the earlier settings may be valid for as long as the wait. A process that ran from its begin to
-//! its end can have forgotten none of them, so its record says that it is new, as after `fleet init`.
+//! Locks acquired under the earlier settings are valid at most for the length of the wait. A process that ran
+//! throughout the wait has forgotten none of them, so its record says that it is new, as after `fleet init`.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,15 @@ pub enum Again {
     Wait(Duration),
     /// Write these records, then ask the masters again.
     Write(Vec<Change>),
-    /// The fleet is declared; this is the record of its first master.
+    /// The fleet is declared, with this record on its first master.
     Declared(Record),
 }
 
-/// A new declaration under way.
+/// A new declaration in progress.
 #[derive(Debug)]
 pub struct Redeclaration {
     config: Config,
-    /// The processes of the masters when they were asked first, and when they had answered.
+    /// The masters' processes at the first answers, and the time of these answers.
     begun: Option<(Vec<String>, Instant)>,
 }
 
@@ -40,10 +40,10 @@ impl Redeclaration {
         Self { config, begun: None }
     }
 
-    /// Returns the next step. `now` is behind the masters' answers.
+    /// Returns the next step. `now` must be later than the masters' answers.
     ///
     /// # Errors
-    /// [`Refusal`] says what is wrong. Nothing is to be written then.
+    /// [`Refusal`] says what is wrong. The caller must then write nothing.
     pub fn next(
         &mut self,
         now: Instant,
@@ -107,7 +107,7 @@ mod tests {
         Config::builder().masters(urls).max_ttl(max_ttl).build().expect("valid")
     }
 
-    /// Masters in use, declared with 10 s.
+    /// Masters in use, declared with a `max_ttl` of 10 s.
     fn used() -> Vec<Candidate> {
         let mut masters = ["r1", "r2", "r3"].map(blank).to_vec();
         let new = masters.iter().cloned().map(Ok).collect::<Vec<_>>();
@@ -154,7 +154,7 @@ mod tests {
             let text = record.to_string();
             assert!(text.contains(&format!("declared max_ttl_ms={seconds}000 ")), "{text}");
             assert!(text.ends_with(" new=r1"), "{text}");
-            // There is nothing to do, and nothing to wait for.
+            // Nothing to do, and nothing to wait for.
             let mut again = Redeclaration::new(config(&URLS, seconds));
             assert_eq!(next(&mut again, now, &masters), Ok(Again::Declared(record)));
         }

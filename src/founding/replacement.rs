@@ -1,22 +1,22 @@
-//! The replacement of a master by a new one at another address, while clients go on.
+//! Replaces a master with a new one at another address, while clients continue.
 //!
 //! ```text
 //!  the old one refuses writes ─► the new one joins ─► max_ttl and drift ─► each record names the new one,
 //!                                                        (the wait)         its own last
 //! ```
 //!
-//! Locks on the old master may be valid for as long as the wait, and the new one does not have them: a
-//! majority of the new list with it might meet none that has the lock. After the wait no lock is on the old
-//! one, and no client gets one there. So a majority of the old list is one of the masters that both lists
-//! have, and meets each majority of the new list.
+//! Locks on the old master are valid at most for the length of the wait, and the new master lacks them: a
+//! majority of the new list might find no master with the lock. After the wait the old master holds no lock
+//! and grants none. So a majority of the old list consists of masters in both lists, and overlaps with each
+//! majority of the new list.
 //!
-//! A client that gets the new list too early reads that the new master joins, and observes it for as long
-//! from then. One that was connected before would not know, so nobody may be connected when the record is
-//! there.
+//! A client that gets the new list too early reads that the new master is joining, and observes it for as
+//! long from then on. A client connected earlier would not know, so nobody may be connected when this record
+//! appears.
 //!
-//! The step follows from what is found, but for the wait, which begins anew with each run. Each record is
-//! written in place of the one that was read, on most of the other masters: of two operators with two new
-//! masters, at most one ends its replacement, and the other finds its record.
+//! Every step follows from what is found, except the wait, which starts again with each run. Each record is
+//! written on most of the other masters in place of the record that was read. So of two operators with
+//! different new masters, at most one completes the replacement, and the other finds its record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,19 +26,19 @@ use crate::config::Config;
 use crate::engine::masters::record::{Found, Process, Record, Seen};
 use crate::error::probe::ProbeError;
 
-/// Answer of the old master to writes of the clients' login.
+/// How the old master answers the clients' writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OldMaster {
-    /// It refuses each command by which a client gets or keeps a lock.
+    /// It refuses every command with which a client gets or keeps a lock.
     Refuses,
-    /// It does not refuse some of them for want of rights.
+    /// It does not refuse some of them for lack of rights.
     Takes {
-        /// Their names.
+        /// Names of these commands.
         commands: String,
         /// The login's user.
         user: String,
     },
-    /// It shows neither, for this reason.
+    /// Neither is known, for this reason.
     Unknown(String),
 }
 
@@ -49,40 +49,40 @@ pub enum Step {
     Join(Change),
     /// Wait for the end of the locks on the old master, then ask again.
     Wait(Duration),
-    /// Write these records in their order. Then the new master has the old one's place.
+    /// Write these records in order. The new master then has the old one's place.
     Name {
-        /// The records; none where it has the place already.
+        /// The records; empty if the new master already has the place.
         changes: Vec<Change>,
-        /// Masters that do not answer and may have another record: their URLs without the login.
+        /// URLs, without login, of masters that do not answer and may have another record.
         unanswered: Vec<Arc<str>>,
     },
 }
 
-/// A replacement under way.
+/// A replacement in progress.
 #[derive(Debug)]
 pub struct Replacement {
-    /// The settings with the old list.
+    /// Settings with the old list.
     pub before: Config,
-    /// The settings with the new list.
+    /// Settings with the new list.
     pub after: Config,
     /// Place of both masters in their lists.
     pub place: usize,
-    /// Whether the operator said that the old one is off.
+    /// Whether the operator said that the old master is off.
     is_off: bool,
     /// When it was first known to refuse writes.
     refuses_since: Option<Instant>,
     /// The new master's process, once its record says that it joins.
     joined: Option<String>,
-    /// Whether the new master's record was once newer than those of the other masters.
+    /// Whether the new master's record was once newer than the other masters' records.
     was_overtaken: bool,
 }
 
 impl Replacement {
-    /// Returns the replacement of a master of `config`. `old` and `new` have one master each; a new one
-    /// without a login gets that of the old one.
+    /// Returns the replacement of a master of `config`. `old` and `new` list one master each. A new URL
+    /// without a login gets the old one's login.
     ///
     /// # Errors
-    /// [`Refusal`] if the list lacks the old one, or has the new one.
+    /// [`Refusal`] if the list lacks the old master, or contains the new one.
     pub fn new(config: Config, old: &Config, new: &Config, is_off: bool) -> Result<Self, Refusal> {
         let (old, name) = (old.labels[0].clone(), new.labels[0].clone());
         let mut url = new.masters[0].clone();
@@ -104,17 +104,17 @@ impl Replacement {
         })
     }
 
-    /// Returns the URLs of the old master and of the new one, without the login.
+    /// Returns the URLs of the old and the new master, without the login.
     #[must_use]
     pub fn names(&self) -> [Arc<str>; 2] {
         [&self.before, &self.after].map(|config| config.labels[self.place].clone())
     }
 
-    /// Returns the next step. `now` is behind the answer of the old master, and `masters` are those of the
-    /// new list.
+    /// Returns the next step. `now` must be later than the old master's answer; `masters` are the answers of
+    /// the new list.
     ///
     /// # Errors
-    /// [`Refusal`] says what is wrong. Nothing is to be written then.
+    /// [`Refusal`] says what is wrong. The caller must then write nothing.
     pub fn next(
         &mut self,
         now: Instant,
@@ -140,7 +140,7 @@ impl Replacement {
             return Err(Why::TooFewRecords { count, needed }.of(name));
         };
         let found = check_record(name, &candidate.found)?;
-        // Clients may have counted another process, or this one without its record.
+        // Clients may have counted another process, or this process without its record.
         let is_as_it_joined = self.joined.as_ref().is_none_or(|it| it == run_id && found.is_some());
         if !is_as_it_joined {
             return Err(Why::ChangedMeanwhile.of(name));
@@ -154,9 +154,11 @@ impl Replacement {
         let is_own = found.difference(&self.after, &seen).is_none() && found.member(name) == Some(member);
         let is_joining = match found.process() {
             Process::Joining if is_own => true,
-            // Its record came last. One that was in the list before has such a record, too.
+            // The new master's record is written last. A master that was listed before has the same kind of
+            // record.
             Process::New(_) if is_own && named.len() >= needed => false,
-            // Records are read one after another, and another operator may have ended this replacement meanwhile.
+            // Records are read one by one, and another operator may have completed this replacement
+            // meanwhile.
             Process::New(_) if is_own && !self.was_overtaken => {
                 self.was_overtaken = true;
                 return Ok(Step::Wait(Duration::ZERO));
@@ -184,7 +186,8 @@ impl Replacement {
         Ok(Step::Name { changes, unanswered: silent.map(|(name, _)| name.clone()).collect() })
     }
 
-    /// Fails unless the old master refuses writes, or is off by the operator's word and nothing contradicts.
+    /// Fails unless the old master refuses writes, or the operator says that it is off and nothing
+    /// contradicts.
     fn check_old(&self, old: &OldMaster) -> Result<(), Refusal> {
         let why = match old.clone() {
             OldMaster::Refuses => return Ok(()),
@@ -201,8 +204,8 @@ impl Replacement {
         if is_unsure { Err(Why::MayHaveClients.of(master)) } else { Ok(()) }
     }
 
-    /// The records of the other masters, with their places. Each is that of these settings, with the old
-    /// list or with the new one.
+    /// The other masters' records and places. Each must agree with these settings, and with the old or the
+    /// new list.
     fn records<'a>(&self, after: &[Seen<'a>]) -> Result<Vec<(usize, &'a Record)>, Refusal> {
         let (old, new) = (&self.before.labels[self.place], &self.after.labels[self.place]);
         let mut before = after.to_vec();
@@ -265,7 +268,7 @@ mod tests {
         (replacement.expect("it can"), masters)
     }
 
-    /// The same replacement, after the new master got its record.
+    /// The same replacement after the new master has its record.
     fn joining(max_ttl: Duration) -> (Replacement, [Candidate; 3]) {
         let (mut replacement, mut masters) = replacement(max_ttl);
         let step = next(&mut replacement, &masters);
@@ -309,21 +312,21 @@ mod tests {
         assert_eq!(next(&mut own, &masters), changed);
     }
 
-    /// Of two operators with two new masters each would end its replacement.
+    /// Otherwise two operators with two new masters would both complete their replacements.
     #[test]
     fn one_record_is_no_majority_of_the_others() {
         let (mut replacement, mut masters) = replacement(TTL);
         masters[0].found = Found::Absent;
         let refused = Err(Why::TooFewRecords { count: 1, needed: 2 }.of(&NEW.into()));
         assert_eq!(next(&mut replacement, &masters), refused);
-        // Behind the wait, too.
+        // After the wait, too.
         let (mut replacement, mut masters) = joining(TTL);
         assert!(matches!(next(&mut replacement, &masters), Ok(Step::Wait(_))));
         masters[0].found = Found::Absent;
         assert_eq!(next(&mut replacement, &masters), refused);
     }
 
-    /// Another operator's replacement may have the other records.
+    /// The other records may belong to another operator's replacement.
     #[test]
     fn new_master_that_one_record_names_is_refused() {
         let (mut replacement, mut masters) = joining(TTL);
@@ -338,7 +341,7 @@ mod tests {
         assert_eq!(next(&mut replacement, &masters), Err(Why::HasRecord.of(&NEW.into())));
     }
 
-    /// Two operators run the same replacement, and one ends it while the other one reads the records.
+    /// Two operators run the same replacement, and one completes it while the other reads the records.
     #[test]
     fn a_replacement_that_another_operator_ends_is_ended() {
         let (mut replacement, masters) = joining(TTL);
