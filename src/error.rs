@@ -1,11 +1,12 @@
-//! Errors of all calls and of settings, with what every master said.
+//! Errors of all calls and settings, with every master's answer.
 //!
-//! The errors of usual calls are at the root of the crate: [`AcquireError`], [`ExtendError`],
-//! [`ReleaseError`], [`RunError`] and [`ConnectError`](crate::ConnectError). Here are their parts, and the
-//! errors of other calls.
+//! The errors of everyday calls are at the root of the crate: [`AcquireError`], [`ExtendError`],
+//! [`ReleaseError`], [`RunError`] and [`ConnectError`](crate::ConnectError). This module contains their
+//! parts, and the errors of other calls.
 //!
-//! Contention, an outage and a misconfiguration are different errors. While the client lives it releases what
-//! an attempt may have left on a master, now or when that master can be reached again; else the TTL ends it.
+//! Contention, an outage and a misconfiguration are different errors. While the client lives, it releases
+//! what an attempt may have left on a master, now or once that master can be reached again; otherwise the TTL
+//! ends it.
 
 pub(crate) mod advice;
 pub(crate) mod class;
@@ -36,23 +37,23 @@ pub use settings::{ConfigError, CredentialsError, ProviderError, UrlError};
 pub(crate) use usual::{AcquireError, ExtendError, ReleaseError, RunError};
 pub(crate) use waited::Waited;
 
-/// Holder that keeps an acquisition from a lock that a quorum of masters can grant.
+/// Holder that keeps an acquisition from a lock, although a quorum of masters could grant it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HeldBy {
-    /// Another client, or what looks like one: a reader or a fair lock of this client, or a key that is
-    /// no lock.
+    /// Another client, or something similar: a reader or a fair lock of this client, or a key that is no
+    /// lock.
     #[default]
     AnotherClient,
     /// Another caller of this client.
     ThisClient,
-    /// Readers, about this many. Reported by a refused plain lock whose client asks for the holder
+    /// Approximate number of readers. Reported for a refused plain lock if the client asks for the holder
     /// ([`crate::ConfigBuilder::ask_holder`], on by default).
     Readers(usize),
-    /// Holders of all slots of a pool, which has so many.
+    /// Holders of all slots of a pool with this number of slots.
     Slots(u32),
-    /// Other callers for a slot of a pool, which has so many. Some slot may be free: the attempts were used
-    /// up while the votes for it were split.
+    /// Other callers for a slot of a pool with this number of slots. Some slot may be free: the attempts were
+    /// used up by split votes.
     SlotRivals(u32),
 }
 
@@ -62,9 +63,9 @@ pub enum HeldBy {
 pub struct SlotHolder {
     /// Number of the slot.
     pub slot: u32,
-    /// Label of the holder, as [`Denial::holder_label`].
+    /// Label of the holder, as in [`Denial::holder_label`].
     pub label: Option<Arc<str>>,
-    /// Time until the slot may be free again, as [`Denial::holder`].
+    /// Time until the slot may be free again, as in [`Denial::holder`].
     pub ttl: HolderTtl,
 }
 
@@ -76,9 +77,9 @@ impl SlotHolder {
         }
     }
 
-    /// The knowledge of it, so much later.
+    /// These facts, `time` later.
     pub(crate) fn after(&self, time: Duration) -> Self {
-        // Behind its end, another one may hold the slot.
+        // After its end, another holder may have the slot.
         let left = self.left().map(|left| left.checked_sub(time).map_or(HolderTtl::Unknown, HolderTtl::Left));
         Self { ttl: left.unwrap_or(self.ttl), ..self.clone() }
     }
@@ -98,7 +99,7 @@ impl fmt::Display for SlotHolder {
 
 /// Details of a failed acquisition.
 ///
-/// `{}` is one line for a log; `{:#}` has a line for each group of masters that say the same.
+/// `{}` is one line for a log; `{:#}` has a line for each group of masters with the same answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denial {
@@ -109,20 +110,20 @@ pub struct Denial {
     /// Time until a quorum of masters may be free again, as far as they reported it, if the holder neither
     /// extends nor releases.
     pub holder: HolderTtl,
-    /// Holder, as far as it is known; only meaningful if the lock is [`AcquireError::Contended`].
+    /// The holder, as far as known. Only meaningful for [`AcquireError::Contended`].
     pub held_by: HeldBy,
     /// Label of the holder ([`crate::ConfigBuilder::holder_label`]), if it has one and this client knows it:
-    /// the holder is another caller of this client; the request stood in the masters' queues; or masters that
-    /// refused were asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by default). Readers have
-    /// none. It is shown to people, and may be that of a holder before the present one.
+    /// the holder is another caller of this client, the request stood in the masters' queues, or refusing
+    /// masters were asked for the holder ([`crate::ConfigBuilder::ask_holder`], on by default). Readers have
+    /// none. For display; it may belong to an earlier holder.
     pub holder_label: Option<Arc<str>>,
-    /// Slots that this caller was refused, at most 8, by number, if it asked for a slot of a pool and
-    /// `held_by` says so. `holder` and `holder_label` are those of the slot that may be free first.
+    /// Slots that were refused, at most 8, by number, if `held_by` says that a slot was asked for. `holder`
+    /// and `holder_label` describe the slot that may be free first.
     pub slots: Vec<SlotHolder>,
-    /// The wait and its parts: for whom, and how long. Empty in
-    /// [`Engine::last_failure`](crate::engine::Engine::last_failure), whose acquisition goes on.
+    /// The wait and its parts: how long, and behind whom. Empty in
+    /// [`Engine::last_failure`](crate::engine::Engine::last_failure), whose acquisition is in progress.
     pub waited: Waited,
-    /// Votes of the last attempt, or of the one before if the end of the wait cut the last one short.
+    /// Votes of the last attempt, or of the last complete attempt if the wait ended during one.
     pub report: Report,
 }
 
@@ -138,19 +139,19 @@ impl fmt::Display for Denial {
         }
         write!(f, "{}", Counted(self.attempts as usize, "attempt"))?;
         if self.took.is_zero() {
-            // Masters may have been asked: there were too few of them.
+            // Masters may have been asked, but too few of them.
             f.write_str(", decided before any answer: ")?
         } else {
             write!(f, " in {}{}: ", Rounded(self.took), self.waited.behind())?
         }
-        // The report's own form, one line or many, follows the caller's.
+        // The report follows the caller's choice of one line or many.
         fmt::Display::fmt(&self.report, f)
     }
 }
 
 impl Denial {
-    /// Returns a denial with this report: without attempts, of an unknown holder. Its fields can be set. It
-    /// is for tests of code that handles errors, such as a double of a service that takes locks.
+    /// Returns a denial with this report, without attempts or a known holder. All fields can be set. For
+    /// tests of error handling, such as a double of a service that takes locks.
     ///
     /// ```
     /// use redlatch::AcquireError;
@@ -178,7 +179,7 @@ impl Denial {
         Named(&self.report.resource)
     }
 
-    /// The obstacle to a contended lock, for how long it stays, and what to do.
+    /// What is in the way of a contended lock, for how long, and what to do.
     fn fmt_contended(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = self.lock();
         if self.holder == HolderTtl::Never && self.slots.is_empty() {
@@ -229,7 +230,7 @@ impl Denial {
         };
         match self.holder {
             HolderTtl::Left(left) => {
-                // Ends a long sentence.
+                // A colon ends the long sentence.
                 let before = if self.held_by == HeldBy::ThisClient { ':' } else { ',' };
                 write!(f, "{before} for at most {} unless extended; {advice}", Rounded(left))
             }
@@ -260,7 +261,7 @@ impl Denial {
     }
 }
 
-/// The text of each error of a client that has too much under way.
+/// Text of all errors of an overloaded client.
 pub(crate) const OVERLOADED: &str =
     "this client has too many locks, waiters or queued bytes; release some, or retry later";
 
@@ -271,12 +272,12 @@ pub enum LeaveError {
     /// The validity had ended: another caller may hold the lock. This holder's keys are being released.
     #[error("the lock's validity has ended, so there is nothing to leave; stop the protected work")]
     Expired,
-    /// So many masters no longer have the key that no quorum can be left: another caller may hold the lock.
+    /// Too many masters no longer have the key, so a quorum is impossible: another caller may hold the lock.
     #[error(fmt = fmt_left_lost)]
     Lost(Report),
     /// Too few masters confirmed the rest within the answer limit and the validity. Until the latest end,
-    /// others may be excluded for longer than it, or not for all of it. This goes on in the background: a
-    /// master that is reached again gets the rest, or a release once the time is over.
+    /// others may be excluded for longer than the rest, or not for all of it. The client continues in the
+    /// background: a master that can be reached again gets the rest, or a release once the time is over.
     #[error(fmt = fmt_unconfirmed_rest)]
     Unconfirmed {
         /// Answers of the masters.
@@ -288,57 +289,56 @@ pub enum LeaveError {
     /// caller may hold it.
     #[error("the lock is not held by this client; acquire it first")]
     NotHeld,
-    /// The time is longer than the configured `max_ttl`. The lock is released.
+    /// The time exceeds the configured `max_ttl`. The lock is released.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a waker that the client is calling. In such a waker the lock is released as if dropped;
-    /// otherwise it ends with its TTL.
+    /// The client is unusable: its event loop failed, this is a fork of its process, or the call comes from a
+    /// waker that the client is calling. In the last case the lock is released as if dropped; otherwise it
+    /// ends with its TTL.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
-/// Error of an inspection that has no result.
+/// Error of an inspection without a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
     /// The client has too many locks and queries, 131,072.
     #[error("{OVERLOADED}")]
     Overloaded,
-    /// The name cannot be a lock's; nothing was sent.
+    /// No lock may have this name; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a waker that the client is calling.
+    /// The client is unusable: its event loop failed, this is a fork of its process, or the call comes from a
+    /// waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
-/// Error of a forced unlock that is not known to have worked.
+/// Error of a forced unlock that may not have worked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceUnlockError {
-    /// So few masters deleted the lock, or had none, that it may exclude others until its TTL has passed.
-    /// Nothing goes on in the background. A repetition may delete the lock of the next holder: inspect it
-    /// first.
+    /// Too few masters deleted the lock or had none, so it may exclude others until its TTL ends. Nothing
+    /// continues in the background. A repetition may delete the next holder's lock: inspect it first.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The client has too many locks and queries, 131,072.
     #[error("{OVERLOADED}")]
     Overloaded,
-    /// The name cannot be a lock's; nothing was sent.
+    /// No lock may have this name; nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: its event loop cannot go on, this is a fork of its process, or the call
-    /// comes from a waker that the client is calling.
+    /// The client is unusable: its event loop failed, this is a fork of its process, or the call comes from a
+    /// waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
 
-/// Error of several locks of which not all were acquired, extended, released or left.
+/// Error of several locks, not all of which were acquired, extended, released or left.
 ///
-/// After a failed acquisition none of them is held. After a failed extension the others may be extended, and
-/// after a failed leave the others may be left. A release that is not confirmed goes on in the background.
+/// After a failed acquisition, none is held. After a failed extension or leave, some may be extended or left.
+/// An unconfirmed release continues in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SetError<E> {
@@ -349,7 +349,7 @@ pub struct SetError<E> {
 }
 
 impl<E> SetError<E> {
-    /// Returns the error of the lock of this name; for tests of code that handles errors.
+    /// Returns the error of the lock with this name. For tests of error handling.
     pub fn new<'n>(name: impl Into<LockName<'n>>, source: E) -> Self {
         Self { resource: name.into().into_shared(), source }
     }
@@ -362,7 +362,7 @@ impl<E: std::error::Error + 'static> std::error::Error for SetError<E> {
 }
 
 impl<E: fmt::Display> fmt::Display for SetError<E> {
-    /// Puts the lock's name in front of an error that does not have it.
+    /// Adds the lock's name in front of an error that lacks it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Named(&self.resource).to_string();
         let text = if f.alternate() { format!("{:#}", self.source) } else { self.source.to_string() };
@@ -373,21 +373,21 @@ impl<E: fmt::Display> fmt::Display for SetError<E> {
     }
 }
 
-/// Error of a reentrant lock of which no hold was taken.
+/// Error of a reentrant lock that was not acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockReentrantError {
-    /// The owner has holds of a lock whose validity has ended, so another caller may have it. Stop the work
-    /// that those holds protect, and end them; then the lock can be acquired anew.
+    /// The owner holds a lock whose validity has ended, so another caller may have it. Stop the work that
+    /// these holds protect, and end them; then the lock can be acquired again.
     #[error("the lock is lost; end its {}, then acquire it anew", Counted(*hold_count, "hold"))]
     Lost {
-        /// Holds that have not ended.
+        /// Number of holds that have not ended.
         hold_count: usize,
     },
     /// The owner has 4,294,967,295 holds ([`crate::limits::HOLD_COUNT_MAX`]).
     #[error("this owner has too many holds of the lock; end some")]
     TooManyHolds,
-    /// The attempt of this owner's callers failed.
+    /// The owner's attempt failed.
     #[error(fmt = fmt_not_acquired)]
     Acquire(#[from] AcquireError),
 }
@@ -396,7 +396,7 @@ fn fmt_not_acquired(error: &AcquireError, f: &mut fmt::Formatter<'_>) -> fmt::Re
     fmt::Display::fmt(error, f)
 }
 
-/// Texts in front of a report. A format string would not hand `{:#}` on to the report.
+/// Texts in front of a report. A format string would not pass `{:#}` to the report.
 macro_rules! before_reports {
     ($($name:ident => $text:literal;)*) => {$(
         fn $name(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {

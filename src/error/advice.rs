@@ -1,4 +1,4 @@
-//! Advice on the usual error replies.
+//! Advice about common error replies.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ const RIGHTS: [(&str, &[&str]); 12] = [
     ("shared locks", &["type"]),
 ];
 
-/// Advice on an error reply, if there is any.
+/// Advice about an error reply, if there is any.
 #[must_use]
 pub fn advice(text: &str) -> Option<Cow<'static, str>> {
     if names_missing_right(text) {
@@ -62,7 +62,7 @@ pub fn advice(text: &str) -> Option<Cow<'static, str>> {
     Some(Cow::Borrowed(fixed))
 }
 
-/// Whether a server does not know a command that each master knows.
+/// Whether a server does not know a command that every master knows.
 fn is_of_no_master(text: &str) -> bool {
     let named =
         text.strip_prefix("ERR unknown command ").map(|rest| rest.trim_start_matches(['\'', '`', '"']));
@@ -70,7 +70,8 @@ fn is_of_no_master(text: &str) -> bool {
     ["echo", "ping", "select", "set", "get", "del", "pexpire"].iter().any(|it| it.eq_ignore_ascii_case(name))
 }
 
-/// The right that an ACL refusal names, and the feature that needs it. Redis 7 names no command in a script.
+/// The right that an ACL refusal names, and the feature that needs it. Redis 7 names no command inside a
+/// script.
 fn missing_right(text: &str) -> Cow<'static, str> {
     if text.contains("channel") {
         return Cow::Borrowed(
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn an_acl_refusal_names_right_and_feature() {
-        // The literal words: Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place
+        // The exact texts of Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place
         // in the script.
         let script = "the ACL user lacks a right of this script; see docs/operating.md";
         let time = "the ACL user lacks +time, which waiters' queues, fenced and shared locks need";
@@ -201,7 +202,7 @@ mod tests {
         ] {
             assert!(advice(reply).is_some_and(|it| it.contains(said)), "{reply}: {:?}", advice(reply));
         }
-        // Servers of their time that are masters.
+        // Servers of that time which are masters.
         for reply in ["ERR unknown command 'HELLO'", "ERR unknown command 'DELIFEQ'", "ERR unknown command"] {
             assert_eq!(advice(reply), None, "{reply}");
         }

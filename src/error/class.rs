@@ -1,4 +1,4 @@
-//! [`ErrorClass`]: what a caller can do about an error, whichever operation it comes from.
+//! [`ErrorClass`]: what a caller can do about an error, for every operation.
 
 use super::{
     AcquireError, ExtendError, ForceUnlockError, InspectError, LeaveError, LockReentrantError, ReleaseError,
@@ -7,9 +7,9 @@ use super::{
 
 /// Class of an error: what it means for a service, whichever operation failed.
 ///
-/// Each error of an operation has `class()`, and the methods of this type. They name no master and no lock,
-/// so a service may pass them on. The page
-/// [errors](https://docs.rs/crate/redlatch/latest/source/docs/errors.md) has a table of all errors.
+/// The errors of all operations have `class()` and this type's methods. They name no master and no lock, so a
+/// service may pass them on. The page [errors](https://docs.rs/crate/redlatch/latest/source/docs/errors.md)
+/// has a table of all errors.
 ///
 /// ```
 /// use redlatch::{AcquireError, ErrorClass};
@@ -30,24 +30,24 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorClass {
-    /// Another holder or waiter is in the way. It is part of normal work.
+    /// Another holder or waiter is in the way. Part of normal work.
     Contended,
-    /// Too few masters did their part, or too late.
+    /// Too few masters did their part in time.
     Outage,
-    /// The end of the lock is not confirmed, as too few masters answered. The lock may stay longer, and a
-    /// lock that is left for a time may also end earlier. A repeated forced unlock may delete the lock of the
-    /// next holder: inspect it first.
+    /// The end of the lock is not confirmed, because too few masters answered. The lock may stay for longer;
+    /// a lock left for a time may also end earlier. A repeated forced unlock may delete the next holder's
+    /// lock: inspect it first.
     Unconfirmed,
-    /// Too much is under way: in this client, in this process, which was late with its answer, or in the wait
-    /// queue of a fair lock.
+    /// Too much is in progress: in this client, in this process, which was late with its answer, or in a fair
+    /// lock's wait queue.
     Overloaded,
     /// The lock is over: another caller may hold it.
     Lost,
     /// A [`Cancel`](crate::Cancel) handle of this service ended the call.
     Cancelled,
-    /// The client cannot be used, as after a drain or in a fork of its process.
+    /// The client is unusable, for example after a drain or in a fork of its process.
     Stopped,
-    /// The call cannot work as it is: its arguments, or its lock.
+    /// The call cannot work as it is, because of its arguments or its lock.
     Rejected,
 }
 
@@ -71,7 +71,7 @@ impl ErrorClass {
         matches!(self, Self::Contended | Self::Outage | Self::Overloaded)
     }
 
-    /// Returns a text for the callers of a service: without addresses, names of locks, or what masters say.
+    /// Returns a text for a service's callers, without addresses, lock names or masters' answers.
     #[must_use]
     pub const fn public_message(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl ErrorClass {
     }
 }
 
-/// The methods of the class, of each error of an operation, and the class of each variant.
+/// Adds the class and its methods to each operation's error.
 macro_rules! classes {
     ($($type:ty $([$param:ident])? { $($pattern:pat $(if $guard:expr)? => $class:expr,)* })*) => {$(
         impl$(<$param>)? $type {
@@ -118,7 +118,7 @@ macro_rules! classes {
                 self.class().is_retryable()
             }
 
-            /// Returns a text for the callers of a service, without addresses; see
+            /// Returns a text for a service's callers, without addresses; see
             /// [`ErrorClass::public_message`](crate::ErrorClass::public_message).
             #[must_use]
             pub fn public_message(&self) -> &'static str {
@@ -164,7 +164,7 @@ classes! {
         Self::Stopped(_) => ErrorClass::Stopped,
     }
     ForceUnlockError {
-        // The lock may be another holder's by now, and a repetition would delete it.
+        // The lock may belong to another holder by now, and a repetition would delete it.
         Self::Unconfirmed(_) => ErrorClass::Unconfirmed,
         Self::Overloaded => ErrorClass::Overloaded,
         Self::Input(_) => ErrorClass::Rejected,

@@ -5,59 +5,59 @@ use std::time::Duration;
 
 use crate::words::{Counted, Rounded};
 
-/// Why a fleet's record says nothing.
+/// Why a fleet's record is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unusable {
-    /// The key holds something of another application.
+    /// The key belongs to another application.
     #[error("the key PREFIXredlatch:fleet holds no record; choose another prefix, or delete the key")]
     Foreign,
-    /// It is a record, and cannot be read.
+    /// The record is damaged.
     #[error("the fleet's record is damaged; delete PREFIXredlatch:fleet, and a client writes it anew")]
     Damaged,
-    /// A later version of this library wrote it.
+    /// A later version of this library wrote the record.
     #[error("a newer client wrote the fleet's record; update this one to compare settings")]
     Newer,
-    /// The master does not let it be read, in its words.
+    /// The master refuses the read, with this error.
     #[error("the fleet's record cannot be read: {0}")]
     Refused(Box<str>),
 }
 
-/// Difference between the record of a fleet and the settings of this client.
+/// Difference between a fleet's record and this client's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FleetDifference {
     /// Another `max_ttl`.
     MaxTtl {
-        /// Value of the record.
+        /// Value in the record.
         recorded: Duration,
         /// Value of this client.
         ours: Duration,
     },
     /// Another `drift_ppm`.
     DriftPpm {
-        /// Value of the record.
+        /// Value in the record.
         recorded: u32,
         /// Value of this client.
         ours: u32,
     },
     /// Another number of masters.
     MasterCount {
-        /// Value of the record.
+        /// Value in the record.
         recorded: usize,
         /// Value of this client.
         ours: usize,
     },
-    /// A master of this client is not in the record's list, which has another in its place.
+    /// A master of this client is missing in the record's list, which has another in its place.
     Masters {
         /// Identity of the recorded list.
         recorded: FleetId,
-        /// URL of a master of this client that is not in it, without the login.
+        /// URL of the missing master, without the login.
         missing: Box<str>,
     },
 }
 
-/// Identity of a list of masters: a hash of their labels, whatever their order.
+/// Identity of a list of masters: a hash of their labels, in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FleetId(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! The errors of handles: of their text, of an adoption, and of a release.
+//! Errors of handles: of their text, of an adoption, and of a release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use crate::error::{ErrorClass, classes};
 use crate::lock::InputError;
 use crate::words::{Named, Rounded};
 
-/// Error of bytes or a text that are no handle of this version.
+/// Why bytes or a text are no handle of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseHandleError {
-    /// It is damaged, cut off, or something else.
+    /// Damaged, cut off, or something else.
     #[error("this is no handle of a lock, or a damaged one; have its holder write it anew")]
     Malformed,
-    /// A newer version of this crate made it.
+    /// Made by a newer version of this crate.
     #[error("the handle has version {version}, of a newer redlatch; upgrade this program")]
     NewerVersion {
-        /// Version of the form of the handle.
+        /// Version of the handle's form.
         version: u8,
     },
 }
 
-/// Error of a handle of another fleet of masters, or of another prefix. Nothing was sent.
+/// The handle belongs to another fleet of masters, or another prefix. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForeignHandle {
@@ -53,15 +53,15 @@ pub enum ForeignHandle {
     },
 }
 
-/// Error of [`Client::adopt`](crate::Client::adopt). The lock is not held by this client.
+/// Error of [`Client::adopt`](crate::Client::adopt). This client does not hold the lock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {
-    /// So many masters no longer have the handle's value that no quorum can be left: the handle was used
+    /// Too many masters no longer have the handle's value, so a quorum is impossible: the handle was used
     /// before, or the lock was released or has ended. Another caller may hold it.
     #[error(fmt = fmt_gone)]
     Gone(Box<Report>),
-    /// The lock has ended, by the wall clock of this machine and the end in the handle. Nothing was sent.
+    /// The lock has ended, by this machine's wall clock and the end in the handle. Nothing was sent.
     #[error("the handle of {} ended {} ago by this machine's clock; acquire the lock anew", Named(.resource), Rounded(*.ago))]
     TooOld {
         /// Name of the lock.
@@ -69,8 +69,8 @@ pub enum AdoptError {
         /// Time since its end.
         ago: Duration,
     },
-    /// The handle only releases the lock ([`Guard::to_handle`](crate::Guard::to_handle)): its guard has not
-    /// given it up. Nothing was sent.
+    /// The handle can only release the lock ([`Guard::to_handle`](crate::Guard::to_handle)), because its
+    /// guard has not given it up. Nothing was sent.
     #[error(
         "the process that made the handle of {} still holds the lock; this handle only releases it",
         Named(.resource)
@@ -79,26 +79,26 @@ pub enum AdoptError {
         /// Name of the lock.
         resource: Bytes,
     },
-    /// The handle is of other masters, or of another prefix. Nothing was sent.
+    /// The handle belongs to other masters, or another prefix. Nothing was sent.
     #[error(transparent)]
     Foreign(#[from] ForeignHandle),
-    /// Too few masters answered, or count. Where the handle's value was replaced, the new one is released in
-    /// the background; a retry may succeed as long as a quorum of masters has the handle's value.
+    /// Too few masters answered or count. If the handle's value was replaced somewhere, the new value is
+    /// released in the background; a retry may succeed while a quorum of masters has the handle's value.
     #[error(fmt = fmt_not_adopted)]
     NoQuorum(Box<Report>),
-    /// A quorum granted, and by then no validity was left: the TTL is too short, or this process was late.
-    /// The lock is released.
+    /// A quorum granted, but no validity was left: the TTL is too short, or this process was late. The lock
+    /// is released.
     #[error(fmt = fmt_adopted_late)]
     Expired(Box<Report>),
     /// The client has too many locks, 131,072.
     #[error("{OVERLOADED}")]
     Overloaded,
-    /// The handle has a name or a TTL that this client cannot have: its `max_ttl` is shorter, for one.
+    /// The handle's name or TTL is invalid for this client, for example because its `max_ttl` is shorter.
     /// Nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
-    /// or the call comes from a waker that the client is calling.
+    /// The client is unusable: it was drained, its event loop failed, this is a fork of its process, or the
+    /// call comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }
@@ -107,21 +107,21 @@ pub enum AdoptError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseHandleError {
-    /// The handle is of other masters, or of another prefix. Nothing was sent.
+    /// The handle belongs to other masters, or another prefix. Nothing was sent.
     #[error(transparent)]
     Foreign(#[from] ForeignHandle),
-    /// So few masters answered that the lock may exclude others until its TTL has passed. While the client
-    /// lives the release goes on in the background.
+    /// Too few masters answered, so the lock may exclude others until its TTL ends. While the client lives,
+    /// the release continues in the background.
     #[error(fmt = fmt_unconfirmed)]
     Unconfirmed(Report),
     /// The client has too many locks, 131,072.
     #[error("{OVERLOADED}")]
     Overloaded,
-    /// The handle has a name that no lock can have. Nothing was sent.
+    /// No lock may have the handle's name. Nothing was sent.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The client cannot be used: it was drained, its event loop cannot go on, this is a fork of its process,
-    /// or the call comes from a waker that the client is calling.
+    /// The client is unusable: it was drained, its event loop failed, this is a fork of its process, or the
+    /// call comes from a waker that the client is calling.
     #[error("the client cannot be used: {0}")]
     Stopped(Arc<str>),
 }

@@ -1,9 +1,9 @@
-//! Error of a question to one master outside of any lock.
+//! Error of a question to one master, outside of any lock.
 
-/// Reason why a master cannot be asked.
+/// Why a master could not be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// There is no connection, or the server did not answer over it.
+    /// There is no connection, or no answer on it.
     #[error("{0}")]
     Unreachable(String),
     /// The server refused the login.

@@ -1,4 +1,4 @@
-//! The vote of each master in one round, and how it is shown: masters with the same one share a line.
+//! Each master's vote in one round. Masters with the same vote are shown on one line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ pub enum Round {
     Acquire,
     /// Extension of its TTL.
     Extend,
-    /// Release or forced unlock; a granted vote is a deleted key.
+    /// Release or forced unlock; a granted vote means a deleted key.
     Release,
-    /// Rest of the time for which the lock is left, as its TTL.
+    /// Setting the TTL to the rest of the time for which the lock is left.
     Leave,
 }
 
 /// Answers of all masters in one round.
 ///
-/// `{}` is one line for a log; `{:#}` has a line for each group of masters that say the same.
+/// `{}` is one line for a log; `{:#}` has a line for each group of masters with the same answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -35,19 +35,19 @@ pub struct Report {
     pub round: Round,
     /// Name of the lock, without the prefix.
     pub resource: Bytes,
-    /// Name (its URL without login) and vote of each master, in the order of the configuration.
+    /// Name (URL without login) and vote of each master, in the order of the configuration.
     pub votes: Vec<(Arc<str>, Vote)>,
 }
 
 impl Report {
-    /// Returns the report of a round in which no master was asked. Its votes can be set. It is for tests of
-    /// code that handles errors; see [`Denial::new`](crate::error::Denial::new).
+    /// Returns the report of a round without votes, which can be set. For tests of error handling; see
+    /// [`Denial::new`](crate::error::Denial::new).
     #[must_use]
     pub fn new<'n>(round: Round, name: impl Into<LockName<'n>>) -> Self {
         Self { round, resource: name.into().into_shared(), votes: Vec::new() }
     }
 
-    /// Returns the number of masters that make a quorum; 0 in a report without votes.
+    /// Returns the number of masters that form a quorum; 0 in a report without votes.
     #[must_use]
     pub fn quorum(&self) -> usize {
         if self.votes.is_empty() { 0 } else { quorum(self.votes.len().min(limits::MASTER_COUNT_MAX)) }
@@ -59,8 +59,8 @@ impl Report {
         self.votes.iter().filter(|(_, vote)| *vote == Vote::Granted).count()
     }
 
-    /// Returns one line for each group of masters that say the same, with the longest of their times: `all 5
-    /// masters: refused, held for at most 4.4s`.
+    /// Returns one line for each group of masters with the same answer, with the longest of their times:
+    /// `all 5 masters: refused, held for at most 4.4s`.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let lines = self.votes.iter().map(|(master, vote)| {
@@ -71,7 +71,7 @@ impl Report {
         words::grouped(lines, self.votes.len())
     }
 
-    /// Returns whether a quorum of masters refused because the login lacks a right.
+    /// Whether a quorum of masters refused because the login lacks a right.
     #[doc(hidden)]
     #[must_use]
     pub fn lacks_rights(&self) -> bool {
@@ -80,12 +80,12 @@ impl Report {
         !self.votes.is_empty() && lacking.count() >= self.quorum()
     }
 
-    /// Returns whether no master was asked, as other callers of the client came first.
+    /// Whether no master was asked, because other callers of the client came first.
     pub(super) fn is_of_queued(&self) -> bool {
         !self.votes.is_empty() && self.votes.iter().all(|(_, vote)| *vote == Vote::Failed(Failure::Queued))
     }
 
-    /// Returns whether full wait queues of a fair lock keep a quorum from granting, on masters that are well.
+    /// Whether a quorum could grant, were it not for full wait queues of a fair lock.
     pub(super) fn is_queue_full(&self) -> bool {
         let (mut full_count, mut well_count) = (0, 0);
         for (_, vote) in &self.votes {
@@ -98,7 +98,7 @@ impl Report {
         full_count > 0 && full_count + well_count >= self.quorum()
     }
 
-    /// The word for a vote that was granted.
+    /// The word for a granted vote.
     const fn done(round: Round) -> &'static str {
         match round {
             Round::Acquire => "granted",
@@ -108,8 +108,8 @@ impl Report {
         }
     }
 
-    /// After how long the end of quarantines alone brings a quorum, and how many masters are in quarantine;
-    /// `None` if no quarantine is in the way, or if more than that is.
+    /// Time until the end of quarantines alone makes a quorum possible, and the number of masters in
+    /// quarantine. `None` if there is no quarantine, or it is not the only obstacle.
     pub(super) fn quarantine(&self) -> Option<(Duration, usize)> {
         let mut left: Vec<Duration> = Vec::new();
         let mut ready_count = 0;
@@ -125,7 +125,7 @@ impl Report {
         Some((*left.get(missing_count)?, left.len()))
     }
 
-    /// Whether all masters may be those of a new fleet.
+    /// Whether all masters may belong to a new fleet.
     pub(super) fn is_of_new_masters(&self) -> bool {
         let is_new = |vote: &Vote| matches!(vote, Vote::Failed(Failure::Quarantined { is_new: true, .. }));
         self.votes.iter().all(|(_, vote)| is_new(vote))
@@ -152,7 +152,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// The time that a vote is shown with.
+/// The time shown with a vote.
 const fn time_in(vote: &Vote) -> Duration {
     match vote {
         Vote::Refused { holder: HolderTtl::Left(time) }
@@ -161,7 +161,7 @@ const fn time_in(vote: &Vote) -> Duration {
     }
 }
 
-/// Whether two votes say the same but for their times.
+/// Whether two votes are the same except for their times.
 fn is_alike(one: &Vote, other: &Vote) -> bool {
     match (one, other) {
         (Vote::Refused { holder: HolderTtl::Left(_) }, Vote::Refused { holder: HolderTtl::Left(_) }) => true,

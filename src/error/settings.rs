@@ -1,4 +1,4 @@
-//! Errors of a configuration, of its URLs, and of credentials that change.
+//! Errors of a configuration, of its URLs, and of changing credentials.
 
 use std::error::Error;
 use std::fmt;
@@ -9,61 +9,61 @@ use crate::limits;
 use crate::lock::InputError;
 use crate::words::Rounded;
 
-/// Error of settings that cannot work. Nothing was connected.
+/// Why settings are invalid. Nothing was connected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// No master, or more than 32.
     #[error("{count} masters given; give 1 to {}, best an odd number from 3 up", limits::MASTER_COUNT_MAX)]
     MasterCount {
-        /// Masters given.
+        /// Number of masters given.
         count: usize,
     },
-    /// A master's URL cannot be used.
+    /// An invalid URL.
     #[error("master {}: {source}", index + 1)]
     Url {
         /// Its place in the list, from 0.
         index: usize,
-        /// The reason why it cannot be used.
+        /// Why it is invalid.
         source: UrlError,
     },
-    /// One address twice: it would vote twice.
+    /// The same address twice, which would vote twice.
     #[error("master {} is the same server as master {} ({address}); list each server once", index + 1, other + 1)]
     SameMaster {
-        /// Its place in the list, from 0.
+        /// Place of the second mention, from 0.
         index: usize,
-        /// The place of the first mention.
+        /// Place of the first mention, from 0.
         other: usize,
         /// The address, without the login.
         address: String,
     },
-    /// A login in a URL, and a provider of credentials.
+    /// Both a login in a URL and a credentials provider.
     #[error("master {}: a credentials provider and a login in the URL; remove one of them", index + 1)]
     TwoLogins {
         /// Its place in the list, from 0.
         index: usize,
     },
-    /// A user without a password, and no file that has it.
+    /// A user without a password, and no password file.
     #[error("master {}: a user without a password; add it to the URL, or set REDLATCH_PASSWORD_FILE", index + 1)]
     NoPassword {
         /// Its place in the list, from 0.
         index: usize,
     },
-    /// TLS settings, and no URL that wants TLS.
+    /// TLS settings, but no URL with TLS.
     #[cfg(feature = "tls")]
     #[error("TLS settings are given, but no URL begins with rediss://; write rediss://, or remove them")]
     TlsUnused,
-    /// A text that cannot be the name in a certificate.
+    /// An invalid name for a certificate.
     #[cfg(feature = "tls")]
     #[error("`{name}` cannot be the name of a TLS server; give the name in its certificate")]
     TlsServerName {
-        /// The host of a URL, or the server name that was given.
+        /// The URL's host, or the server name that was set.
         name: String,
     },
     /// A prefix of more than 256 bytes.
     #[error("the prefix has {size} bytes; give at most {}", limits::PREFIX_SIZE_MAX)]
     PrefixTooLong {
-        /// Bytes of the prefix.
+        /// Length of the prefix in bytes.
         size: usize,
     },
     /// A client name that is empty, or not printable ASCII without spaces.
@@ -78,16 +78,16 @@ pub enum ConfigError {
     /// A time outside its bounds.
     #[error("{setting} is {}; give {} to {}", Rounded(*value), Rounded(*min), Rounded(*max))]
     OutOfBounds {
-        /// The setting's name.
+        /// Name of the setting.
         setting: &'static str,
-        /// The value that it was set to.
+        /// Its value.
         value: Duration,
-        /// The least it may be.
+        /// Smallest allowed value.
         min: Duration,
-        /// The most it may be.
+        /// Largest allowed value.
         max: Duration,
     },
-    /// An environment variable whose name is nearly that of a setting.
+    /// An environment variable whose name nearly matches a setting's.
     #[error("{name} is no variable of redlatch; did you mean {known}?")]
     UnknownVariable {
         /// Name of the variable.
@@ -95,7 +95,7 @@ pub enum ConfigError {
         /// Name of the setting's variable.
         known: &'static str,
     },
-    /// An environment variable is missing, or its value is not accepted. No password in it is shown.
+    /// An environment variable is missing or invalid. A password in it is not shown.
     #[error("{variable}: {reason}")]
     Variable {
         /// Name of the variable.
@@ -103,12 +103,12 @@ pub enum ConfigError {
         /// The reason, and what is accepted.
         reason: String,
     },
-    /// A holder label or a drift that cannot be used, or a drift and a `max_ttl` that leave no validity.
+    /// An invalid holder label or drift, or a drift and a `max_ttl` that leave no validity.
     #[error(transparent)]
     Input(#[from] InputError),
 }
 
-/// Error of a text that is not the URL of a master. It shows nothing between the scheme and the last `@`.
+/// A text is no master's URL. Shows nothing between the scheme and the last `@`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{reason} in `{shown}`; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, or unix:///path[?db=db]"
@@ -118,27 +118,26 @@ pub struct UrlError {
     pub(crate) shown: String,
 }
 
-/// Reason why the new credentials of a master could not be had, or are not in use. No text of them shows a
-/// password.
+/// Why a master's new credentials are missing or not in use. No text of this error contains a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// No function was given to [`ConfigBuilder::credentials`](crate::ConfigBuilder::credentials).
+    /// [`ConfigBuilder::credentials`](crate::ConfigBuilder::credentials) was not called.
     #[error("there is no credentials provider; set one, or give the login in the URL")]
     NoProvider,
-    /// The provider returned an error, which is the source of this one.
+    /// The provider returned an error, which is the source of this error.
     #[error(transparent)]
     Failed(ProviderError),
     /// The provider panicked.
     #[error("the credentials provider panicked; see its panic message")]
     Panicked,
-    /// The provider has not returned in time. Its later answer is used.
+    /// The provider has not returned in time. A later answer is still used.
     #[error("the credentials provider gave no answer within {}; give it a time-out", Rounded(*.limit))]
     NoAnswer {
-        /// The `connect_timeout` of the client.
+        /// The client's `connect_timeout`.
         limit: Duration,
     },
-    /// The file of the password cannot be used.
+    /// The password file is unusable.
     #[error("the password file {file} is unusable: {why}; give one line, readable here")]
     PasswordFile {
         /// The file.
@@ -152,10 +151,10 @@ pub enum CredentialsError {
     /// The provider returned a user and a password that are too long.
     #[error("the credentials have {size} bytes; give at most {}", limits::LOGIN_SIZE_MAX)]
     TooLong {
-        /// Bytes of user and password.
+        /// Total size of user and password, in bytes.
         size: usize,
     },
-    /// The operating system refused the thread that asks the provider.
+    /// The operating system refused a thread for the provider.
     #[error("no thread for the credentials provider; check the limits of this process")]
     NoThread,
     /// The server refused the credentials on an open connection, which stays as it is.
@@ -168,19 +167,19 @@ pub enum CredentialsError {
 
 /// Error that a credentials provider returned.
 ///
-/// Neither `Display` nor `Debug` shows its text, which may have a secret: [`Error::source`] returns it. Two
-/// of them are equal if their texts are.
+/// Neither `Display` nor `Debug` shows its text, which may contain a secret; [`Error::source`] returns it.
+/// Errors with the same text are equal.
 #[derive(Clone)]
 pub struct ProviderError(Arc<Returned>);
 
 struct Returned {
     error: Box<dyn Error + Send + Sync>,
-    /// Taken on the provider's thread, as it is a caller's own function that makes it.
+    /// Formatted on the provider's thread, because formatting runs a caller's code.
     text: String,
 }
 
 impl ProviderError {
-    /// Keeps this error.
+    /// Wraps this error.
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let error = error.into();
         let text = error.to_string();

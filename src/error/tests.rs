@@ -1,8 +1,8 @@
-//! One table of all messages of the library, held to the rules of writing that a program can check.
-//! `cli/message.rs` has the table of the command line.
+//! A table of all the library's messages, checked against the rules of writing that a program can check.
+//! `cli/message.rs` contains the command line's table.
 //!
 //! A new message is one line here, and a new variant without a line does not compile. `tests/golden/errors`
-//! has all texts as a whole, with the class and the source of each error of an operation.
+//! contains all complete texts, with the class and the source of each operation's error.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use judgement::{Judged, Unjudged};
 
 /// A time with more digits than a message may have.
 const LONG: Duration = Duration::from_nanos(4_408_173_216);
-/// The reply of a master whose queue of a fair lock is full.
+/// Reply of a master whose queue of a fair lock is full.
 const QUEUE_FULL: &str = "ERR too many wait for this lock script: 567376a0, on @user_script:1.";
 
 fn report(round: Round, votes: &[Vote]) -> Report {
@@ -33,7 +33,7 @@ fn report(round: Round, votes: &[Vote]) -> Report {
     Report { round, resource: "orders:42".into(), votes }
 }
 
-/// All five masters say the same.
+/// The same vote from all five masters.
 fn all(round: Round, vote: Vote) -> Report {
     report(round, &vec![vote; 5])
 }
@@ -75,7 +75,7 @@ fn bad_url(url: &str) -> ConfigError {
     Config::builder().master(url).build().expect_err("a bad URL")
 }
 
-/// One message as one line and as several, with words that it must have, and what else an error says.
+/// A message on one line and on several, words that it must contain, and an error's class and source.
 struct Sample {
     texts: [String; 2],
     words: &'static str,
@@ -87,7 +87,7 @@ fn sample(message: &impl fmt::Display, words: &'static str, judgement: String) -
     Sample { texts: [format!("{message}"), format!("{message:#}")], words, judgement }
 }
 
-/// `Type { Variant pattern => sample, words; … }`. The patterns must be all that there are; `#[cfg(…)]` may
+/// `Type { Variant pattern => sample, words; … }`. The patterns must be exhaustive; `#[cfg(…)]` may
 /// stand before one.
 macro_rules! table {
     ($($type:ident { $($(#[$if:meta])? $pattern:pat => $sample:expr, $words:literal;)* })*) => {{
@@ -545,7 +545,7 @@ fn full_queues_are_named_where_masters_are_well() {
     }
 }
 
-/// The table of classes in the manual.
+/// The manual's table of classes.
 #[test]
 fn the_manual_has_each_class() {
     use ErrorClass::*;
@@ -573,7 +573,7 @@ fn debug_output_shows_names_as_text() {
     assert!(!shown.contains("111, 114"), "{shown}");
 }
 
-/// A test double may give any report, and each of its errors is shown.
+/// A test double may return any report, and its error must have a text.
 #[test]
 fn an_error_of_a_double_is_shown() {
     let vote = (Arc::from("redis://h:6379"), Vote::Granted);

@@ -1,4 +1,4 @@
-//! The wait of one acquisition: how long it took, and for whom last.
+//! The wait of one acquisition: how long it took, and behind which holder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::words::{Labelled, Rounded};
 
 /// Wait of one acquisition, until the lock or the refusal: [`Guard::waited`](crate::Guard::waited) and
-/// [`Denial::waited`](crate::error::Denial::waited). For a lock that the first attempt got, in about one
-/// round trip, all is zero and empty but for that one attempt.
+/// [`Denial::waited`](crate::error::Denial::waited). If the first attempt got the lock, in about one round
+/// trip, everything is zero or empty except that attempt.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -20,44 +20,44 @@ use crate::words::{Labelled, Rounded};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Waited {
-    /// Time from the request to the lock or the refusal; zero for a lock that the first attempt got.
+    /// Time from the request to the lock or the refusal; zero if the first attempt got the lock.
     pub total: Duration,
-    /// Time of it behind others: in the wait queue of this client, and in the masters' queues. Pauses between
-    /// attempts, where masters have no queue, are not in it.
+    /// Part of the total spent in the client's wait queue and in the masters' queues. Excludes pauses between
+    /// attempts, where masters have no queue.
     pub queued: Duration,
-    /// Number of attempts, as [`Denial::attempts`](crate::error::Denial::attempts).
+    /// Number of attempts, as in [`Denial::attempts`](crate::error::Denial::attempts).
     pub attempts: u32,
-    /// Holder that was in the way last, if one was reported.
+    /// The last reported holder in the way, if any.
     pub holder: Option<WaitedFor>,
 }
 
 /// Holder that was in the way of an acquisition, and for how long.
 ///
 /// The time is an estimate. Masters report the holder with each answer to a waiter: at the beginning of a
-/// wait, and then once in each heartbeat, which is at most 1 s. The time runs from the first report that names
-/// this holder to the end of the wait. A holder that came and went between two reports is missing. The holder
-/// in the same client is always known.
+/// wait, then at each heartbeat, at most 1 s apart. The time runs from the first report of this holder to the
+/// end of the wait. A holder that comes and goes between two reports is missing. A holder in the same client
+/// is always known.
 ///
 /// `{}` is `web-3:4711 (440ms)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitedFor {
-    /// Label of the holder ([`crate::ConfigBuilder::holder_label`]). `None` if the label is unknown: the
-    /// holder has none, or is a reader.
+    /// Label of the holder ([`crate::ConfigBuilder::holder_label`]). `None` if unknown: the holder has no
+    /// label, or is a reader.
     pub label: Option<Arc<str>>,
     /// Time for which it was in the way.
     pub time: Duration,
 }
 
 impl Waited {
-    /// The holder, behind what it delayed.
+    /// The last holder, as the end of a sentence.
     pub(crate) const fn behind(&self) -> Behind<'_> {
         Behind(self)
     }
 }
 
 impl fmt::Display for Waited {
-    /// Shows the total and the last holder, in one line.
+    /// Shows the total and the last holder in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", Rounded(self.total), self.behind())
     }
@@ -70,7 +70,7 @@ impl fmt::Display for WaitedFor {
     }
 }
 
-/// `, behind web-3 (440ms)`; nothing without a holder that took time.
+/// `, behind web-3 (440ms)`; empty without a holder that took time.
 pub(crate) struct Behind<'a>(&'a Waited);
 
 impl fmt::Display for Behind<'_> {

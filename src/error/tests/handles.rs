@@ -1,4 +1,4 @@
-//! The messages of errors about handles.
+//! Messages of errors about handles.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Each error as a whole: its texts, its class and its source.
+//! Complete errors: texts, class and source.
 
 use super::*;
 #[cfg(feature = "tls")]
@@ -9,7 +9,7 @@ pub(super) trait Judged {
     fn judgement(&self) -> String;
 }
 
-/// Messages that are no errors of an operation have neither.
+/// Other messages have neither.
 pub(super) trait Unjudged {
     fn judgement(&self) -> String {
         String::new()
@@ -62,7 +62,7 @@ macro_rules! sources {
 
 sources!(ConfigError, ConnectError, CredentialsError, InputError, ParseHandleError);
 
-/// With TLS: without it some messages are missing.
+/// Only with TLS: without it some messages are missing.
 #[cfg(feature = "tls")]
 #[test]
 fn each_error_is_as_it_was() {

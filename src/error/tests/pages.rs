@@ -1,6 +1,6 @@
 //! Errors in pages and examples.
 
-/// A release that is not confirmed goes on by itself: no example makes it the error of its caller.
+/// An unconfirmed release continues on its own, so no example returns it to its caller.
 #[test]
 fn no_example_fails_for_an_unconfirmed_release() {
     const FAILING: [&str; 6] = [

@@ -1,4 +1,4 @@
-//! The sentences about masters in quarantine.
+//! Messages about masters in quarantine.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_quarantine_is_named_only_where_it_is_the_cause() {
     }
 }
 
-/// One new master among others has joined a fleet, which nobody is to declare again.
+/// A single new master has joined a fleet, which must not be declared again.
 #[test]
 fn a_fleet_is_declared_only_where_all_masters_may_be_new() {
     let new = || Vote::Failed(Failure::Quarantined { left: LONG, is_new: true });
