@@ -1,12 +1,12 @@
-//! `redlatch run`: a command under a lock, like flock(1), across masters.
+//! `redlatch run`: a command under a lock, like flock(1), but across masters.
 //!
 //! ```text
-//!  main thread: the wait, the command, TERM and KILL by the guards' validities      Client, on its own thread,
-//!        ▲                                                  ▲                       extends the locks
-//!        └──── signals that were caught, by a thread        └──── events: why an extension failed
+//!  main thread: waits, runs the command, sends TERM and KILL by validity      the client's thread:
+//!        ▲                                            ▲                       extends the locks
+//!        └──── a thread: caught signals               └──── events: why an extension failed
 //! ```
 //!
-//! A signal ends each wait but that for the releases.
+//! A signal ends every wait except the wait for releases.
 
 mod acquire;
 mod descendants;
@@ -198,7 +198,6 @@ Examples:
   redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
   redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
 
-/// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = names(args)?;
     let Job { max_hold, quiet, .. } = args.job;
@@ -234,7 +233,6 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     })
 }
 
-/// Options of a lock that is asked for like this.
 fn in_mode(options: Options, is_fenced: bool, is_fair: bool, is_shared: bool) -> Options {
     let mut options = options;
     options = if is_fenced { options.fenced() } else { options };
@@ -243,7 +241,7 @@ fn in_mode(options: Options, is_fenced: bool, is_fair: bool, is_shared: bool) ->
     options
 }
 
-/// The names in their order, each once.
+/// Names in the given order, without duplicates.
 fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
     let mut names = Vec::with_capacity(1 + args.also.len());
     for resource in std::iter::once(&args.job.resource).chain(&args.also) {
@@ -256,7 +254,6 @@ fn names(args: &Args) -> Result<Vec<Resource<'_>>, InputError> {
     if count > limits::SET_SIZE_MAX { Err(InputError::SetTooLarge { count }) } else { Ok(names) }
 }
 
-/// `forever`, or a time.
 fn parse_wait(text: &str) -> Result<Duration, &'static str> {
     match text {
         "forever" => Ok(FOREVER),
@@ -264,7 +261,7 @@ fn parse_wait(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// Holds the locks, and has the handle of the lock in its file meanwhile.
+/// Runs the command while the lock's handle is in its file.
 fn hold_with_handle(
     session: &mut Session,
     args: &Args,
@@ -286,7 +283,7 @@ fn hold_with_handle(
     result
 }
 
-/// Runs the command under the locks. Then releases them, or leaves them for their least time.
+/// Runs the command, then releases the locks or leaves them until `at_least` has passed.
 fn hold(
     session: &mut Session,
     job: &Job,
@@ -312,7 +309,7 @@ fn hold(
         Some(until) if !end.is_lost => {
             Leaving { session, is_signalled: end.is_signalled }.leave_until(guards, until)
         }
-        // Something goes on working, so the lock is left to its TTL.
+        // A process of the command runs on, so the lock is left to its TTL.
         _ if end.is_left => {
             guards.into_iter().map(Guard::leave).for_each(drop);
             false
@@ -322,7 +319,7 @@ fn hold(
     Ok(End { is_lost: end.is_lost || !was_held, ..end })
 }
 
-/// Runs the command to its end. Fails if it never ran.
+/// Runs the command to its end. Fails if the command never ran.
 fn run_command(
     session: &mut Session,
     job: &Job,
@@ -342,12 +339,12 @@ fn run_command(
     let variables = [
         ("REDLATCH_RESOURCE", Some(OsString::from_vec(names.join(&b'\n')))),
         ("REDLATCH_TOKEN", lines(&|guard| Some(guard.token().to_string()))),
-        // Not that of a lock around this one.
+        // Removed without a token: an outer `redlatch run` may have set the variable.
         ("REDLATCH_FENCING_TOKEN", lines(&|guard| Some(guard.fencing_token()?.to_string()))),
         ("REDLATCH_SLOT", slot.map(|slot| slot.to_string().into())),
         ("REDLATCH_TTL_MS", Some(session.ttl.as_millis().to_string().into())),
         ("REDLATCH_VALID_MS", Some(left.as_millis().to_string().into())),
-        // The command locks by a login of its own, if at all.
+        // If the command locks, it uses its own login.
         (env::PASSWORD_FILE, None),
     ];
     let _beside_command = output::BesideCommand::begin();
@@ -355,7 +352,7 @@ fn run_command(
     Supervisor::new(session, process, guards, job.grace).supervise()
 }
 
-/// For how long all of these locks are still valid. None if one is over: a command must not start under it.
+/// Shortest remaining validity. `None` if a validity has ended: no command may start then.
 fn time_left(each: impl Iterator<Item = Duration>) -> Option<Duration> {
     each.min().filter(|left| !left.is_zero())
 }
@@ -372,7 +369,7 @@ mod tests {
         assert_eq!((left(&[hour, none]), left(&[none, hour])), (None, None));
     }
 
-    /// Its first validity lasts, but the masters have lost it.
+    /// The first validity lasts, but the masters have lost the lock.
     #[test]
     fn lock_lost_before_the_start_starts_no_command() {
         use clap::Parser;

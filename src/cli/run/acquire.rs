@@ -1,4 +1,4 @@
-//! How `redlatch run` acquires its lock, several of them, or a slot.
+//! How `redlatch run` acquires one lock, several locks, or a slot.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,27 @@ use super::wait::Wait;
 use crate::exit::{Exit, code};
 use crate::message::{Message, label};
 
-/// How long too few masters are tried again where no wait is asked for: a stall of some must not end a
+/// Without `--wait`, how long to try again while too few masters can grant: a short stall must not end a
 /// nightly job.
 const OUTAGE_GRACE: Duration = Duration::from_secs(2);
 
-/// Locks to be acquired.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted<'a> {
     All(&'a [Resource<'a>]),
-    /// One slot of the pool of this name, of so many.
+    /// One slot of the named pool, with the pool's size.
     Slot(Resource<'a>, u32),
 }
 
-/// Locks that were acquired, in the order of their names, or one slot with its number.
+/// Acquired locks in the given order, or one slot with its number.
 pub(super) struct Acquired {
     pub(super) guards: Vec<Guard>,
     pub(super) slot: Option<u32>,
-    /// The begin of the last lock's validity.
+    /// Start of the validity that began last.
     pub(super) since: Option<Instant>,
 }
 
-/// Acquires the locks, and says why it waits if that takes a while. A signal ends the wait. No `wait` is one
-/// attempt, and a grace for an outage.
+/// Acquires the locks, and reports why it waits. A signal ends the wait. Without `wait` it makes one attempt,
+/// and tries again for [`OUTAGE_GRACE`] while too few masters can grant.
 pub(super) fn acquire(
     session: &mut Session,
     wanted: Wanted<'_>,
@@ -62,7 +61,7 @@ pub(super) fn acquire(
     Ok(Acquired { guards, slot, since })
 }
 
-/// Tries for so long, or once.
+/// Tries for this time; zero makes one attempt.
 fn attempt(mut its: Wait<'_>, wanted: Wanted<'_>, wait: Duration) -> Result<(Vec<Guard>, Option<u32>), Exit> {
     let (client, options) = (its.session.client.clone(), its.session.options.wait(wait));
     match wanted {
@@ -91,7 +90,7 @@ fn attempt(mut its: Wait<'_>, wanted: Wanted<'_>, wait: Duration) -> Result<(Vec
 
 fn describe_grant(session: &Session, guard: &Guard, waited: Duration) -> String {
     let left = guard.remaining();
-    // The validity counts from the start of the attempt that succeeded.
+    // The validity counts from the start of the successful attempt.
     let took = session.ttl.validity().saturating_sub(left);
     let attempts = guard.waited().attempts;
     let later = (attempts > 1).then_some((attempts, waited));

@@ -1,9 +1,7 @@
-//! The command's descendants, wherever they went: into a group or session of their own, or away from their
-//! parents.
+//! The command's descendants, even in another group or session, or without their parents.
 //!
-//! On Linux this process adopts descendants whose parents have ended (a subreaper), so all of them stay below
-//! it in the tree of processes, and `/proc` shows the tree. Elsewhere nothing is known of processes outside
-//! the command's group.
+//! On Linux this process adopts orphaned descendants (it is a subreaper), so all of them stay below it in the
+//! process tree that `/proc` shows. On other systems only the command's group is known.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,15 +12,15 @@ use std::thread;
 
 use rustix::process::{Pid, getpid};
 
-/// A process, distinguished from a later one with the same number.
+/// A process, distinguished from a later process with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) pid: Pid,
-    /// Clock ticks from the start of the system to its own.
+    /// Clock ticks from the system's start to the process's start.
     started: u64,
 }
 
-/// The entry of a process in `/proc`.
+/// Entry of a process in `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Descendant {
     pub(super) id: Identity,
@@ -32,7 +30,7 @@ pub(super) struct Descendant {
 }
 
 impl Descendant {
-    /// Whether it has ended, and waits to be reaped.
+    /// Whether the process has ended and waits to be reaped.
     pub(super) const fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -41,12 +39,12 @@ impl Descendant {
         matches!(self.state, b'T' | b't')
     }
 
-    /// Whether it is a child of this process: started by it, or adopted.
+    /// Whether this process started or adopted the descendant.
     pub(super) fn is_child(&self) -> bool {
         self.parent == Some(getpid())
     }
 
-    /// From `/proc/PID/stat`; the name of the program may hold any bytes.
+    /// Parses `/proc/PID/stat`. The program's name may contain any bytes.
     fn parse(stat: &[u8]) -> Option<Self> {
         let name = stat.iter().position(|byte| *byte == b'(')?;
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
@@ -60,29 +58,28 @@ impl Descendant {
     }
 }
 
-/// The kernel shows 0 for none in this namespace, and -1 for a process that is just ending.
+/// The kernel shows 0 for a process outside this namespace, and -1 for a process that is ending.
 fn existing(pid: i32) -> Option<Pid> {
     if pid > 0 { Pid::from_raw(pid) } else { None }
 }
 
-/// Adopts descendants whose parents end, from now on.
+/// Makes this process adopt descendants whose parents end.
 pub(super) fn adopt() {
     #[cfg(target_os = "linux")]
-    // Where it is refused (before Linux 3.4) those that leave the group are not reached.
+    // Refused before Linux 3.4. Then descendants outside the group are out of reach.
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
-/// The result of a search; `None` where there is no `/proc`.
+/// Result of a search; `None` without `/proc`.
 pub(super) type Found = Option<Vec<Descendant>>;
 
-/// Searches in a thread of its own: `/proc` may have many thousand entries, and meanwhile a lock must be
-/// extended, and KILL sent in time.
+/// A thread that searches: `/proc` may have thousands of entries, and KILL must not wait for them.
 #[derive(Debug)]
 pub(super) struct Search {
     begin: Sender<()>,
     found: Receiver<Found>,
     is_under_way: bool,
-    /// Whether the search under way began too early.
+    /// Whether the search under way started before the latest [`Self::begin_anew`].
     is_outdated: bool,
 }
 
@@ -103,13 +100,14 @@ impl Search {
         }
     }
 
-    /// Begins a search that sees all that has happened so far.
+    /// Begins a search that starts from now: if a search is under way, its result is dropped and it is
+    /// repeated.
     pub(super) fn begin_anew(&mut self) {
         self.is_outdated = self.is_under_way;
         self.begin();
     }
 
-    /// The result of the search that was begun last, once.
+    /// Result of the latest search, once.
     pub(super) fn take(&mut self) -> Option<Found> {
         let found = self.found.try_recv().ok()?;
         self.is_under_way = false;
@@ -121,17 +119,16 @@ impl Search {
     }
 }
 
-/// Whether this process is still there: its number may be another's since it was found.
+/// Whether this process still exists. Its number may meanwhile belong to another process.
 pub(super) fn exists(id: Identity) -> bool {
     let stat = fs::read(format!("/proc/{}/stat", id.pid)).unwrap_or_default();
     Descendant::parse(&stat).is_some_and(|it| it.id == id)
 }
 
-/// All descendants of this process, without strangers and what is below them; `None` where there is no
-/// `/proc`.
+/// All descendants of this process except the strangers and their descendants.
 pub(super) fn list(strangers: &HashSet<Identity>) -> Found {
     let pids = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    // One that has ended since is no error.
+    // A process that has just ended has no entry, which is no error.
     let all: Vec<_> = pids
         .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit()))
         .filter_map(|path| Descendant::parse(&fs::read(path.join("stat")).ok()?))
@@ -140,13 +137,13 @@ pub(super) fn list(strangers: &HashSet<Identity>) -> Found {
     is_here.then(|| below(all, getpid(), strangers))
 }
 
-/// Processes that had ended in a list.
+/// Zombies in the latest list.
 #[derive(Debug, Default)]
 pub(super) struct Ended(HashSet<Identity>);
 
 impl Ended {
-    /// Takes the next list. Returns whether it may miss a process: the numbers are read before the entries,
-    /// and one that ended between the two may have started another one, which has no entry in this list.
+    /// Takes the next list. Returns whether the list may miss a process: `/proc` is listed before its entries
+    /// are read, and a process that ended in between may have started another one, which is not listed.
     pub(super) fn follow(&mut self, found: &[Descendant]) -> bool {
         let ended = found.iter().filter(|it| it.is_zombie()).map(|it| it.id).collect();
         let before = std::mem::replace(&mut self.0, ended);

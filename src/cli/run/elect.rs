@@ -1,8 +1,8 @@
 //! `redlatch elect`: `run` in a loop, for a leader.
 //!
 //! ```text
-//!   campaign ──► lead: the command runs ──► its end, or the loss of the lock ──► pause ──► campaign
-//!                     a signal ends each of these, and the program
+//!   campaign ──► lead: the command runs ──► the command ends, or the lock is lost ──► pause ──► campaign
+//!   A signal ends any of these steps, and the program.
 //! ```
 
 use std::ops::ControlFlow;
@@ -22,11 +22,11 @@ use crate::message::Message;
 use crate::options::MasterOptions;
 use crate::output::say;
 
-/// The pause after a command that ended soon: at first, and at most. It doubles from one to the next.
+/// Shortest and longest pause. The pause doubles after each command that ran for less than [`SOON`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// A command that ran for so long did not end soon: the next pause is the shortest one.
+/// A command that ran at least this long is followed by the shortest pause.
 const SOON: Duration = PAUSE_MAX;
 
 /// Run a command as the leader, one at a time over all machines, again and again.
@@ -72,7 +72,6 @@ Examples:
   redlatch elect -m redis://a,redis://b,redis://c scheduler -- ./scheduler
   redlatch elect --ttl 5s scheduler -- sh -c 'exec ./scheduler --term $REDLATCH_FENCING_TOKEN'";
 
-/// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let Args { job, masters } = args;
     let name = Resource::new(job.resource.as_bytes())?;
@@ -82,7 +81,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     ended.and_then(End::exit_code)
 }
 
-/// Leads until a signal asks for the end, or an error makes it. Returns the end of the last command.
+/// Leads until a signal or a fatal error. Returns the end of the last command.
 fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<End, Exit> {
     let mut pause = None;
     loop {
@@ -105,10 +104,10 @@ fn lead_again(session: &mut Session, job: &Job, name: Resource<'_>) -> Result<En
     }
 }
 
-/// The reason for a new campaign, or the end of the election.
+/// Returns the reason for a new campaign, or the end of the election.
 fn after(led: Result<End, Exit>) -> ControlFlow<Result<End, Exit>, String> {
     match led {
-        // Another command beside one that goes on would be a second leader.
+        // A process of the old command that runs on and a new command would be two leaders.
         Ok(end) if end.is_signalled || end.is_left => ControlFlow::Break(Ok(end)),
         Ok(End { is_lost: true, .. }) => ControlFlow::Continue(Message::LockLost.to_string()),
         Ok(End { code: Ok(code), .. }) => ControlFlow::Continue(Message::CommandEnded { code }.to_string()),
@@ -117,7 +116,7 @@ fn after(led: Result<End, Exit>) -> ControlFlow<Result<End, Exit>, String> {
     }
 }
 
-/// The pause after a command that ran for so long, by the pause before it.
+/// Pause after a command that ran for this time, given the pause before it.
 fn next_pause(last: Option<Duration>, ran: Duration) -> Duration {
     last.filter(|_| ran < SOON).map_or(PAUSE_MIN, |last| (last * 2).min(PAUSE_MAX))
 }
@@ -137,7 +136,7 @@ fn rest(session: &Session, pause: Duration) -> Result<(), Exit> {
     }
 }
 
-/// Says who leads, unless nothing but errors is wanted.
+/// Says who leads, except with `--quiet`.
 fn announce(session: &Session, what: Message<'_>) {
     if session.voice != Voice::Quiet {
         say(what);

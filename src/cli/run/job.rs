@@ -1,4 +1,4 @@
-//! The command under a lock, and the options that each way of running it has.
+//! Command, lock and options that `run` and `elect` share.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -63,9 +63,9 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// How its lock is asked for, in any mode.
+    /// Options of the lock, without its mode.
     pub(super) fn options(&self) -> Options {
-        // The configuration has the longest hold.
+        // The configuration's `max_hold` is the limit.
         Options::new().ttl(self.ttl).auto_extend(Duration::MAX)
     }
 
@@ -86,7 +86,8 @@ impl Job {
     }
 }
 
-/// The label in effect: what was asked for, none if that is empty, or else `HOST:PID:PROGRAM`.
+/// Label in effect: the requested text, or `HOST:PID:PROGRAM` by default. `None` if the requested text is
+/// empty.
 pub(super) fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<String> {
     match asked {
         Some("") => None,
@@ -99,7 +100,8 @@ pub(super) fn holder_label(asked: Option<&str>, command: &[OsString]) -> Option<
     }
 }
 
-/// The host's first name, as much of the rest as fits, and nothing that upsets a terminal.
+/// Starts with the first component of the host's name, is cut to the size limit, and has `?` for each
+/// character that may upset a terminal.
 fn default_label(host: &str, pid: u32, program: &OsStr) -> String {
     let host = host.split('.').next().unwrap_or_default();
     let program = Path::new(program).file_name().unwrap_or(program).to_string_lossy();

@@ -1,8 +1,9 @@
-//! The least time of a run's locks (`--at-least`), which its command did not use up.
+//! The time that is left of `--at-least` when the command has ended.
 //!
-//! A rest within the maximum TTL becomes the TTL of the keys, which outlives this program. Before that, the
-//! program stays and the client goes on extending the locks. After it, the program stays for as long as a master
-//! that has missed the rest may still be reached and block the name.
+//! While this rest exceeds the maximum TTL, the program stays and the client extends the locks. A shorter
+//! rest becomes the TTL of the keys, which outlives the program. If too few masters confirm the rest, the
+//! program stays while a master that missed it may still block the name: the client gives that master the
+//! rest, or a release.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -14,15 +15,14 @@ use super::session::{SLEEP_MAX, Session, all, await_unless, sleep};
 use crate::message::Message;
 use crate::output::say;
 
-/// Leaves locks whose command has ended.
 pub(super) struct Leaving<'a> {
     pub(super) session: &'a mut Session,
-    /// Whether a signal asked this program to end, which ends each wait.
+    /// Whether a signal asked this program to end. It ends each wait.
     pub(super) is_signalled: bool,
 }
 
 impl Leaving<'_> {
-    /// Gives the locks up, and leaves them until this time. Returns whether all of them were held so far.
+    /// Leaves the locks until this time. Returns whether all of them were held so far.
     pub(super) fn leave_until(mut self, guards: Vec<Guard>, until: Instant) -> bool {
         if !self.stay(&guards, until) {
             say(Message::LostInStay { lock: &self.session.label });
@@ -42,8 +42,8 @@ impl Leaving<'_> {
         left.iter().all(|result| matches!(result, Ok(_) | Err(LeaveError::Unconfirmed { .. })))
     }
 
-    /// Stays until the time left fits into one TTL. A signal ends that, and shortens the time. False if a
-    /// lock's validity has ended meanwhile.
+    /// Stays until the rest fits into one TTL. A signal ends the stay, and shortens the rest. Returns false
+    /// if the validity of a lock has ended.
     fn stay(&mut self, guards: &[Guard], until: Instant) -> bool {
         let left = || until.saturating_duration_since(Instant::now());
         let Self { session, is_signalled } = self;
@@ -66,7 +66,8 @@ impl Leaving<'_> {
         true
     }
 
-    /// Says how a lock was left. Returns its latest end if too few masters have the rest.
+    /// Reports how a lock was left. If too few masters confirmed the rest, returns the lock's latest possible
+    /// end.
     fn describe_rest(&self, result: &Result<Left, LeaveError>) -> Option<Instant> {
         match result {
             Ok(_) => self.session.report(Message::Kept { lock: &self.session.label }),
@@ -78,7 +79,7 @@ impl Leaving<'_> {
         }
     }
 
-    /// Too few masters have the rest: stays while one that is reached again gets it, or is released.
+    /// Stays while the client delivers an unconfirmed rest, or a release, to the remaining masters.
     fn repeat_rest(&mut self, latest: Instant) {
         let left = || latest.saturating_duration_since(Instant::now());
         let Self { session, is_signalled, .. } = self;

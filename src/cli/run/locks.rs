@@ -1,8 +1,7 @@
-//! The locks of a run, which count as one: the least of their validities, and why it is not extended.
+//! The locks of one run, treated as one lock: the shortest validity counts.
 
 use std::time::{Duration, Instant};
 
-/// The state of each lock.
 #[derive(Debug)]
 pub(super) struct Locks(Vec<Lock>);
 
@@ -15,7 +14,6 @@ struct Lock {
 }
 
 impl Locks {
-    /// The names and validities of these locks.
     pub(super) fn new<'a>(held: impl IntoIterator<Item = (&'a [u8], Instant)>) -> Self {
         let held = held.into_iter();
         Self(
@@ -28,28 +26,28 @@ impl Locks {
         self.0.iter().min_by_key(|lock| lock.valid_until).expect("a run has a lock")
     }
 
-    /// When the first validity ends.
+    /// End of the shortest validity.
     pub(super) fn valid_until(&self) -> Instant {
         self.least().valid_until
     }
 
-    /// Why the lock whose validity ends first was not extended.
+    /// Why the lock with the shortest validity was not extended.
     pub(super) fn failure(&self) -> Option<&str> {
         self.least().failure.as_deref()
     }
 
-    /// The machine slept, which the clock of these times did not count.
+    /// Brings each end nearer by the time that the machine slept, which the clock does not count.
     pub(super) fn shift(&mut self, slept: Duration) {
         for lock in &mut self.0 {
             lock.valid_until = lock.valid_until.checked_sub(slept).unwrap_or(lock.valid_until);
         }
     }
 
-    /// Takes the present validity of each lock where a renewal has moved it. Returns whether all of them are
-    /// valid for longer.
+    /// Takes over each validity that a renewal has moved. Returns whether the shortest validity ends later
+    /// now.
     ///
-    /// A loss that masters have proven ends the validity at once. The command has its grace all the same, so an
-    /// earlier end does not count.
+    /// A proven loss ends a guard's validity at once. The command still gets its grace, so an earlier end is
+    /// ignored.
     pub(super) fn follow(&mut self, now_valid: impl IntoIterator<Item = Instant>) -> bool {
         let before = self.valid_until();
         for (lock, valid_until) in self.0.iter_mut().zip(now_valid) {
@@ -60,7 +58,7 @@ impl Locks {
         self.valid_until() > before
     }
 
-    /// A lock was not renewed. Returns whether the renewal before it, of each lock, succeeded.
+    /// Notes a failed renewal. Returns whether the latest renewal of every lock had succeeded before.
     pub(super) fn fail(&mut self, name: &[u8], failure: String) -> bool {
         let is_first = self.0.iter().all(|lock| lock.failure.is_none());
         if let Some(lock) = self.0.iter_mut().find(|lock| lock.name == name) {
@@ -70,7 +68,7 @@ impl Locks {
     }
 }
 
-/// Locks that are valid for 9 s and 10 s, and the present, for tests.
+/// Locks that are valid for 9 s and 10 s, and the present.
 #[cfg(test)]
 pub(super) fn two() -> (Locks, Instant) {
     let (now, second) = (Instant::now(), Duration::from_secs(1));

@@ -1,11 +1,11 @@
-//! No stage before the command: only on Linux redlatch binds it to its own life.
+//! No stage before the command: redlatch binds the command to its own life on Linux only.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::process::Command;
 
-/// Never made.
+/// Never constructed.
 #[derive(Debug)]
 pub(super) struct Failure(Infallible);
 
@@ -15,7 +15,7 @@ impl Failure {
     }
 }
 
-/// The start of these words.
+/// The command itself, without a stage.
 pub(super) fn command(words: &[OsString]) -> io::Result<(Command, Option<Failure>)> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
@@ -23,7 +23,7 @@ pub(super) fn command(words: &[OsString]) -> io::Result<(Command, Option<Failure
     Ok((command, None))
 }
 
-/// This process is no stage.
+/// This process is never a stage.
 pub(crate) const fn enter() -> Option<u8> {
     None
 }

@@ -1,4 +1,4 @@
-//! `redlatch acquire`: a lock that outlives the program, under a handle in a file.
+//! `redlatch acquire`: a lock that outlives the program. A file contains its handle.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -85,11 +85,10 @@ Example:
   redlatch acquire --wait 1min --ttl 20s --handle /run/user/1000/deploy.lock deploy:web && ./deploy.sh
   redlatch release --handle /run/user/1000/deploy.lock";
 
-/// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = [Resource::new(args.resource.as_bytes())?];
     let options = in_mode(Options::new(), args.fenced, args.fair, args.shared);
-    // The lock is extended once, and a longer TTL than the longest hold is no fault.
+    // The lock is extended once, for its handle. A limit on the hold would refuse a longer TTL.
     let mut builder = args.masters.builder()?.max_hold(Duration::MAX);
     if let Some(label) = holder_label(args.label.as_deref(), &["redlatch".into()]) {
         builder = builder.holder_label(label);
@@ -105,7 +104,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     result.map(|()| 0)
 }
 
-/// Prints the token. A signal, or the end of the lock, ends the wait for a reader that does not read.
+/// Prints the token. If nobody reads it, a signal or the lock's end ends the wait.
 fn print_token(session: &Session, token: FencingToken, valid_until: Instant) -> Result<(), Exit> {
     let mut ended = None;
     print_until(format!("{token}\n"), || {
@@ -115,7 +114,7 @@ fn print_token(session: &Session, token: FencingToken, valid_until: Instant) -> 
     ended.map_or(Ok(()), Err)
 }
 
-/// Acquires the lock, writes its handle, and leaves it.
+/// Acquires the lock, writes its handle to the file, and leaves the lock held.
 fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &HandleFile) -> Result<(), Exit> {
     session.wait_if_strict()?;
     let mut acquired = acquire(session, Wanted::All(names), args.wait)?;
@@ -124,7 +123,7 @@ fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &Hand
         session.release(vec![guard]);
         return Err(exit);
     }
-    // The handle may be valid for somewhat longer.
+    // A lower bound: making the handle extends the lock.
     let (valid_until, fencing_token) = (guard.valid_until(), guard.fencing_token());
     let passed = guard.into_handle(session.ttl.as_duration());
     let handle = passed.map_err(|error| {
@@ -143,7 +142,7 @@ fn leave(session: &mut Session, names: &[Resource<'_>], args: &Args, file: &Hand
         file.remove(&handle);
         return Err(exit);
     }
-    // The disk may have been slow, or whoever reads the token.
+    // The disk or the token's reader may have been slow.
     let left = valid_until.saturating_duration_since(Instant::now());
     if left.is_zero() {
         let _ = session.client.release_handle(&handle);

@@ -1,8 +1,7 @@
-//! The command's process: its start, its group and its descendants, the signals that are passed on to it, its
-//! end.
+//! The command's process: start, group, descendants, forwarded signals, and end.
 //!
-//! A signal is never sent to a child that was already reaped: one thread reaps and sends. The command
-//! itself is reaped last, as until then its number is no other group's.
+//! One thread reaps children and sends signals, so no signal reaches a reused process id. The command
+//! itself is reaped last: until then no other group can get its number.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -30,27 +29,26 @@ use crate::output::say;
 
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP];
 
-/// Whether a signal asks the program to end.
+/// Whether the signal asks the program to end.
 pub(super) const fn is_end(signal: i32) -> bool {
     matches!(signal, SIGHUP | SIGINT | SIGQUIT | SIGTERM)
 }
 
-/// How often descendants are searched for ones that were started during the search before.
+/// Limit on the searches for descendants that start while the command is being stopped.
 const SEARCH_COUNT_MAX: usize = 20;
 
-/// The signals that the program catches, and where they arrive. `SIGCHLD` only says that a child may have
-/// ended or stopped.
+/// Caught signals. `SIGCHLD` only says that a child may have ended or stopped.
 pub(super) struct Signals {
     pub(super) arrivals: Receiver<i32>,
 }
 
 impl Signals {
-    /// Starts to catch; each arrival ends the sleep of this thread. A signal that was ignored from the start (nohup, a background job) stays ignored, for
-    /// the command too.
+    /// Starts catching signals. Each arrival wakes the calling thread. A signal that was ignored from the
+    /// start (nohup, a background job) stays ignored, for the command too.
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = ignored_signals();
         let forwarded = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        // Were SIGCHLD ignored, the kernel would reap the command, and its exit code would be lost.
+        // If SIGCHLD were ignored, the kernel would reap the command, and its exit code would be lost.
         let mut stream = SignalStream::new(forwarded.chain([SIGCHLD]))?;
         let (sender, arrivals) = mpsc::channel();
         let sleeper = thread::current();
@@ -65,23 +63,23 @@ impl Signals {
         Ok(Self { arrivals })
     }
 
-    /// A signal that has arrived, before there is a command, and ends the program.
+    /// Returns an arrived signal that ends the program. For the time without a command.
     pub(super) fn take(&self) -> Option<i32> {
         match self.arrivals.try_recv() {
             Ok(SIGTSTP) => {
-                // Its default action, which is lost with the catching. The group has got it from the
-                // terminal.
+                // Catching TSTP disabled its default action, so stop here. The rest of the group got TSTP
+                // from the terminal.
                 let _ = kill_process(getpid(), Signal::TTOU);
                 None
             }
-            // These ask the command for something, and there is none yet.
+            // They are meant for the command, which does not run yet.
             Ok(SIGUSR1 | SIGUSR2 | SIGCHLD) | Err(_) => None,
             Ok(signal) => Some(signal),
         }
     }
 }
 
-/// A bit for each signal that this process ignores: bit 0 is signal 1. Zero where the system does not say.
+/// One bit for each signal that this process ignores: bit 0 is signal 1. Zero if the system does not say.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -92,39 +90,38 @@ pub(super) fn name_of(signal: i32) -> &'static str {
     signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// The command: a process that leads a group of its own, and all that it has started.
+/// The command: a process that leads its own group, and everything that it has started.
 pub(super) struct Process {
-    /// The id of the process, and of its group.
+    /// Number of the process and of its group.
     pid: Pid,
-    /// Name of its program, for messages.
     program: String,
     terminal: Option<Terminal>,
-    /// The exit code once it has ended.
+    /// Exit code, once the command has ended.
     code: Option<u8>,
-    /// The error report of the stage before it, if the command cannot run.
+    /// Receives the stage's error if the command cannot run.
     failure: Option<Failure>,
     search: Search,
-    /// Descendants of this program that were there before the command.
+    /// Descendants of this program that existed before the command.
     strangers: Arc<HashSet<Identity>>,
-    /// Descendants that had ended when they were found last.
     ended: Ended,
-    /// Descendants outside the command's group that were found last.
+    /// Descendants outside the command's group in the latest search.
     known: Vec<Identity>,
-    /// Whether nothing was found since TERM.
+    /// Whether no search has finished since TERM.
     is_first_search: bool,
-    /// Those outside the command's group that got TERM.
+    /// Processes outside the command's group that got TERM.
     asked: HashSet<Identity>,
-    /// Those outside the command's group that were stopped with it.
+    /// Processes outside the command's group that were stopped with it.
     paused: HashSet<Identity>,
-    /// Those that this program may not send signals to.
+    /// Processes that this program may not signal.
     unreachable: HashSet<Identity>,
-    /// Whether only such processes go on.
+    /// Whether nothing but unreachable processes runs on.
     pub(super) is_left: bool,
 }
 
 impl Process {
-    /// Starts the command. For the main thread: the command ends with the thread that starts it. Fails with
-    /// the code of the system's refusal, or of a command that cannot run.
+    /// Starts the command. Must run on the main thread, because the kernel kills the command when the thread
+    /// that started it ends. The error has the exit code for a refusal by the system, or for a command that
+    /// cannot run.
     pub(super) fn spawn(
         words: &[OsString],
         variables: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
@@ -138,8 +135,8 @@ impl Process {
                 None => command.env_remove(name),
             };
         }
-        // There are some if a script started them and then became this program.
-        // Others were left by a command before, and nobody else reaps those that have ended.
+        // A script that became this program may have started descendants. An earlier command of `elect` may
+        // have left others, and nobody else reaps their zombies.
         let strangers = descendants::list(&HashSet::new()).unwrap_or_default();
         strangers.iter().filter(|it| it.is_zombie()).for_each(reap_adopted);
         let strangers: Arc<HashSet<_>> = Arc::new(strangers.into_iter().map(|it| it.id).collect());
@@ -147,7 +144,7 @@ impl Process {
         descendants::adopt();
         let terminal = Terminal::open();
         let child = command.spawn().map_err(|error| match error.kind() {
-            // The stage is this program, and its start no fault of the command.
+            // The stage is this program, so the command is not to blame for a failed start.
             kind if failure.is_some() && kind != io::ErrorKind::ArgumentListTooLong => error.into(),
             _ => cannot_start(&program, &error),
         })?;
@@ -170,7 +167,6 @@ impl Process {
         })
     }
 
-    /// Passes a signal on that this program received.
     pub(super) fn pass_on(&self, signal: i32) {
         match Signal::from_named_raw(signal) {
             None | Some(Signal::CHILD) => {}
@@ -185,15 +181,15 @@ impl Process {
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Gives the command the foreground if this program has it: it may have come by `fg`, without a signal.
+    /// Gives the command the foreground if this program has it: `fg` brings the foreground without a signal.
     pub(super) fn hand_over_terminal(&self) {
         if let (Some(terminal), None) = (&self.terminal, self.code) {
             terminal.hand_over(self.pid);
         }
     }
 
-    /// Notices that the command has ended, or that the terminal has stopped it. Returns whether it is
-    /// stopped.
+    /// Notes the command's end. Returns whether the terminal has stopped the command, so that this program
+    /// must stop, too.
     pub(super) fn look(&mut self) -> io::Result<bool> {
         if self.code.is_some() {
             return Ok(false);
@@ -202,7 +198,7 @@ impl Process {
             WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let Some(seen) = waitid(WaitId::Pid(self.pid), look)? else { return Ok(false) };
         if let Some(signal) = seen.stopping_signal() {
-            // It is seen once.
+            // Consumes the stop, so that it is seen once.
             let taken = waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG)?;
             return Ok(taken.is_some() && self.is_stopped_by_terminal(signal));
         }
@@ -217,14 +213,14 @@ impl Process {
             && let Some(signal @ (SIGINT | SIGQUIT)) = signal
             && let Some(signal) = Signal::from_named_raw(signal)
         {
-            // Ctrl-C reached the command only; a script around this program is to end by it, too.
+            // Ctrl-C reached the command only. A script around this program must end, too.
             let _ = kill_current_process_group(signal);
         }
         Ok(false)
     }
 
-    /// Whether this stop asks this program to stop, too. STOP does not: it is meant for the command, and
-    /// leaves it its lock.
+    /// Whether this program must stop, too. STOP does not ask for it: STOP is meant for the command alone,
+    /// which keeps its lock.
     fn is_stopped_by_terminal(&mut self, signal: i32) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         match Signal::from_named_raw(signal) {
@@ -242,8 +238,8 @@ impl Process {
         }
     }
 
-    /// Stops all of the command, then this program's group, until that is continued. All of the command stays
-    /// stopped.
+    /// Stops the command and its descendants, then this program's group. Returns when the group is continued;
+    /// the command stays stopped.
     pub(super) fn stop_with_own_group(&mut self) {
         self.send_to_group(Signal::STOP);
         let mut ended = Ended::default();
@@ -265,7 +261,6 @@ impl Process {
         Terminal::stop_own_group();
     }
 
-    /// Continues all of the command.
     pub(super) fn resume(&mut self) {
         self.hand_over_terminal();
         self.send_to_group(Signal::CONT);
@@ -274,8 +269,8 @@ impl Process {
         }
     }
 
-    /// Sends TERM to the command's group, and continues what is stopped, so that it can end. [`Self::pursue`]
-    /// sends it to the others.
+    /// Sends TERM to the command's group, and CONT so that stopped processes can end. [`Self::pursue`]
+    /// signals the descendants outside the group.
     pub(super) fn end(&mut self) {
         self.send_to_group(Signal::TERM);
         self.send_to_group(Signal::CONT);
@@ -283,8 +278,8 @@ impl Process {
         self.search.begin_anew();
     }
 
-    /// Sends KILL to the command's group, and to the others that are known. [`Self::pursue`] sends it to
-    /// those that a search has still to find.
+    /// Sends KILL to the command's group and to the known processes outside it. [`Self::pursue`] sends it to
+    /// the processes that the next search finds.
     pub(super) fn kill(&mut self) {
         self.send_to_group(Signal::KILL);
         for id in std::mem::take(&mut self.known) {
@@ -293,12 +288,11 @@ impl Process {
         self.search.begin_anew();
     }
 
-    /// Begins to search descendants.
     pub(super) fn search(&mut self) {
         self.search.begin();
     }
 
-    /// The result of a search, once. Reaps what has ended in it, if this program adopted it.
+    /// Result of a search, once. Reaps zombies that this program adopted.
     pub(super) fn found(&mut self) -> Option<Found> {
         let found = self.search.take()?;
         let ended = found.iter().flatten().filter(|it| it.is_zombie() && it.id.pid != self.pid);
@@ -306,14 +300,14 @@ impl Process {
         Some(found)
     }
 
-    /// Sends TERM, or KILL, to those that have not got it. Returns whether nothing of the command is left
-    /// that this program can reach.
+    /// Sends TERM or KILL to the found processes that did not get it. Returns whether the command has ended
+    /// and no process is left that this program may signal.
     pub(super) fn pursue(&mut self, found: Found, is_killed: bool) -> bool {
         if is_killed {
             self.send_to_group(Signal::KILL);
         }
         let Some(mut found) = found else {
-            // Only a group without the command's own entry shows whether others are in it.
+            // The command's own entry would keep the group in existence.
             return self.code.is_some() && {
                 self.reap();
                 test_kill_process_group(self.pid).is_err()
@@ -325,20 +319,21 @@ impl Process {
         let outside: Vec<_> = found.iter().filter(|it| self.is_outside(it)).copied().collect();
         self.known = outside.iter().map(|it| it.id).collect();
         if is_killed {
-            // Also those of the group: a signal to all of it does not say whom it missed.
+            // Members of the group, too: a signal to the group does not report which members it missed.
             found.iter().for_each(|it| self.send(it.id, Signal::KILL));
         } else {
             for it in outside {
                 if (is_first_search || it.is_child()) && self.asked.insert(it.id) {
-                    // Later only those that escaped it: started while it was sent, by a parent that has
-                    // ended. Processes that others start then are part of their own end.
+                    // After the first search only adopted processes get TERM. They were started while TERM
+                    // was being sent, by parents that have ended. Children of a living parent are left to
+                    // the parent's own shutdown.
                     self.send(it.id, Signal::TERM);
                     self.send(it.id, Signal::CONT);
                 }
             }
         }
         if found.iter().any(|it| it.id.pid == self.pid && self.unreachable.contains(&it.id)) {
-            // The command itself goes on, and nobody waits for its code.
+            // This program cannot end the command, so nobody waits for the exit code.
             self.code.get_or_insert(code::LOST);
         }
         let is_over = !may_miss_one && found.iter().all(|it| self.unreachable.contains(&it.id));
@@ -360,7 +355,7 @@ impl Process {
         it.group != Some(self.pid)
     }
 
-    /// Reaps the command once it has ended. Returns its exit code, or why it never ran.
+    /// Reaps the command if it has ended. Returns its exit code, or why it never ran.
     pub(super) fn take_end(&mut self) -> Option<Result<u8, Exit>> {
         let code = self.code?;
         let failure = self.failure.as_mut().and_then(Failure::take);
@@ -368,8 +363,7 @@ impl Process {
         Some(failure.map_or(Ok(code), |error| Err(cannot_start(&self.program, &error))))
     }
 
-    /// Reaps the command, which has ended, and of its group what this program adopted. Its number may be
-    /// another's from now on.
+    /// Reaps the ended command, and adopted zombies of its group. From now on its number may be reused.
     fn reap(&self) {
         while let Ok(Some(_)) = waitpgid(self.pid, WaitOptions::NOHANG) {}
         let _ = waitpid(Some(self.pid), WaitOptions::NOHANG);
@@ -377,7 +371,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// A command that nobody supervises any more must not run on.
+    /// Kills a running command: nobody supervises it any more.
     fn drop(&mut self) {
         if self.code.is_none() {
             self.kill();
@@ -385,7 +379,7 @@ impl Drop for Process {
     }
 }
 
-/// Reaps a process that has ended, if this program is its parent by now.
+/// Reaps a zombie if this program is its parent.
 fn reap_adopted(it: &Descendant) {
     if it.is_child() {
         let _ = waitpid(Some(it.id.pid), WaitOptions::NOHANG);

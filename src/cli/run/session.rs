@@ -1,7 +1,7 @@
-//! The session of a run with its masters: the client, the signals that were caught, and how much is said.
+//! The session of a run with its masters: the client, caught signals, and verbosity.
 //!
-//! Owns what lasts from the first connection to the last answer. Releases the locks. The main thread waits: for a
-//! future of the client, for a time, or for a signal. A signal, an answer and a failed renewal wake it.
+//! It lasts from the first connection to the last reply, and releases the locks. The main thread waits for a
+//! future of the client, for a time, or for a signal. A signal, a reply and a failed renewal wake it.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,18 +26,18 @@ use crate::message::{Message, label, with_lock};
 use crate::options::{self, Contradictions, Enough};
 use crate::output::say;
 
-/// How long the exit waits for masters that are slow to confirm the release.
+/// Longest wait at exit for masters that confirm a release slowly.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The longest sleep while something is to be shown, or no waker reports what may have changed.
+/// Longest sleep while something is displayed, or while no waker reports changes.
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// The verbosity on stderr.
+/// Verbosity on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Voice {
-    /// Errors.
+    /// Errors only.
     Quiet,
-    /// Also why it waits, and who holds the lock.
+    /// Also why the program waits, and who holds the lock.
     Usual,
     /// Also each event of the lock.
     Verbose,
@@ -45,18 +45,18 @@ pub(super) enum Voice {
 
 pub(super) struct Session {
     pub(super) client: Client,
-    /// The locks in messages.
+    /// Names of the locks, for messages.
     pub(super) label: String,
     pub(super) ttl: Ttl,
     pub(super) options: Options,
     pub(super) voice: Voice,
     pub(super) signals: Signals,
-    /// [`Event::NotExtended`] of each lock of the client.
+    /// Each [`Event::NotExtended`] of the client.
     failures: Receiver<Event>,
     contradictions: Contradictions,
 }
 
-/// Settings whose client reports failed renewals, and where the reports arrive. They end the sleep of this thread.
+/// Settings whose client sends its failed renewals to the receiver, and wakes the calling thread.
 pub(super) fn observed(builder: ConfigBuilder) -> Result<(Config, Receiver<Event>), Exit> {
     let (sender, failures) = mpsc::channel();
     let sleeper = thread::current();
@@ -68,12 +68,13 @@ pub(super) fn observed(builder: ConfigBuilder) -> Result<(Config, Receiver<Event
     Ok((builder.build()?, failures))
 }
 
-/// Sleeps for at most that long. May return early.
+/// Sleeps for at most this time. May return early.
 pub(super) fn sleep(limit: Duration) {
     thread::park_timeout(limit);
 }
 
-/// Waits for a future of the client, or until `look` returns an end. Calls `look` at least each [`SLEEP_MAX`].
+/// Waits for a future of the client, or until `look` returns a value. Calls `look` at least every
+/// [`SLEEP_MAX`].
 pub(super) fn await_unless<F: Future + Unpin, E>(
     future: &mut F,
     mut look: impl FnMut(&F) -> Option<E>,
@@ -90,7 +91,7 @@ pub(super) fn await_unless<F: Future + Unpin, E>(
     }
 }
 
-/// Polls all of these until each is ready.
+/// Completes when all these futures have completed.
 pub(super) fn all<F>(futures: impl Iterator<Item = F>) -> impl Future<Output = Vec<F::Output>> + Unpin
 where
     F: Future<Output: Unpin>,
@@ -109,7 +110,7 @@ where
     })
 }
 
-/// The thread that waits.
+/// Waker of a waiting thread.
 struct Sleeper(Thread);
 
 impl Wake for Sleeper {
@@ -148,13 +149,13 @@ impl Session {
         Ok(session)
     }
 
-    /// Reports on stderr each new contradiction between the settings and the fleet's record.
+    /// Reports each new contradiction between the settings and the fleet's record on stderr.
     pub(super) fn look(&mut self) {
         self.contradictions.look(&self.client.masters());
     }
 
-    /// Waits for the masters of a strict fleet: no master of a new one counts before somebody has stayed to
-    /// watch it, whoever asks how often.
+    /// Waits for the masters of a strict fleet. In a new strict fleet, masters count only after a client has
+    /// watched them for long enough, which a short-lived client never does.
     pub(super) fn wait_if_strict(&mut self) -> Result<(), Exit> {
         match self.client.config().quarantine() {
             Quarantine::Strict => self.wait_for_masters(),
@@ -162,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Waits for masters in quarantine if a lock needs their votes. A signal ends the wait.
+    /// Waits for quarantined masters if a lock needs their votes. A signal ends the wait.
     fn wait_for_masters(&mut self) -> Result<(), Exit> {
         let Self { client, signals, voice, label, .. } = self;
         let mut ended = None;
@@ -177,24 +178,23 @@ impl Session {
         });
         match (ended, result) {
             (Some(exit), _) => Err(exit),
-            // Too few masters now may be enough when the wait for the lock is over; if not, its own error
-            // says so.
+            // A quorum may still form during the wait for the lock. If not, that wait's error says so.
             (None, Err(exit)) if exit.code != code::NO_QUORUM => Err(exit),
             (None, _) => Ok(()),
         }
     }
 
-    /// A signal has come before the command started: the end of the program.
+    /// Exit for a signal that arrived while no command runs.
     pub(super) fn interrupted(&self) -> Option<Exit> {
         self.signals.take().map(|signal| ended_by(signal, &self.label))
     }
 
-    /// Drops what is known of failed renewals: of locks that are over.
+    /// Drops reports about earlier locks.
     pub(super) fn forget_failures(&self) {
         self.failures.try_iter().for_each(drop);
     }
 
-    /// A renewal that has failed: the lock's name and the reason.
+    /// Next failed renewal: the lock's name and the reason.
     pub(super) fn failed_renewal(&self) -> Option<(Bytes, ExtendError)> {
         match self.failures.try_recv() {
             Ok(Event::NotExtended { resource, error }) => Some((resource, error)),
@@ -202,18 +202,18 @@ impl Session {
         }
     }
 
-    /// Releases the locks. False if the answers prove that one no longer was held.
+    /// Releases the locks. Returns false if the replies prove that a lock was no longer held.
     pub(super) fn release(&self, guards: Vec<Guard>) -> bool {
         let released: Vec<_> = self.client.release_all(guards).into_iter().map(Release::block).collect();
-        // Each is described, also behind one that is lost.
+        // Not `all`: every result is reported, even after a lost lock.
         released.into_iter().filter(|result| !self.describe_release(result)).count() == 0
     }
 
-    /// Says how a lock was released. Returns whether it was held so far, as far as is known.
+    /// Reports how a lock was released. Returns false if the replies prove that it was no longer held.
     fn describe_release(&self, result: &Result<Released, ReleaseError>) -> bool {
         let (count, lock) = (self.client.config().master_count(), &self.label);
         match result {
-            // So many masters no longer had the key that the others cannot be a quorum.
+            // The masters that still had the key are fewer than a quorum.
             &Ok(Released { absent, .. }) if count - absent < quorum(count) => {
                 say(Message::GoneBefore { lock, absent, count });
                 return false;
@@ -224,7 +224,7 @@ impl Session {
         true
     }
 
-    /// Lets what is under way come to its end, for a bounded time.
+    /// Waits up to [`CLOSE_LIMIT`] for releases under way.
     pub(super) fn close(mut self) {
         self.look();
         let is_verbose = self.voice == Voice::Verbose;
@@ -234,14 +234,14 @@ impl Session {
         }
     }
 
-    /// Says this with `--verbose`.
+    /// Prints with `--verbose` only.
     pub(super) fn report(&self, what: impl fmt::Display) {
         if self.voice == Voice::Verbose {
             say(what);
         }
     }
 
-    /// The error with the lock's name, and with lines for the masters.
+    /// Text of the error with the lock's name and a line for each master.
     pub(super) fn described(&self, error: &impl fmt::Display) -> String {
         with_lock(&self.label, format!("{error:#}"))
     }

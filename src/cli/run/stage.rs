@@ -1,18 +1,18 @@
-//! The last stage before the command, on Linux: this program once more. It binds itself to the life of its
-//! parent, and becomes the command.
+//! The stage between `redlatch run` and its command, on Linux: this program, started again. It binds itself
+//! to the life of its parent, then becomes the command.
 //!
 //! ```text
 //!  redlatch run ──── starts ────► the stage ──── exec ────► the command
-//!     │    ▲                        │ gets KILL at its parent's end from now on; is the parent still there?
+//!     │    ▲                        │ asks for KILL at its parent's end; is the parent still there?
 //!     │    └── why it could not ────┘
 //!     └─────── the command's stdin ─►
 //! ```
 //!
-//! Stdin and the failure go over a socket that is the stage's own stdin, as no other file can be passed on
-//! without `unsafe`. The kernel sends KILL at the end of the parent's *thread*, so the main thread starts the
-//! stage. The kernel sends KILL to the command alone. It forgets that at the `exec` of a file that is
-//! set-user-ID or set-group-ID or has capabilities, and when the process changes its effective or filesystem
-//! user or group.
+//! The stage's own stdin is a socket that carries the command's stdin and the error, because no other file
+//! can be passed without `unsafe`. The kernel sends KILL when the parent's *thread* ends, so the main thread
+//! starts the stage. Only the command gets KILL, not its descendants. The kernel drops the request at the
+//! `exec` of a file that is set-user-ID or set-group-ID or has capabilities, and when the process changes its
+//! effective or filesystem user or group.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -33,18 +33,18 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 use crate::exit::code;
 
-/// The first argument of a stage. Its parent's number and the command's words follow.
+/// First argument of a stage. The parent's process id and the command line follow.
 const WORD: &str = "__stage";
 
-/// This program, also if its file has been replaced.
+/// This program, even if its file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// The error report of a stage that cannot become the command.
+/// Receives the error of a stage that cannot become the command.
 #[derive(Debug)]
 pub(super) struct Failure(UnixStream);
 
 impl Failure {
-    /// Why the command never ran; for a stage that has ended.
+    /// Returns why the command never ran. Call it after the stage has ended.
     pub(super) fn take(&mut self) -> Option<io::Error> {
         let mut number = [0; size_of::<i32>()];
         self.0.read_exact(&mut number).ok()?;
@@ -52,8 +52,7 @@ impl Failure {
     }
 }
 
-/// The start of these words in a stage, and what it says if it fails. Where there is no `/proc`, the words
-/// are started without a stage.
+/// Prepares the command in a stage, and the receiver of the stage's error. Without `/proc` there is no stage.
 pub(super) fn command(words: &[OsString]) -> io::Result<(Command, Option<Failure>)> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     if !Path::new(PROGRAM).exists() {
@@ -74,7 +73,7 @@ pub(super) fn command(words: &[OsString]) -> io::Result<(Command, Option<Failure
     Ok((command, Some(Failure(own))))
 }
 
-/// The exit code if this process is a stage that cannot become its command; `None` if it is no stage.
+/// Exit code of a stage that could not become its command; `None` if this process is no stage.
 pub(crate) fn enter() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != WORD {
@@ -83,7 +82,7 @@ pub(crate) fn enter() -> Option<u8> {
     let (parent, program) = (words.next()?, words.next()?);
     let channel = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let Ok(mut channel) = channel else { return Some(code::INTERNAL) };
-    // Without a file the channel is none, as when a user gives these words.
+    // Without a file on the socket, a user has typed these arguments.
     let Ok(stdin) = receive_file(&channel) else { return Some(code::INTERNAL) };
     let error = become_command(stdin, &parent, &program, words);
     let number = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
@@ -91,7 +90,7 @@ pub(crate) fn enter() -> Option<u8> {
     Some(code::NOT_EXECUTABLE)
 }
 
-/// Returns only if that fails.
+/// Returns only on failure.
 fn become_command(
     stdin: OwnedFd,
     parent: &OsStr,
@@ -101,7 +100,7 @@ fn become_command(
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
-    // The end of a parent before this moment has sent nothing.
+    // A parent that ended before the call above caused no signal.
     if getppid().is_none_or(|now| *parent != *now.to_string()) {
         return Errno::SRCH.into();
     }

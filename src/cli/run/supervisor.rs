@@ -1,11 +1,10 @@
-//! Supervision of the command from its start to its end: validities, signals, and the end of a lock that is
-//! lost.
+//! Supervision of the command from start to end: validities, signals, and the loss of a lock.
 //!
-//! This thread reads the validities from the guards, and sends TERM and KILL when the [`Timeline`] says so. It
-//! needs no answer, event or lock of the client for that. The client extends the locks on another thread, and
-//! tries again. Each extension that succeeds starts the timeline anew. Extending goes on while the command is
-//! being ended: as long as it runs, nobody else should work. An event says why an extension failed. A signal is sent
-//! before its message is printed. Of several locks the shortest validity counts, and the loss of any.
+//! This thread reads the validities from the guards, and sends TERM and KILL when the [`Timeline`] says so.
+//! It needs no reply, event or mutex of the client for that, and sends a signal before it prints the message.
+//! The client extends the locks on another thread, even while the command is being ended: nobody else should
+//! work before the command has ended. Each successful extension restarts the timeline. Of several locks the
+//! shortest validity counts, and the loss of any.
 
 use std::time::{Duration, Instant};
 
@@ -19,51 +18,49 @@ use crate::exit::{Exit, code};
 use crate::message::Message;
 use crate::output::say;
 
-/// How long a sleep of the machine may go unnoticed after it.
+/// How often to look whether the machine has slept.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// How often the descendants of a command that is to end are searched.
+/// Pause between searches for descendants of a command that must end.
 const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often adopted processes that have ended are searched, if some may have.
+/// Delay of the search for adopted zombies after a signal.
 const REAP_PAUSE: Duration = Duration::from_secs(1);
 
-/// How the command ended.
 #[derive(Debug)]
 pub(super) struct End {
-    /// Its exit code, or why nobody knows.
+    /// Exit code, or why it is unknown.
     pub(super) code: Result<u8, Exit>,
-    /// Whether the lock was lost before, as far as is known.
+    /// Whether the lock was lost before the command ended, as far as is known.
     pub(super) is_lost: bool,
     /// Whether a signal asked this program to end.
     pub(super) is_signalled: bool,
-    /// Whether the lock was lost, and something of the command goes on that this program may not end.
+    /// Whether the lock was lost, and a process of the command runs on that this program may not end.
     pub(super) is_left: bool,
 }
 
 impl End {
-    /// The exit code of a program that ends with its command.
+    /// Exit code of a program that ends with its command.
     pub(super) fn exit_code(self) -> Result<u8, Exit> {
         self.code.map(|code| if self.is_lost { code::LOST } else { code })
     }
 }
 
-/// Watches over one command and its lock.
 pub(super) struct Supervisor<'a> {
     session: &'a mut Session,
     guards: &'a [Guard],
     process: Process,
     locks: Locks,
     timeline: Timeline,
-    /// The time that the machine had slept when the times were right.
+    /// The machine's sleep that the timeline already includes.
     suspended: Duration,
     /// Whether a signal asked this program to end.
     is_signalled: bool,
-    /// When to reap, if a child other than the command may have ended.
+    /// When to look for adopted zombies, if there may be any.
     reap_at: Option<Instant>,
-    /// When to look next what is left of a command that is to end.
+    /// When to search next for the remaining descendants of a command that must end.
     search_at: Instant,
-    /// When this program is to run again at the latest.
+    /// Planned end of the current sleep.
     wake_by: Instant,
 }
 
@@ -91,8 +88,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Returns when the command has ended; if the lock was lost, when all of its descendants have, too, that
-    /// this program may end. Fails if the command never ran.
+    /// Returns when the command has ended. After a loss, waits for all descendants that this program may end,
+    /// too. Fails if the command never ran.
     pub(super) fn supervise(mut self) -> Result<End, Exit> {
         loop {
             if let Some(signal) = self.next_signal() {
@@ -122,18 +119,18 @@ impl<'a> Supervisor<'a> {
             let now = Instant::now();
             self.timeline.run_late(now.saturating_duration_since(self.wake_by));
             self.do_what_is_due(now);
-            // Processes that got KILL must not run again.
             if is_stopped && !self.timeline.is_killed() {
                 self.process.resume();
             }
-            // It waits for the client's lock, and KILL must wait for nothing.
+            // It waits for the client's mutex, and KILL must wait for nothing.
             if !self.timeline.is_ending() {
                 self.session.look();
             }
         }
     }
 
-    /// How the command ended, if it has; of a lost lock, if nothing of the command is left. Pursues what is.
+    /// Returns the command's end, once it has ended. After a loss, pursues the remaining processes and
+    /// returns when none is left.
     fn end(&mut self) -> Option<Result<End, Exit>> {
         let is_lost = self.timeline.is_ending();
         let now = Instant::now();
@@ -154,7 +151,7 @@ impl<'a> Supervisor<'a> {
         Some(self.process.take_end()?.map(end))
     }
 
-    /// Waits for a signal, at most until something is due.
+    /// Waits for a signal, until the next deadline.
     fn next_signal(&mut self) -> Option<i32> {
         self.process.hand_over_terminal();
         let now = Instant::now();
@@ -169,7 +166,7 @@ impl<'a> Supervisor<'a> {
         })
     }
 
-    /// Counts what the machine has slept. Comes before the guards are read, whose times count it.
+    /// Counts the machine's sleep. Must precede the reading of the guards, whose times include the sleep.
     fn follow_suspend(&mut self) {
         let slept = self.session.client.suspended() - self.suspended;
         if !slept.is_zero() {
@@ -190,7 +187,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Takes the validities that renewals have moved.
+    /// Takes over validities that renewals have moved.
     fn follow_renewals(&mut self) {
         if self.locks.follow(self.guards.iter().map(|guard| guard.valid_until())) {
             self.timeline.renew(self.locks.valid_until());
@@ -199,7 +196,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// A renewal has failed, or none will follow.
+    /// Handles a failed renewal, or the notice that no renewal will follow.
     fn handle_failure(&mut self, name: &[u8], error: &ExtendError) {
         let failure = self.session.described(error);
         match error {
@@ -207,15 +204,15 @@ impl<'a> Supervisor<'a> {
             ExtendError::HoldLimit { .. } => {
                 self.locks.fail(name, failure);
             }
-            // This program did not run in time, and KILL is due.
+            // This program ran too late, and KILL is due.
             _ if !self.timeline.is_valid(Instant::now()) => {}
-            // Said once for each row of failures, and again if the lock is given up.
+            // Printed once for each series of failures, and again when the lock is given up.
             _ if self.locks.fail(name, failure.clone()) => say(Message::NotExtended { error: &failure }),
             _ => {}
         }
     }
 
-    /// The lock is lost, or about to be: ends the command.
+    /// Ends the command, because the lock is lost or about to be.
     fn lose(&mut self, why: &str) {
         let now = Instant::now();
         if self.timeline.is_ending() {
@@ -229,7 +226,7 @@ impl<'a> Supervisor<'a> {
         self.timeline.asked(now);
     }
 
-    /// The grace has passed; or the end of the validity came near while this program did not run.
+    /// Kills the command: the grace has passed, or this program ran again only near the validity's end.
     fn kill(&mut self, now: Instant, why: Option<&str>) {
         self.process.kill();
         let (lock, left) = (&self.session.label, self.timeline.remaining(now));
@@ -242,7 +239,7 @@ impl<'a> Supervisor<'a> {
         self.timeline.killed();
     }
 
-    /// Why the last extension failed. None failed if this program, or the machine, did not run.
+    /// Why the last extension failed. If none failed, this program or the machine did not run.
     fn why_not_extended(&self) -> String {
         let lock = &self.session.label[..];
         let in_time = || Message::NotExtendedInTime { lock }.to_string();
@@ -250,7 +247,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// The machine slept for this time: all that is still due comes sooner by as much.
+/// Brings all deadlines nearer by the time that the machine slept.
 fn shift(timeline: &mut Timeline, locks: &mut Locks, slept: Duration) {
     timeline.shift(slept);
     locks.shift(slept);

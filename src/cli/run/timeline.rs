@@ -1,42 +1,40 @@
-//! When the command of locks that are not extended must have ended. Reads no clock: time is an argument.
+//! When a command must have ended whose locks are not extended. Reads no clock: time is an argument.
 //!
 //! ```text
 //!   0          1/3                2/3                 19/20  validity's end
 //!   ├───────────┼──────────────────┼────────────────────┼──────┤
-//!   granted     the engine         TERM if no           KILL, at the latest
+//!   granted     the engine         TERM if no           KILL deadline
 //!               extends            extension succeeded
 //! ```
 //!
-//! Each extension that succeeds starts the line anew. KILL is due before the end of the validity, by
-//! [`Timeline::kill_allowance`]: what may pass between a due time and the signal. A machine that ran this
-//! program late may do so again, so the lateness counts into it. If this program did not run when KILL was
-//! due (a stopped process, a machine that slept or has no time for it), KILL comes as soon as it runs, and
-//! without a grace.
+//! Each successful extension restarts the timeline. KILL is due [`Timeline::kill_allowance`] before the
+//! validity ends: the time that may pass between a deadline and its signal. A machine that ran this program
+//! late may do so again, so past lateness adds to the allowance. If this program did not run at the KILL
+//! deadline (stopped, or the machine slept or was too busy), KILL follows as soon as it runs, without a
+//! grace.
 
 use std::time::{Duration, Instant};
 
 use redlatch::engine::Ttl;
 
-/// The longest allowance on a machine that runs this program in time.
+/// Longest allowance on a machine that runs this program on time.
 const KILL_ALLOWANCE_MAX: Duration = Duration::from_secs(1);
 
-/// The largest allowance on any machine is this part of the validity.
+/// Largest allowance on any machine, as a divisor of the validity.
 const LATE_PART: u32 = 6;
 
-/// The times of a lock, or of several that are extended together, and how far the end of the command has
-/// come.
+/// Deadlines of a lock, or of several that are extended together, and how far the command's end has come.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// The validity that an extension gives.
+    /// Validity after an extension.
     validity: Duration,
     grace: Duration,
     valid_until: Instant,
-    /// By how much this program ran later than planned, lately.
+    /// How much later than planned this program ran lately.
     lateness: Duration,
     ending: Ending,
 }
 
-/// How far the end of a command whose lock is lost has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     NotWanted,
@@ -45,7 +43,7 @@ enum Ending {
     Killed,
 }
 
-/// The signal that the command must get now.
+/// Signal that the command must get now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -54,26 +52,26 @@ pub(super) enum Due {
 }
 
 impl Timeline {
-    /// For locks that were granted with this TTL. The default grace is a third of the validity.
+    /// Timeline of locks with this TTL. The default grace is a third of the validity.
     pub(super) fn new(ttl: Ttl, grace: Option<Duration>, valid_until: Instant) -> Self {
         let validity = ttl.validity();
         let grace = grace.unwrap_or(validity / 3);
         Self { validity, grace, valid_until, lateness: Duration::ZERO, ending: Ending::NotWanted }
     }
 
-    /// An extension succeeded. A lateness measured long ago says less of the machine.
+    /// An extension succeeded. Half of the lateness is forgotten, as old lateness says less about the
+    /// machine.
     pub(super) fn renew(&mut self, valid_until: Instant) {
         self.valid_until = valid_until;
         self.lateness /= 2;
     }
 
-    /// This program ran so much later than planned.
+    /// This program ran later than planned by this time.
     pub(super) fn run_late(&mut self, by: Duration) {
         self.lateness = self.lateness.max(by);
     }
 
-    /// The machine slept, which the clock of these times did not count: all that is still to come is nearer
-    /// by as much.
+    /// The machine slept, which the clock does not count: each deadline moves nearer by that time.
     pub(super) fn shift(&mut self, slept: Duration) {
         self.valid_until = earlier(self.valid_until, slept);
         if let Ending::Asked(since) = &mut self.ending {
@@ -91,12 +89,11 @@ impl Timeline {
         self.ending = Ending::Killed;
     }
 
-    /// Whether the command was asked to end.
+    /// Whether TERM or KILL was sent.
     pub(super) fn is_ending(&self) -> bool {
         self.ending != Ending::NotWanted
     }
 
-    /// Whether it got KILL.
     pub(super) fn is_killed(&self) -> bool {
         self.ending == Ending::Killed
     }
@@ -128,13 +125,13 @@ impl Timeline {
         }
     }
 
-    /// The grace of a command that is asked to end now.
+    /// Grace of a command that gets TERM now.
     pub(super) fn grace(&self, now: Instant) -> Duration {
         self.kill_at(now).saturating_duration_since(now)
     }
 
-    /// How long before the end of the validity the KILL is due at the latest: a twentieth of the whole, and
-    /// twice the lateness.
+    /// Time between the KILL deadline and the validity's end: a twentieth of the validity, at most 1 s, plus
+    /// twice the lateness; at most a sixth of the validity.
     fn kill_allowance(&self) -> Duration {
         let least = (self.validity / 20).min(KILL_ALLOWANCE_MAX);
         least.saturating_add(self.lateness.saturating_mul(2)).min(self.validity / LATE_PART)
@@ -144,20 +141,20 @@ impl Timeline {
         earlier(self.valid_until, self.kill_allowance())
     }
 
-    /// The grace after TERM, and never later than the deadline. A grace beyond the clock ends there too.
+    /// End of the grace after TERM, at most the KILL deadline.
     fn kill_at(&self, since: Instant) -> Instant {
         let deadline = self.kill_deadline();
         since.checked_add(self.grace).map_or(deadline, |end| end.min(deadline))
     }
 
-    /// So early that the grace, within bounds, ends with the deadline.
+    /// Early enough that the grace, within bounds, ends at the KILL deadline.
     fn term_at(&self) -> Instant {
         let longest = self.validity / 3 - self.kill_allowance();
         earlier(self.kill_deadline(), self.grace.clamp((self.validity / 10).min(longest), longest))
     }
 }
 
-/// That much before, or the time itself if the clock does not reach back so far.
+/// Returns `time - by`, or `time` if the clock does not reach back that far.
 fn earlier(time: Instant, by: Duration) -> Instant {
     time.checked_sub(by).unwrap_or(time)
 }
@@ -171,7 +168,7 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    /// A lock of 10 s that is granted now, and the present.
+    /// A lock of 10 s granted now, and the present.
     fn granted(grace: Option<Duration>) -> (Timeline, Instant, Duration) {
         let config = Config::builder().masters(["redis://h"]).build().expect("valid settings");
         let ttl = config.ttl(ms(10_000)).expect("a valid TTL");
@@ -179,7 +176,7 @@ mod tests {
         (Timeline::new(ttl, grace, now + ttl.validity()), now, ttl.validity())
     }
 
-    /// When TERM and KILL come if nothing is extended and no time is missed.
+    /// When TERM and KILL are due without extensions or delays.
     fn signals(timeline: &mut Timeline) -> (Instant, Instant) {
         let term_at = timeline.next_due().expect("TERM");
         assert_eq!((timeline.due(term_at - ms(1)), timeline.due(term_at)), (Due::Nothing, Due::Term));
@@ -248,7 +245,7 @@ mod tests {
         timeline.run_late(ms(300));
         let (term_at, kill_at) = signals(&mut timeline);
         assert!(term_at >= now + validity * 2 / 3 - ms(1) && kill_at == end - validity / 20 - ms(600));
-        // It is bounded, and forgotten.
+        // The lateness has a bound, and is forgotten.
         timeline.run_late(Duration::MAX);
         assert_eq!(allowance(&timeline), validity / LATE_PART);
         (0..100).for_each(|_| timeline.renew(end));

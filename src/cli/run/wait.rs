@@ -1,4 +1,4 @@
-//! A wait of `redlatch run`: what ends it, and what is shown of it.
+//! One wait of `redlatch run`: what ends it, and what it shows.
 
 use std::time::{Duration, Instant};
 
@@ -9,26 +9,25 @@ use crate::exit::Exit;
 use crate::message::{Message, with_lock};
 use crate::output::{self, Countdown, say};
 
-/// A wait without an end: no process runs for so long.
+/// A wait without end: no process runs this long.
 pub(super) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// How long the lock is waited for before it is said why.
+/// How long to wait before showing the reason.
 const SILENT_WAIT: Duration = Duration::from_millis(300);
 
-/// How often it is said again that the lock is still waited for.
+/// How often to show the reason again.
 const WAIT_SHOWN_EVERY: Duration = Duration::from_secs(10);
 
-/// A wait for the locks, and what is shown of it.
 pub(super) struct Wait<'a> {
     pub(super) session: &'a mut Session,
-    /// `None` for a wait without an end.
+    /// `None` for a wait without end.
     until: Option<Instant>,
-    /// No wait was asked for: it is for an outage alone.
+    /// Whether only an outage is waited out, because no wait was asked for.
     ends_by_contention: bool,
-    /// When to say next why it lasts.
+    /// When to show the reason next.
     said_next: Instant,
     countdown: Countdown,
-    /// The reason that a terminal shows; empty before there is one.
+    /// Reason shown in a terminal; empty until there is one.
     why: String,
 }
 
@@ -44,8 +43,8 @@ impl<'a> Wait<'a> {
         Self { session, until, ends_by_contention, said_next, countdown, why: String::new() }
     }
 
-    /// Waits for an acquisition. A signal, or an error that the wait must not outlast, gives it up. Says, or has a
-    /// terminal show, why it goes on.
+    /// Waits for an acquisition, and shows why it lasts. A signal, or an error that waiting cannot resolve,
+    /// ends the wait.
     pub(super) fn follow<F: Future + Unpin>(
         &mut self,
         mut acquiring: F,
@@ -64,7 +63,7 @@ impl<'a> Wait<'a> {
             Some(error @ AcquireError::Contended(_)) if self.ends_by_contention => {
                 return Some(self.failed(error));
             }
-            // Only an operator can end this.
+            // Only an operator can resolve this.
             Some(error) if error.lacks_rights() => return Some(self.failed(error)),
             Some(error) if now >= self.said_next => {
                 self.said_next = now + WAIT_SHOWN_EVERY;
@@ -92,7 +91,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// The error's text without the advice to wait: for a wait.
+/// Removes the advice to wait longer from an error's text, for a program that already waits.
 fn without_patience(text: String) -> String {
     let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
     match first.rsplit_once("; ") {

@@ -1,5 +1,5 @@
-//! The signals of one process to others, each step alone. Commands of the shell stand for the command and its
-//! descendants. No test takes what [`Process::found`] returns: that reaps the children of the others, too.
+//! Each step of signalling, tested alone. Shell commands stand for the command and its descendants. No test
+//! calls [`Process::found`], which would also reap the children of other tests.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Stops itself, and ends with code 7 once it is continued behind a TERM.
+/// Stops itself, and exits with code 7 when it is continued after TERM.
 const STOPPED: &str = "trap 'exit 7' TERM; echo; kill -STOP $$; while :; do sleep 0.01; done";
 const FOREVER: &str = "trap '' TERM; echo; while :; do sleep 0.01; done";
 
-/// Starts a shell that leads a group. Returns when it has printed: before, TERM would end it.
+/// Starts a shell that leads a group. Returns once it has printed, because an earlier TERM would end it.
 fn shell(script: &str) -> Child {
     let mut command = Command::new("sh");
     let mut child =
@@ -52,7 +52,7 @@ fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The entry of this process, once it is as wanted.
+/// Waits until the entry of this process matches, and returns it.
 #[track_caller]
 fn entry(pid: Pid, is_wanted: fn(&Descendant) -> bool) -> Descendant {
     eventually(|| {
@@ -81,7 +81,7 @@ fn the_end_of_a_stopped_command_is_its_own() {
     entry(process.pid, Descendant::is_stopped);
     process.end();
     assert_eq!(code_of(&mut process), 7);
-    // Its descendants are searched.
+    // `end` also starts a search for descendants.
     assert!(process.is_first_search && eventually(|| process.search.take()).is_some());
     assert!(process.pursue(Some(Vec::new()), false) && !process.is_first_search);
     assert_eq!(process.take_end().and_then(Result::ok), Some(7));
@@ -104,18 +104,18 @@ fn what_escaped_term_gets_it_and_is_continued() {
     let it = entry(Pid::from_child(&outside), Descendant::is_stopped);
     assert!(!process.pursue(Some(vec![it]), false));
     assert_eq!(ended(outside), (Some(7), None));
-    // Members of the group got it from the group, and another one is asked once.
+    // Group members got TERM through the group. A process that is found later gets it once.
     let member = entry(process.pid, |_| true);
     let other = shell("trap 'kill -STOP $$' TERM; echo; while :; do sleep 0.01; done");
     let it = entry(Pid::from_child(&other), |_| true);
     assert!(!process.pursue(Some(vec![it, member]), false));
     assert!(process.asked.contains(&it.id) && !process.asked.contains(&member.id));
-    // KILL goes to all that were found.
+    // KILL goes to every process found.
     assert!(!process.pursue(Some(vec![it, member]), true));
     assert_eq!((ended(other), code_of(&mut process)), ((None, Some(9)), 137));
 }
 
-/// It may have started another one that is not in that list.
+/// The ended process may have started another one, which the list misses.
 #[test]
 fn a_search_that_finds_one_just_ended_is_not_the_last() {
     let mut process = process("echo; exit 3");
