@@ -1,8 +1,8 @@
 //! `redlatch bench`: how fast these masters grant and release locks.
 //!
-//! One thread keeps `depth` pairs of acquire and release under way over one set of connections, each on a key
-//! of its own. A pair's acquire starts when its slot is free, so a slow master slows the load down too (a
-//! closed loop).
+//! One thread keeps `depth` pairs of acquire and release under way over one set of connections, each pair on
+//! its own key. The next pair starts when another one ends, so a slow master slows the load down (a closed
+//! loop).
 
 mod args;
 mod ping;
@@ -24,22 +24,21 @@ use super::output::{self, say};
 pub(crate) use args::Args;
 use report::{Limit, Measured, Progress, Report};
 
-/// Attempts before the measurement, which nothing is counted of: connections, scripts and caches get warm.
+/// Attempts before the measurement, to warm up connections, scripts and caches.
 const WARM_UP_COUNT: u64 = 200;
 
-/// How long no new attempts start after one that failed.
+/// Pause between a failed attempt and the next new attempt.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
 
-/// How long one turn of the event loop lasts at most.
+/// Longest turn of the event loop.
 const TURN_LIMIT: Duration = Duration::from_millis(50);
 
-/// How long the round trip is measured.
+/// Duration of the round-trip measurement.
 const PING_TIME: Duration = Duration::from_millis(200);
 
-/// How long the end waits for releases that are under way.
+/// Longest wait at the end for releases under way.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     args.check()?;
     let config = args.masters.config()?;
@@ -70,18 +69,18 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     Ok(interrupt.code().unwrap_or(done))
 }
 
-/// The load on the masters: its keys, and the pairs under way.
+/// Load on the masters: keys, and pairs under way.
 struct Load<'a> {
     redlock: Redlock,
     args: &'a Args,
     keys: Vec<String>,
-    /// Keys that no pair uses; taken from the front, given back at the end.
+    /// Unused keys. Taken from the front, returned at the back.
     free_keys: VecDeque<usize>,
     flights: HashMap<OpId, Flight>,
     interrupt: &'a Interrupt,
-    /// Measurements of the present phase.
+    /// Measurements of the current phase.
     measured: Measured,
-    /// When new attempts may start again after one that failed.
+    /// When new attempts may start again after a failure.
     resume_at: Instant,
 }
 
@@ -108,8 +107,8 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Keeps the load up until the limit or a signal, then lets what is under way end. Shows the progress if
-    /// `is_shown`.
+    /// Keeps the load up until the limit or a signal, then waits for the pairs under way. Shows the progress
+    /// if `is_shown`.
     fn run(&mut self, limit: Limit, is_shown: bool) -> io::Result<Measured> {
         let mut progress = Progress { limit, shown_at: Duration::ZERO };
         let start = Instant::now();
@@ -145,7 +144,7 @@ impl<'a> Load<'a> {
         let submitted = Instant::now();
         let options = Options::new().ttl(self.args.ttl);
         let options = if self.args.fair {
-            // Nobody else wants it. A caller that does not wait would have no place in a queue.
+            // Nobody else wants the key, so nothing waits. A fair caller without a wait would join no queue.
             options.fair()
         } else {
             options.wait(Duration::ZERO)
@@ -162,7 +161,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// `now` was read after the turn that brought the outcome.
+    /// `now` must be read after the turn that brought the outcome.
     fn handle_outcome(&mut self, now: Instant, lock: OpId, outcome: Outcome) {
         let Some(Flight { key, submitted }) = self.flights.remove(&lock) else { return };
         let took = now - submitted;

@@ -1,7 +1,7 @@
 //! `redlatch drill`: whether these masters keep the promise of a lock, under faults that the user allows.
 //!
-//! Contenders, each a client of its own, lock a few resources again and again. A witness notes who was inside
-//! when. A lock of its own keeps a second drill away.
+//! Contenders, each with its own client, lock a few resources again and again. A witness notes who held which
+//! lock when. A separate lock keeps a second drill away.
 
 mod args;
 mod contender;
@@ -33,17 +33,16 @@ use foreign::{Clock, Foreign};
 use report::Report;
 use witness::Witness;
 
-/// The end of the name of the lock that one drill holds at a time.
+/// End of the name of the lock that only one drill holds at a time.
 const OWN_LOCK: &str = "own";
-/// How long masters are waited for that another client counts already.
+/// How long to wait for masters that an earlier client counts already.
 const COUNT_LIMIT: Duration = Duration::from_secs(3);
-/// How often progress is shown: after a tenth of the time within these bounds, on a terminal after the first.
+/// Interval of progress reports: a tenth of the drill within these bounds, or the first bound on a terminal.
 const PROGRESS_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 
-/// Runs the subcommand; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     args.check()?;
-    // The lock that keeps other drills away is extended for as long as the drill lasts.
+    // The lock that keeps other drills away is extended until the drill ends.
     let config = args.masters.builder()?.max_hold(Duration::MAX).build()?;
     config.ttl(args.ttl)?;
     let interrupt = Interrupt::catch(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
@@ -60,7 +59,7 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let course = Course { args, config: &config, witness, begun: Instant::now(), interrupt };
     let (record, faults) = run(&course, &client)?;
     let report = Report::new(&course, record, faults);
-    // An unconfirmed release goes on in the background, or ends with the TTL.
+    // An unconfirmed release goes on in the background, or the TTL ends the lock.
     let _ = guard.release();
     let unreleased = client.drain(CLOSE_LIMIT, HeldLocks::Release);
     if unreleased > 0 {
@@ -74,10 +73,10 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     Ok(report.code(course.interrupt.code()))
 }
 
-/// Takes the lock that keeps other drills away, and looks whether somebody else uses the names.
+/// Takes the lock that keeps other drills away, and checks that nobody else uses the drill's names.
 fn claim(client: &Client, args: &Args) -> Result<Guard, Exit> {
     let name = format!("{NAMES}{OWN_LOCK}");
-    // The masters' uptime is in whole seconds: this client may count them later than the first one.
+    // Masters report uptime in whole seconds, so this client may count a master later than the first client.
     let until = Instant::now() + COUNT_LIMIT;
     while !client.health().has_quorum && Instant::now() < until {
         thread::sleep(LOOK_PAUSE);
@@ -98,7 +97,7 @@ fn claim(client: &Client, args: &Args) -> Result<Guard, Exit> {
     Ok(guard)
 }
 
-/// Contends until the time is over. Returns the outcomes of all contenders.
+/// Runs contenders and faults until the time is over. Returns the outcomes of all contenders and faults.
 fn run(course: &Course<'_>, client: &Client) -> Result<(Record, Counts), Exit> {
     let args = course.args;
     let names = client.masters().iter().map(|master| master.name.to_string()).collect();

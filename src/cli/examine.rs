@@ -48,7 +48,6 @@ Examples:
   redlatch doctor --prefix lock: --max-ttl 30s
   redlatch doctor --json | jq -r '.findings[] | select(.severity != \"note\") | .code'";
 
-/// Runs `doctor`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.masters.config()?;
     let masters = ask_all(&config, args.time_limit)?;
@@ -122,7 +121,7 @@ fn text(config: &Config, masters: &[ExaminedMaster], findings: &[Finding], width
     out
 }
 
-/// Whether locks can be acquired, and how many more masters may fail.
+/// Says whether locks can be acquired, and how many more masters may fail.
 fn verdict(granting: usize, count: usize) -> String {
     let needed = quorum(count);
     let follows = match granting.checked_sub(needed) {
@@ -136,7 +135,7 @@ fn verdict(granting: usize, count: usize) -> String {
 
 const NO_LOCK: &str = "no lock can be acquired now";
 
-/// The facts about a master, in one line.
+/// Facts about a master, in one line.
 fn facts_line(facts: &Facts) -> String {
     let server = &facts.server;
     let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! Ends of the program: its exit codes, and which error ends it with which one.
+//! Ends of the program: exit codes, and the code for each error.
 
 use std::fmt;
 use std::io;
@@ -9,19 +9,19 @@ use redlatch::{AcquireError, ConnectError};
 
 use super::message::{self, Message};
 
-/// The program's own exit codes; 64 to 76 are those of sysexits(3), 126 and 127 those of the shell.
+/// The program's own exit codes: 64 to 76 as in sysexits(3), 126 and 127 as in the shell.
 pub(crate) mod code {
-    /// The examination found warnings and no errors.
+    /// `doctor` found warnings and no errors.
     pub(crate) const WARNINGS: u8 = 1;
-    /// The examination found errors.
+    /// `doctor` found errors.
     pub(crate) const ERRORS: u8 = 2;
-    /// New masters may have been in use, so they are not declared.
+    /// `fleet` refused a change: masters may have been in use.
     pub(crate) const REFUSED: u8 = 1;
     /// A drill found two holders of one lock.
     pub(crate) const TWO_HOLDERS: u8 = 1;
-    /// A fault of a drill could not be ended, or none happened.
+    /// A drill could not end a fault, or an allowed fault never happened.
     pub(crate) const FAULTS: u8 = 2;
-    /// Arguments or settings that cannot work; nothing was sent.
+    /// Invalid arguments or settings. Nothing was sent.
     pub(crate) const USAGE: u8 = 64;
     /// Too few masters could grant.
     pub(crate) const NO_QUORUM: u8 = 69;
@@ -31,9 +31,9 @@ pub(crate) mod code {
     pub(crate) const CONTENDED: u8 = 75;
     /// The lock was lost while the command ran.
     pub(crate) const LOST: u8 = 76;
-    /// A bug of the program: the code of Rust.
+    /// A bug: Rust's exit code for a panic.
     pub(crate) const PANIC: u8 = 101;
-    /// The command exists and cannot be executed.
+    /// The command exists but cannot be executed.
     pub(crate) const NOT_EXECUTABLE: u8 = 126;
     /// The command does not exist.
     pub(crate) const NOT_FOUND: u8 = 127;
@@ -46,7 +46,7 @@ pub(crate) mod code {
     }
 }
 
-/// Why the program ends without having done what it was asked for, and with which code.
+/// Why the program ends without success, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Exit {
     pub(crate) code: u8,
@@ -62,7 +62,7 @@ impl Exit {
         Self::new(code::USAGE, why)
     }
 
-    /// The operating system refused something, or the impossible happened.
+    /// The operating system refused something, or the program has a bug.
     pub(crate) fn internal(why: impl fmt::Display) -> Self {
         Self::new(code::INTERNAL, why)
     }
@@ -73,7 +73,7 @@ impl Exit {
         Self { code: code::NO_QUORUM, why: [vec![what], why].concat().join("\n  ") }
     }
 
-    /// The same with the lock's name, if the text has none.
+    /// Adds the lock's name, unless the text has one.
     pub(crate) fn of_lock(self, lock: &str) -> Self {
         Self { why: message::with_lock(lock, self.why), ..self }
     }
@@ -82,7 +82,8 @@ impl Exit {
 impl From<InputError> for Exit {
     fn from(error: InputError) -> Self {
         match error {
-            // Never raised here: the other users of the fleet would not know of it.
+            // The program does not raise `max_ttl` itself, because other users of the fleet would not know of
+            // it.
             InputError::TtlTooLong { ttl, max_ttl } => Self::usage(Message::TtlTooLong { ttl, max_ttl }),
             error => Self::usage(error),
         }

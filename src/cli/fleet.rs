@@ -1,4 +1,4 @@
-//! `redlatch fleet`: the settings that all clients of these masters share, the start of a new fleet, and the
+//! `redlatch fleet`: the settings that all clients of a fleet share, the start of a new fleet, and the
 //! replacement of a master.
 
 mod init;
@@ -21,7 +21,6 @@ enum Command {
     Status(status::Args),
 }
 
-/// Runs `fleet`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     match &args.command {
         Command::Init(args) => init::execute(args),

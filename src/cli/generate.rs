@@ -1,4 +1,4 @@
-//! `redlatch generate`: manual pages and shell completions, made of the options themselves.
+//! `redlatch generate`: manual pages and shell completions, made from the options.
 
 use std::fs;
 use std::io;
@@ -45,7 +45,7 @@ Examples:
   redlatch generate completions bash > /etc/bash_completion.d/redlatch
   redlatch generate completions zsh > /usr/local/share/zsh/site-functions/_redlatch";
 
-/// Runs the subcommand; `program` is the whole command line.
+/// Returns the program's exit code. `program` is the whole command line.
 pub(crate) fn execute(args: &Args, mut program: Command) -> Result<u8, Exit> {
     let text = match &args.what {
         What::Man { all: Some(dir), .. } => {
@@ -66,7 +66,7 @@ pub(crate) fn execute(args: &Args, mut program: Command) -> Result<u8, Exit> {
     Ok(0)
 }
 
-/// One page in roff.
+/// Page of one command, in roff.
 fn man(program: Command, subcommand: Option<&str>) -> Result<Vec<u8>, Exit> {
     let mut program = program.disable_help_subcommand(true);
     program.build();
@@ -77,7 +77,7 @@ fn man(program: Command, subcommand: Option<&str>) -> Result<Vec<u8>, Exit> {
     Ok(page(&command)?)
 }
 
-/// Writes the page of a command, and of each command below it, as man(1) finds them.
+/// Writes the pages of a command and of its subcommands, under the names that man(1) expects.
 fn write_pages(dir: &Path, command: &Command, name: &str) -> io::Result<()> {
     fs::write(dir.join(format!("{name}.1")), page(command)?)?;
     let mut below = command.get_subcommands();
@@ -102,8 +102,8 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The text behind the options, line by line as the terminal shows it: its headings are lines that end with a
-/// colon.
+/// Writes the text after the options, line by line as in a terminal. A line that ends with a colon and is not
+/// indented is a heading.
 fn notes(help: &str, out: &mut impl io::Write) -> io::Result<()> {
     for line in help.lines() {
         match line.strip_suffix(':').filter(|heading| !heading.starts_with(' ')) {
@@ -114,7 +114,7 @@ fn notes(help: &str, out: &mut impl io::Write) -> io::Result<()> {
     writeln!(out, ".fi")
 }
 
-/// Text that roff shows as it is.
+/// Escapes text for roff.
 fn escaped(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if line.starts_with('.') { format!("\\&{line}") } else { line }

@@ -1,4 +1,4 @@
-//! The file of a handle, and `redlatch release --handle`: a lock that ends by its file.
+//! The file that contains a lock's handle, and `redlatch release --handle`, which frees the lock.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -15,7 +15,7 @@ use super::message::{Message, label};
 use super::options::MasterOptions;
 use super::output::say;
 
-/// Rights of the file: it is a secret of its user.
+/// Mode of the file, which is a secret of its user.
 const FILE_MODE: u32 = 0o600;
 
 /// Release the lock of a handle, and remove its file.
@@ -43,7 +43,6 @@ Example, for a unit of systemd:
   ExecStart=redlatch run --handle ${RUNTIME_DIRECTORY}/lock nightly-report -- ./report.sh
   ExecStopPost=redlatch release --handle ${RUNTIME_DIRECTORY}/lock";
 
-/// Runs `release`; the result is the program's exit code.
 pub(crate) fn release(args: &Args) -> Result<u8, Exit> {
     let file = args.handle.display();
     let Some(handle) = read(&args.handle)? else {
@@ -67,12 +66,12 @@ pub(crate) fn release(args: &Args) -> Result<u8, Exit> {
     Ok(0)
 }
 
-/// The handle in a file; `None` without the file.
+/// Reads the handle in a file; `None` without the file.
 fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
     let file = &path.display();
     let failed = |error: &io::Error| Exit::internal(Message::HandleFile { file, error });
     let mode = match fs::metadata(path) {
-        // A pipe may never have an end.
+        // A pipe may never end.
         Ok(found) if !found.is_file() => {
             return Err(Exit::usage(Message::HandleFile { file, error: &"it is no regular file" }));
         }
@@ -89,14 +88,14 @@ fn read(path: &Path) -> Result<Option<LockHandle>, Exit> {
     Ok(Some(handle))
 }
 
-/// The file of a handle, to be written once the lock is held.
+/// File of a handle, to be written once the lock is held.
 pub(crate) struct HandleFile {
     path: PathBuf,
     config: Config,
 }
 
 impl HandleFile {
-    /// Checks the place before the lock is asked for.
+    /// Checks the place before the acquisition.
     pub(crate) fn check(path: &Path, name: &[u8], mode: Mode, config: &Config) -> Result<Self, Exit> {
         let file = Self { path: path.to_owned(), config: config.clone() };
         if let Some(found) = read(path)? {
@@ -107,7 +106,7 @@ impl HandleFile {
         Ok(file)
     }
 
-    /// Writes the handle, whole or not at all.
+    /// Writes the handle completely, or not at all.
     pub(crate) fn write(&self, handle: &LockHandle) -> Result<(), Exit> {
         self.put(handle).map_err(|error| self.failed(&error))
     }
@@ -115,7 +114,8 @@ impl HandleFile {
     fn put(&self, handle: &LockHandle) -> io::Result<()> {
         let (mut file, beside) = self.create_beside()?;
         let written = file.write_all(format!("{handle}\n").as_bytes()).and_then(|()| file.sync_all());
-        // A link replaces nothing. The file of the lock's last holder may have come since the check.
+        // A hard link never replaces a file. The lock's last holder may have written its file since the
+        // check.
         let is_replaceable = || {
             let found = read(&self.path).ok().flatten();
             found.is_some_and(|it| self.check_replaceable(&it, handle.resource(), handle.mode()).is_ok())
@@ -126,7 +126,7 @@ impl HandleFile {
             }
             placed => placed,
         });
-        // It is gone already where it was renamed.
+        // It is already gone after a rename.
         let _ = fs::remove_file(&beside);
         placed
     }
@@ -141,13 +141,14 @@ impl HandleFile {
         Exit::internal(Message::HandleFile { file: &self.path.display(), error })
     }
 
-    /// Removes the file of a lock that is released, unless another handle is there by now.
+    /// Removes the file of a released lock, unless the file contains another handle.
     pub(crate) fn remove(&self, handle: &LockHandle) {
         remove(&self.path, handle);
     }
 
-    /// Whether a handle gives way to one of this lock: it is over when the lock is acquired anew. Readers
-    /// hold theirs together, so none replaces another one's.
+    /// Fails unless a handle of this lock may replace the found one. An older handle of the lock is over when
+    /// the lock is acquired anew. Readers hold a lock together, so no reader replaces another reader's
+    /// handle.
     fn check_replaceable(&self, found: &LockHandle, name: &[u8], mode: Mode) -> Result<(), Exit> {
         let file = &self.path.display();
         if found.resource() != name || mode == Mode::Shared {
@@ -158,21 +159,21 @@ impl HandleFile {
     }
 }
 
-/// A new name in the same folder.
+/// New name in the same folder.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(format!(".{:016x}", RandomState::new().hash_one(0)));
     name.into()
 }
 
-/// Removes the file of this handle. The next holder may replace it at any time, so what is taken away is
-/// looked at once more, and put back if it is another one's.
+/// Removes the file of this handle. The next holder may replace the file at any time, so the file is moved
+/// away, checked again, and put back if it is another holder's.
 fn remove(path: &Path, handle: &LockHandle) {
     let text = handle.to_string();
     if !has(path, &text) {
         return;
     }
-    // Another process may have removed it by now.
+    // Another process may have removed the file.
     if let Err(error) = take_away(path, &text)
         && error.kind() != ErrorKind::NotFound
     {
@@ -184,7 +185,7 @@ fn take_away(path: &Path, text: &str) -> io::Result<()> {
     let taken = beside(path);
     fs::rename(path, &taken)?;
     if !has(&taken, text) {
-        // Where a third one has come by now, that one stays.
+        // If a third holder has written a file, that file stays.
         match fs::hard_link(&taken, path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return fs::rename(&taken, path),
             _ => {}
@@ -214,11 +215,11 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("it is back"), "next\n");
         assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is left beside");
         take_away(&path, "next").expect("a folder of its own");
-        // A folder cannot be linked.
+        // A folder cannot be hard-linked.
         fs::create_dir(&path).expect("a folder of its own");
         take_away(&path, "own").expect("a folder of its own");
         fs::remove_dir(&path).expect("it is back");
-        // A third one comes while the second one is looked at.
+        // A third file appears while the second one is being checked.
         assert!(Command::new("mkfifo").arg(&path).status().is_ok_and(|status| status.success()));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -233,7 +234,7 @@ mod tests {
         });
         assert_eq!(fs::read_to_string(&path).expect("it stays"), "third");
         fs::remove_file(&path).expect("it is there");
-        // It is empty.
+        // Fails unless the folder is empty.
         fs::remove_dir(&folder).expect("a folder of its own");
     }
 }

@@ -1,4 +1,4 @@
-//! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: the lock broken.
+//! `redlatch inspect`: what each master holds of a lock. `redlatch unlock --force`: breaks the lock.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -56,13 +56,13 @@ pub(crate) struct InspectArgs {
     masters: MasterOptions,
 }
 
-/// How often `--watch` asks the masters.
+/// Interval at which `--watch` asks the masters.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 
-/// Added to the time limit of an answer, so that a time limit for connecting of the same length ends first.
+/// Added to the answer limit, so that a connect timeout of the same length ends first.
 const CONNECT_SLACK: Duration = Duration::from_millis(50);
 
-/// How often to look whether a master is connected.
+/// Pause between two looks whether a master is connected.
 const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const INSPECT_HELP: &str = "\
@@ -110,7 +110,6 @@ A key that is no lock, of another type than a string or a set of readers, stays 
 Example:
   redlatch unlock --force nightly-report";
 
-/// Runs `inspect`; the result is the program's exit code.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     if let Some(count) = args.slots.filter(|count| !(1..=limits::SLOT_COUNT_MAX).contains(count)) {
         return Err(InputError::SlotCount { count }.into());
@@ -126,7 +125,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
         let slots = (0..count).map(|slot| look(&name(&args.resource, Some(slot))));
         let slots = slots.collect::<Result<Vec<_>, Exit>>()?;
         print(&if args.json { slots_json(&slots) } else { slots_text(&slots) })?;
-        // A free slot is free whatever the others are; without one, a slot that is unknown may be free.
+        // One free slot is enough. Without a free slot, an unknown slot may be free.
         let codes: Vec<_> = slots.iter().map(exit_code).collect();
         let is_any = |code: &u8| codes.contains(code);
         return Ok([0, code::NO_QUORUM].into_iter().find(is_any).unwrap_or(code::CONTENDED));
@@ -151,7 +150,6 @@ fn exit_code(inspection: &Inspection) -> u8 {
     }
 }
 
-/// Runs `unlock`; the result is the program's exit code.
 pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
     if !args.force {
         return Err(Exit::usage(Message::UnlockWithoutForce));
@@ -173,13 +171,13 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
     Ok(code)
 }
 
-/// The name of the lock that is meant.
+/// Name of the lock, or of the pool's slot.
 fn name(resource: &OsStr, slot: Option<u32>) -> Vec<u8> {
     let name = resource.as_bytes();
     slot.map_or_else(|| name.to_vec(), |slot| slot_name(name, slot).to_vec())
 }
 
-/// Shows what each look finds, until nobody reads any more.
+/// Shows the result of each look, until nobody reads the output.
 fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool, lock: &str) -> Result<u8, Exit> {
     let mut watch = Watch::new(is_json);
     let mut shown: Option<Inspection> = None;
@@ -204,7 +202,7 @@ fn watch(mut look: impl FnMut() -> Result<Inspection, Exit>, is_json: bool, lock
     }
 }
 
-/// The findings, the status first. On a terminal of this width no word is cut in two.
+/// The findings, status first. With a width, lines break between words.
 fn text(inspection: &Inspection, width: Option<usize>) -> String {
     let text = format!("{inspection:#}\n");
     let mut text = width.map_or_else(|| text.clone(), |width| wrapped(&text, width, ""));
@@ -216,7 +214,6 @@ fn text(inspection: &Inspection, width: Option<usize>) -> String {
     text
 }
 
-/// A line for each slot of a pool.
 fn slots_text(slots: &[Inspection]) -> String {
     let line = |(slot, inspection): (usize, &Inspection)| {
         let by = inspection.holder_label().map(|label| format!(", by {}", Shown(label)));
@@ -229,26 +226,26 @@ fn slots_json(slots: &[Inspection]) -> String {
     json_line(&json!({ "slots": slots.iter().map(json_of).collect::<Vec<_>>() }))
 }
 
-/// Whether anything but the time left differs.
+/// Whether anything but the remaining time differs.
 fn is_change(last: &Inspection, now: &Inspection) -> bool {
     let without_time = |(name, state): &(Arc<str>, KeyState)| match state {
         KeyState::Holds { value, .. } => (name.clone(), format!("held by {}", value.escape_ascii())),
         KeyState::Shared { readers, .. } => (name.clone(), format!("{readers} readers")),
         KeyState::Absent => (name.clone(), "free".to_owned()),
-        // The time in a reason runs, too.
+        // The reason may contain a running time.
         _ => (name.clone(), "unknown".to_owned()),
     };
     !last.masters.iter().map(without_time).eq(now.masters.iter().map(without_time))
 }
 
-/// A client for questions: each master is connected, or has failed. Opening waits for a straggler only
-/// shortly once a quorum is there, and a question wants every answer.
+/// Opens a client for queries. Each master is connected or has failed: `Client::open` waits only briefly for
+/// stragglers once a quorum is connected, but a query wants every answer.
 pub(super) fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
     let config = masters.query_config()?;
     let limit = config.answer_limit(config.ttl(config.max_ttl())?);
     let started = Instant::now();
     let client = Client::open(config)?;
-    // The client's time limit for connecting ends this. With a quorum the limit of an answer does, too.
+    // The connect timeout ends this loop. With a quorum, the answer limit ends it, too.
     while client.masters().iter().any(|master| matches!(master.state, MasterState::Connecting)) {
         if client.health().has_quorum && started.elapsed() > limit + CONNECT_SLACK {
             break;
@@ -258,7 +255,7 @@ pub(super) fn connect(masters: &MasterOptions) -> Result<Client, Exit> {
     Ok(client)
 }
 
-/// Places of the masters that are connected. Another connection to the others would fail as late.
+/// Places of the connected masters. A new connection to another master would fail just as late.
 pub(super) fn connected(client: &Client) -> Vec<usize> {
     let answers = |state: &MasterState| matches!(state, MasterState::Ready | MasterState::Quarantined(_));
     let masters = client.masters();
@@ -289,7 +286,7 @@ fn json_of(inspection: &Inspection) -> Value {
     })
 }
 
-/// Milliseconds left; `None` without a TTL or a key.
+/// Milliseconds left; `None` without a key or a TTL.
 pub(super) fn left_ms(time: HolderTtl) -> Option<u64> {
     match time {
         HolderTtl::Left(left) => Some(whole_ms(left)),
@@ -297,7 +294,7 @@ pub(super) fn left_ms(time: HolderTtl) -> Option<u64> {
     }
 }
 
-/// The holder's token, or the value of another library.
+/// Token of the holder, or the value that another library wrote.
 pub(super) fn holder(inspection: &Inspection) -> Option<String> {
     inspection.holder().map(|value| Printable(value).to_string())
 }

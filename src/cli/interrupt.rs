@@ -1,4 +1,4 @@
-//! The signal that ends a measurement early: a flag that the measurement looks at.
+//! The signal that ends a measurement early, as a flag that the measurement polls.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::exit::code;
 
-/// Number of the signal that came last; zero before one came.
+/// Number of the latest signal; zero before any signal.
 #[derive(Clone)]
 pub(crate) struct Interrupt(Arc<AtomicUsize>);
 
@@ -24,7 +24,7 @@ impl Interrupt {
         self.code().is_some()
     }
 
-    /// The exit code of the signal that came, if one did.
+    /// Exit code for the signal, if one came.
     pub(crate) fn code(&self) -> Option<u8> {
         let signal = self.0.load(Ordering::Relaxed);
         (signal != 0).then(|| code::of_signal(signal))

@@ -1,7 +1,7 @@
 //! `redlatch ls`: the locks on the masters, judged by quorum.
 //!
-//! The names come from `SCAN` on all masters. Then each name is inspected as `redlatch inspect` does, so both
-//! judge alike.
+//! The names come from `SCAN` on all masters. Each name is then inspected as in `redlatch inspect`, so both
+//! agree.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -70,34 +70,32 @@ Examples:
   redlatch ls 'orders:*'
   redlatch ls --json | jq -r '.locks[] | select(.status == \"split\") | .name'";
 
-/// The most names that are listed.
+/// Most names that are listed.
 const NAME_COUNT_MAX: usize = 100_000;
 
-/// The most bytes of names that one master may report.
+/// Most bytes of names from one master.
 const NAMES_SIZE_MAX: usize = 64 << 20;
 
-/// Names that are asked for in one write.
+/// Names in one write.
 const CHUNK_SIZE: usize = 64;
 
-/// Inspections at the same time.
+/// Concurrent inspections.
 const THREAD_COUNT: usize = 16;
 
-/// One lock of the list.
 struct Listed {
     name: Vec<u8>,
     inspection: Inspection,
     extras: Extras,
 }
 
-/// Properties of a lock beside its key.
+/// Properties of a lock that its key does not show.
 #[derive(Clone, Copy, Default)]
 struct Extras {
     is_fenced: bool,
-    /// Entries of its queue; `None` if too few masters report it.
+    /// Entries of the lock's queue; `None` if too few masters report them.
     queued: Option<i64>,
 }
 
-/// Runs `ls`; the result is the program's exit code.
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let prefix: Arc<[u8]> = args.masters.prefix().into();
     let mut search = Search { client: connect(&args.masters)?, args, prefix, failures: Failures::default() };
@@ -131,14 +129,14 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     Ok(if is_unknown { code::NO_QUORUM } else { 0 })
 }
 
-/// Remarks on keys that are not in the list. `cut_at` is the number of names where there are more.
+/// Remarks on keys that are not listed. `cut_at` is the number of names, if the list was cut.
 fn remarks(other_count: usize, cut_at: Option<usize>) -> impl Iterator<Item = Message<'static>> {
     let others = (other_count > 0).then_some(Message::OtherKeys { count: other_count });
     others.into_iter().chain(cut_at.map(|count| Message::ListCut { count }))
 }
 
-/// Adds the failures of an inspection. A key of another type is no failure of its master, nor is a quarantine
-/// unless a lock's status hangs on it.
+/// Adds the failures in an inspection. A key of another type is no failure of its master. A quarantine is a
+/// failure only if the lock's status depends on it.
 fn add_failures(failures: &mut Failures, inspection: &Inspection) {
     let is_unknown = inspection.status() == LockStatus::Unknown;
     for (master, state) in &inspection.masters {
@@ -150,7 +148,7 @@ fn add_failures(failures: &mut Failures, inspection: &Inspection) {
     }
 }
 
-/// The questions to the masters.
+/// Questions to the masters.
 struct Search<'a> {
     client: Client,
     args: &'a Args,
@@ -159,7 +157,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The names of keys behind the prefix that can be locks, and whether there are more.
+    /// Names behind the prefix that can be locks, and whether there are more.
     fn find_names(&mut self) -> Result<(Vec<Vec<u8>>, bool), Exit> {
         let pattern = self.args.pattern.as_ref().map_or(b"*".as_slice(), |pattern| pattern.as_bytes());
         let (pattern, size) = (scan::pattern(&self.prefix, pattern), self.prefix.len());
@@ -171,10 +169,10 @@ impl Search<'_> {
         Ok(all_names(found))
     }
 
-    /// The properties beside the locks' keys, for each name.
+    /// Properties of each name that its key does not show.
     fn find_extras(&mut self, names: &[Vec<u8>]) -> Result<Vec<Extras>, Exit> {
         let (all, prefix) = (names.to_vec(), self.prefix.clone());
-        // By master, in chunks of names. A master that did not answer reports nothing.
+        // For each master that answered, in chunks of names.
         let answers = self.ask(move |probe| {
             all.chunks(CHUNK_SIZE)
                 .map(|names| ask_extras(probe, &prefix, names))
@@ -193,7 +191,7 @@ impl Search<'_> {
         Ok((0..names.len()).map(combine).collect())
     }
 
-    /// Inspects all names, several at the same time.
+    /// Inspects all names on [`THREAD_COUNT`] threads.
     fn inspect_all(&self, names: &[Vec<u8>]) -> Result<Vec<Inspection>, Exit> {
         let inspect = |names: &[Vec<u8>]| -> Result<Vec<Inspection>, Exit> {
             names.iter().map(|name| self.client.inspect(name).map_err(Exit::internal)).collect()
@@ -208,7 +206,7 @@ impl Search<'_> {
         Ok(done.concat())
     }
 
-    /// Asks each master, and returns the answers of those that gave one.
+    /// Asks each connected master, and returns the answers.
     fn ask<T: Send + 'static>(
         &mut self,
         ask: impl Fn(&mut Probe) -> Result<T, ProbeError> + Send + Sync + 'static,
@@ -227,7 +225,7 @@ impl Search<'_> {
             };
             self.failures.add(&masters[place].name, why);
         }
-        // Not again, if one hung before.
+        // A master that hung before is not asked again.
         let asked: Vec<_> =
             connected.into_iter().filter(|place| !self.failures.has(&masters[*place].name)).collect();
         let limit = self.args.time_limit;
@@ -243,7 +241,7 @@ impl Search<'_> {
     }
 }
 
-/// The names of all masters, each once, and whether there are more than these.
+/// Names of all masters without duplicates, and whether there are more.
 fn all_names(found: Vec<(Vec<Vec<u8>>, bool)>) -> (Vec<Vec<u8>>, bool) {
     let is_cut = found.iter().any(|(_, more)| *more);
     let names: BTreeSet<_> = found.into_iter().flat_map(|(names, _)| names).collect();
@@ -251,7 +249,7 @@ fn all_names(found: Vec<(Vec<Vec<u8>>, bool)>) -> (Vec<Vec<u8>>, bool) {
     (names.into_iter().take(NAME_COUNT_MAX).collect(), is_cut)
 }
 
-/// The names on one master that can be locks, and whether there are more.
+/// Names on one master that can be locks, and whether there are more.
 fn scan(probe: &mut Probe, pattern: &[u8], prefix_size: usize) -> Result<(Vec<Vec<u8>>, bool), ProbeError> {
     let (mut names, mut size, mut cursor) = (Vec::new(), 0, scan::START.to_vec());
     loop {
@@ -283,7 +281,7 @@ fn ask_extras(probe: &mut Probe, prefix: &[u8], names: &[Vec<u8>]) -> Result<Vec
     Ok(extras.collect())
 }
 
-/// Kind of a name. The first of these that any master shows counts.
+/// Kind of a name: the first of these kinds that any master shows.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Lock,
@@ -318,13 +316,13 @@ impl Listed {
         }
     }
 
-    /// Masters that hold a part of it.
+    /// Number of masters that hold a part of the lock.
     fn holding(&self) -> usize {
         let holds = |state: &KeyState| matches!(state, KeyState::Holds { .. } | KeyState::Shared { .. });
         self.inspection.masters.iter().filter(|(_, state)| holds(state)).count()
     }
 
-    /// One line; two on a narrow terminal.
+    /// One line, or two on a narrow terminal.
     fn text(&self, width: Option<usize>) -> String {
         let (state, kind) = (status_word(self.inspection.status()), self.kind());
         let is_whole = !matches!(self.inspection.status(), LockStatus::Split | LockStatus::Unknown);
@@ -338,7 +336,6 @@ impl Listed {
         let name = shown_name(&self.name);
         let by = match (self.inspection.holder_label(), holder(&self.inspection)) {
             (Some(label), _) => format!(" by {}", Shown(label)),
-            // Enough of the value to distinguish holders; `inspect` shows all of it.
             (None, Some(holder)) if holder.chars().count() > HOLDER_SHOWN_MAX => {
                 format!(" by {}…", holder.chars().take(HOLDER_SHOWN_MAX).collect::<String>())
             }
@@ -376,8 +373,8 @@ impl Listed {
     }
 }
 
-/// A name in its column: a slot as `migrations slot 3`, and the lock at which a pool's waiters stand as
-/// `migrations door`. A blank in a name must not look like the end of it.
+/// Name in its column: `migrations slot 3` for a slot, `migrations door` for the lock at which a pool's
+/// waiters queue. Blanks are escaped, so that none looks like the end of the name.
 fn shown_name(name: &[u8]) -> String {
     let shown = |name: &[u8]| name.escape_ascii().to_string().replace(' ', "\\x20");
     match LockOfPool::parse(name) {
@@ -387,13 +384,13 @@ fn shown_name(name: &[u8]) -> String {
     }
 }
 
-/// The names of the columns of [`Listed::text`].
+/// Column names of [`Listed::text`].
 const HEADER: &str = "STATE   ON      LEFT KIND    WAITERS NAME by HOLDER\n";
 
-/// Width from which a lock has one line.
+/// Width from which a lock takes one line.
 const WIDE: usize = 60;
 
-/// Characters of a holder's value that are shown.
+/// Number of characters of a holder's value that are shown: enough to distinguish holders.
 const HOLDER_SHOWN_MAX: usize = 12;
 
 #[cfg(test)]

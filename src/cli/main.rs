@@ -1,8 +1,5 @@
-//! The command line of redlatch: `redlatch run` guards a command with a lock across Redis masters, `redlatch
-//! bench` measures locks over them, `redlatch inspect` shows who holds one, `redlatch unlock --force` breaks
-//! it, `redlatch doctor` examines the masters.
-//!
-//! Owns the choice of the subcommand and the exit code; each subcommand is a file beside this one.
+//! The command line of redlatch. This file chooses the subcommand and sets the exit code; each subcommand is
+//! a file beside it.
 
 mod bench;
 mod drill;
@@ -82,18 +79,18 @@ fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     if let Err(error) = output::start() {
-        // Nothing runs yet that a reader could delay.
+        // Nothing runs yet that a slow reader could delay.
         let _ = writeln!(io::stderr(), "redlatch: {error}");
         return ExitCode::from(code::INTERNAL);
     }
     std::panic::set_hook(Box::new(|panic| output::say(panic)));
-    // A panic ends the command before it waits for a reader.
+    // A panic ends the command before the program waits for a reader.
     let code = std::panic::catch_unwind(execute).unwrap_or(code::PANIC);
     output::finish();
     ExitCode::from(code)
 }
 
-/// Runs the subcommand; the result is the program's exit code.
+/// Runs the subcommand, and returns the program's exit code.
 fn execute() -> u8 {
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(&args),
@@ -116,11 +113,11 @@ fn execute() -> u8 {
     })
 }
 
-/// Shows help or version where it was asked for; anything else that clap has to say is bad usage.
+/// Prints help or version if asked for. Any other error of clap is bad usage.
 fn refuse(error: &clap::Error) -> Result<u8, Exit> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that closed the pipe does not want the rest.
+            // A closed pipe is no error.
             let _ = error.print();
             Ok(0)
         }
@@ -130,14 +127,14 @@ fn refuse(error: &clap::Error) -> Result<u8, Exit> {
         }
         ErrorKind::UnknownArgument if is_command_without_dashes(error) => Err(Exit::usage(Message::NoDashes)),
         _ => {
-            // Not printed by clap: it repeats the arguments, and they may hold a password.
+            // Not printed by clap: the text repeats the arguments, which may contain a password.
             let text = error.to_string();
             Err(Exit::usage(text.strip_prefix("error: ").unwrap_or(&text).trim_end()))
         }
     }
 }
 
-/// Whether it is `redlatch run NAME COMMAND`, or `elect`, without the `--` in front of the command.
+/// Whether the `--` is missing in `redlatch run NAME COMMAND` or `redlatch elect NAME COMMAND`.
 fn is_command_without_dashes(error: &clap::Error) -> bool {
     let mut words = std::env::args_os().skip(1);
     let is_run =
@@ -174,7 +171,7 @@ mod tests {
         fn add(page: &mut String, path: &str, command: clap::Command) {
             let path = format!("{path}{}", command.get_name());
             let is_shared = |heading: &str| heading == "Masters" || heading.starts_with("TLS");
-            // Values of variables are no part of the help. The options of all subcommands are shown once.
+            // Values of variables are not part of the help. Shared options are shown once.
             let mut command = command.mut_args(|arg| {
                 let is_seen = path != "redlatch run" && arg.get_help_heading().is_some_and(is_shared);
                 arg.hide_env_values(true).hide(is_seen)

@@ -1,14 +1,14 @@
-//! Messages of the command line on stderr beside the library's errors: one variant for each.
+//! Messages of the command line on stderr, one variant each. The library's errors have their own texts.
 
 use std::fmt;
 use std::time::Duration;
 
 use redlatch::internals::words::{Counted, Named, Rounded};
 
-/// Text of the library, the system or the arguments.
+/// Text from the library, the system or the arguments.
 type Text<'a> = &'a dyn fmt::Display;
 
-/// The messages: name, fields, text. `lock` is a [`label`].
+/// Defines the messages: name, fields, text. `lock` is a [`label`].
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident $({ $($field:ident: $type:ty),+ })? => ($($text:tt)+);)+) => {
         pub(crate) enum Message<'a> {
@@ -27,7 +27,7 @@ macro_rules! messages {
 
 messages! {
     // ---- arguments ----
-    /// A setting that the option or the variable makes.
+    /// A bad value of an option or its variable.
     BadSetting { option: &'a str, variable: &'static str, reason: Text<'a> } => ("{option} ({variable}): {reason}");
     NoDashes => ("write -- between the lock's name and the command: redlatch run NAME -- COMMAND");
     UnknownPage { names: Text<'a> } => ("no such page; give {names}, or nothing for the program's own");
@@ -69,7 +69,7 @@ messages! {
     LeftOut { masters: Text<'a> } => (
         "the new master counts, but {masters} did not answer. Run the same command again when they do");
     // ---- the lock ----
-    /// Without `left` it is waited for without an end.
+    /// `left` is `None` for a wait without end.
     AwaitingLock { left: Option<Duration>, error: Text<'a> } => (
         "waiting{}: {error:#}", optional(left.map(|left| format!(" up to {} more", Rounded(left)))));
     Acquired { lock: &'a str, took: Duration, later: Option<(u32, Duration)>, left: Duration } => (
@@ -158,7 +158,7 @@ fn optional(text: Option<String>) -> String {
     text.unwrap_or_default()
 }
 
-/// The locks of a run: `lock "a"`, or `locks "a", "b"` for several.
+/// The locks of a run: `lock "a"`, or `one of lock "a", lock "b"` for several.
 pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| Named(name).to_string()).collect();
     match names.len() {
@@ -167,12 +167,13 @@ pub(crate) fn label<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> String {
     }
 }
 
-/// A pool before one of its slots is held.
+/// A pool, until one of its slots is held.
 pub(crate) fn pool_label(name: &[u8]) -> String {
     format!("a slot of pool \"{}\"", name.escape_ascii())
 }
 
-/// An error with the lock's name, if it has no name of its own: that would come before anybody else's text.
+/// Puts the lock's name before an error that does not name a lock. The error's own name would come before any
+/// foreign text, which follows a `:` or `(`.
 pub(crate) fn with_lock(lock: &str, error: String) -> String {
     let own = error.split([':', '(']).next().unwrap_or_default();
     if own.contains("lock \"") || own.contains("pool \"") { error } else { format!("{lock}: {error}") }
@@ -197,8 +198,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_nanos(4_408_173_216);
 
-    /// `pattern => sample, words;`: the patterns must be all that there are. The names in front are those of
-    /// what samples share.
+    /// Rows of `pattern => sample, words;`, which must cover all patterns. The names in front are values that the
+    /// samples share.
     macro_rules! table {
         ($lock:ident, $why:ident: $($pattern:pat => $sample:expr, $words:literal;)*) => {
             fn samples() -> Vec<(String, &'static str)> {

@@ -1,4 +1,5 @@
-//! Options of all subcommands: the masters and how they are reached. The wait for masters that restarted.
+//! Options that the subcommands share: the masters and how to reach them. Also the wait for restarted
+//! masters.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,14 +19,14 @@ use super::exit::Exit;
 use super::message::Message;
 use super::output::{Countdown, say};
 
-/// Added to the longest quarantine when waiting for its end, for the rounding of a master's uptime.
+/// Added to the longest quarantine, because a master's uptime is rounded.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(2);
 
-/// Masters that count so soon after a quorum does are waited for too: a short command would end before their
-/// marks are written.
+/// Masters that count this soon after a quorum are waited for, too. Otherwise a short command would end
+/// before the client writes their marks.
 const NEARLY: Duration = Duration::from_millis(500);
 
-/// How long a question waits for each master, unless `--answer-timeout` says otherwise.
+/// Default answer limit of a query.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Masters that are asked about themselves, and the time for it.
@@ -111,35 +112,33 @@ pub(crate) struct MasterOptions {
 }
 
 impl MasterOptions {
-    /// The settings that these options make, for more settings.
+    /// Builder with the settings of these options.
     pub(crate) fn builder(&self) -> Result<ConfigBuilder, Exit> {
         env::check_names(std::env::vars_os().map(|(name, _)| name))?;
         Ok(env::builder(|variable| self.value(variable))?)
     }
 
-    /// The settings that these options make.
     pub(crate) fn config(&self) -> Result<Config, Exit> {
         Ok(self.builder()?.build()?)
     }
 
-    /// The settings for questions that want an answer of every master: a healthy one may be slow.
+    /// Settings for queries, which want an answer from every master, even from a slow one.
     pub(crate) fn query_config(&self) -> Result<Config, Exit> {
         let is_set = self.answer_timeout.as_ref().is_some_and(|text| !text.is_empty());
         let builder = self.builder()?.record_fleet(false);
         Ok(if is_set { builder } else { builder.answer_timeout(QUERY_LIMIT) }.build()?)
     }
 
-    /// The masters' URLs with their logins, for the variable of a child.
+    /// URLs of the masters with their logins, for a child's environment.
     pub(crate) fn urls(&self) -> OsString {
         self.masters.join(OsStr::new(","))
     }
 
-    /// The text in front of each name.
     pub(crate) fn prefix(&self) -> &[u8] {
         self.prefix.as_ref().map_or(b"", |prefix| prefix.as_encoded_bytes())
     }
 
-    /// Text of the option that stands for this variable: clap takes the variable where no option is given.
+    /// Value of the option that stands for this variable. Without the option, clap takes the variable.
     fn value(&self, variable: &'static str) -> Option<OsString> {
         match variable {
             env::MASTERS => Some(self.urls()),
@@ -202,7 +201,6 @@ struct TlsOptions {
     server_name: Option<OsString>,
 }
 
-/// Time left in quarantine, if a master is in it.
 const fn quarantine_left(master: &MasterStatus) -> Option<Duration> {
     match master.state {
         MasterState::Quarantined(left) => Some(left),
@@ -210,7 +208,8 @@ const fn quarantine_left(master: &MasterStatus) -> Option<Duration> {
     }
 }
 
-/// Problems of masters: why votes would not count now, and warnings. Masters with the same one share a line.
+/// Problems of masters: why their votes do not count now, and warnings. Masters with the same problem share a
+/// line.
 pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     let longest = masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
     let mut lines = Vec::new();
@@ -218,7 +217,7 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
         let doubt = match state {
             MasterState::Ready => None,
             MasterState::Down(why) => Some(Failure::NotConnected { why: why.clone() }),
-            // Masters that started together share a line.
+            // One time for all: masters that started together share a line.
             MasterState::Quarantined(_) => Some(Failure::Quarantined { left: longest, is_new: false }),
             MasterState::Silent => Some(Failure::Silent),
             _ => Some(Failure::NotConnected { why: "the attempt is under way".into() }),
@@ -229,16 +228,16 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
     words::grouped(lines, masters.len())
 }
 
-/// Settings that contradict those of other clients, as far as they were said. Two clients may then hold one
-/// lock, so a command that takes locks says it even with `--quiet`. It also says which masters keep each lock until
-/// its TTL ends.
+/// Reports contradictions between the settings of clients, once each. They can give one lock two holders, so
+/// a command that takes locks reports them even with `--quiet`. Also reports masters that run no scripts,
+/// which keep each lock until its TTL ends.
 #[derive(Default)]
 pub(crate) struct Contradictions {
     said: Vec<String>,
 }
 
 impl Contradictions {
-    /// Says what is new, a line for each.
+    /// Prints each new contradiction.
     pub(crate) fn look(&mut self, masters: &[MasterStatus]) {
         self.new_lines(masters).into_iter().for_each(say);
     }
@@ -251,19 +250,19 @@ impl Contradictions {
     }
 }
 
-/// How this client's settings contradict a master: its record of the fleet differs, or it refuses the login or
-/// scripts.
+/// How this client's settings contradict a master: the master's record of the fleet differs, or the master
+/// refuses the login or scripts.
 fn contradiction(master: &MasterStatus) -> Option<String> {
     let said = |is_it: fn(&&Warning) -> bool| master.warnings.iter().find(is_it).map(Warning::to_string);
     let difference = said(|it| matches!(it, Warning::FleetDiffers { .. }))
         .or_else(|| said(|it| matches!(it, Warning::NoScripts { .. })));
     let MasterState::Down(why) = &master.state else { return difference };
-    // Strict mode refuses it for the difference, and says both.
+    // Strict mode refuses the master because of the difference, and its reason includes the difference.
     let is_said = is_of_settings(why) || difference.as_ref().is_some_and(|it| why.starts_with(&**it));
     if is_said { Some(why.to_string()) } else { difference }
 }
 
-/// Fails where a number is out of its bounds.
+/// Fails if a number is out of bounds.
 pub(crate) fn check_bounds<N: PartialOrd + fmt::Display>(
     option: &'static str,
     value: N,
@@ -276,7 +275,7 @@ pub(crate) fn check_bounds<N: PartialOrd + fmt::Display>(
     Err(Exit::usage(Message::OutOfBounds { option, value: &value, min: &min, max: &max }))
 }
 
-/// Fails where a time is zero, or longer than the library's timers.
+/// Fails if a time is zero, or longer than the library's timers.
 pub(crate) fn check_time(option: &'static str, time: Duration) -> Result<(), Exit> {
     let (value, max) = (&words::Rounded(time), &words::Rounded(limits::TIME_LIMIT_MAX));
     if !time.is_zero() && time <= limits::TIME_LIMIT_MAX {
@@ -285,25 +284,24 @@ pub(crate) fn check_time(option: &'static str, time: Duration) -> Result<(), Exi
     Err(Exit::usage(Message::OutOfBounds { option, value, min: &"more than 0", max }))
 }
 
-/// For which masters to wait.
+/// Which masters to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enough {
-    /// All that can be reached.
     All,
-    /// A quorum, and those that will count at nearly the same time; none if a quorum is out of reach.
+    /// A quorum, and masters that will count soon after; none if a quorum is out of reach.
     Quorum,
 }
 
-/// Waits until all masters that can be reached are out of quarantine; see [`wait_for_masters`].
+/// Waits until all reachable masters are out of quarantine; see [`wait_for_masters`].
 pub(crate) fn wait_for_all(redlock: &mut Redlock, is_interrupted: impl FnMut() -> bool) -> Result<(), Exit> {
     let config = redlock.config().clone();
     let masters = |time| redlock.turn(time).map(|()| redlock.masters());
     wait_for_masters(&config, Enough::All, true, masters, is_interrupted)
 }
 
-/// Waits until enough masters are out of quarantine, and fails if no quorum of masters counts then. Shows the
-/// wait if `is_shown`. Returns early if it is interrupted. `masters_after` lets the client work for a time, and
-/// returns their status.
+/// Waits until enough masters are out of quarantine. Fails if no quorum counts then. Shows the wait if
+/// `is_shown`, and returns early if `is_interrupted`. `masters_after` lets the client work for a time and
+/// returns the masters' status.
 pub(crate) fn wait_for_masters(
     config: &Config,
     enough: Enough,
@@ -313,7 +311,7 @@ pub(crate) fn wait_for_masters(
 ) -> Result<(), Exit> {
     let longest =
         |masters: &[MasterStatus]| masters.iter().filter_map(quarantine_left).max().unwrap_or_default();
-    // A declared `max_ttl` may be longer than that of this client.
+    // A declared `max_ttl` may be longer than this client's.
     let mut masters = masters_after(Duration::ZERO)?;
     let limit = config.quarantine_time().max(longest(&masters));
     let deadline = Instant::now() + limit + QUARANTINE_SLACK;

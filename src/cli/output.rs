@@ -1,9 +1,9 @@
-//! All that the program prints. To stderr: lines in their order, and on a terminal one line that shows the
-//! present state, without the login of a URL.
+//! All output of the program. Stderr gets messages in order and, on a terminal, one status line. Logins in
+//! URLs are hidden.
 //!
-//! A thread of its own writes. So no caller waits for a full pipe, a stopped terminal or a slow log
-//! collector: a lock is extended, and its loss followed, whether or not anybody reads. If the queue is full,
-//! its oldest text is dropped and counted.
+//! A separate thread writes, so no caller waits for a full pipe, a stopped terminal or a slow log collector:
+//! a lock is extended, and its loss handled, even if nobody reads. A full queue drops its oldest text and
+//! counts it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,37 +19,37 @@ use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 
 use super::message::Message;
 
-/// The most texts that wait for stderr. Each has at most some lines for each master.
+/// Most texts that wait for stderr. Each has at most a few lines for each master.
 const TEXT_COUNT_MAX: usize = 256;
 
-/// How long the program's end waits for the texts that are left.
+/// Longest wait at the program's end for the remaining texts.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// How often to look whether a signal has come.
+/// Pause between two looks for a signal.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest piece of another program's output that is passed on at once.
+/// Longest line of another program's output that is passed on whole.
 const PIECE_SIZE_MAX: u64 = 4096;
 
-/// Clears the present line of a terminal.
+/// Clears the current line of a terminal.
 const CLEAR: &str = "\r\x1b[K";
 
 static STDERR: Stderr = Stderr { queue: Mutex::new(Queue::new()), changed: Condvar::new() };
 
 struct Stderr {
     queue: Mutex<Queue>,
-    /// Something is to be written, or was.
+    /// Signalled when there is something to write, and when it was written.
     changed: Condvar,
 }
 
-/// Texts that wait for the thread that writes them, and the status line.
+/// Texts for the writing thread, and the status line.
 struct Queue {
     texts: VecDeque<String>,
-    /// Texts in front of these that had to give way.
+    /// Texts dropped from the front.
     dropped: usize,
-    /// The line that shows the present state, as it should be.
+    /// Status line to show.
     status: Option<String>,
-    /// The status line that the terminal shows now.
+    /// Status line that the terminal shows.
     shown: Option<String>,
     is_writing: bool,
     /// Whether a command may have the terminal's foreground.
@@ -68,7 +68,7 @@ impl Queue {
         }
     }
 
-    /// The oldest text gives way: the last ones say how it ends.
+    /// Drops the oldest text from a full queue, because the last texts say how it ends.
     fn push(&mut self, text: String) {
         if self.texts.len() >= TEXT_COUNT_MAX {
             self.texts.pop_front();
@@ -81,7 +81,7 @@ impl Queue {
         self.is_writing || !self.texts.is_empty() || self.dropped > 0 || self.shown.is_some()
     }
 
-    /// The next text to write.
+    /// Next text to write.
     fn take(&mut self) -> Option<String> {
         let dropped = (self.dropped > 0).then(|| {
             let count = std::mem::take(&mut self.dropped);
@@ -99,12 +99,12 @@ impl Queue {
     }
 }
 
-/// The text behind the program's name. On a terminal of this width no word is cut in two.
+/// The text after the program's name. With a width, lines break between words.
 fn formatted(text: &str, width: Option<usize>) -> String {
     width.map_or_else(|| format!("redlatch: {text}\n"), |width| wrapped(text, width, "redlatch: "))
 }
 
-/// The lines of a text as paragraphs; the first one begins with `first`.
+/// Each line of the text as a paragraph. The first paragraph begins with `first`.
 pub(crate) fn wrapped(text: &str, width: usize, first: &str) -> String {
     let mut out = String::new();
     for (index, line) in text.lines().enumerate() {
@@ -113,7 +113,7 @@ pub(crate) fn wrapped(text: &str, width: usize, first: &str) -> String {
     out
 }
 
-/// The text behind the program's name, in one line of a terminal: cut to less than this width.
+/// The text after the program's name, cut to one line of less than this width.
 fn cut(text: &str, width: Option<usize>) -> String {
     let line = format!("redlatch: {}", text.replace('\n', " "));
     // A character outside ASCII may take two columns.
@@ -136,12 +136,12 @@ fn queue() -> MutexGuard<'static, Queue> {
     STDERR.queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread that writes: once, at the beginning of the program.
+/// Starts the writing thread. Called once, at the program's start.
 pub(crate) fn start() -> io::Result<()> {
     thread::Builder::new().name("stderr".to_owned()).spawn(write_all).map(drop)
 }
 
-/// Changes the queue, and has the change written.
+/// Changes the queue, and wakes the writing thread.
 fn change(what: impl FnOnce(&mut Queue)) {
     what(&mut queue());
     STDERR.changed.notify_all();
@@ -164,29 +164,29 @@ fn write_all() {
     }
 }
 
-/// Writes nothing where the terminal would stop the program for it (`stty tostop`, and another group is in
-/// the foreground): a lock must be extended, and its loss followed.
+/// Writes a text, unless the terminal would stop the program for it (`stty tostop`, with another group in the
+/// foreground): a lock must be extended, and its loss handled.
 fn write(text: &str) {
     let stderr = io::stderr();
     let would_be_stopped =
         tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp()) && stops_writers();
     if !would_be_stopped {
-        // There is nowhere to complain to if stderr is gone.
+        // If stderr is gone, there is nowhere to complain.
         let _ = stderr.lock().write_all(text.as_bytes());
     }
 }
 
-/// Whether stderr is a terminal that stops programs in the background for their output.
+/// Whether stderr is a terminal that stops background programs when they write.
 fn stops_writers() -> bool {
     tcgetattr(io::stderr()).is_ok_and(|settings| settings.local_modes.contains(LocalModes::TOSTOP))
 }
 
-/// The time in which a command may have the terminal's foreground. A terminal that stops writers is written
-/// to afterwards: the foreground may move between a look at it and a write.
+/// The time in which a command may have the terminal's foreground. A terminal that stops writers gets the
+/// texts afterwards, because the foreground may move between a check and a write.
 pub(crate) struct BesideCommand(());
 
 impl BesideCommand {
-    /// Waits for what such a terminal has still to show, for a bounded time.
+    /// Waits up to [`END_LIMIT`] for the texts that a terminal which stops writers has still to get.
     pub(crate) fn begin() -> Self {
         let mut queue = queue();
         if stops_writers() {
@@ -208,29 +208,29 @@ fn wait_until_written(queue: MutexGuard<'static, Queue>) -> MutexGuard<'static, 
     waited.unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Has a message printed to stderr. Never waits for that.
+/// Queues a message for stderr. Never waits.
 pub(crate) fn say(text: impl fmt::Display) {
     let text = formatted(&without_logins(&format!("{text:#}")), stderr_width());
     change(|queue| queue.push(text));
 }
 
-/// Has a line of a terminal show this, instead of what it showed last. Never waits.
+/// Sets the terminal's status line. Never waits.
 pub(crate) fn show(text: &str) {
     let line = cut(&without_logins(text), stderr_width());
     change(|queue| queue.status = Some(line));
 }
 
-/// Shows progress: in place on a terminal, elsewhere as a message.
+/// Shows progress: in the status line on a terminal, otherwise as a message.
 pub(crate) fn show_progress(text: &str) {
     if stderr_is_terminal() { show(text) } else { say(text) }
 }
 
-/// Removes what [`show`] shows.
+/// Removes the status line.
 pub(crate) fn clear() {
     change(|queue| queue.status = None);
 }
 
-/// Passes on what another program prints, until it closes its end. It never waits for this program's stderr.
+/// Passes on another program's output until its end. That program never waits for a reader of this stderr.
 pub(crate) fn relay(from: impl Read + Send + 'static) -> io::Result<()> {
     let mut from = BufReader::new(from);
     let relay = move || {
@@ -241,8 +241,7 @@ pub(crate) fn relay(from: impl Read + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("relay".to_owned()).spawn(relay).map(drop)
 }
 
-/// The next line, and in one text with it all whole lines that came together: many short texts would fill the
-/// queue.
+/// Next line, joined with all whole lines that have arrived with it: many short texts would fill the queue.
 fn next_piece(from: &mut BufReader<impl Read>) -> Option<String> {
     let mut piece = Vec::new();
     let size = from.by_ref().take(PIECE_SIZE_MAX).read_until(b'\n', &mut piece).ok()?;
@@ -253,7 +252,7 @@ fn next_piece(from: &mut BufReader<impl Read>) -> Option<String> {
     (size > 0).then(|| String::from_utf8_lossy(&piece).into_owned())
 }
 
-/// Waits until all is written, for a bounded time: for the end of the program.
+/// Waits up to [`END_LIMIT`] for all texts to be written, at the program's end.
 pub(crate) fn finish() {
     drop(wait_until_written(queue()));
 }
@@ -262,7 +261,7 @@ pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A wait shown as one line: it counts down on a terminal, and is printed once elsewhere.
+/// A wait shown in one line: it counts down on a terminal, and is printed once otherwise.
 #[derive(Default)]
 pub(crate) struct Countdown {
     is_said: bool,
@@ -280,28 +279,26 @@ impl Countdown {
 }
 
 impl Drop for Countdown {
-    /// Clears the line: what follows says what became of the wait.
+    /// Clears the line: the next message says how the wait ended.
     fn drop(&mut self) {
         clear();
     }
 }
 
-/// Prints the result to stdout.
+/// Prints a result to stdout. A closed pipe is no error: its reader does not want the rest.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // A reader that closed the pipe does not want the rest.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Prints a text for a program that catches signals. Stops waiting for the reader of stdout once `is_over`
-/// returns true.
+/// Prints a text for a program that catches signals. Once `is_over` returns true, waits [`END_LIMIT`] more
+/// for the reader of stdout.
 pub(crate) fn print_until(text: String, mut is_over: impl FnMut() -> bool) -> io::Result<()> {
     let (sender, printed) = mpsc::channel();
     thread::Builder::new().name("stdout".to_owned()).spawn(move || sender.send(print(&text)))?;
     loop {
-        // The reader then has this time once more.
         let is_last = is_over();
         match printed.recv_timeout(if is_last { END_LIMIT } else { LOOK_PAUSE }) {
             Ok(result) => return result,
@@ -314,9 +311,9 @@ pub(crate) fn print_until(text: String, mut is_over: impl FnMut() -> bool) -> io
     }
 }
 
-/// The text without logins: from each `://` to the last `@` before the next `://` or the end of the line. So
-/// it hides too much rather than too little. Three texts have no login, and are shown: the answer of a master
-/// behind its name, the form of a URL in the library's errors, and ` on @user_script:1.`, with which servers
+/// Hides logins: the text from each `://` to the last `@` before the next `://` or the end of the line. This
+/// hides too much rather than too little. Three texts contain no login, and are shown: a master's answer
+/// after its name, the form of a URL in the library's errors, and ` on @user_script:1.`, with which servers
 /// end an error.
 fn without_logins(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -340,7 +337,7 @@ fn without_logins(text: &str) -> String {
     shown
 }
 
-/// Whether a text begins with the name of a master, without a login: `10.0.0.1:6379/1: ` or
+/// Whether a text begins with the name of a master, which has no login: `10.0.0.1:6379/1: ` or
 /// `/run/redis@1.sock: `.
 fn names_master(text: &str, is_unix: bool) -> bool {
     let Some((name, _)) = text.split_once(": ") else { return false };
@@ -352,30 +349,27 @@ fn names_master(text: &str, is_unix: bool) -> bool {
     !host.is_empty() && !name.contains(['@', ' ']) && port.parse::<u16>().is_ok()
 }
 
-/// Width of lines where stdout is no terminal.
+/// Width of lines if stdout is no terminal.
 const WIDTH_DEFAULT: usize = 80;
 
 /// Lines longer than this are hard to read, however wide the screen is.
 const WIDTH_MAX: usize = 110;
 
-/// Width of a line on stdout.
 pub(crate) fn stdout_width() -> usize {
     terminal_width().map_or(WIDTH_DEFAULT, |width| width.min(WIDTH_MAX))
 }
 
-/// Width of the terminal that stdout is; `None` if it is none.
 pub(crate) fn terminal_width() -> Option<usize> {
     width_of(io::stdout())
 }
 
-/// Width of the terminal that stderr is; `None` if it is none.
 pub(crate) fn stderr_width() -> Option<usize> {
     width_of(io::stderr())
 }
 
 fn width_of(stream: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(stream).ok()?;
-    // Zero is a terminal that does not know its size.
+    // A terminal that does not know its size reports zero.
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
@@ -390,8 +384,8 @@ pub(crate) enum Colour {
     Fine,
 }
 
-/// Colours the word at `from`, where stdout is a terminal that shows colours: `NO_COLOR` is unset or empty,
-/// and `TERM` is not `dumb`. Lines must have their widths before.
+/// Colours the word at `from` if stdout is a terminal that shows colours: `NO_COLOR` is unset or empty, and
+/// `TERM` is not `dumb`. Lines must be padded before.
 pub(crate) fn paint(out: &mut String, from: usize, word: &str, colour: Colour) {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|value| value == "dumb");
@@ -406,7 +400,7 @@ pub(crate) fn paint(out: &mut String, from: usize, word: &str, colour: Colour) {
     out.replace_range(from..from + word.len(), &format!("\x1b[1;{code}m{word}\x1b[0m"));
 }
 
-/// A value as one line of JSON in ASCII: text of others stays whole, and looks like nothing else.
+/// A value as one line of JSON in ASCII. Escapes keep foreign text whole and harmless.
 pub(crate) fn json_line(value: &serde_json::Value) -> String {
     let mut line = String::new();
     for char in value.to_string().chars() {
@@ -425,8 +419,8 @@ pub(crate) fn json_line(value: &serde_json::Value) -> String {
     line
 }
 
-/// Adds a paragraph to a text: lines of at most `width` characters, where words allow that. The first line
-/// begins with `first`, the others with as many spaces as `indent` says.
+/// Adds a paragraph: lines of at most `width` characters, as far as the words allow. The first line begins
+/// with `first`, the others with `indent` spaces.
 pub(crate) fn add_paragraph(out: &mut String, width: usize, first: &str, indent: usize, text: &str) {
     let mut line = first.to_owned();
     let mut is_empty = true;

@@ -1,4 +1,4 @@
-//! The names of keys on a master, page by page, and the masters that could not be asked.
+//! Names of keys on a master, page by page. Also the masters that failed.
 
 use std::sync::Arc;
 
@@ -6,26 +6,26 @@ use redlatch::internals::probe::{Answer, Probe, ProbeError};
 use redlatch::internals::words::grouped;
 use redlatch_cli::doctor::candidates::literal;
 
-/// One page of the names behind a prefix, as a master returns it.
+/// One page of the names behind a prefix.
 pub(super) struct Page {
-    /// The names without the prefix. One may come twice.
+    /// Names without the prefix. A name may come twice.
     pub(super) names: Vec<Vec<u8>>,
-    /// Where the next page begins; `0` behind the last one.
+    /// Cursor of the next page; `0` after the last page.
     pub(super) next: Vec<u8>,
 }
 
-/// Where the first page begins, and the end behind the last one.
+/// Cursor of the first page. As the next cursor it means that no page is left.
 pub(super) const START: &[u8] = b"0";
 
-/// The pattern of the keys behind this prefix whose rest matches.
+/// Pattern of the keys behind this prefix whose rest matches.
 pub(super) fn pattern(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
     [&literal(prefix), rest].concat()
 }
 
-/// About how many keys a master looks at for one page. It answers other clients in between.
+/// About how many keys a master examines for one page. It serves other clients between two pages.
 const COUNT: &[u8] = b"128";
 
-/// Asks for the page that begins at `cursor`. A key that comes or goes meanwhile may be missed.
+/// Asks for the page at `cursor`. A key that comes or goes meanwhile may be missed.
 pub(super) fn page(
     probe: &mut Probe,
     cursor: &[u8],
@@ -56,12 +56,11 @@ impl Failures {
         }
     }
 
-    /// Whether this master has failed.
     pub(super) fn has(&self, master: &Arc<str>) -> bool {
         self.0.iter().any(|(other, _)| other == master)
     }
 
-    /// A line for each group of masters that failed alike; there are `count` masters.
+    /// A line for each group of masters with the same failure, out of `count` masters.
     pub(super) fn lines(&self, count: usize) -> Vec<String> {
         grouped(self.0.iter().map(|(master, why)| (&**master, why.clone())), count)
     }

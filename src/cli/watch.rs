@@ -1,5 +1,5 @@
-//! Output that is repeated until nobody reads it any more: on a terminal in place, elsewhere one text after
-//! another. `inspect --watch`.
+//! Repeated output of `inspect --watch`, until nobody reads it: in place on a terminal, otherwise one text
+//! after another.
 
 use std::io;
 use std::time::Duration;
@@ -9,10 +9,9 @@ use rustix::io::Errno;
 
 use super::output::{print, terminal_width};
 
-/// State of an output that is repeated.
 pub(super) struct Watch {
     is_json: bool,
-    /// Rows that the last text took, on a terminal.
+    /// Rows of the last text on a terminal.
     height: usize,
 }
 
@@ -21,13 +20,11 @@ impl Watch {
         Self { is_json, height: 0 }
     }
 
-    /// Width of the terminal on which each text takes the place of the last one; `None` where texts follow
-    /// each other.
+    /// Width of the terminal on which each text replaces the last one; `None` where texts follow each other.
     pub(super) fn terminal(&self) -> Option<usize> {
         terminal_width().filter(|_| !self.is_json)
     }
 
-    /// Shows a text.
     pub(super) fn show(&mut self, text: &str) -> io::Result<()> {
         let height = self.terminal().map_or(0, |width| rows(text, width));
         match std::mem::replace(&mut self.height, height) {
@@ -36,10 +33,10 @@ impl Watch {
         }
     }
 
-    /// Waits. False if stdout is a pipe that nobody reads any more.
+    /// Waits for this time. Returns false if stdout is a pipe that nobody reads.
     pub(super) fn wait(&self, time: Duration) -> io::Result<bool> {
         let stdout = io::stdout();
-        // An error of the pipe is always reported, and nothing else is asked for.
+        // `poll` always reports an error of the pipe, and nothing else is asked for.
         let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
         let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
         match poll(&mut pipe, Some(&timeout)) {

@@ -8,10 +8,10 @@ use redlatch::limits;
 use crate::exit::Exit;
 use crate::options::{MasterOptions, check_bounds, check_time};
 
-/// The most pairs under way: releases that a master still owes need room besides.
+/// Largest depth. Releases that masters still owe also take room among the operations.
 const DEPTH_MAX: usize = limits::OPERATION_COUNT_MAX / 4;
 
-/// The most keys: each keeps its name in memory.
+/// Largest number of keys. Each keeps its name in memory.
 const KEY_COUNT_MAX: usize = 10_000_000;
 
 /// Measure acquire and release pairs per second, and their latency.

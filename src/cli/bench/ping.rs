@@ -1,6 +1,4 @@
-//! The round trip to the masters: `PING`s over connections that take no part in any lock.
-//!
-//! It is the yardstick for the time that a lock takes.
+//! The round trip to the masters, as a yardstick for locks: `PING`s over separate connections.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +9,19 @@ use redlatch::status::MasterState;
 
 use crate::exit::Exit;
 
-/// How long one master may take to connect, or to answer.
+/// Time limit for connecting to a master, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Means of what exchanges took.
+/// Mean times.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundTrip {
-    /// One `PING` to one master and its answer: the mean over all masters.
+    /// Time for one `PING` to one master; mean over all masters.
     pub(super) one: Duration,
-    /// One `PING` to each master, all sent before the first answer is read, until the last is.
+    /// Time for a `PING` to every master, all sent before the first answer is read.
     pub(super) all: Duration,
 }
 
-/// Measures the round trip to the masters that answer, for about `time`.
-///
-/// # Errors
-/// The error of the first of them that cannot be connected or does not answer.
+/// Measures the round trip to the reachable masters for about `time`. Fails if one of them fails.
 pub(super) fn measure(redlock: &Redlock, time: Duration) -> Result<RoundTrip, Exit> {
     let answers = |state: &MasterState| matches!(state, MasterState::Ready | MasterState::Quarantined(_));
     let masters = redlock.masters();
@@ -65,7 +60,7 @@ fn exchange(mut probes: Vec<Probe>, time: Duration) -> Result<RoundTrip, ProbeEr
 
 const PING: [[&str; 1]; 1] = [["PING"]];
 
-/// Zero without any time.
+/// Zero without any measurement.
 pub(super) fn mean(times: &Histogram) -> Duration {
     let count = u32::try_from(times.count()).unwrap_or(u32::MAX);
     times.sum().checked_div(count).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Output of `redlatch bench`: progress on stderr, the result on stdout as a table or as JSON. Owns the limit
+//! Output of `redlatch bench`: progress on stderr, the result on stdout as a table or as JSON. Also the limit
 //! and the measurements of a phase, which both show.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl Limit {
         }
     }
 
-    /// Part of the phase that is over.
+    /// Percentage of the phase that is over.
     fn percent(self, attempts: u64, elapsed: Duration) -> u128 {
         let (done, all) = match self {
             Self::Pairs(count) => (attempts, count),
@@ -48,7 +48,7 @@ pub(super) struct Measured {
     pub(super) release: Histogram,
     pub(super) pairs: u64,
     pub(super) elapsed: Duration,
-    /// How often each kind of error came, and the first of them in words.
+    /// Errors by kind: their number, and the text of the first one.
     pub(super) errors: BTreeMap<&'static str, (u64, String)>,
 }
 
@@ -58,10 +58,9 @@ impl Measured {
     }
 }
 
-/// The result, and what is needed to read it.
+/// The result, with the facts that a reader needs.
 pub(super) struct Report<'a> {
     pub(super) args: &'a Args,
-    /// The masters at the end.
     pub(super) masters: Vec<MasterStatus>,
     pub(super) round_trip: Option<RoundTrip>,
     pub(super) measured: Measured,
@@ -162,7 +161,7 @@ impl Report<'_> {
     }
 }
 
-/// The figures of a histogram, in the order of the table.
+/// Figures of a histogram, in the order of the table.
 fn summary(histogram: &Histogram) -> [(&'static str, Duration); 5] {
     let quantile = |q| histogram.quantile(q).unwrap_or_default();
     [
@@ -174,7 +173,7 @@ fn summary(histogram: &Histogram) -> [(&'static str, Duration); 5] {
     ]
 }
 
-/// Microseconds, or null if nothing was measured.
+/// Figures in microseconds, or null if nothing was measured.
 fn in_json(histogram: &Histogram) -> Value {
     if histogram.count() == 0 {
         return Value::Null;
@@ -187,16 +186,16 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// A line on stderr: on a terminal it changes in place, elsewhere there is another one now and then.
+/// Progress on stderr: in place on a terminal, otherwise a new line now and then.
 pub(super) struct Progress {
     pub(super) limit: Limit,
     pub(super) shown_at: Duration,
 }
 
-/// How often the line changes.
+/// Interval of changes on a terminal.
 const CHANGE_EVERY: Duration = Duration::from_millis(100);
 
-/// How often a line is printed where there is no terminal.
+/// Interval of lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
 impl Progress {

@@ -1,4 +1,4 @@
-//! One client that wants the locks of a drill, again and again.
+//! One client that locks a drill's resources again and again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ pub(super) struct Record {
     pub(super) no_quorum: u64,
     pub(super) failed: u64,
     pub(super) lost: u64,
-    /// Longest time by which a call ended past its deadline.
+    /// Longest time by which a call exceeded its limit.
     pub(super) latest_call: Duration,
-    /// By second of the drill.
+    /// Seconds of the drill, in order.
     pub(super) seconds: Vec<Second>,
-    /// Locks that some master may have still.
+    /// Locks that a master may still have.
     pub(super) unreleased: usize,
 }
 
@@ -29,9 +29,8 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Second {
     pub(super) locked: u64,
-    /// Whether somebody held a lock.
     pub(super) is_held: bool,
-    /// The least number of masters above the quorum that held a lock at its end.
+    /// Smallest margin of a lock at its end: the masters above the quorum that held the lock.
     pub(super) margin: Option<usize>,
 }
 
@@ -57,7 +56,7 @@ impl Record {
         }
     }
 
-    /// Notes a lock that was held, in each second that it lasted, and whether its holder outlasted it.
+    /// Notes a held lock in each second that it lasted, and whether its holder outlasted it.
     pub(super) fn note_visit(
         &mut self,
         begun: Instant,
@@ -70,7 +69,7 @@ impl Record {
             |at: Instant| usize::try_from(at.saturating_duration_since(begun).as_secs()).unwrap_or(0);
         self.locked += 1;
         self.lost += u64::from(until > valid_until);
-        // Answers of the slower masters come a moment after the grant.
+        // Slower masters answer a moment after the grant.
         let margin = margin.filter(|_| until.saturating_duration_since(from) >= MARGIN_AFTER);
         self.second(second(until)).add(Second { margin, ..Second::default() });
         for index in second(from)..=second(until) {
@@ -87,13 +86,13 @@ impl Record {
     }
 }
 
-/// How long a lock is held before its margin says something.
+/// How long a lock must be held before its margin counts.
 const MARGIN_AFTER: Duration = Duration::from_millis(20);
 
 pub(super) struct Contender<'a> {
     client: Client,
     course: &'a Course<'a>,
-    /// How long one round may wait for masters.
+    /// Longest wait of one round for the masters.
     answer_limit: Duration,
     rng: StdRng,
     record: Record,
@@ -117,7 +116,7 @@ impl<'a> Contender<'a> {
     fn visit(&mut self) {
         let ttl = self.course.args.ttl;
         let number = self.rng.random_range(0..self.course.args.resources);
-        // An attempt that began in time may ask for the holder's time behind it.
+        // The last attempt may begin just before the wait ends, and may then ask for the holder's TTL.
         let limit = ttl + 2 * self.answer_limit;
         let acquired = self.timed(limit, |client| client.lock(resource(number)).ttl(ttl).wait(ttl).acquire());
         let mut guard = match acquired {
@@ -125,7 +124,7 @@ impl<'a> Contender<'a> {
             Err(AcquireError::Contended(_)) => return self.record.contended += 1,
             Err(AcquireError::NoQuorum(_) | AcquireError::Expired(_)) => return self.record.no_quorum += 1,
             Err(_) => {
-                // It will not get better at once.
+                // It will not succeed soon.
                 self.record.failed += 1;
                 self.course.pause(ttl);
                 return;
@@ -141,13 +140,13 @@ impl<'a> Contender<'a> {
         let (now, valid_until) = (Instant::now(), guard.valid_until());
         self.course.witness.note(number, from, now, valid_until, false);
         self.record.note_visit(self.course.begun, from, now, valid_until, margin);
-        // Every other lock is dropped: the client releases it in the background.
+        // Half of the locks are dropped instead, and the client releases them in the background.
         if self.rng.random_bool(0.5) {
             let _ = self.timed(self.answer_limit, |_| guard.release());
         }
     }
 
-    /// Makes a call that must end within this time.
+    /// Makes a call, and notes by how much the call exceeds this limit.
     fn timed<T>(&mut self, limit: Duration, call: impl FnOnce(&Client) -> T) -> T {
         let begun = Instant::now();
         let result = call(&self.client);
@@ -155,13 +154,12 @@ impl<'a> Contender<'a> {
         result
     }
 
-    /// Holds the lock for a random time.
     fn hold(&mut self, longest: Duration) {
         thread::sleep(draw_hold(&mut self.rng, longest));
     }
 }
 
-/// Short times mostly, and some that last.
+/// Mostly short times, and some long ones.
 fn draw_hold(rng: &mut StdRng, longest: Duration) -> Duration {
     let share = if rng.random_bool(0.8) { 0.05 } else { 1.0 };
     longest.mul_f64(rng.random_range(0.0..share))
@@ -196,7 +194,7 @@ mod tests {
         let (held, empty) = ((0, true, None), (0, false, None));
         let alone = [(2, true, Some(2)), held, held, (2, true, Some(1)), empty, (1, true, None)];
         assert_eq!(shown(&record), alone);
-        // The sum of two has the seconds of the longer one.
+        // A sum has as many seconds as the longer record.
         let mut sum = Record::default();
         sum.note_visit(begun, at(4500), at(4600), at(4600), Some(7));
         sum.add(&record);
@@ -234,7 +232,7 @@ mod tests {
     fn a_visit_without_a_lock_counts_once() {
         let ms = Duration::from_millis;
         course_of(&["--ttl", "20ms"], |course| {
-            // A TTL above the longest one will not get better at once.
+            // A TTL above `max_ttl` is refused at once.
             for (max_ttl_ms, counts) in [(19, (0, 0, 0, 1)), (20, (0, 0, 1, 0))] {
                 let config = Config::builder().masters(["unix:///nowhere"]).max_ttl(ms(max_ttl_ms));
                 let client = Client::open(config.build().expect("valid")).expect("an event loop");

@@ -1,4 +1,4 @@
-//! The course of a drill: what its contenders and faults share while it lasts.
+//! What the contenders and faults of a drill share.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -15,11 +15,11 @@ use super::args::Args;
 use super::witness::Witness;
 use crate::interrupt::Interrupt;
 
-/// The names of all locks of a drill begin with this, behind the configured prefix.
+/// The names of all locks of a drill begin with this text, after the configured prefix.
 pub(super) const NAMES: &str = "redlatch-drill:";
-/// How long the end waits for releases that are under way.
+/// Longest wait at the end for releases under way.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-/// How often to look whether something is over.
+/// Pause between two looks whether something is over.
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) struct Course<'a> {
@@ -35,7 +35,7 @@ impl Course<'_> {
         self.interrupt.has_come() || self.begun.elapsed() >= self.args.time
     }
 
-    /// Sleeps at most that long; whether the drill goes on.
+    /// Sleeps for at most this time. Returns whether the drill goes on.
     pub(super) fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while !self.is_over() && Instant::now() < until {
@@ -45,22 +45,22 @@ impl Course<'_> {
     }
 }
 
-/// Waits until a program has ended and `is_done`; `None` if it was killed, as `is_late`.
+/// Waits until a program has ended and `is_done`. Kills it once `is_late`, and returns `None`.
 pub(super) fn await_end(
     mut program: Child,
     is_done: impl Fn() -> bool,
     mut is_late: impl FnMut() -> bool,
 ) -> io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(&program);
-    // Until it is reaped, its number is no other group's.
+    // Until the program is reaped, no other group can get its number.
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
         if is_done() && waitid(WaitId::Pid(pid), look)?.is_some() {
             return program.wait().map(Some);
         }
         if is_late() {
-            // With all that it has started: a contender's may hold its output open, and a hook's late `begin`
-            // must not harm a master that was healed.
+            // The whole group: a contender's child may keep the output open, and a hook's late `begin` must
+            // not harm a master that was healed.
             kill_process_group(pid, Signal::KILL)?;
             program.wait()?;
             return Ok(None);
@@ -69,7 +69,7 @@ pub(super) fn await_end(
     }
 }
 
-/// Another one in each call: no drill need be the same as another.
+/// A new seed in each call: drills need not be repeatable.
 pub(super) fn rng() -> StdRng {
     StdRng::seed_from_u64(RandomState::new().hash_one(0))
 }

@@ -1,4 +1,4 @@
-//! Faults that the user allows, to one master at a time.
+//! Faults that the user allows, on one master at a time.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -15,16 +15,14 @@ use super::course::{Course, await_end, rng};
 use crate::message::Message;
 use crate::output::{self, say};
 
-/// How long a hook may take.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
-/// How often the end of a fault is tried.
+/// Attempts to end a fault.
 const HEAL_COUNT_MAX: usize = 3;
-/// The longest pause of a master: nothing can end it before.
+/// Longest pause of a master. Nothing can end a pause early.
 const PAUSE_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a master may take to connect and to be paused.
+/// Time limit for connecting to a master and pausing it.
 const PAUSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often what was done.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counts {
     pub(super) pauses: u64,
@@ -32,7 +30,7 @@ pub(super) struct Counts {
     pub(super) hooks: u64,
     /// Calls that failed.
     pub(super) failed: u64,
-    /// The master whose fault could not be ended.
+    /// Master whose fault could not be ended.
     pub(super) unhealed: Option<String>,
 }
 
@@ -49,9 +47,9 @@ pub(super) struct Faults<'a> {
 #[derive(Debug, PartialEq, Eq)]
 enum Paused {
     Yes,
-    /// It refused.
+    /// The master refused the command.
     No(String),
-    /// It gave no answer in time: the command may have come, or may still come.
+    /// No answer came in time. The command may have arrived, or may still arrive.
     Unknown(String),
 }
 
@@ -65,7 +63,7 @@ impl Paused {
         }
     }
 
-    /// No other master gets a fault meanwhile.
+    /// Whether the master may be paused. Then no other master may get a fault.
     const fn may_stand(&self) -> bool {
         !matches!(self, Self::No(_))
     }
@@ -85,8 +83,8 @@ impl<'a> Faults<'a> {
         Self { course, masters, kinds, rng: rng(), counts: Counts::default() }
     }
 
-    /// One fault after the other, each kind in turn, until the drill is over or a master cannot be healed.
-    /// A fault that has begun is ended.
+    /// Causes one fault after another, each kind in turn, until the drill is over or a master cannot be
+    /// healed. Ends each fault that it began.
     pub(super) fn run(mut self) -> Counts {
         let longest = self.course.args.fault_time;
         for turn in 0.. {
@@ -107,14 +105,14 @@ impl<'a> Faults<'a> {
     fn hook(&mut self, command: &str, master: usize, time: Duration) {
         self.counts.hooks += u64::from(self.call(command, master, "begin"));
         self.course.pause(time);
-        // Also if it has not begun, as far as is known.
+        // Even if `begin` failed, as it may have done harm.
         let is_healed = (0..HEAL_COUNT_MAX).any(|_| self.call(command, master, "end"));
         if !is_healed {
             self.counts.unhealed = Some(self.masters[master].clone());
         }
     }
 
-    /// Returns when the pause is over, whatever comes: a server in a pause takes no command that ends it.
+    /// Returns when the pause is over: a paused server takes no command that could end it.
     fn pause(&mut self, master: usize, time: Duration) {
         let command = ["CLIENT".to_owned(), "PAUSE".to_owned(), time.as_millis().to_string()];
         let pause = move |mut probe: Probe, _| probe.exchange(&[&command]);
@@ -134,13 +132,13 @@ impl<'a> Faults<'a> {
         }
     }
 
-    /// Calls the hook; whether it succeeded.
+    /// Calls the hook. Returns whether the hook succeeded.
     fn call(&mut self, command: &str, master: usize, fault: &str) -> bool {
         let start = || {
-            // Stdout is for the report. A hook must heal its master though nobody reads stderr.
+            // Stdout is for the report. The hook must heal its master even if nobody reads stderr.
             let (reader, writer) = io::pipe()?;
             output::relay(reader)?;
-            // A group of its own: Ctrl-C at the terminal is for the drill, which then heals the master.
+            // A separate group: Ctrl-C at the terminal is meant for the drill, which then heals the master.
             Command::new("sh")
                 .process_group(0)
                 .stdout(writer.try_clone()?)

@@ -1,7 +1,7 @@
-//! Contenders that are programs of their own, by which the locks of other libraries meet the same witness.
+//! Contenders that are separate programs, so that the same witness judges the locks of other libraries.
 //!
-//! A program writes a line for each event, with the time of the event in ns of `CLOCK_MONOTONIC`, which all
-//! processes of a machine share. So no line that is read late looks like two holders.
+//! A program writes a line for each event, with the event's time in ns of `CLOCK_MONOTONIC`, which all
+//! processes of a machine share. So a line that is read late does not look like two holders.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
@@ -20,35 +20,35 @@ use super::course::{CLOSE_LIMIT, Course, LOOK_PAUSE, await_end, resource};
 use crate::message::Message;
 use crate::output::say;
 
-/// The rest of a longer line is taken for another one.
+/// Longest line. The rest of a longer line counts as another line.
 const LINE_SIZE_MAX: usize = 4096;
 
-/// More than a pipe holds of a program that has ended.
+/// Limit on the output of an ended program: more than a pipe holds.
 const REST_SIZE_MAX: usize = 1 << 17;
 
-/// By how much an event may precede the drill, whose beginning is read by another reading of the clock.
+/// How early an event may seem, because the clocks are not read at the same moment.
 const CLOCK_ERROR_MAX: Duration = Duration::from_secs(1);
 
 /// Longest validity that a library may state.
 const VALIDITY_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// One call of the program's library.
+/// A call of the program's library.
 #[derive(Debug, Clone, Copy)]
 enum Call {
     Acquire(Instant),
     Release(Instant),
 }
 
-/// One contending program, as its lines describe it.
+/// A contending program, as its lines describe it.
 pub(super) struct Foreign<'a> {
     course: &'a Course<'a>,
     number: usize,
     clock: Clock,
     call: Option<Call>,
-    /// The lock that it holds: since when, and until when it says that it is valid.
+    /// The held lock: since when, and the end of its validity as stated.
     held: Option<(Instant, Instant)>,
     record: Record,
-    /// Whether it has written a time outside of the drill.
+    /// Whether the program wrote a time outside the drill.
     is_off: bool,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Foreign<'a> {
         Self { course, number, clock, call: None, held: None, record: Record::default(), is_off: false }
     }
 
-    /// Runs the program until it ends; it is killed when it outlasts the drill by more than two calls.
+    /// Runs the program to its end. Kills it if it outlasts the drill by two TTLs and [`CLOSE_LIMIT`].
     pub(super) fn run(mut self, command: &str) -> Record {
         let ended = self.start(command).and_then(|mut program| {
             let output = program.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -85,7 +85,7 @@ impl<'a> Foreign<'a> {
             self.fail(&why);
             self.end_call(Instant::now());
         }
-        // It did not say that it released.
+        // The program did not report a release.
         self.end_hold(Instant::now());
         self.record
     }
@@ -95,10 +95,10 @@ impl<'a> Foreign<'a> {
         say(Message::ContenderFailed { number: self.number + 1, why: &why });
     }
 
-    /// Whether an event of this drill can have this time, and the end of a validity that one.
+    /// Whether an event of this drill can have this time, and its validity this end.
     fn is_within(&self, at: Instant, until: Option<Instant>) -> bool {
         let (args, begun) = (self.course.args, self.course.begun);
-        // Programs have two TTLs behind the end, and may be late.
+        // Programs get two TTLs after the end, and may be late.
         let longest = args.time.saturating_add(3 * args.ttl).saturating_add(CLOSE_LIMIT);
         let is_early = |at: Instant| begun.saturating_duration_since(at) > CLOCK_ERROR_MAX;
         let is_sane =
@@ -106,7 +106,7 @@ impl<'a> Foreign<'a> {
         !is_early(at) && at.saturating_duration_since(begun) <= longest && until.is_none_or(is_sane)
     }
 
-    /// The index of the lock that it contends for.
+    /// Index of the lock that the program contends for.
     const fn resource(&self) -> usize {
         self.number % self.course.args.resources
     }
@@ -129,8 +129,8 @@ impl<'a> Foreign<'a> {
             .spawn()
     }
 
-    /// Takes what the program writes, until nobody writes any more. Once `is_over`, takes what is there: a
-    /// process that has left the program's group may hold the output open.
+    /// Handles the program's output until its end. Once `is_over`, handles only the output that is already
+    /// there: a process outside the program's group may keep the output open.
     fn read(&mut self, output: impl Read + AsFd, is_over: impl Fn() -> bool) {
         let mut output = BufReader::new(output);
         let (mut line, mut rest) = (Vec::new(), REST_SIZE_MAX);
@@ -159,8 +159,8 @@ impl<'a> Foreign<'a> {
         self.handle(&String::from_utf8_lossy(&line), Instant::now());
     }
 
-    /// Takes one line. A time that it does not give is that of its reading. A line with a time of another
-    /// clock counts for nothing: in the drill's seconds and in the witness it would stand anywhere.
+    /// Handles one line. A missing time is the time of reading. A line with a time of another clock is
+    /// ignored, because it would fall anywhere in the drill.
     fn handle(&mut self, line: &str, read_at: Instant) {
         let mut words = line.split_whitespace();
         let word = words.next();
@@ -190,19 +190,20 @@ impl<'a> Foreign<'a> {
                 self.call = Some(Call::Release(at));
             }
             Some("done") => self.end_call(at),
-            // A library prints what it likes.
+            // A library may print anything.
             _ => {}
         }
     }
 
-    /// A program that does not say when it asked has no call to end.
+    /// Ends the call to acquire, if the program announced it.
     fn end_acquire(&mut self, at: Instant) {
         if matches!(self.call, Some(Call::Acquire(_))) {
             self.end_call(at);
         }
     }
 
-    /// Each call may take one TTL: that long an acquire may wait, and then a release frees nothing any more.
+    /// Ends a call. Each call may take one TTL: an acquire may wait that long, and a later release frees
+    /// nothing.
     fn end_call(&mut self, at: Instant) {
         if let Some(Call::Acquire(begun) | Call::Release(begun)) = self.call.take() {
             let late = at.saturating_duration_since(begun).saturating_sub(self.course.args.ttl);
@@ -218,14 +219,14 @@ impl<'a> Foreign<'a> {
     }
 }
 
-/// Whether a read returns at once, within this time.
+/// Whether the pipe becomes readable within this time.
 fn is_readable(pipe: impl AsFd, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).expect("a short time");
     matches!(poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&limit)), Ok(1..))
 }
 
-/// One moment, by the clock of this process and by that of the lines. All contenders of a drill share it: the
-/// time between its two readings moves all lines by as much.
+/// One moment on this process's clock and on the lines' clock. All contenders share the value, so the delay
+/// between the two readings shifts all lines alike.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     now: Instant,
@@ -243,7 +244,7 @@ impl Clock {
         let difference = Duration::from_nanos(ns.abs_diff(self.ns));
         let moved =
             if ns >= self.ns { self.now.checked_add(difference) } else { self.now.checked_sub(difference) };
-        // A time that this clock does not have is none of the drill.
+        // A time that this clock cannot express is outside the drill.
         moved.unwrap_or(self.now + 2 * VALIDITY_MAX)
     }
 }

@@ -13,9 +13,9 @@ use super::faults::Counts;
 use super::witness::Found;
 use crate::exit::code;
 
-/// Rows of the course of a drill.
+/// Most rows that show the course of a drill.
 const ROW_COUNT_MAX: usize = 12;
-/// Two holders that are shown.
+/// Most overlaps that are shown.
 const SHOWN_COUNT_MAX: usize = 5;
 
 pub(super) struct Report {
@@ -48,7 +48,7 @@ impl Report {
         }
     }
 
-    /// The program's exit code. A defect comes before the signal that ended the drill.
+    /// Returns the exit code. A defect takes precedence over the signal that ended the drill.
     pub(super) fn code(&self, of_signal: Option<u8>) -> u8 {
         match of_signal {
             _ if self.found.overlap_count > 0 => code::TWO_HOLDERS,
@@ -60,7 +60,7 @@ impl Report {
         }
     }
 
-    /// The longest time in whole seconds without a lock, and the sum of them.
+    /// Longest run of whole seconds without a lock, and the number of all such seconds.
     fn seconds_without_locks(&self) -> (usize, usize) {
         let whole = usize::try_from(self.time.as_secs()).unwrap_or(usize::MAX);
         let (mut longest, mut sum, mut run) = (0, 0, 0);
@@ -77,7 +77,7 @@ impl Report {
         self.sum.seconds.iter().filter_map(|second| second.margin).min()
     }
 
-    /// The kinds of fault that were allowed and never happened.
+    /// Allowed kinds of fault that never happened.
     pub(super) fn missing_faults(&self) -> Option<String> {
         let Counts { pauses, hooks, .. } = self.faults;
         let kinds = [(self.has_pauses && pauses == 0, "pause"), (self.has_hooks && hooks == 0, "hook")];

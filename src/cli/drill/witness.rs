@@ -1,7 +1,7 @@
-//! Visits to resources: two holders at once are found, unless both of them read.
+//! Finds two simultaneous holders of a resource, unless both are readers.
 //!
-//! A visit lasts from the grant to the release, or to the end of its validity if that is sooner: what a
-//! holder does later is its own fault, and counted apart. All times are of one clock.
+//! A visit lasts from the grant to the release, or to the end of the validity if that is earlier. What a
+//! holder does later is its own fault, and is counted separately. All times are from one clock.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const VISIT_MAX: Duration = Duration::from_secs(30);
 struct Visit {
     from: Instant,
     until: Instant,
-    /// When the work ended, which may be after the validity.
+    /// End of the work, possibly after the validity's end.
     worked_until: Instant,
     is_reader: bool,
 }
@@ -34,37 +34,35 @@ impl Visit {
     }
 }
 
-/// The visits to one resource.
+/// Visits to one resource.
 #[derive(Default)]
 struct Visits {
     latest: Vec<Visit>,
-    /// Beginnings of announced visits that go on.
+    /// Beginnings of announced visits that are not noted yet.
     open: Vec<Instant>,
-    /// When the last holder's lock ended.
+    /// End of the last holder's lock.
     held_until: Option<Instant>,
 }
 
-/// The visits of all holders, by resource.
 pub(crate) struct Witness {
     resources: Vec<Mutex<Visits>>,
     found: Mutex<Found>,
 }
 
-/// Observations of the witness.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Found {
     pub(crate) visit_count: u64,
-    /// How often two held a lock at once.
+    /// How often two holders had a lock at once.
     pub(crate) overlap_count: u64,
-    /// The first of them, in words.
+    /// The first overlaps, in words.
     pub(crate) overlaps: Vec<String>,
-    /// How often two were at work at once, because one outlasted its lock. No lock prevents that.
+    /// How often two holders worked at once because one outlasted its lock. No lock prevents that.
     pub(crate) outlasted_count: u64,
-    /// The longest time from one holder of a lock to the next one.
+    /// Longest time from one holder of a lock to the next.
     pub(crate) longest_gap: Duration,
 }
 
-/// Overlaps that are kept as text.
+/// Most overlaps that are kept as text.
 const OVERLAP_COUNT_MAX: usize = 100;
 
 impl Witness {
@@ -72,13 +70,13 @@ impl Witness {
         Self { resources: (0..resource_count).map(|_| Mutex::default()).collect(), found: Mutex::default() }
     }
 
-    /// A visit begins whose holder may be stopped for long. Until it is noted, all visits from its beginning
-    /// on are kept.
+    /// Announces a visit whose holder may be stopped for long. Until the visit is noted, all visits since its
+    /// beginning are kept.
     pub(crate) fn begin(&self, resource: usize, from: Instant) {
         locked(&self.resources[resource]).open.push(from);
     }
 
-    /// Takes a visit that is over.
+    /// Notes a finished visit.
     pub(crate) fn note(
         &self,
         resource: usize,
@@ -121,7 +119,7 @@ impl Witness {
     }
 }
 
-/// The data is still valid after a panic.
+/// Locks the mutex. The data is valid even after a panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -40,7 +40,7 @@ fn a_visit_ends_with_its_validity() {
     let now = Instant::now();
     let at = |ms| now + Duration::from_millis(ms);
     let witness = Witness::new(1);
-    // The first holder stood still, and released its lock after the next one had it.
+    // The first holder was stopped, and released its lock after the next holder got it.
     witness.note(0, at(0), at(20), at(10), false);
     witness.note(0, at(10), at(15), at(30), false);
     let found = witness.found();
@@ -81,7 +81,7 @@ fn a_holder_that_was_stopped_for_long_meets_all_that_came_meanwhile() {
     witness.note(0, at(0), at(120), at(20), false);
     let found = witness.found();
     assert_eq!((found.visit_count, found.overlap_count, found.outlasted_count), (4, 1, 2));
-    // Visits that are over are forgotten.
+    // Old visits are forgotten.
     witness.note(0, at(200), at(201), at(220), false);
     witness.note(0, at(10), at(11), at(20), false);
     assert_eq!(witness.found().overlap_count, 1);

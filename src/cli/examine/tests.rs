@@ -12,7 +12,7 @@ fn config(quarantine: Quarantine, count: usize) -> Config {
     Config::builder().masters(urls).prefix("lock:").quarantine(quarantine).build().expect("valid")
 }
 
-/// Each fact has a value of its own.
+/// Facts of which each has a distinct value.
 fn all_known(index: u8, record: Found) -> Facts {
     let mut facts = Facts { address: Some([10, 0, 0, index].into()), ..Facts::default() };
     facts.round_trip.p50 = Duration::from_micros(211);
@@ -48,7 +48,7 @@ fn examined(facts: Vec<Result<Facts, ProbeError>>) -> Vec<ExaminedMaster> {
     (1..).zip(facts).map(named).collect()
 }
 
-/// The exit code, the text and the JSON.
+/// Exit code, text and JSON.
 fn page(title: &str, width: usize, quarantine: Quarantine, facts: Vec<Result<Facts, ProbeError>>) -> String {
     let config = config(quarantine, facts.len());
     let masters = examined(facts);

@@ -50,13 +50,12 @@ Examples:
   redlatch fleet init --prefix lock: --max-ttl 30s
   redlatch fleet init --prefix lock: --max-ttl 60s --again     another max_ttl for masters in use";
 
-/// Pause between two looks at the time that is left.
+/// Pause between updates of the countdown.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The sentence that a person types.
+/// Sentence that a person must type.
 const SENTENCE: &str = "these masters are new";
 
-/// Runs `fleet init`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.asked.masters.config()?;
     if args.again {
@@ -65,7 +64,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let mut founding = check(&config, args.asked.time_limit)?;
     confirm(&config, args.new, founding.is_unsure)?;
     for _phase in 0..2 {
-        // A person may have taken a while, and a master may have been used or restarted between the phases.
+        // A master may have been used or restarted while a person typed, or between the phases.
         founding = check(&config, args.asked.time_limit)?;
         write(&config, args.asked.time_limit, &founding.changes)?;
     }
@@ -99,13 +98,12 @@ fn say_declared(record: &Record, effect: &str) -> io::Result<()> {
     ))
 }
 
-/// Writes records.
 pub(super) fn write(config: &Config, limit: Duration, changes: &[Change]) -> Result<(), Exit> {
     let part = |(master, why)| Message::WrittenInPart { master: &master, why: &why }.to_string();
     write_records(config, limit, changes)?.map_err(|failed| Exit::new(code::NO_QUORUM, part(failed)))
 }
 
-/// Waits until locks on the old master, or by old settings, have ended.
+/// Waits until locks on the old master, or with old settings, have ended.
 pub(super) fn wait(end: Instant, old: &str) {
     let mut countdown = Countdown::default();
     loop {
@@ -118,12 +116,12 @@ pub(super) fn wait(end: Instant, old: &str) {
     }
 }
 
-/// The facts about each master, or the reason why there are none.
+/// Facts about each master, or the reason why there are none.
 pub(super) fn ask(config: &Config, limit: Duration) -> Result<Vec<Result<Candidate, ProbeError>>, Exit> {
     Ok(ask_candidates(config, limit)?.into_iter().map(|(_, answer)| answer).collect())
 }
 
-/// Asks all masters whether they may be declared.
+/// Asks whether all masters may be declared.
 fn check(config: &Config, limit: Duration) -> Result<Founding, Exit> {
     found(config, &ask(config, limit)?).map_err(refused)
 }
@@ -132,7 +130,7 @@ fn refused(why: Refusal) -> Exit {
     Exit::new(code::REFUSED, Message::NotDeclared { why: &why })
 }
 
-/// Wants the word of a person, or of a script where nothing contradicts it.
+/// Asks a person to confirm, unless a script gave `--new` and nothing contradicts it.
 fn confirm(config: &Config, is_new: bool, is_unsure: bool) -> Result<(), Exit> {
     if is_new && !is_unsure {
         return Ok(());

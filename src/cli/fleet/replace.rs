@@ -1,4 +1,4 @@
-//! `redlatch fleet replace`: a new master takes the place of another one, while clients go on.
+//! `redlatch fleet replace`: replaces a master while clients go on.
 
 use std::time::Instant;
 
@@ -44,7 +44,6 @@ Exit codes:
 Example:
   redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4 --prefix lock: --max-ttl 30s";
 
-/// Runs `fleet replace`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let refused = |why: Refusal| Exit::new(code::REFUSED, Message::NotReplaced { why: &why });
     let [old, new] = [&args.old, &args.new].map(|url| Config::builder().master(url).build());

@@ -1,4 +1,4 @@
-//! `redlatch fleet status`: the settings that the masters have recorded, their clients, and what differs.
+//! `redlatch fleet status`: the recorded settings, the clients, and differences.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,6 @@ Exit codes:
 Example:
   redlatch fleet status --json | jq -r '.differs[]'";
 
-/// Runs `fleet status`; the result is the program's exit code.
 pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     let config = args.asked.masters.config()?;
     let masters = ask_candidates(&config, args.asked.time_limit)?;
@@ -53,9 +52,9 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
 
 struct Status<'a> {
     masters: &'a [Asked],
-    /// The first record that there is.
+    /// First record that a master has.
     record: Option<&'a Record>,
-    /// Clients by name, with the most connections that one master has.
+    /// Clients by name, with the largest number of connections to one master.
     clients: BTreeMap<&'a str, usize>,
     /// Whether each master that answered lists its clients.
     knows_clients: bool,

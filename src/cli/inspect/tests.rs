@@ -1,11 +1,11 @@
-//! Inspections as text, JSON and changes, from fixed reports of masters.
+//! Inspections as text, JSON and changes, from fixed reports.
 
 use redlatch::Config;
 use redlatch::error::Failure;
 
 use super::*;
 
-/// The reports of masters, in the order of their list. The client that makes the value cannot reach any.
+/// Inspection with these reports, in the order of the masters. Its client cannot reach any master.
 pub(crate) fn inspection(states: &[KeyState]) -> Inspection {
     let urls = (1..=states.len()).map(|number| format!("unix:///nowhere/{number}"));
     let client =

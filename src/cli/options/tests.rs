@@ -49,7 +49,7 @@ fn doubts_name_each_master_that_does_not_count() {
     assert_eq!(doubts(&masters), ["all 5 masters: not connected: gone"]);
     masters.iter_mut().for_each(|master| master.state = MasterState::Ready);
     assert_eq!(doubts(&masters), [""; 0]);
-    // A warning is none of its state.
+    // A warning does not depend on the state.
     let evicting = Warning::Evicting { policy: "allkeys-lru".into() };
     let unreported = Warning::Unreported { fields: "run_id".into(), info_refusal: None };
     masters[1].warnings = vec![unreported.clone(), evicting.clone()];

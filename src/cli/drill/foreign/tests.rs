@@ -1,20 +1,20 @@
-//! The lines of a contender, and what the witness and the record make of them.
+//! Lines of a contender, and what the witness and the record make of them.
 
 use std::io::{Write, pipe};
 
 use super::super::course::course_of;
 use super::*;
 
-/// Reads these lines, whose times are in ms of a drill with a TTL of 1 s that begins now.
+/// Reads these lines, whose times are in ms of a drill that begins now with a TTL of 1 s.
 ///
-/// Returns how often a lock was held, refused, outlasted, had two holders and had two at work, and by how
-/// many ms the latest call was late.
+/// Returns how often a lock was held, was refused, was outlasted, had two holders and had two holders at
+/// work, and the delay of the latest call in ms.
 fn counts(lines: &str) -> [u64; 6] {
     course_of(&["--ttl", "1s", "--time", "20min"], |course| counts_in(course, lines))
 }
 
 fn counts_in(course: &Course<'_>, lines: &str) -> [u64; 6] {
-    // The clock was read in the middle: times before and after it are moved alike.
+    // The clock is read in the middle, so that earlier and later times are converted.
     let clock = Clock { now: course.begun + Duration::from_millis(1000), ns: 1_000_000_000 };
     let mut contender = Foreign::new(0, clock, course);
     let in_ns = |word: &str| match word.parse::<u64>() {
@@ -26,7 +26,7 @@ fn counts_in(course: &Course<'_>, lines: &str) -> [u64; 6] {
         let (output, mut program) = pipe().expect("a pipe");
         writeln!(program, "{}", words.join(" ")).expect("it fits");
         drop(program);
-        // Its lines count also when the program is over by then.
+        // Lines count even if the program has ended.
         contender.read(output, || true);
     }
     let (record, found) = (contender.record, course.witness.found());
@@ -43,21 +43,21 @@ fn lines_of_a_contender_are_visits_and_calls() {
         ("refused 1200;refused 1300", [0, 2, 0, 0, 0, 0]),
         ("acquired 0 900;released 950;done 2000", [1, 0, 1, 0, 0, 50]),
         ("acquired 0 900;released 900", [1, 0, 0, 0, 0, 0]),
-        // Without an end its validity is the TTL.
+        // Without a stated end, the validity is the TTL.
         ("acquired 500;released 1500", [1, 0, 0, 0, 0, 0]),
         ("acquired 500;released 1501", [1, 0, 1, 0, 0, 0]),
-        // A lock that follows another one ends it; a call that is not said to have ended has not.
+        // A new lock ends the one before. A call without a reported end has not ended.
         ("acquired 0;acquired 100;released 200", [2, 0, 0, 0, 0, 0]),
         ("acquired 0;released 100;acquired 5000;refused 6000", [1, 1, 0, 0, 0, 0]),
         ("released 0;released 10;done 1020;done 9000", [0, 0, 0, 0, 0, 10]),
-        // One time stands for two: one wrote its lines late.
+        // These lines stand for two programs, of which one wrote late.
         ("acquired 0 900;released 800;acquired 700 1500;released 1000", [2, 0, 0, 1, 0, 0]),
         ("acquired 0 900;released 1000;acquired 950 1500;released 1200", [2, 0, 1, 0, 1, 0]),
         ("a library speaks;;acquiredly 5;done", [0; 6]),
     ] {
         assert_eq!(counts(lines), expected, "{lines}");
     }
-    // The time of reading stands for one that is missing.
+    // The time of reading replaces a missing time.
     let [.., late] = counts("asked;refused 1000000");
     assert!((900_000..999_000).contains(&late), "{late}");
     // The rest of a line that is too long is another line.
@@ -65,7 +65,7 @@ fn lines_of_a_contender_are_visits_and_calls() {
     assert_eq!(counts(&format!("{long}refused;{long}x refused;{long}")), [0, 1, 0, 0, 0, 0]);
 }
 
-/// As of the wall clock, of a process's own beginning, in ms, or of another machine.
+/// Times of the wall clock, since a process's start, in ms, or from another machine.
 #[test]
 fn times_of_another_clock_are_a_defect() {
     let off = |lines: &str| {
@@ -113,7 +113,7 @@ fn visits_beside_one_that_goes_on_are_kept() {
     });
 }
 
-/// A process that holds the output of a contender that has ended may write for ever.
+/// A process that keeps the output of an ended contender open may write for ever.
 #[test]
 fn a_contender_that_has_ended_is_read_to_a_limit() {
     let path = std::env::temp_dir().join(format!("redlatch-contender-{}", std::process::id()));
