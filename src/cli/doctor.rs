@@ -1,7 +1,7 @@
-//! Examination of a fleet: what is wrong with its masters and settings, why that matters, and what to do.
+//! Examination of a fleet: what is wrong with its masters and settings, why it matters, and what to do.
 //!
-//! [`examine`] opens one more connection to each master, and changes no key there. `redlatch doctor` prints its
-//! findings.
+//! [`examine`] opens one more connection to each master, and changes no key there. `redlatch doctor` prints
+//! the findings.
 //!
 //! ```no_run
 //! use redlatch::Config;
@@ -18,8 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A finding is a value, so a caller can match on [`Problem`], and compare by its stable
-//! [code](Problem::code).
+//! A finding is a value: match on its [`Problem`], or compare the stable [code](Problem::code).
 
 #[doc(hidden)]
 pub mod candidates;
@@ -37,21 +36,20 @@ use redlatch::{Config, ConnectError};
 pub use facts::CLOCK_RATE_LIMIT_MIN;
 pub use finding::{Finding, Problem, Severity};
 
-/// Examines the masters of a configuration, all at the same time, and returns after about `limit` at the
-/// latest. Each look-up, each attempt to connect and each exchange takes at most the configuration's
-/// `connect_timeout`. Its threads end at `limit`, too. Only a lookup of a name and a call of the credentials
-/// provider that hang cannot be interrupted: the thread of each ends when it returns. With a limit of 10 s or
-/// more ([`CLOCK_RATE_LIMIT_MIN`]) it takes at least 5 s, and measures
-/// the rates of the masters' clocks against this machine's.
+/// Examines all masters of a configuration at the same time, and returns the findings, most severe first.
 ///
-/// Returns what was found, the heaviest first.
+/// Returns within about `limit`. Each lookup of a name, each connect and each exchange takes at most the
+/// configuration's `connect_timeout`. With a limit of at least 10 s ([`CLOCK_RATE_LIMIT_MIN`]) the call takes
+/// at least 5 s, and compares the rates of the masters' clocks with this machine's. The threads of the call end
+/// at `limit`, too, except threads that hang in a lookup or in the credentials provider, which cannot be
+/// interrupted.
 ///
-/// It changes no key: rights are tried with commands on an absent key. The scripts among them stay in the
-/// master's script cache, and a command that the login may not run leaves an entry in its ACL log.
+/// Changes no key: rights are tried with commands on an absent key. The scripts among these commands stay in
+/// the master's script cache, and a command that the login may not run leaves an entry in the ACL log.
 ///
 /// # Errors
-/// [`ConnectError`] if the certificates of the configuration cannot be used, or if the system gives no
-/// thread. A master that cannot be asked is a finding.
+/// [`ConnectError`] if the configuration's certificates cannot be used, or if the system refuses a thread. A
+/// master that cannot be asked is a finding.
 pub fn examine(config: &Config, limit: Duration) -> Result<Vec<Finding>, ConnectError> {
     Ok(judge::judge(config, &facts::ask_all(config, limit)?))
 }

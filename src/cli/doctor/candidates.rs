@@ -1,5 +1,5 @@
-//! Questions of `redlatch fleet` to each master: its identity, its record and its clients. The records that
-//! it writes.
+//! Questions of `redlatch fleet` to each master about its identity, record and clients. Also the writing of
+//! records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use redlatch::internals::fleet::{Candidate, Change, Found, OldMaster, Record};
 use redlatch::internals::probe::{self, Answer, Probe, ProbeError, each, some};
 use redlatch::{Config, ConnectError};
 
-/// How the name of a connection begins whose client has no name of its own.
+/// Beginning of a connection's default name.
 const CLIENT_NAME: &str = "redlatch/";
 
-/// A master: its URL without the login, and the facts about it or the reason why there are none.
+/// A master: its URL without the login, and the facts about it, or why there are none.
 pub type Asked = (Arc<str>, Result<Candidate, ProbeError>);
 
-/// Asks each master of a configuration, for `limit` at most; changes nothing.
+/// Asks each master of a configuration, for at most `limit`. Changes nothing.
 ///
 /// # Errors
 /// [`ConnectError`] if certificates cannot be used, or if no thread can be started.
@@ -27,7 +27,7 @@ pub fn ask_candidates(config: &Config, limit: Duration) -> Result<Vec<Asked>, Co
     Ok(config.names().iter().cloned().zip(answers).collect())
 }
 
-/// Asks the old master of a replacement whether it refuses the writes of clients; changes nothing.
+/// Asks the old master of a replacement whether it refuses the clients' writes. Changes nothing.
 ///
 /// # Errors
 /// As [`ask_candidates`].
@@ -49,13 +49,13 @@ pub fn ask_old(config: &Config, place: usize, limit: Duration) -> Result<OldMast
     Ok(asked.into_iter().map(|answer| answer.unwrap_or_else(unknown)).collect::<Vec<_>>().remove(0))
 }
 
-/// The commands by which a client gets or extends a lock, as an ACL names them.
+/// Commands with which a client gets or extends a lock, as an ACL names them.
 const LOCKING: [&str; 4] = ["set", "pexpire", "evalsha", "eval"];
 
-/// Writes records one after another, each in place of the one that was read.
+/// Writes records one after another. Each replaces the record that was read before.
 ///
 /// # Errors
-/// The first master on which it failed, and why.
+/// As [`ask_candidates`]. The inner error is the first master on which a write failed, and why.
 pub fn write_records(
     config: &Config,
     limit: Duration,
@@ -74,8 +74,8 @@ pub fn write_records(
     Ok(Ok(()))
 }
 
-/// Writes a record if the master still has `from`: with `SET NX` if that is none, else with `SET IFEQ`, or with a
-/// script if the server lacks `SET IFEQ`.
+/// Writes a record if the master still has `from`: with `SET NX` if `from` is `None`, otherwise with `SET
+/// IFEQ`, or with a script if the server lacks `SET IFEQ`.
 fn write_record(probe: &mut Probe, key: &[u8], from: Option<&str>, to: &[u8]) -> Result<(), ProbeError> {
     let set: Vec<&[u8]> = match from {
         None => vec![b"SET", key, to, b"NX"],
@@ -102,7 +102,7 @@ fn write_record(probe: &mut Probe, key: &[u8], from: Option<&str>, to: &[u8]) ->
     Err(ProbeError::Unreachable("it has another record now".to_owned()))
 }
 
-/// Writes a record where another one is, and returns the one that is there then.
+/// Replaces a record, and returns the record that the master has then.
 const REPLACE_RECORD: &str = include_str!("replace_record.lua");
 
 fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {
@@ -118,14 +118,14 @@ fn ask(probe: &mut Probe, config: &Config) -> Result<Candidate, ProbeError> {
     })
 }
 
-/// Returns the pattern of Redis that stands for just this text.
+/// Returns the Redis pattern that matches just this text.
 #[must_use]
 pub fn literal(text: &[u8]) -> Vec<u8> {
     let escaped = |byte: &u8| b"*?[]^-\\".contains(byte).then_some(b'\\').into_iter().chain([*byte]);
     text.iter().flat_map(escaped).collect()
 }
 
-/// Number of keys behind the prefix without the fleet's record. It stops where there are some.
+/// Number of keys behind the prefix, without the fleet's record. Stops at the first page with keys.
 fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeError> {
     let (pattern, record) = ([&literal(prefix), b"*".as_slice()].concat(), Found::key(prefix));
     count_pages(&record, |cursor| {
@@ -134,8 +134,7 @@ fn count_keys(probe: &mut Probe, prefix: &[u8]) -> Result<Option<usize>, ProbeEr
     })
 }
 
-/// The number of keys on the first page that has any, without the record. `page` returns the page of a
-/// cursor.
+/// Number of keys on the first page that has keys other than the record. `page` returns the page at a cursor.
 fn count_pages(
     record: &[u8],
     mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
@@ -152,17 +151,17 @@ fn count_pages(
         }
         cursor.clone_from(next);
     }
-    // So many keys of others: nobody has looked at all of them.
+    // Too many keys with other prefixes to look at all of them.
     Ok(None)
 }
 
-/// The connections of this library. A list that is cut off does not count as one.
+/// Connections of this library. `None` if the master does not list all clients.
 fn list_clients(probe: &mut Probe, config: &Config) -> Result<Option<BTreeMap<String, usize>>, ProbeError> {
     let answer = probe.exchange_list(&["CLIENT", "LIST"])?;
     Ok(clients_in(&answer, config.client_name()))
 }
 
-/// The connections in an answer. `own_name` is that of this client's connections.
+/// Counts the connections in an answer. `own_name` is the name of this client's connections.
 fn clients_in(answer: &Answer, own_name: &str) -> Option<BTreeMap<String, usize>> {
     let list = answer.bytes().filter(|list| list.len() < probe::LIST_SIZE_MAX)?;
     let mut clients = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The questions to one master, and the facts in its answers, before anything is judged.
+//! Questions to one master, and the facts in its answers. Judges nothing.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use redlatch::{Config, ConnectError, Quarantine};
 
 use super::rights::{Rights, Trial, script_trials, trial_key, trials};
 
-/// One master of the configuration, and what the examination found out about it.
+/// A master of the configuration, with the facts about it.
 #[derive(Debug, Clone)]
 pub struct ExaminedMaster {
     /// Name of the master: its URL without login.
     pub name: Arc<str>,
-    /// Its facts, or why there are none.
+    /// Facts about the master, or why there are none.
     pub facts: Result<Facts, ProbeError>,
 }
 
-/// Facts about a master that answered. A fact that the login may not ask for is `None`.
+/// Facts about a master that answered. `None` if the login may not ask for a fact.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     /// Address of the server; `None` over a Unix socket.
@@ -43,20 +43,20 @@ pub struct Facts {
     pub native_release: Option<&'static str>,
     /// Time until the certificate of the server ends; `None` without TLS.
     pub certificate_left: Option<Duration>,
-    /// Time for which a client in this mode takes the mark's word that the server has had its memory.
+    /// Time for which the mark vouches that the process has kept its memory, in the client's mode.
     pub observed: Duration,
     /// Content of the key of the fleet's record.
     pub record: Found,
-    /// Prefixes of all records on the server; `None` if the login may not search for them.
+    /// Prefixes of the records on the server; `None` if the login may not search for them.
     pub prefixes: Option<Vec<Vec<u8>>>,
 }
 
-/// Round trips of some `PING`s, one after the other.
+/// Round trips of `PING`s, one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PingTimes {
     /// Median.
     pub p50: Duration,
-    /// 99th percentile; the longest of fewer than 100.
+    /// 99th percentile, or the longest of fewer than 100.
     pub p99: Duration,
     /// Number of round trips.
     pub count: usize,
@@ -67,7 +67,7 @@ pub struct PingTimes {
 pub struct ClockOffset {
     /// Milliseconds by which the master is ahead of this machine; negative if it is behind.
     pub ahead_ms: i64,
-    /// Largest error of the difference: half a round trip, and a millisecond.
+    /// Largest error of the difference: half a round trip and 1 ms.
     pub error: Duration,
 }
 
@@ -87,17 +87,17 @@ pub struct ServerFacts {
     pub run_id: Option<Box<str>>,
     /// Version of Redis or Valkey.
     pub version: Option<Box<str>>,
-    /// What the server calls itself, if that is neither Redis nor Valkey.
+    /// The server's own name, if it is neither Redis nor Valkey.
     pub other_name: Option<Box<str>>,
     /// Time since the process started, in whole seconds.
     pub uptime: Option<Duration>,
     /// `master`, or `slave` for a replica.
     pub role: Option<Box<str>>,
-    /// Names the last promotion of the process; `None` if it was no replica.
+    /// Identifies the last promotion of the process, if there was one.
     pub promotion: Option<u64>,
-    /// Whether it is a node of a cluster.
+    /// Whether the server is a node of a cluster.
     pub is_cluster: Option<bool>,
-    /// `maxmemory` in bytes; zero is no limit.
+    /// `maxmemory` in bytes; zero means no limit.
     pub maxmemory: Option<u64>,
     /// Memory in use, in bytes.
     pub used_memory: Option<u64>,
@@ -105,9 +105,9 @@ pub struct ServerFacts {
     pub maxmemory_policy: Option<Box<str>>,
     /// Keys evicted since the start.
     pub evicted_keys: Option<u64>,
-    /// Patterns of channels to which clients have subscribed (`PSUBSCRIBE`).
+    /// Patterns of channels to which clients subscribe (`PSUBSCRIBE`).
     pub pattern_count: Option<u64>,
-    /// Whether it writes an append-only file.
+    /// Whether the server writes an append-only file.
     pub is_append_only: Option<bool>,
     /// Whether the last snapshot and the last writes of the append-only file succeeded.
     pub is_disk_fine: Option<bool>,
@@ -118,15 +118,15 @@ pub struct ServerFacts {
 pub struct Settings {
     /// `appendfsync`: when the append-only file is written to disk.
     pub appendfsync: Option<Box<str>>,
-    /// Whether the file is left unsynced while it is rewritten (`no-appendfsync-on-rewrite`).
+    /// Whether the file is not synced while it is rewritten (`no-appendfsync-on-rewrite`).
     pub skips_fsync_on_rewrite: Option<bool>,
-    /// Time after which a master without a replica forgets that it was one itself (`repl-backlog-ttl`); zero
-    /// is never.
+    /// Time after which a master without replicas forgets that it was a replica (`repl-backlog-ttl`); zero
+    /// means never.
     pub backlog_ttl: Option<Duration>,
 }
 
 impl ExaminedMaster {
-    /// Facts about it for a record of its fleet.
+    /// What a record of the fleet needs to know about the master.
     pub(super) fn seen(&self) -> Seen<'_> {
         let facts = self.facts.as_ref().ok();
         let run_id = facts.and_then(|facts| facts.server.run_id.as_deref());
@@ -135,7 +135,7 @@ impl ExaminedMaster {
 }
 
 impl Facts {
-    /// Returns whether every write is on disk before it is answered.
+    /// Returns whether every write is on disk before it is answered; `None` if unknown.
     #[must_use]
     pub fn syncs_each_write(&self) -> Option<bool> {
         match (self.server.is_append_only?, self.settings.appendfsync.as_deref()) {
@@ -155,22 +155,22 @@ pub const CLOCK_RATE_LIMIT_MIN: Duration = Duration::from_secs(10);
 /// 64.
 pub(super) const PREFIX_SCAN_COUNT_MAX: usize = 64;
 
-/// Part of the limit for which round trips are measured.
+/// Divisor of the limit: time for measuring round trips.
 const ROUND_TRIP_SHARE: u32 = 4;
 
-/// Number of round trips that are measured, if there is time.
+/// Most round trips that are measured.
 const ROUND_TRIP_COUNT_MAX: usize = 100;
 
-/// Shortest time between the two readings of a master's clock by which its rate is measured.
+/// Shortest time between two readings of a master's clock from which its rate is calculated.
 const CLOCK_RATE_TIME: Duration = Duration::from_secs(5);
 
-/// Number of readings of a master's clock; the one with the shortest round trip counts.
+/// Readings of a master's clock, of which the one with the shortest round trip counts.
 const CLOCK_READING_COUNT: usize = 5;
 
-/// The sections of `INFO` that are asked for.
+/// Sections of `INFO` to ask for.
 const SECTIONS: [&str; 6] = ["server", "replication", "memory", "stats", "persistence", "cluster"];
 
-/// Asks each master, all at the same time, for `limit` at most. The result is in the order of the list.
+/// Asks all masters at the same time, for at most `limit`. The result has the order of the masters.
 ///
 /// # Errors
 /// As [`super::examine`].
@@ -183,8 +183,8 @@ pub fn ask_all(config: &Config, limit: Duration) -> Result<Vec<ExaminedMaster>, 
     Ok(names.zip(answers).map(|(name, facts)| ExaminedMaster { name, facts }).collect())
 }
 
-/// Asks for everything. Measures round trips for at most `time`, and the rate of the clock if `measures_rate`,
-/// which takes [`CLOCK_RATE_TIME`].
+/// Asks for everything. Measures round trips for at most `time`, and the rate of the clock if
+/// `measures_rate`, which takes [`CLOCK_RATE_TIME`].
 fn gather(
     probe: &mut Probe,
     config: &Config,
@@ -213,7 +213,7 @@ fn gather(
     facts.record = read_record(probe, config.prefix())?;
     facts.prefixes = find_prefixes(probe)?;
     if let Some(reading) = reading.filter(|_| measures_rate) {
-        // Before the connection is one that subscribes.
+        // Must precede the subscriptions: a subscribed connection takes no other commands.
         probe.pause_until(begun + CLOCK_RATE_TIME);
         facts.clock_rate = read_clock(probe)?.and_then(|later| reading.rate_to(&later));
     }
@@ -228,7 +228,7 @@ fn gather(
     Ok(facts)
 }
 
-/// What the mark says of this process.
+/// Time for which the mark vouches for this process.
 fn observed(probe: &mut Probe, config: &Config, server: &ServerFacts) -> Result<Duration, ProbeError> {
     let key = mark_key(config.prefix());
     let answers = probe.exchange(&[vec![b"GET".as_slice(), &key], vec![b"TIME"]])?;
@@ -248,7 +248,7 @@ fn commands(trials: &[Trial]) -> Vec<&Vec<Vec<u8>>> {
     trials.iter().map(|trial| &trial.command).collect()
 }
 
-/// The fleet's record behind a prefix.
+/// Reads the fleet's record behind a prefix.
 ///
 /// # Errors
 /// As [`Probe::receive`].
@@ -256,7 +256,7 @@ pub(super) fn read_record(probe: &mut Probe, prefix: &[u8]) -> Result<Found, Pro
     Ok(found_in(probe.exchange(&[[b"GET".to_vec(), Found::key(prefix)]])?.remove(0)))
 }
 
-/// The content of the key of the record, by the answer to `GET`.
+/// Interprets the answer to `GET` for the record's key.
 fn found_in(answer: Answer) -> Found {
     match answer {
         Answer::Null => Found::Absent,
@@ -267,7 +267,7 @@ fn found_in(answer: Answer) -> Found {
     }
 }
 
-/// Searches a part of the keys that a server can look at in a short time for records of fleets.
+/// Searches for records of fleets, in as many keys as a server can scan in a short time.
 fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
     let pattern = [b"*".as_slice(), &Found::key(b"")].concat();
     prefixes_in(|cursor| {
@@ -276,7 +276,7 @@ fn find_prefixes(probe: &mut Probe) -> Result<Option<Vec<Vec<u8>>>, ProbeError> 
     })
 }
 
-/// The prefixes of the records on the pages of a search, sorted. `page` returns the page of a cursor.
+/// Sorted prefixes of the records that a search finds. `page` returns the page at a cursor.
 fn prefixes_in(
     mut page: impl FnMut(&[u8]) -> Result<Answer, ProbeError>,
 ) -> Result<Option<Vec<Vec<u8>>>, ProbeError> {
@@ -303,14 +303,14 @@ fn round_trip(probe: &mut Probe, time: Duration) -> Result<PingTimes, ProbeError
     round_trips(time, now, || probe.exchange(&[["PING"]]).map(drop)).map(PingTimes::of)
 }
 
-/// The round trips that fit into `time` by this clock, at least one of them.
+/// Round trips that fit into `time` on this clock, at least one.
 fn round_trips(
     time: Duration,
     mut clock: impl FnMut() -> Instant,
     mut ping: impl FnMut() -> Result<(), ProbeError>,
 ) -> Result<Vec<Duration>, ProbeError> {
     let (start, mut took) = (clock(), Vec::with_capacity(ROUND_TRIP_COUNT_MAX));
-    // The first one warms up the connection, and does not count.
+    // Warms up the connection, and does not count.
     ping()?;
     loop {
         let asked = clock();
@@ -324,7 +324,7 @@ fn round_trips(
 }
 
 impl PingTimes {
-    /// The percentiles of one time or more.
+    /// Percentiles of a non-empty list.
     fn of(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
         let at = |hundredths: usize| took[((took.len() * hundredths).div_ceil(100)).clamp(1, took.len()) - 1];
@@ -332,7 +332,7 @@ impl PingTimes {
     }
 }
 
-/// The reading of a master's clock that took the shortest time; `None` if it does not say its time.
+/// Reading of a master's clock with the shortest round trip; `None` if the master does not tell its time.
 fn read_clock(probe: &mut Probe) -> Result<Option<ClockReading>, ProbeError> {
     let mut best: Option<ClockReading> = None;
     for _ in 0..CLOCK_READING_COUNT {
@@ -347,12 +347,12 @@ fn read_clock(probe: &mut Probe) -> Result<Option<ClockReading>, ProbeError> {
     Ok(best)
 }
 
-/// Reading of a master's clock, somewhere between question and answer.
+/// Reading of a master's clock, taken between question and answer.
 struct ClockReading {
     asked: Instant,
-    /// The wall clock of this machine then.
+    /// This machine's wall clock when the question was sent.
     wall: Duration,
-    /// Time to the answer.
+    /// Time until the answer.
     took: Duration,
     /// The master's clock, in microseconds since 1970.
     there_us: i64,
@@ -365,7 +365,7 @@ impl ClockReading {
         ClockOffset { ahead_ms: self.there_us / 1000 - signed_ms(here), error }
     }
 
-    /// The rate between this reading and a later one.
+    /// Rate between this reading and a later one.
     fn rate_to(&self, later: &Self) -> Option<ClockRate> {
         let middle = |reading: &Self| reading.asked + reading.took / 2;
         let here_us = signed_us(middle(later).saturating_duration_since(middle(self)));
@@ -389,15 +389,15 @@ fn signed_ms(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
-/// The clock in a reply to `TIME`, in microseconds since 1970.
+/// Clock in a reply to `TIME`, in microseconds since 1970.
 fn time_us(answer: &Answer) -> Option<i64> {
     let Answer::List(parts) = answer else { return None };
     let number = |index: usize| parse::<u64>(parts.get(index)?.bytes()?);
     i64::try_from(number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)?).ok()
 }
 
-/// How a server names itself in the section "server" of `INFO`, where it is neither Redis nor Valkey: each has
-/// a field of its version.
+/// Name that a server gives itself in the section "server" of `INFO`; `None` for Redis and Valkey. Every
+/// server has a field with its version.
 fn other_name(info: &[u8]) -> Option<Box<str>> {
     let text = String::from_utf8_lossy(info);
     let name = |line: &str| match line.trim_end().split_once(':')? {
@@ -443,7 +443,7 @@ pub(super) fn server(sections: &[Answer]) -> ServerFacts {
     }
 }
 
-/// Each answer is a list of names and values.
+/// Each answer is a list of a name and a value.
 fn read_settings(answers: &[Answer]) -> Settings {
     let value = |answer: &Answer| match answer {
         Answer::List(pair) => pair.get(1).and_then(Answer::bytes).map(error_text),
@@ -459,8 +459,8 @@ fn read_settings(answers: &[Answer]) -> Settings {
     }
 }
 
-/// Tries the native commands on a key that does not exist. Notes the one that works, and those that the login
-/// may not run.
+/// Tries the native commands on a key that does not exist. Notes the command that works, and commands that
+/// the login may not run.
 fn try_native_release(probe: &mut Probe, config: &Config, facts: &mut Facts) -> Result<(), ProbeError> {
     let key = trial_key(config);
     let key = key.as_slice();
@@ -469,7 +469,7 @@ fn try_native_release(probe: &mut Probe, config: &Config, facts: &mut Facts) -> 
     Ok(())
 }
 
-/// Notes the first command that works, and each one that the login may not run.
+/// Notes the first command that works, and each command that the login may not run.
 fn note_native_release(answers: &[Answer], facts: &mut Facts) {
     for (answer, (name, right)) in answers.iter().zip([("DELIFEQ", "delifeq"), ("DELEX IFEQ", "delex")]) {
         if answer.integer() == Some(0) {

@@ -1,4 +1,4 @@
-//! Problems of a fleet: the kinds, and their texts.
+//! Kinds of problems of a fleet, and their texts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,36 +11,36 @@ use redlatch::status::{FleetDifference, Unusable};
 
 /// Something that is wrong with a fleet, or worth knowing.
 ///
-/// `{}` is one sentence that says what was found. [`Finding::why`] and [`Finding::advice`] say why it
-/// matters, and what to do.
+/// `{}` is a sentence that says what was found. [`Finding::why`] says why it matters, and [`Finding::advice`]
+/// what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Weight of the finding.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// Names of the masters that it is about; empty if it is about the list of masters.
+    /// Names of the affected masters; empty if the finding is about the list of masters.
     pub masters: Vec<Arc<str>>,
     /// Kind of the finding, with its figures.
     pub problem: Problem,
 }
 
-/// Weight of a finding. A later one is heavier.
+/// Severity of a finding, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Worth knowing. Plain locks work as they are.
+    /// Worth knowing. Plain locks work.
     Note,
-    /// Locks are, or will soon be, less available or less safe than they could be.
+    /// Locks are less available or less safe than they could be, or soon will be.
     Warning,
-    /// One master or all locks do not work, or two holders are possible.
+    /// One master or all locks do not work, or a lock may have two holders.
     Error,
 }
 
-/// Kind of a finding.
+/// Kind of a finding, with its figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// There is no connection to the master.
+    /// The master cannot be reached.
     Unreachable {
         /// The reason, with advice.
         why: String,
@@ -71,32 +71,32 @@ pub enum Problem {
     },
     /// Several addresses lead to one server.
     SameServer {
-        /// Its `run_id`.
+        /// The server's `run_id`.
         run_id: Box<str>,
     },
     /// Several masters have one IP address.
     SameHost {
-        /// Its address.
+        /// The shared address.
         address: IpAddr,
     },
     /// The masters' clocks differ too much for fenced locks.
     ClockOffset {
-        /// Difference between the two clocks that differ most.
+        /// Difference between the two clocks that are furthest apart.
         offset: Duration,
-        /// Difference up to which fenced locks work.
+        /// Difference from which masters may refuse fenced locks.
         limit: Duration,
     },
-    /// The master's clock runs at another rate than this machine's, by a tenth of the allowed difference or
-    /// more, or one of them was set while they were compared.
+    /// The rate of the master's clock differs from this machine's by a tenth of the allowed difference or
+    /// more, or a clock was set during the comparison.
     ClockRate {
         /// Millionths by which the master's clock is faster.
         ppm: i64,
-        /// Largest error of that.
+        /// Largest error of `ppm`.
         error_ppm: u64,
         /// Allowed difference (`drift_ppm`).
         allowed_ppm: u32,
     },
-    /// The round trip is longer than the client waits for an answer.
+    /// The round trip takes longer than the client waits for an answer.
     SlowRoundTrip {
         /// 99th percentile.
         p99: Duration,
@@ -107,17 +107,17 @@ pub enum Problem {
     Replica,
     /// The server is too old for some kinds of lock.
     OldVersion {
-        /// Its version.
+        /// Version of the server.
         version: Box<str>,
     },
     /// The server calls itself neither Redis nor Valkey.
     NotTested {
-        /// What it calls itself.
+        /// The server's name for itself.
         server: Box<str>,
     },
-    /// The server answers `INFO`, and does not report what its votes are judged by.
+    /// The server answers `INFO`, but leaves out fields by which a client judges its votes.
     Unreported {
-        /// Names of the fields.
+        /// Names of the missing fields.
         fields: String,
     },
     /// The server is a node of a cluster, and the prefix has no hash tag.
@@ -129,17 +129,17 @@ pub enum Problem {
     ClusterNode,
     /// The server refuses writes.
     WritesRefused {
-        /// Its error reply.
+        /// Error reply of the server.
         refusal: String,
     },
     /// The server may evict locks.
     EvictingPolicy {
-        /// Its `maxmemory-policy`.
+        /// `maxmemory-policy` of the server.
         policy: Box<str>,
     },
     /// The server has evicted keys.
     EvictedKeys {
-        /// Number since its start.
+        /// Number of keys since the server's start.
         count: u64,
     },
     /// The server is close to its memory limit.
@@ -151,22 +151,22 @@ pub enum Problem {
     NoMemoryLimit,
     /// The server cannot write its data to disk.
     DiskFailing,
-    /// The client trusts restarted masters, and a restart of this one loses locks.
+    /// The client trusts restarted masters, but a restart of this master loses locks.
     TrustUnsynced {
         /// Locks that a restart or a crash loses, and the setting that causes it.
         loss: &'static str,
-        /// The settings that keep each write.
+        /// Settings that keep each write.
         remedy: &'static str,
     },
-    /// The client trusts restarted masters, and nothing shows what a restart of this one loses.
+    /// The client trusts restarted masters, but nothing shows what a restart of this master loses.
     TrustUnverified,
-    /// Restarted masters could be trusted, and are not.
+    /// Restarted masters could be trusted, but are not.
     TrustJustified,
     /// A restart of the master may lose all its locks; the quarantine covers it.
     RestartForgets,
     /// The master forgets too soon that it was a replica.
     ShortBacklogTtl {
-        /// Its `repl-backlog-ttl`.
+        /// `repl-backlog-ttl` of the master.
         ttl: Duration,
         /// Time for which a promotion matters.
         needed: Duration,
@@ -175,59 +175,59 @@ pub enum Problem {
     Quarantined {
         /// Time until they count.
         left: Duration,
-        /// Whether all masters may be those of a new fleet.
+        /// Whether the masters look like a new fleet.
         is_new: bool,
     },
-    /// A new client in strict mode does not count the master: no mark says that it was observed for long
-    /// enough.
+    /// A new client in strict mode does not count the master, because no mark says that the master was
+    /// observed for long enough.
     Unobserved {
-        /// Time for which it must be observed.
+        /// Time for which the master must be observed.
         needed: Duration,
-        /// Whether all masters may be those of a new fleet.
+        /// Whether the masters look like a new fleet.
         is_new: bool,
     },
     /// The login lacks rights.
     MissingRights {
-        /// The part of the client that needs them.
+        /// Part of the client that needs the rights.
         feature: &'static str,
-        /// The effect of missing rights.
+        /// Effect of the missing rights.
         effect: &'static str,
         /// Rights as an ACL names them: `+get`, `~lock:*`, `&lock:*`.
         rights: Vec<String>,
         /// Name of the user.
         user: Box<str>,
     },
-    /// The server does not know commands that a feature needs.
+    /// The server does not know commands that a part of the client needs.
     MissingCommands {
-        /// The part of the client that needs them.
+        /// Part of the client that needs the commands.
         feature: &'static str,
-        /// The effect of missing commands.
+        /// Effect of the missing commands.
         effect: &'static str,
-        /// The commands.
+        /// Missing commands.
         commands: Vec<&'static str>,
     },
     /// The server runs no scripts for this login.
     NoScripts {
-        /// Its answer.
+        /// Answer of the server.
         refusal: String,
-        /// Whether it has a native command that releases plain locks.
+        /// Whether the server has a native command that releases plain locks.
         has_native: bool,
-        /// What to do about it.
+        /// What to do.
         advice: String,
     },
     /// The server answers commands as no Redis or Valkey does.
     OddAnswer {
-        /// The commands, as an ACL names them, or the scripts.
+        /// Commands as an ACL names them, or names of scripts.
         commands: Vec<&'static str>,
-        /// Its answer.
+        /// Answer of the server.
         answer: String,
     },
-    /// Clients subscribe to patterns of channels, and receive messages to waiters if a pattern fits.
+    /// Clients subscribe to patterns of channels. They receive the messages to waiters if a pattern matches.
     PatternSubscribers {
         /// Number of patterns.
         count: u64,
     },
-    /// The login may not use the native release of the server.
+    /// The login may not use the server's native release.
     NativeDenied {
         /// The missing right.
         right: &'static str,
@@ -239,19 +239,19 @@ pub enum Problem {
         /// The first difference, with both values.
         difference: FleetDifference,
     },
-    /// The master's record of the fleet's settings says nothing.
+    /// The master's record of the fleet's settings cannot be used.
     NoFleetRecord {
         /// The reason.
         why: Unusable,
     },
-    /// The master has the record of a fleet whose prefix differs from this one by one character.
+    /// The master has a record of a fleet whose prefix differs from this prefix by one character.
     NearPrefix {
-        /// The other prefix, with escapes for what is not printable.
+        /// The other prefix, with unprintable bytes escaped.
         prefix: String,
     },
-    /// The server's certificate ends soon.
+    /// The server's certificate expires soon.
     CertificateExpires {
-        /// Time until it ends.
+        /// Time until the certificate expires.
         left: Duration,
     },
 }
@@ -266,11 +266,11 @@ impl fmt::Display for Severity {
     }
 }
 
-/// The texts of each problem: its code, what was found, why that matters, and what to do.
+/// Defines the texts of each problem: code, what was found, why it matters, and what to do.
 macro_rules! texts {
     ($($pattern:pat => $code:literal, $what:expr, $why:expr, $advice:expr;)*) => {
         impl Problem {
-            /// Returns the name of the kind, for programs; it does not change between versions.
+            /// Returns the stable name of the problem's kind. It does not change between versions.
             #[must_use]
             #[allow(unused_variables, reason = "a row binds what one of its texts needs")]
             pub const fn code(&self) -> &'static str {
@@ -294,7 +294,7 @@ macro_rules! texts {
                 match &self.problem { $($pattern => $why.into(),)* }
             }
 
-            /// Returns what to do about it.
+            /// Returns what to do.
             #[must_use]
             #[allow(unused_variables, reason = "as above")]
             pub fn advice(&self) -> String {

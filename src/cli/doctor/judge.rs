@@ -1,4 +1,4 @@
-//! From facts to findings. It asks nobody and reads no clock.
+//! From facts to findings. Does no I/O and reads no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::facts::{ClockRate, ExaminedMaster, Facts};
 use super::finding::{Finding, Problem, Severity};
 use super::rights::Feature;
 
-/// Memory in use from which it is called close to the limit, in percent.
+/// Percentage of `maxmemory` in use that counts as near the limit.
 const MEMORY_PERCENT_MAX: u64 = 80;
 
-/// Time before the end of a certificate from which its end is called near.
+/// Time before a certificate expires from which a finding warns.
 const CERTIFICATE_LEFT_MIN: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// The findings, the heaviest first.
+/// Returns the findings, most severe first.
 #[must_use]
 pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
     let quarantine_time = longest_quarantine(config, masters);
@@ -48,7 +48,7 @@ pub fn judge(config: &Config, masters: &[ExaminedMaster]) -> Vec<Finding> {
     findings.found
 }
 
-/// Number of masters that can grant a lock now, as far as the findings say.
+/// Number of masters that can grant a lock now, according to the findings.
 #[must_use]
 pub fn granting(config: &Config, findings: &[Finding]) -> usize {
     let keeps = |finding: &&Finding| keeps_from_granting(config, finding);
@@ -81,23 +81,23 @@ fn keeps_from_granting(config: &Config, finding: &Finding) -> bool {
     }
 }
 
-/// The commands that run scripts.
+/// Commands that run scripts.
 const SCRIPT_RIGHTS: [&str; 2] = ["eval", "evalsha"];
 
-/// The rights to use the channels that stand in for sharded ones.
+/// Rights for the channels that are used without sharded channels.
 const CHANNEL_RIGHTS: [&str; 2] = ["publish", "subscribe"];
 
 struct Findings<'a> {
     config: &'a Config,
-    /// Longest quarantine, as a client takes it.
+    /// Longest quarantine that a client observes.
     quarantine_time: Duration,
-    /// Whether all masters may be those of a new fleet.
+    /// Whether the masters look like a new fleet.
     are_new: bool,
     found: Vec<Finding>,
 }
 
 impl Findings<'_> {
-    /// Adds a finding about one master; masters with the same problem share a finding.
+    /// Adds a finding about one master. Masters with the same problem share a finding.
     fn add(&mut self, severity: Severity, master: &Arc<str>, problem: Problem) {
         let same = self.found.iter_mut().find(|it| it.severity == severity && it.problem == problem);
         match same {
@@ -110,7 +110,6 @@ impl Findings<'_> {
         self.found.push(Finding { severity, masters, problem });
     }
 
-    /// Findings about all masters together.
     fn of_list(&mut self, masters: &[ExaminedMaster]) {
         let count = masters.len();
         if count < 3 {
@@ -122,7 +121,7 @@ impl Findings<'_> {
         for (run_id, names) in shared_by(masters, run_id) {
             self.add_of(Severity::Error, names, Problem::SameServer { run_id });
         }
-        // Addresses of one server are no news.
+        // Equal addresses of one server are no news.
         let is_same_server = |it: &Finding| matches!(it.problem, Problem::SameServer { .. });
         for (address, names) in shared_by(masters, |facts| facts.address) {
             if !self.found.iter().any(|it| is_same_server(it) && it.masters == names) {
@@ -132,14 +131,14 @@ impl Findings<'_> {
         self.of_clocks(masters);
     }
 
-    /// Fenced locks need clocks within half of `max_ttl`; a warning comes at half of that.
+    /// Fenced locks need clocks within half of `max_ttl` of each other. Warns at half of this limit.
     fn of_clocks(&mut self, masters: &[ExaminedMaster]) {
         let offsets = answered(masters).filter_map(|(name, facts)| Some((name, facts.clock?)));
         let ahead = offsets.clone().max_by_key(|(_, clock)| clock.ahead_ms);
         let behind = offsets.min_by_key(|(_, clock)| clock.ahead_ms);
         let (Some((ahead, first)), Some((behind, last))) = (ahead, behind) else { return };
         let apart = Duration::from_millis(first.ahead_ms.abs_diff(last.ahead_ms));
-        // The part that the error of both readings explains is no offset.
+        // Without the part that the errors of both readings may explain.
         let offset = apart.saturating_sub(first.error + last.error);
         let limit = self.config.max_ttl() / 2;
         let severity = if offset >= limit { Severity::Error } else { Severity::Warning };
@@ -149,7 +148,6 @@ impl Findings<'_> {
         }
     }
 
-    /// Findings about one master that answered.
     fn of_master(&mut self, name: &Arc<str>, facts: &Facts) {
         let server = &facts.server;
         let ttl = self.config.ttl(limits::TTL_DEFAULT.min(self.config.max_ttl()));
@@ -186,7 +184,7 @@ impl Findings<'_> {
         self.of_rights(name, facts);
     }
 
-    /// A warning comes at a tenth of the difference that all clients allow.
+    /// Warns at a tenth of the difference that all clients allow.
     fn of_clock_rate(&mut self, name: &Arc<str>, facts: &Facts) {
         let Some(ClockRate { ppm, error_ppm }) = facts.clock_rate else { return };
         let (least, allowed_ppm) = (ppm.unsigned_abs().saturating_sub(error_ppm), self.config.drift_ppm());
@@ -196,9 +194,9 @@ impl Findings<'_> {
         }
     }
 
-    /// What a client judges the votes by.
+    /// Findings about missing fields by which a client judges the master's votes.
     fn of_unreported(&mut self, name: &Arc<str>, facts: &Facts) {
-        // The missing right or command is a finding already.
+        // The missing right or command is already a finding.
         if facts.rights.denied.iter().chain(&facts.rights.unknown).any(|right| *right == "info") {
             return;
         }
@@ -260,12 +258,12 @@ impl Findings<'_> {
         }
         match self.config.quarantine() {
             Quarantine::Uptime => {
-                // A difference of whole seconds, so up to one second of it may not have passed yet.
+                // Uptime is a difference of whole seconds, so up to one second of it may not have passed.
                 let uptime = facts.server.uptime.map(|uptime| uptime.saturating_sub(Duration::from_secs(1)));
                 let age = if is_promoted { Some(facts.observed) } else { uptime };
                 if let Some(left) = age.and_then(|age| needed.checked_sub(age)).filter(|left| !left.is_zero())
                 {
-                    // Masters that started together share a finding.
+                    // Whole seconds, so that masters that started together share a finding.
                     let left = Duration::from_secs(left.as_secs() + 1);
                     self.add(Severity::Warning, name, Problem::Quarantined { left, is_new: self.are_new });
                 }
@@ -311,7 +309,7 @@ impl Findings<'_> {
             }
             let unknown = rights.unknown.iter().filter(is_other);
             let commands: Vec<_> = unknown.copied().collect();
-            // A server before Redis 7.0 has none.
+            // Servers before Redis 7.0 have no sharded channels.
             if !commands.is_empty() && feature != Feature::Sharded {
                 self.add(severity, master, Problem::MissingCommands { feature: name, effect, commands });
             }
@@ -350,7 +348,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Records of the fleet's settings, and of fleets that may be the same by mistake.
+    /// Findings about the fleet's record, and about prefixes that may be typing errors.
     fn of_records(&mut self, masters: &[ExaminedMaster]) {
         let seen: Vec<_> = masters.iter().map(ExaminedMaster::seen).collect();
         for (name, facts) in answered(masters) {
@@ -362,7 +360,7 @@ impl Findings<'_> {
                         self.add(severity, name, Problem::FleetDiffers { difference });
                     }
                 }
-                // The missing right is a finding of its own.
+                // The missing right is a separate finding.
                 Found::Unusable(Unusable::Refused(_)) | Found::Absent | Found::Unread => {}
                 Found::Unusable(why) => {
                     self.add(Severity::Warning, name, Problem::NoFleetRecord { why: why.clone() });
@@ -375,7 +373,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Locks that a restart of each master loses, held against the mode of the client.
+    /// Findings about locks that a restart of a master loses, given the client's mode.
     fn of_persistence(&mut self, masters: &[ExaminedMaster]) {
         let is_trusting = self.config.quarantine() == Quarantine::Trust;
         for (name, facts) in answered(masters) {
@@ -397,8 +395,7 @@ impl Findings<'_> {
     }
 }
 
-/// The problem of a client that trusts a master: what a restart loses, by `appendfsync`; `None` without an
-/// append-only file.
+/// Problem of a client that trusts a master with this `appendfsync`; `None` without an append-only file.
 fn trust_unsynced(appendfsync: Option<&str>) -> Problem {
     let loss = match appendfsync {
         None => "a restart may lose all locks: appendonly is no",
@@ -413,7 +410,7 @@ fn trust_unsynced(appendfsync: Option<&str>) -> Problem {
     Problem::TrustUnsynced { loss, remedy }
 }
 
-/// Whether two prefixes differ by one byte that is another one, or that only one of them has.
+/// Whether two prefixes differ in one byte, or one has one more byte.
 fn is_near(one: &[u8], other: &[u8]) -> bool {
     let (short, long) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let same = short.iter().zip(long).take_while(|(a, b)| a == b).count();
@@ -424,7 +421,7 @@ fn is_near(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The quarantine by the larger of the client's settings and of the declared ones.
+/// Longest quarantine: from the client's settings, or from declared settings.
 fn longest_quarantine(config: &Config, masters: &[ExaminedMaster]) -> Duration {
     let records = answered(masters).filter_map(|(_, facts)| facts.record.record());
     let declared = records.filter(|it| it.origin() == Origin::Declared);
@@ -432,7 +429,7 @@ fn longest_quarantine(config: &Config, masters: &[ExaminedMaster]) -> Duration {
     times.fold(config.quarantine_time(), Duration::max)
 }
 
-/// Whether all masters may be those of a new fleet, as `redlatch fleet init` wants them.
+/// Whether the masters look like a new fleet that `redlatch fleet init` would accept.
 fn are_new(masters: &[ExaminedMaster]) -> bool {
     let is_new = |facts: &Facts| {
         let is_young = facts.server.uptime.is_some_and(|uptime| uptime < limits::FOUNDING_UPTIME_MAX);
@@ -441,12 +438,11 @@ fn are_new(masters: &[ExaminedMaster]) -> bool {
     masters.iter().all(|master| master.facts.as_ref().is_ok_and(is_new))
 }
 
-/// The masters that answered, by their names.
 fn answered(masters: &[ExaminedMaster]) -> impl Iterator<Item = (&Arc<str>, &Facts)> + Clone {
     masters.iter().filter_map(|master| Some((&master.name, master.facts.as_ref().ok()?)))
 }
 
-/// The masters that share a fact, for each fact that several have.
+/// Facts that several masters share, each with these masters.
 fn shared_by<K: Ord>(
     masters: &[ExaminedMaster],
     fact: impl Fn(&Facts) -> Option<K>,
@@ -465,7 +461,7 @@ fn is_old(version: &str) -> bool {
     version.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major < 5)
 }
 
-/// Whether all keys with this prefix are in one slot: the first `{` is followed by a text and a `}`.
+/// Whether all keys with this prefix are in one slot: a non-empty text and a `}` follow the first `{`.
 fn has_hash_tag(prefix: &[u8]) -> bool {
     let behind = prefix.iter().position(|byte| *byte == b'{').and_then(|at| prefix.get(at + 1..));
     behind.and_then(|behind| behind.iter().position(|byte| *byte == b'}')).is_some_and(|size| size > 0)

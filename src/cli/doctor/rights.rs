@@ -1,12 +1,12 @@
-//! Which rights each feature needs, and a command for each right that changes nothing. Redis has one answer to
-//! each of these commands, and any other is a refusal.
+//! The rights that each feature needs, and for each right a command that changes nothing. Redis has exactly
+//! one good answer to each command; any other answer is a refusal.
 
 use redlatch::Config;
 use redlatch::internals::probe::Answer;
 use redlatch::internals::server::{is_refusal, names_missing_right};
 use redlatch::internals::{FENCE_NAME, NamedScript, PROBE_NAME, SCRIPTS, WAIT_NAME};
 
-/// Rights of the login, found by commands that change nothing.
+/// Rights of the login.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rights {
     /// Name of the user; `default` for a login without a name.
@@ -15,19 +15,19 @@ pub struct Rights {
     pub denied: Vec<&'static str>,
     /// Commands that the server does not know.
     pub unknown: Vec<&'static str>,
-    /// Commands that it answers as no Redis does, by the answer.
+    /// Commands with an answer that Redis never gives, by the answer.
     pub odd: Vec<(String, Vec<&'static str>)>,
-    /// Why it runs no scripts, in its words.
+    /// Error reply with which the server refuses scripts.
     pub scripts_refusal: Option<String>,
-    /// Error reply of a server that carries out nothing at the moment, or no writes.
+    /// Error reply of a server that currently refuses writes or all commands.
     pub write_refusal: Option<String>,
-    /// Whether a key behind the prefix is out of its reach.
+    /// Whether the login may not use a key behind the prefix.
     pub lacks_keys: bool,
-    /// Whether a channel behind the prefix is out of its reach.
+    /// Whether the login may not use a channel behind the prefix.
     pub lacks_channels: bool,
 }
 
-/// Part of the client that needs rights of its own.
+/// Part of the client that needs separate rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Feature {
     /// All kinds of lock.
@@ -36,7 +36,7 @@ pub(super) enum Feature {
     Quarantine,
     /// Queues of waiters, and messages to them.
     Waiting,
-    /// Channels whose messages no subscriber to a pattern receives.
+    /// Channels whose messages reach no subscriber to a pattern.
     Sharded,
     Inspections,
     /// Names of connections, and scripts that are loaded ahead.
@@ -47,7 +47,7 @@ pub(super) enum Feature {
 }
 
 impl Feature {
-    /// All features, the most important first.
+    /// All features, most important first.
     pub(super) const ALL: [Self; 8] = [
         Self::Locks,
         Self::Quarantine,
@@ -59,7 +59,7 @@ impl Feature {
         Self::Shared,
     ];
 
-    /// Its name in findings.
+    /// Name in findings.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Locks => "all locks",
@@ -73,7 +73,7 @@ impl Feature {
         }
     }
 
-    /// The effect of missing rights.
+    /// Effect of missing rights.
     pub(super) const fn without(self) -> &'static str {
         match self {
             Self::Locks => "locks cannot be taken, extended or released there as needed",
@@ -89,7 +89,7 @@ impl Feature {
         }
     }
 
-    /// The commands that it needs, as an ACL names them.
+    /// Commands that the feature needs, as an ACL names them.
     pub(super) const fn rights(self) -> &'static [&'static str] {
         match self {
             Self::Locks => &["set", "get", "del", "pexpire", "pttl", "evalsha", "eval", "echo"],
@@ -128,13 +128,13 @@ fn script(name: &str) -> NamedScript {
     SCRIPTS.into_iter().find(|it| it.name == name).expect("a script of this name")
 }
 
-/// A key that no lock has, and that nothing creates.
+/// A key that no lock uses and nothing creates.
 pub(super) fn trial_key(config: &Config) -> Vec<u8> {
     [config.prefix(), PROBE_NAME, b"doctor"].concat()
 }
 
-/// The commands in the order in which they are sent. Only subscriptions follow a subscription: a connection
-/// that has one takes no other commands.
+/// The commands in sending order. Subscriptions come last, because a subscribed connection takes no other
+/// commands.
 pub(super) fn trials(config: &Config) -> Vec<Trial> {
     let key = trial_key(config);
     let key = key.as_slice();
@@ -151,7 +151,7 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
         ("del", &[b"DEL", key], is_zero),
         ("pexpire", &[b"PEXPIRE", key, b"1"], is_zero),
         ("pttl", &[b"PTTL", key], |it| it.integer() == Some(-2)),
-        // They keep the script, as each client does.
+        // The master keeps the script, as with each client.
         ("eval", &[b"EVAL", text, b"1", key, b"none"], is_zero),
         ("evalsha", &[b"EVALSHA", sha, b"1", key, b"none"], |it| {
             it.integer() == Some(0) || it.error().is_some_and(|text| text.starts_with("NOSCRIPT"))
@@ -189,8 +189,8 @@ pub(super) fn trials(config: &Config) -> Vec<Trial> {
     rows.into_iter().map(trial).collect()
 }
 
-/// The scripts that do nothing where there is no lock and nobody waits. Two have no such answer and are left out:
-/// `park` and `shared_acquire_queue` write before they can refuse.
+/// Scripts that do nothing without a lock and waiters. `park` and `shared_acquire_queue` are left out: they
+/// write before they can refuse.
 pub(super) fn script_trials(config: &Config) -> Vec<Trial> {
     let key = trial_key(config);
     let beside = |name: &[u8]| [config.prefix(), name, &key[config.prefix().len()..]].concat();
@@ -198,7 +198,7 @@ pub(super) fn script_trials(config: &Config) -> Vec<Trial> {
     let fenced = [key.clone(), beside(FENCE_NAME)];
     let is_zero: fn(&Answer) -> bool = |it| it.integer() == Some(0);
     let is_free: fn(&Answer) -> bool = |it| it.bytes() == Some(b"....");
-    // The token 1 is too old for each clock.
+    // The token 1 is too old on any clock.
     let is_past: fn(&Answer) -> bool = |it| {
         let Answer::List(parts) = it else { return false };
         parts.len() == 4 && parts[..3] == [2, 0, 0].map(Answer::Integer)
@@ -232,7 +232,6 @@ pub(super) fn script_trials(config: &Config) -> Vec<Trial> {
 }
 
 impl Rights {
-    /// Takes the answer to a trial.
     pub(super) fn note(&mut self, trial: &Trial, answer: &Answer) {
         if (trial.is_good)(answer) {
             return;
@@ -245,10 +244,10 @@ impl Rights {
         }
     }
 
-    /// Takes the answer to the trial of a whole script. A right that one lacks is missing without it, too.
+    /// Notes the answer to the trial of a script. Ignores a missing right that another trial has shown.
     pub(super) fn note_script(&mut self, trial: &Trial, answer: &Answer) {
         let is_right = answer.error().is_some_and(names_missing_right) && self.lacks_any();
-        // Its keys are in one slot or not, which the prefix decides.
+        // A matter of the prefix: whether the script's keys are in one slot.
         let is_slot = answer.error().is_some_and(|text| text.starts_with("CROSSSLOT"));
         if self.scripts_refusal.is_none() && !is_right && !is_slot {
             self.note(trial, answer);
@@ -259,14 +258,13 @@ impl Rights {
         !self.denied.is_empty() || self.lacks_keys || self.lacks_channels
     }
 
-    /// Takes a refusal, in the server's words.
     pub(super) fn note_refusal(&mut self, right: &'static str, text: &str) {
         if text.starts_with("ERR unknown command") || text.starts_with("ERR unknown subcommand") {
             self.unknown.push(right);
         } else if is_passing(text) {
             self.write_refusal.get_or_insert_with(|| text.to_owned());
         } else if text.starts_with("NOPERM") {
-            // The name of the user is in the text, and may be any.
+            // The text contains the name of the user, which may be anything.
             let says = |words: &[&str]| words.iter().any(|it| text.contains(it));
             if says(&["to run the '", "run this command"]) {
                 self.denied.push(right);
@@ -278,7 +276,7 @@ impl Rights {
                 self.denied.push(right);
             }
         } else if Feature::Sharded.rights().contains(&right) {
-            // Other channels do, too.
+            // Other channels replace sharded channels.
             self.unknown.push(right);
         } else {
             match self.odd.iter_mut().find(|(other, _)| other == text) {
@@ -289,7 +287,7 @@ impl Rights {
     }
 }
 
-/// Whether a server refuses to carry out commands for a reason that has nothing to do with this one.
+/// Whether a server refuses commands for a reason that does not depend on the command.
 fn is_passing(text: &str) -> bool {
     let is_of_command = text.starts_with("NOPERM") || text.starts_with("ERR");
     is_refusal(text) && !is_of_command
@@ -313,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The two others write.
+    /// The other two scripts write.
     #[test]
     fn each_script_that_can_refuse_has_a_trial() {
         let config = Config::builder().master("redis://h").build().expect("valid");
@@ -365,7 +363,7 @@ mod tests {
         assert!(odd.is_empty() && write_refusal.is_some_and(|text| text.starts_with("READONLY")));
     }
 
-    /// Whatever the words, only the answer of Redis is good.
+    /// Only Redis's own answer is good, whatever the words.
     #[test]
     fn any_other_answer_to_a_trial_is_a_refusal() {
         let config = Config::builder().master("redis://h").build().expect("valid");

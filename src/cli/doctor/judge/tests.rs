@@ -6,7 +6,6 @@ use redlatch::status::FleetDifference;
 
 mod texts;
 
-/// A master of a healthy fleet.
 fn healthy(index: u8) -> Facts {
     Facts {
         address: Some([10, 0, 0, index].into()),
@@ -53,7 +52,7 @@ fn masters(count: u8) -> Vec<ExaminedMaster> {
     (1..=count).map(master).collect()
 }
 
-/// The findings of a fleet of three whose first master is changed.
+/// Findings of a fleet of three masters whose first master is changed.
 fn findings(quarantine: Quarantine, prefix: &str, change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
     let mut masters = masters(3);
     let mut facts = healthy(1);
@@ -84,7 +83,7 @@ fn a_healthy_fleet_has_no_findings() {
     assert_eq!((codes(&found), found[0].severity), (vec!["trust-justified"], Severity::Note));
 }
 
-/// Each finding about one master, by the fact that causes it, and nothing else.
+/// Each fact about one master causes its finding, and nothing else.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn each_fact_has_its_finding_alone() {
@@ -166,7 +165,7 @@ fn each_fact_has_its_finding_alone() {
         let found = findings(Uptime, "", |it| it.settings.backlog_ttl = Some(Duration::from_secs(ttl)));
         assert_eq!(codes(&found), [""; 0], "{ttl}");
     }
-    // No pattern receives messages to sharded channels, which need no other rights. Old servers have none.
+    // No pattern receives messages to sharded channels, which need no other rights. Old servers lack them.
     let harmless: [Change; 3] = [
         |it| it.server.pattern_count = Some(1),
         |it| it.rights.denied = vec!["publish", "subscribe"],
@@ -205,7 +204,7 @@ fn trust_needs_each_write_on_disk() {
     }
     assert_eq!(loss(|it| it.settings = Settings::default()), Some(Problem::TrustUnverified));
     assert_eq!(loss(|it| it.settings.appendfsync = Some("always".into())), None);
-    // A server without the other setting has no rewrite that skips anything.
+    // A server without the other setting skips nothing during a rewrite.
     let without = |it: &mut Facts| {
         it.settings = Settings { appendfsync: Some("always".into()), ..Settings::default() };
     };
@@ -263,7 +262,7 @@ fn only_masters_that_can_grant_count() {
         (Strict, |it| it.server.maxmemory_policy = Some("allkeys-lru".into()), 2),
         // One server has one vote.
         (Uptime, |it| it.server.run_id = Some("run2".into()), 2),
-        // Two problems keep away one master.
+        // Two problems of one master count once.
         (
             Uptime,
             |it| (it.rights.write_refusal, it.server.uptime) = (Some("OOM".into()), Some(Duration::ZERO)),
@@ -287,7 +286,7 @@ fn doctor_counts_masters_that_can_grant() {
     let found = judge(&config, &all);
     let Problem::NoQuorum { granting, count, needed } = found[0].problem else { panic!("{found:?}") };
     assert_eq!((granting, count, needed), (2, 5, 3));
-    // A strict client refuses a server that does not name its process.
+    // A strict client refuses a server that does not identify its process.
     let mut all = masters(3);
     all.iter_mut().for_each(|it| it.facts.as_mut().expect("healthy").server.run_id = None);
     for (mode, granting) in [(Quarantine::Uptime, 3), (Quarantine::Strict, 0)] {
@@ -334,7 +333,7 @@ fn clocks_that_differ_are_found_beyond_their_error() {
     assert_eq!((offset(7000, 2), offset(-7000, 2)), (None, None));
     assert_eq!((offset(8000, 2), offset(-8000, 2)), (Some(Severity::Warning), Some(Severity::Warning)));
     assert_eq!(offset(15_100, 2), Some(Severity::Error));
-    // Another one is 3 ms ahead, with an error of 2 ms.
+    // The other clock is 3 ms ahead, with an error of 2 ms.
     assert_eq!((offset(7506, 1), offset(7505, 1)), (Some(Severity::Warning), None));
     assert_eq!((offset(15_006, 1), offset(15_005, 1)), (Some(Severity::Error), Some(Severity::Warning)));
     assert_eq!(offset(15_100, 9000), None, "a slow answer is no difference");
@@ -473,7 +472,7 @@ fn a_hash_tag_is_recognized_as_servers_do() {
 
 #[test]
 fn the_heaviest_findings_are_first() {
-    // A warning about the list comes before the masters, and their errors behind it.
+    // A warning about the list precedes the masters, whose errors follow.
     let found = judge(&config(4, Quarantine::Trust, ""), &masters(4));
     let severities: Vec<Severity> = found.iter().map(|finding| finding.severity).collect();
     assert!(severities.is_sorted_by(|one, next| one >= next), "{severities:?}");
@@ -530,9 +529,9 @@ fn the_rest_of_a_quarantine_is_in_whole_seconds() {
         found.into_iter().map(|finding| finding.problem).collect::<Vec<_>>()
     };
     let left = |left_s| vec![Problem::Quarantined { left: Duration::from_secs(left_s), is_new: false }];
-    // The quarantine is 30.302 s, and up to one second of the uptime may not have passed yet.
+    // The quarantine is 30.302 s, and up to one second of the uptime may not have passed.
     assert_eq!((uptime(0), uptime(1), uptime(31)), (left(31), left(31), left(1)));
-    // One of whole seconds.
+    // A quarantine of whole seconds.
     let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
     let config = Config::builder().masters(urls).max_ttl(Duration::from_millis(4998)).drift_ppm(0);
     let config = config.build().expect("valid");
@@ -545,7 +544,7 @@ fn the_rest_of_a_quarantine_is_in_whole_seconds() {
     }
 }
 
-/// The client waits for the larger `max_ttl`, too.
+/// The client waits for the larger `max_ttl`.
 #[test]
 fn declared_longer_ttl_lengthens_the_quarantine() {
     let declared = "redlatch:fleet:1 declared max_ttl_ms=60000 drift_ppm=0 own=0000000000000001 of=0000000000000001-0000000000000002";

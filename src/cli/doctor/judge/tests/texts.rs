@@ -1,10 +1,10 @@
-//! The texts of all findings.
+//! Texts of all findings.
 
 use super::*;
 use crate::golden::assert_golden;
 use crate::rules::broken_rule;
 
-/// The finding of a master that refuses scripts, with or without a native release.
+/// Finding of a master that refuses scripts, with or without a native release.
 fn no_scripts(has_native: bool) -> Problem {
     let found = findings(Quarantine::Uptime, "", |it| {
         it.rights.scripts_refusal = Some("NOPERM this user has no permissions".into());
@@ -15,7 +15,7 @@ fn no_scripts(has_native: bool) -> Problem {
     Problem::NoScripts { refusal, has_native, advice }
 }
 
-/// All kinds of problems, each with the texts of its variants.
+/// All kinds of problems, with the texts of their variants.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn all_findings_keep_the_rules_of_writing() {
