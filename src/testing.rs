@@ -1,11 +1,11 @@
-//! Masters for your tests; for development only: name the feature under `[dev-dependencies]`.
+//! Masters for your tests, for development only: enable the feature under `[dev-dependencies]`.
 //!
-//! - Feature `double`: `Double`, model masters in the process of the test. No server is needed.
-//! - Feature `testing`: [`Fleet`], real Redis or Valkey servers on free ports of loopback. A test needs
-//!   `redis-server` or `valkey-server` in `PATH`, or another program in the environment variable
+//! - Feature `double`: `Double`, model masters in the process of the test, without any server.
+//! - Feature `testing`: [`Fleet`], real Redis or Valkey servers on free loopback ports. A test needs
+//!   `redis-server` or `valkey-server` in `PATH`, or another program named in the environment variable
 //!   `REDLATCH_SERVER`.
 //!
-//! A test can stop, kill and restart both.
+//! A test can stop, kill and restart masters of both kinds.
 //!
 //! ```no_run
 //! use redlatch::testing::Fleet;
@@ -24,12 +24,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Ends of servers
+//! # Cleaning up
 //!
-//! A fleet ends exactly the processes that it started, and removes their directory. It does so when it is
-//! dropped, also by a panic. A fleet in a `static` is never dropped, and a test program that is killed drops
-//! nothing: their servers stay. [`Server::pid_dir`] records each process for a clean-up of your own. A
-//! Ctrl-C at the terminal reaches servers and test program alike.
+//! A fleet ends only processes that it started, and removes their directory, when it is dropped, even in a
+//! panic. If a fleet is in a `static`, or if the test program is killed, nothing is dropped and the servers
+//! stay. [`Server::pid_dir`] records each process, so that you can clean up. A Ctrl-C at the terminal reaches
+//! servers and test program alike.
 
 mod connection;
 #[cfg(feature = "double")]
@@ -58,30 +58,30 @@ pub use master::Master;
 pub use port::free_port;
 pub use server::Server;
 
-/// How long a client of a test waits for a master: a busy machine is no outage.
+/// Answer timeout of a test's clients. A busy machine is no outage.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same for connecting.
+/// Connect timeout of a test's clients.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a server may take to answer a command of a test.
+/// Time limit for a server to answer a command of a test.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Independent servers on loopback, one for each master. A drop ends them and removes what they wrote.
+/// Independent servers on loopback, one per master. A drop ends the servers and removes their files.
 #[derive(Debug)]
 pub struct Fleet {
     masters: Vec<Master>,
 }
 
 impl Fleet {
-    /// Starts this number of servers that keep nothing on disk, and returns when each of them answers.
+    /// Starts this number of servers that keep nothing on disk. Returns when all of them answer.
     ///
     /// # Errors
-    /// See [`FleetError`]. Servers that were started until then are ended.
+    /// See [`FleetError`]. Servers that were already started are ended.
     pub fn start(size: usize) -> Result<Self, FleetError> {
         Self::start_with(vec![Server::new(); size])
     }
 
-    /// Starts one server for each of these settings, and returns when each of them answers.
+    /// Starts one server for each of these settings. Returns when all of them answer.
     ///
     /// ```no_run
     /// use redlatch::testing::{Fleet, Server};
@@ -92,7 +92,7 @@ impl Fleet {
     /// ```
     ///
     /// # Errors
-    /// See [`FleetError`]. Servers that were started until then are ended.
+    /// See [`FleetError`]. Servers that were already started are ended.
     pub fn start_with(servers: impl IntoIterator<Item = Server>) -> Result<Self, FleetError> {
         let dir = Arc::new(Directory::create()?);
         let mut masters = Vec::new();
@@ -105,18 +105,18 @@ impl Fleet {
         Ok(Self { masters })
     }
 
-    /// Returns the URLs of all masters, with their password if they have one.
+    /// Returns the URLs of all masters, with passwords if there are any.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.masters.iter().map(Master::url).collect()
     }
 
-    /// Returns settings for clients of these masters. **For tests only**: [`Quarantine::Trust`], because
-    /// servers that have just started grant nothing for `max_ttl` otherwise.
+    /// Returns settings for clients of these masters. **For tests only**: with [`Quarantine::Trust`], because
+    /// otherwise freshly started servers grant nothing for `max_ttl`.
     ///
-    /// A test of what a restart loses sets [`Quarantine::Uptime`] and a short `max_ttl`. The answer timeout
-    /// is 2 s and the connect timeout 5 s, so that a busy machine is no outage. A call that has to wait for
-    /// hanging masters takes so long.
+    /// To test what a restart loses, set [`Quarantine::Uptime`] and a short `max_ttl`. The answer timeout is
+    /// 2 s and the connect timeout 5 s, so that a busy machine is no outage. A call that waits for hanging
+    /// masters takes as long.
     #[must_use]
     pub fn config(&self) -> ConfigBuilder {
         config_of(self.urls()).quarantine(Quarantine::Trust)
@@ -136,7 +136,7 @@ impl Fleet {
         self.masters.iter_mut()
     }
 
-    /// Gives each master away, for instance to a thread of its own. Each ends with its drop.
+    /// Returns the masters, for instance one for each thread. A drop of a master ends it.
     #[must_use]
     pub fn into_masters(self) -> Vec<Master> {
         self.masters
@@ -148,7 +148,7 @@ fn config_of(urls: Vec<String>) -> ConfigBuilder {
     Config::builder().masters(urls).answer_timeout(ANSWER_TIMEOUT).connect_timeout(CONNECT_TIMEOUT)
 }
 
-/// Directory of a fleet. It goes with the last master.
+/// Directory of a fleet, removed with the last master.
 #[derive(Debug)]
 struct Directory(PathBuf);
 
@@ -167,7 +167,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A directory that stays fails no test.
+        // A directory that cannot be removed fails no test.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

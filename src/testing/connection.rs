@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::Reply;
 use crate::driver::probe::Probe;
 
-/// A blocking connection of a test to one server: to look at its keys, or to configure it.
+/// A test's blocking connection to one server, for looking at keys or configuring the server.
 #[derive(Debug)]
 pub struct Connection(Probe);
 
 impl Connection {
-    /// Connects. The limit is that of connecting, and of each command.
+    /// Connects. The limit holds for connecting, and for each command.
     ///
     /// # Errors
-    /// If nothing accepts the connection in time.
+    /// If the connection is not accepted in time.
     pub fn open(addr: SocketAddr, limit: Duration) -> io::Result<Self> {
         Probe::plain(addr, limit).map(Self).map_err(io::Error::other)
     }
@@ -23,12 +23,12 @@ impl Connection {
     /// Sends one command and reads its reply. An error reply is [`Reply::Error`].
     ///
     /// # Errors
-    /// If the connection fails or the server does not answer in time. The connection is unusable then.
+    /// If the connection fails, or the server does not answer in time. The connection is unusable afterwards.
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         Ok(self.0.exchange(&[args]).map_err(io::Error::other)?.remove(0))
     }
 
-    /// Sends one command whose reply nobody reads. The connection is of no use for another command then.
+    /// Sends one command without reading the reply. The connection is unusable for other commands afterwards.
     ///
     /// # Errors
     /// If the connection fails.

@@ -17,11 +17,11 @@ use super::{COMMAND_PATIENCE, Reply, config_of};
 use crate::config::ConfigBuilder;
 use hub::{Hub, not_started};
 
-/// Model masters in the process of a test, behind ports of loopback: no server, no file, no other process.
-/// A drop ends them.
+/// Model masters in the process of a test, on loopback ports: no server, no files, no other process. A drop
+/// ends them.
 ///
-/// They are the masters against which the simulator of this crate checks its histories, in real time. They
-/// answer as Redis 7.0 does to what clients of this crate send, and run the same Lua scripts.
+/// They are the masters of this crate's simulator, but in real time. They answer the commands that clients of
+/// this crate send as Redis 7.0 does, and run the same Lua scripts.
 ///
 /// ```
 /// use redlatch::AcquireError;
@@ -44,20 +44,20 @@ use hub::{Hub, not_started};
 ///
 /// # Bounds
 ///
-/// One thread serves all masters of a double. A double of five takes 8 file descriptors, and a client of it
-/// 13: a process with a limit of 1,024 has room for 48 of both at once.
+/// One thread serves all masters of a double. A double of five takes 8 file descriptors, and a client of five
+/// masters takes 13: a process with a limit of 1,024 has room for 48 such pairs.
 pub struct Double {
     hub: Arc<Hub>,
-    /// `None` once it has ended.
+    /// `None` after the end.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Double {
-    /// Starts this number of masters, which have no keys and say that they have run for a month: they count
-    /// at once, also for clients with default settings.
+    /// Starts this number of masters without keys. They report an uptime of a month, so that all clients
+    /// count them at once, even with default settings.
     ///
     /// # Errors
-    /// [`FleetError::NoPort`], and [`FleetError::Io`] where the system refuses sockets or a thread.
+    /// [`FleetError::NoPort`], or [`FleetError::Io`] if the system refuses sockets or a thread.
     pub fn start(size: usize) -> Result<Self, FleetError> {
         let poll = Poll::new().map_err(not_started)?;
         let hub = Arc::new(Hub::new(size, &poll)?);
@@ -73,12 +73,12 @@ impl Double {
         self.masters().map(DoubleMaster::url).collect()
     }
 
-    /// Returns settings for clients of these masters: default ones with an answer timeout of 2 s and a
-    /// connect timeout of 5 s, so that a busy machine is no outage. A call that has to wait for hanging
-    /// masters takes so long.
+    /// Returns settings for clients of these masters: default settings with an answer timeout of 2 s and a
+    /// connect timeout of 5 s, so that a busy machine is no outage. A call that waits for hanging masters
+    /// takes as long.
     ///
-    /// Unlike [`Fleet::config`](super::Fleet::config) it keeps the quarantine: a master counts again
-    /// `max_ttl` after its [`restart`](DoubleMaster::restart), as in production.
+    /// Unlike [`Fleet::config`](super::Fleet::config), these settings keep the quarantine: a master counts
+    /// again `max_ttl` after its [`restart`](DoubleMaster::restart), as in production.
     #[must_use]
     pub fn config(&self) -> ConfigBuilder {
         config_of(self.urls())
@@ -110,15 +110,15 @@ impl Drop for Double {
     fn drop(&mut self) {
         self.hub.end();
         if let Some(thread) = self.thread.take() {
-            // It has reported its panic itself.
+            // The thread has already reported its panic.
             let _ = thread.join();
         }
     }
 }
 
-/// One master of a [`Double`]. Its port stays the same over restarts.
+/// One master of a [`Double`]. Its port stays the same across restarts.
 ///
-/// Each fault is there when the call returns, and lasts until another call takes it back.
+/// Each fault takes effect before the call returns, and lasts until another call ends it.
 #[derive(Clone, Copy)]
 pub struct DoubleMaster<'a> {
     hub: &'a Hub,
@@ -144,7 +144,8 @@ impl DoubleMaster<'_> {
         format!("redis://{}", self.addr())
     }
 
-    /// Hangs: connections stand and new ones are accepted, and nothing answers. Does nothing if it hangs.
+    /// Makes the master hang: it accepts connections and keeps them, but answers nothing. Does nothing if the
+    /// master already hangs.
     ///
     /// # Errors
     /// [`FleetError::NotRunning`] after [`DoubleMaster::kill`].
@@ -152,7 +153,7 @@ impl DoubleMaster<'_> {
         self.hub.lock().stop(self.index)
     }
 
-    /// Answers again, first what has arrived meanwhile.
+    /// Makes the master answer again, beginning with the commands that have arrived meanwhile.
     ///
     /// # Errors
     /// [`FleetError::NotRunning`] after [`DoubleMaster::kill`].
@@ -160,14 +161,14 @@ impl DoubleMaster<'_> {
         self.hub.lock().resume(self.index)
     }
 
-    /// Ends: its connections are closed, its port refuses, and its keys are gone. Does nothing if it has
-    /// ended.
+    /// Ends the master: connections are closed, the port refuses, and the keys are gone. Does nothing if the
+    /// master has ended.
     pub fn kill(self) {
         self.hub.lock().kill(self.index);
     }
 
-    /// Starts again without keys, as another process on the same port, after [`DoubleMaster::kill`] or
-    /// instead of it. Clients do not count its votes for `max_ttl`, unless they have
+    /// Starts the master again without keys, as another process on the same port, with or without an earlier
+    /// [`DoubleMaster::kill`]. Clients do not count its votes for `max_ttl`, unless they have
     /// [`Quarantine::Trust`](crate::Quarantine::Trust).
     ///
     /// # Errors
@@ -176,25 +177,25 @@ impl DoubleMaster<'_> {
         self.hub.lock().restart(self.index)
     }
 
-    /// Makes each answer to what arrives from now on leave this much later; [`Duration::ZERO`] by default.
-    /// With [`Duration::MAX`] it never leaves.
+    /// Delays each answer to a command that arrives from now on; [`Duration::ZERO`] by default. With
+    /// [`Duration::MAX`] the answers are never sent.
     pub fn delay(self, delay: Duration) {
         self.hub.lock().delay(self.index, delay);
     }
 
-    /// Refuses commands of this name with this error, such as `refuse("SET", "OOM command not allowed")`.
-    /// Restarts do not end that. Attempts for locks are `SET` for plain ones and `EVALSHA` for all others.
+    /// Refuses commands of this name with this error, for example `refuse("SET", "OOM command not allowed")`,
+    /// even after restarts. Plain locks are acquired with `SET`, other locks with `EVALSHA`.
     pub fn refuse(self, command: &str, error: &str) {
         self.hub.lock().refuse(self.index, command, error);
     }
 
-    /// Carries commands of this name out again.
+    /// Executes commands of this name again.
     pub fn allow(self, command: &str) {
         self.hub.lock().allow(self.index, command);
     }
 
-    /// Sends one command over a connection of its own, and reads the reply. It knows those of strings,
-    /// sorted sets, TTLs and messages that clients of this crate send.
+    /// Sends one command over a new connection, and reads the reply. The master knows the commands on
+    /// strings, sorted sets, TTLs and messages that clients of this crate send.
     ///
     /// # Errors
     /// If the master does not answer within 20 s, or at once after [`DoubleMaster::kill`].
@@ -205,7 +206,7 @@ impl DoubleMaster<'_> {
     /// Opens a connection.
     ///
     /// # Errors
-    /// If nothing accepts it.
+    /// If the connection is not accepted.
     pub fn connect(self) -> io::Result<Connection> {
         Connection::open(self.addr(), COMMAND_PATIENCE)
     }

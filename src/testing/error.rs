@@ -1,4 +1,4 @@
-//! Why a server is not there.
+//! Errors of fleets and their servers.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub enum FleetError {
     /// No server program exists under any of these names.
     #[error("no server program: tried {tried}; install one, or name it in REDLATCH_SERVER")]
     NotFound {
-        /// The names.
+        /// Names that were tried.
         tried: String,
     },
     /// The system did not start the program.
@@ -28,17 +28,17 @@ pub enum FleetError {
     Ended {
         /// Port of the server.
         port: u16,
-        /// How it ended.
+        /// Exit status of the server.
         status: ExitStatus,
         /// Output of the server.
         log: String,
     },
-    /// The server runs and does not answer.
+    /// The server runs but does not answer.
     #[error("the server on port {port} did not answer within {limit:?}; its output:\n{log}")]
     Silent {
         /// Port of the server.
         port: u16,
-        /// How long the fleet waited.
+        /// Time that the fleet waited.
         limit: Duration,
         /// Output of the server.
         log: String,
@@ -48,12 +48,12 @@ pub enum FleetError {
     NotEnded {
         /// Port of the server.
         port: u16,
-        /// How long the fleet waited.
+        /// Time that the fleet waited.
         limit: Duration,
         /// Output of the server.
         log: String,
     },
-    /// All ports that were tried are taken.
+    /// All tried ports are taken.
     #[error("the ports that were tried are taken")]
     NoPort,
     /// The server does not run: it was killed, or ended by itself.
@@ -65,7 +65,7 @@ pub enum FleetError {
     /// The system refused something else.
     #[error("{what}: {source}")]
     Io {
-        /// The attempt.
+        /// What was attempted.
         what: String,
         /// Answer of the system.
         source: io::Error,

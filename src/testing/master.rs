@@ -18,24 +18,24 @@ use super::port::{PORT_ATTEMPTS_MAX, free_port_at};
 use super::server::{Server, socket_path};
 use super::{COMMAND_PATIENCE, Directory, Reply};
 
-/// How long a server may take until it answers, and until it has ended: a busy machine only takes longer.
+/// Time limit for a server to answer after its start, and to end. A busy machine is slower.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long one look at a starting server may take.
+/// Time limit of one look at a starting server.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
-/// One server of a [`Fleet`](super::Fleet). Its port stays the same over restarts. A drop kills it.
+/// One server of a [`Fleet`](super::Fleet). Its port stays the same across restarts. A drop kills the server.
 #[derive(Debug)]
 pub struct Master {
     dir: PathBuf,
     server: Server,
     port: u16,
     tls_port: u16,
-    /// `None` once it was killed. Not waited for elsewhere, so its process id is nobody else's.
+    /// `None` after a kill. Nobody else waits for the child, so its process id cannot be reused.
     child: Option<Child>,
     pid_file: Option<PathBuf>,
-    /// To this process only; closed when it ends.
+    /// Connection to the current process; closed when the process ends.
     connection: Option<Connection>,
     /// Dropped last.
     _fleet_dir: Arc<Directory>,
@@ -44,12 +44,12 @@ pub struct Master {
 /// State of a server that is starting.
 enum Start {
     Ready,
-    /// It ended, because another process has the port.
+    /// The server ended because another process has the port.
     PortTaken,
 }
 
 impl Master {
-    /// Starts the process, without waiting.
+    /// Starts the process without waiting for it.
     pub(super) fn spawn(fleet_dir: Arc<Directory>, index: usize, server: Server) -> Result<Self, FleetError> {
         let dir = fleet_dir.path().join(index.to_string());
         fs::create_dir(&dir).map_err(|error| FleetError::io("cannot create", &dir, error))?;
@@ -68,7 +68,7 @@ impl Master {
         Ok(master)
     }
 
-    /// Waits until a server that was just made answers; on another port if somebody else took this one.
+    /// Waits until a new server answers. Takes another port if another process has this one.
     pub(super) fn await_first_start(&mut self) -> Result<(), FleetError> {
         for _ in 0..PORT_ATTEMPTS_MAX {
             match self.await_start()? {
@@ -135,7 +135,7 @@ impl Master {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Returns what the server has printed since its last start.
+    /// Returns the server's output since its last start.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.dir.join("log")).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Master {
     }
 
     /// Stops the process (SIGSTOP), and returns when it has stopped. The kernel still accepts connections and
-    /// bytes for it, and nothing answers.
+    /// bytes for the process, but nothing answers.
     ///
     /// # Errors
     /// If the server does not run.
@@ -155,7 +155,7 @@ impl Master {
         self.running().map(drop)
     }
 
-    /// Lets a stopped process go on (SIGCONT).
+    /// Continues a stopped process (SIGCONT).
     ///
     /// # Errors
     /// If the server does not run.
@@ -163,8 +163,8 @@ impl Master {
         self.signal(Signal::CONT)
     }
 
-    /// Kills the process (SIGKILL), stopped or not. Its connections are closed, its port refuses, and what it
-    /// kept only in memory is gone. Does nothing if it does not run.
+    /// Kills the process (SIGKILL), even if it is stopped. Connections are closed, the port refuses, and all
+    /// data that was only in memory is gone. Does nothing if the server does not run.
     pub fn kill(&mut self) {
         self.connection = None;
         if let Some(mut child) = self.child.take() {
@@ -173,15 +173,15 @@ impl Master {
             let _ = child.wait();
         }
         if let Some(file) = self.pid_file.take() {
-            // A file that stays names a process that is gone.
+            // A file that cannot be removed names a process that no longer exists.
             let _ = fs::remove_file(file);
         }
     }
 
-    /// Ends the process as an operator would (SIGTERM), and returns when it has ended.
+    /// Ends the process like an operator does (SIGTERM), and returns when it has ended.
     ///
     /// # Errors
-    /// If the server does not run, or has not ended after a minute.
+    /// If the server does not run, or has not ended within a minute.
     pub fn shutdown(&mut self) -> Result<(), FleetError> {
         self.signal(Signal::TERM)?;
         self.signal(Signal::CONT).or_else(|error| match error {
@@ -199,8 +199,8 @@ impl Master {
         Ok(())
     }
 
-    /// Starts the server again on the same port, and returns when it answers. It finds what it kept on disk:
-    /// nothing, without [`Server::persistent`]. Kills it first if it runs.
+    /// Starts the server again on the same port, and returns when the server answers. Kills a running server
+    /// first. With [`Server::persistent`] the server finds its data, otherwise nothing.
     ///
     /// # Errors
     /// See [`FleetError`].
@@ -217,7 +217,8 @@ impl Master {
         Ok(())
     }
 
-    /// The same without waiting: the server may still be starting, or loading what it kept.
+    /// Restarts like [`Master::restart`] but does not wait: the server may still be starting, or loading its
+    /// data.
     ///
     /// # Errors
     /// See [`FleetError`].
@@ -235,12 +236,12 @@ impl Master {
         Ok(())
     }
 
-    /// Sets other settings for the next restart. URLs and logins have them at once.
+    /// Sets other settings for the next restart. URLs and logins use them at once.
     pub fn configure(&mut self, server: Server) {
         self.server = server;
     }
 
-    /// Sends one command over a connection of its own, which logs in by [`Server::password`], and reads the
+    /// Sends one command over a separate connection, which logs in with [`Server::password`], and reads the
     /// reply.
     ///
     /// # Errors
@@ -255,7 +256,7 @@ impl Master {
         Ok(reply)
     }
 
-    /// Opens a connection and logs in by [`Server::password`].
+    /// Opens a connection, and logs in with [`Server::password`].
     ///
     /// # Errors
     /// If the server does not answer.
@@ -295,7 +296,7 @@ impl Master {
         }
     }
 
-    /// The process, if it runs.
+    /// Returns the process if it runs.
     fn running(&mut self) -> Result<Pid, FleetError> {
         let port = self.port;
         if self.exit_status()?.is_some() {
@@ -331,8 +332,8 @@ impl Master {
         }
     }
 
-    /// Whether this very process answers. `INFO` names it, so a stranger that was faster on the same port is
-    /// not taken for it. Where the server refuses that, its log shows that it is ready.
+    /// Whether this very process answers: `INFO` contains the process id, so another process on the same
+    /// port does not pass for it. If the server refuses `INFO`, the log shows whether it is ready.
     fn is_ready(&self) -> bool {
         let Ok(mut connection) = self.connect_within(LOOK_PATIENCE) else { return false };
         let Some(pid) = self.pid() else { return false };

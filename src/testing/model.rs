@@ -1,19 +1,16 @@
 //! A model master: the few commands that a lock client sends. Time is an argument: virtual in the simulator,
-//! the present in [`Double`](super::Double).
+//! real in [`Double`](super::Double).
 //!
-//! `tests/masters/model_tests.rs` holds it against real servers, reply for reply. It leaves out databases and
-//! the logins of connections: a wrong `AUTH` is refused, yet what follows is answered. A server's clock has
-//! whole milliseconds, for which a key there lives up to one longer than it reported, never shorter.
+//! `tests/masters/model_tests.rs` compares it with real servers, reply for reply. It has no databases and
+//! needs no login: a wrong `AUTH` is refused, but later commands are answered. A real server's clock has
+//! whole milliseconds, so a key there lives up to 1 ms longer than reported, never shorter.
 //!
 //! ```text
-//! model       a server, and the way of a command through it
-//! conns       connections, messages, what a server says of itself
-//! answer      replies in RESP2 and RESP3
+//! model       a server, and the path of a command through it
+//! conns       connections, messages, reports of a server about itself
 //! commands    commands on keys ──┐
 //! scripts     scripts, in Rust ──┴── data    keys, types, ends, memory
-//!    shared                          of readers
-//! lua         scripts themselves: those of parked attempts, and all others where a test wants it
-//! park        what parked attempts leave
+//! lua         Lua scripts: those of parked attempts, and all others if a test wants it
 //! ```
 
 #![allow(missing_docs, reason = "its tests and the simulator use it: `internals` is hidden")]
@@ -46,40 +43,39 @@ pub struct ModelMaster {
     pub run_id: String,
     pub started: Instant,
     pub wall: Wall,
-    /// The role that it reports in `INFO`; an empty text as if it reported nothing.
+    /// Role that `INFO` reports; with an empty text `INFO` reports none.
     pub role: String,
-    /// How often it drew its first replication id, and up to which offset it follows the one before; -1 if it
-    /// has none.
+    /// How often the first replication id was drawn, and the last offset of the id before; -1 without one.
     pub replid_count: u32,
     pub second_offset: i64,
     pub maxmemory_policy: String,
     pub dialect: Dialect,
-    /// Whether it echoes something else.
+    /// Whether `ECHO` answers with another text.
     pub has_wrong_echo: bool,
-    /// The login that it wants.
+    /// Password that a login must give.
     pub password: Option<String>,
-    /// Commands that it answers with an error, by their first word or by that and the key, and the error.
+    /// Commands to answer with an error, by name or by name and key.
     pub errors: BTreeMap<String, String>,
-    /// All commands that it carried out.
+    /// All executed commands.
     pub log: Vec<Vec<Vec<u8>>>,
-    /// Messages for other connections than the one that is served, with their numbers.
+    /// Messages to connections other than the served one, with the connections' numbers.
     pub pushes: Vec<(usize, Vec<u8>)>,
     conns: Conns,
     pub data: Data,
-    /// Places in [`SCRIPTS`] of the scripts that it knows.
+    /// Places in [`SCRIPTS`] of the cached scripts.
     scripts: BTreeSet<usize>,
-    /// Scripts that it was asked to run.
+    /// Number of requests to run a script.
     pub script_count: u64,
-    /// Runs the scripts that have no likeness in Rust.
+    /// Runs the scripts that have no version in Rust.
     pub interpreter: Interpreter,
-    /// Whether it runs all others, too.
+    /// Whether the interpreter runs all other scripts, too.
     pub interprets_all: bool,
 }
 
 /// Commands and words of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// Redis 7.0: all that compares is a script.
+    /// Redis 7.0: needs a script for each comparison.
     #[default]
     Redis7,
     /// Redis 8.6: `SET IFEQ` and `DELEX`.
@@ -101,7 +97,7 @@ impl Dialect {
         self != Self::Redis7
     }
 
-    /// The command that compares and deletes.
+    /// Native command that compares and deletes.
     pub fn native_release(self) -> Option<&'static str> {
         match self {
             Self::Redis7 | Self::Valkey8 => None,
@@ -111,7 +107,7 @@ impl Dialect {
     }
 }
 
-/// Commands of each dialect.
+/// Commands that all dialects have.
 const NAMES: [&str; 36] = [
     "AUTH",
     "CLIENT",
@@ -179,80 +175,80 @@ impl ModelMaster {
         }
     }
 
-    /// Another process in its place, without data.
+    /// Replaces the process with another one without data.
     pub fn restart(&mut self, run_id: &str, now: Instant) {
         self.data.keys.clear();
         self.restart_from_snapshot(run_id, now);
     }
 
-    /// Another process in its place, with the data that this one had.
+    /// Replaces the process with another one that has its data.
     pub fn restart_from_snapshot(&mut self, run_id: &str, now: Instant) {
         self.run_id = run_id.to_owned();
         self.forget_promotion();
         self.started = now;
-        // The wall clock stays as it is; the uptime counts from now.
+        // The wall clock goes on, while the uptime starts anew.
         self.wall.epoch_us += i128::try_from(self.wall.step.as_micros()).expect("small");
         self.wall.step = Duration::ZERO;
         self.scripts.clear();
         self.conns.clear();
     }
 
-    /// It becomes a replica of a master with this data, gets all of it, and is promoted: one process, with
-    /// another memory.
+    /// Becomes a replica of a master with this data, copies the data, and is promoted: the process stays, but
+    /// its memory is another's.
     pub fn resync(&mut self, keys: Keys) {
         self.load_keys(keys);
         self.promote();
     }
 
-    /// A replica becomes a master: it keeps its first replication id as its second.
+    /// Turns a replica into a master, which keeps its first replication id as its second.
     pub fn promote(&mut self) {
         self.role = "master".to_owned();
         self.replid_count += 1;
         self.second_offset = 15;
     }
 
-    /// Its first replica connects, somebody runs `--rdb`, or its backlog expires.
+    /// Happens when the first replica connects, somebody runs `--rdb`, or the backlog expires.
     pub fn forget_promotion(&mut self) {
         self.replid_count += 1;
         self.second_offset = -1;
     }
 
-    /// Its data, as a snapshot would have it.
+    /// Data as in a snapshot.
     pub fn keys(&self) -> &Keys {
         &self.data.keys
     }
 
-    /// Takes other data for its own.
+    /// Replaces the data.
     pub fn load_keys(&mut self, keys: Keys) {
         self.data.keys = keys;
     }
 
-    /// Its wall clock is set ahead, as by NTP; from now on this process reports a larger uptime than it has.
+    /// Sets the wall clock ahead, as NTP might: the process now reports more uptime than it has.
     pub fn set_clock_ahead(&mut self, step: Duration) {
         self.wall.step += step;
     }
 
-    /// Its wall clock shows this many microseconds since 1970.
+    /// Sets the wall clock to this many microseconds since 1970.
     pub fn set_wall(&mut self, now: Instant, us: u64) {
         self.wall.epoch_us += i128::from(us) - i128::from(self.wall_us(now));
     }
 
-    /// The time that its wall clock shows, in microseconds since 1970.
+    /// Time of the wall clock, in microseconds since 1970.
     pub fn wall_us(&self, now: Instant) -> u64 {
         self.wall.us(now)
     }
 
-    /// The fence of a lock: the largest token that it remembers, or zero.
+    /// Fence of a lock: the largest token that the master remembers, or zero.
     pub fn fence(&self, now: Instant, key: &[u8]) -> u64 {
         fence_in(&self.data.keys, now, key)
     }
 
-    /// Another client has loaded all scripts.
+    /// Caches all scripts, as if another client had loaded them.
     pub fn load_scripts(&mut self) {
         self.scripts.extend(0..SCRIPTS.len());
     }
 
-    /// It refuses to run scripts with this error.
+    /// Refuses to run scripts, with this error.
     pub fn refuse_scripts(&mut self, error: &str) {
         self.errors.extend(["EVALSHA", "EVAL"].map(|name| (name.to_owned(), error.to_owned())));
     }
@@ -261,45 +257,45 @@ impl ModelMaster {
         self.scripts.clear();
     }
 
-    /// The live value of a key that holds a string.
+    /// Live value of a key with a string.
     pub fn value(&self, now: Instant, key: &[u8]) -> Option<&[u8]> {
         self.data.string(now, key).ok().flatten()
     }
 
-    /// Whether there is a key of any type.
+    /// Whether the key exists, with any type.
     pub fn is_taken(&self, now: Instant, key: &[u8]) -> bool {
         self.data.is_taken(now, key)
     }
 
-    /// Puts a key there, as somebody else would.
+    /// Sets a string, as another client would.
     pub fn put(&mut self, key: &[u8], value: &[u8], expires: Option<Instant>) {
         self.data.put(key, Value::String(value.to_vec()), expires);
     }
 
-    /// Puts something else than a string there, as somebody else would.
+    /// Sets a key of another type than a string, as another client would.
     pub fn put_list(&mut self, key: &[u8]) {
         self.data.put(key, Value::List, None);
     }
 
-    /// Puts a sorted set there that is none of readers.
+    /// Sets a sorted set that is not a set of readers.
     pub fn put_sorted_set(&mut self, key: &[u8], expires: Option<Instant>) {
         let members: [(f64, &[u8]); 2] = [(5.0, b"five"), (9_999_999_999_999.0, b"x")];
         let set = members.into_iter().collect();
         self.data.put(key, Value::SortedSet(set), expires);
     }
 
-    /// The first words of the commands carried out since the last call.
+    /// Names of the commands executed since the last call.
     pub fn take_log(&mut self) -> Vec<String> {
         let name = |args: Vec<Vec<u8>>| String::from_utf8_lossy(&args[0]).into_owned();
         self.log.drain(..).map(name).collect()
     }
 
-    /// Carries out the whole commands at the front of `input`, takes them out, and appends the replies.
+    /// Removes the complete commands from the front of `input`, executes them, and appends the replies.
     pub fn handle(&mut self, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
         self.handle_over(0, now, input, replies);
     }
 
-    /// The same for one of several connections; what it publishes is left in `pushes`.
+    /// Like [`Self::handle`], for one of several connections. Leaves its messages to others in `pushes`.
     pub fn handle_over(&mut self, conn: usize, now: Instant, input: &mut Vec<u8>, replies: &mut Vec<u8>) {
         self.conns.serve(conn);
         let (mut done, mut words) = (0, Vec::new());
@@ -311,15 +307,15 @@ impl ModelMaster {
         input.drain(..done);
     }
 
-    /// Carries out one command of one of several connections; what it publishes is left in `pushes`, and
-    /// nothing in `log`.
+    /// Executes one command of one of several connections. Leaves messages to others in `pushes`, and nothing
+    /// in `log`.
     pub fn carry_out_over(&mut self, conn: usize, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
         self.conns.serve(conn);
         self.carry_out(now, words, replies);
     }
 
-    /// Carries out a command. Redis 7.0 sends messages to its own connection before the reply, later
-    /// servers behind it.
+    /// Executes a command. Redis 7.0 sends messages to the command's own connection before the reply, later
+    /// servers after it.
     fn carry_out(&mut self, now: Instant, words: &[&[u8]], replies: &mut Vec<u8>) {
         self.conns.begin_command();
         let answer = self.answer(now, words);
@@ -372,10 +368,10 @@ impl ModelMaster {
     }
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No form of it has these arguments.
+    /// The command does not have these arguments in any form.
     NotUnderstood,
     Says(Vec<u8>),
 }
@@ -386,7 +382,7 @@ impl Refusal {
     }
 }
 
-/// A command's name as the model knows it.
+/// A command's name in capitals.
 fn in_capitals(word: &[u8]) -> Cow<'_, str> {
     match str::from_utf8(word) {
         Ok(name) if word.iter().all(u8::is_ascii_uppercase) => name.into(),
@@ -394,11 +390,11 @@ fn in_capitals(word: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Takes the words of the command at the front of `input`; returns its size, or nothing if not all of it is
-/// there.
+/// Reads the words of the first command in `input`. Returns the command's size, or `None` if it is
+/// incomplete.
 ///
 /// # Errors
-/// If the bytes are no command in the one form that clients use: an array of strings, each with its length.
+/// If the bytes are not a command in the only form that clients use: an array of strings with lengths.
 pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<usize>, NoCommand> {
     words.clear();
     let Some((word_count, mut rest)) = length(b'*', input)? else { return Ok(None) };
@@ -418,17 +414,17 @@ pub fn command<'a>(input: &'a [u8], words: &mut Vec<&'a [u8]>) -> Result<Option<
     Ok(Some(input.len() - rest.len()))
 }
 
-/// Bytes of a client that are no command.
+/// A client's bytes that are not a command.
 #[derive(Debug)]
 pub struct NoCommand(pub &'static str);
 
-/// A length behind its mark, and what follows its line.
+/// Reads a length after its mark. Returns the length and the bytes after its line.
 fn length(mark: u8, input: &[u8]) -> Result<Option<(usize, &[u8])>, NoCommand> {
     let Some((first, digits)) = input.split_first() else { return Ok(None) };
     if *first != mark {
         return Err(NoCommand("no command"));
     }
-    // Most lengths have one digit or two.
+    // A fast path: most lengths have one or two digits.
     match digits {
         [ones @ b'0'..=b'9', b'\r', b'\n', behind @ ..] => {
             return Ok(Some((usize::from(ones - b'0'), behind)));
@@ -451,11 +447,11 @@ fn length(mark: u8, input: &[u8]) -> Result<Option<(usize, &[u8])>, NoCommand> {
     }
 }
 
-/// Digits of the longest length: servers take no string of more than 512 MiB.
+/// Most digits of a length: servers take strings of up to 512 MiB.
 const LENGTH_SIZE_MAX: usize = 9;
 
-/// The servers' own words: up to 128 characters of the arguments, each up to its first NUL, line ends as
-/// spaces. Redis 8.6 says nothing about arguments if there are none.
+/// Error in the servers' own words: up to 128 characters of the arguments, each up to its first NUL, with
+/// line ends as spaces. Redis 8.6 does not mention absent arguments.
 fn unknown_command(dialect: Dialect, words: &[&[u8]]) -> Vec<u8> {
     let mut shown = Vec::new();
     for word in &words[1..] {
@@ -477,15 +473,15 @@ fn unknown_command(dialect: Dialect, words: &[&[u8]]) -> Vec<u8> {
     error
 }
 
-/// How much of the arguments of an unknown command is shown.
+/// Most characters of an unknown command's arguments that are shown.
 const ARGUMENTS_SHOWN_MAX: usize = 128;
 
-/// The key of a lock's fence, without a prefix.
+/// Key of a lock's fence, without a prefix.
 pub fn fence_key(key: &[u8]) -> Vec<u8> {
     [b"redlatch:fence:".as_slice(), key].concat()
 }
 
-/// The fence of a lock in some data.
+/// Fence of a lock in this data.
 pub fn fence_in(keys: &Keys, now: Instant, key: &[u8]) -> u64 {
     let live = keys.get(&fence_key(key)).filter(|entry| entry.expires.is_none_or(|at| now < at));
     let Some(Value::String(value)) = live.map(|entry| &entry.value) else { return 0 };

@@ -1,18 +1,18 @@
-//! Free ports.
+//! Free ports on loopback.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many ports to try before giving up.
+/// Number of ports to try.
 pub(super) const PORT_ATTEMPTS_MAX: usize = 1_000;
 
-/// Returns a port of loopback on which nobody listens now; `None` if none was found.
+/// Returns a loopback port on which nobody listens now; `None` if none was found.
 ///
-/// It is below the usual ephemeral ports. A client that retries a dead port among those may get the same port
-/// as its own, and so connect to itself. A process gets each port once: clients of a server that has ended may
-/// go on trying its port.
+/// The port is below the usual ephemeral ports: a client that retries a dead ephemeral port may get it as its
+/// own port, and connect to itself. A process gets each port once, because clients of a server that has ended
+/// may go on trying its port.
 #[must_use]
 pub fn free_port() -> Option<u16> {
     free_port_at(Ipv4Addr::LOCALHOST.into())
@@ -21,7 +21,7 @@ pub fn free_port() -> Option<u16> {
 pub(super) fn free_port_at(host: IpAddr) -> Option<u16> {
     const FIRST: u16 = 10_000;
     const LAST: u16 = 32_767;
-    /// Where a process begins is random, as several may draw at the same time.
+    /// Starts at random, because several processes may draw at the same time.
     static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one(0) >> 1));
     // The host may exist only where the server runs.
     let host = if host.is_loopback() { host } else { Ipv4Addr::LOCALHOST.into() };

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use super::error::FleetError;
 
-/// Name of the environment variable that names the server program.
+/// Environment variable that names the server program.
 const PROGRAM_VARIABLE: &str = "REDLATCH_SERVER";
-/// The programs that are tried without it.
+/// Programs to try without the variable.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// Settings of one server of a [`Fleet`](super::Fleet).
@@ -28,7 +28,7 @@ pub struct Server {
 }
 
 impl fmt::Debug for Server {
-    /// Without password and arguments, which may hold one.
+    /// Without password and arguments, which may contain one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("words", &self.words).field("host", &self.host).finish_non_exhaustive()
     }
@@ -41,7 +41,7 @@ impl Default for Server {
 }
 
 impl Server {
-    /// Returns the default settings: nothing is kept on disk, no password, on 127.0.0.1.
+    /// Returns the default settings: nothing on disk, no password, on 127.0.0.1.
     #[must_use]
     pub fn new() -> Self {
         let host = Ipv4Addr::LOCALHOST.into();
@@ -56,17 +56,18 @@ impl Server {
         }
     }
 
-    /// Sets the program and its first arguments, such as `["taskset", "-c", "1", "redis-server"]`. The words
-    /// of the environment variable `REDLATCH_SERVER` by default, else `redis-server`, else `valkey-server`.
+    /// Sets the program and its first arguments, such as `["taskset", "-c", "1", "redis-server"]`. By
+    /// default, the words of the environment variable `REDLATCH_SERVER`, otherwise `redis-server` or
+    /// `valkey-server`.
     ///
-    /// The program must run the server as its own process, and not as a child: `exec` in a script.
+    /// The program must run the server as its own process, not as a child: use `exec` in a script.
     #[must_use]
     pub fn program<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words = words.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Adds arguments of the server, such as `["--maxmemory", "1mb"]`. They override the default ones.
+    /// Adds arguments of the server, such as `["--maxmemory", "1mb"]`. They override the default arguments.
     #[must_use]
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
@@ -80,8 +81,8 @@ impl Server {
         self
     }
 
-    /// Makes the server keep each write on disk before it answers: a restart finds all keys again. They go
-    /// with the fleet.
+    /// Makes the server write each change to disk before it answers, so a restart finds all keys again. The
+    /// data is removed with the fleet.
     #[must_use]
     pub fn persistent(self) -> Self {
         self.args(["--appendonly", "yes", "--appendfsync", "always"])
@@ -94,30 +95,30 @@ impl Server {
         self
     }
 
-    /// Adds a Unix socket: [`Master::unix_url`](super::Master::unix_url).
+    /// Adds a Unix socket, for [`Master::unix_url`](super::Master::unix_url).
     #[must_use]
     pub const fn unix_socket(mut self) -> Self {
         self.has_socket = true;
         self
     }
 
-    /// Adds a port for TLS: [`Master::tls_url`](super::Master::tls_url). [`Server::args`] names the
-    /// certificates: `--tls-cert-file`, `--tls-key-file` and `--tls-ca-cert-file`.
+    /// Adds a port for TLS, for [`Master::tls_url`](super::Master::tls_url). Name the certificates with
+    /// [`Server::args`]: `--tls-cert-file`, `--tls-key-file` and `--tls-ca-cert-file`.
     #[must_use]
     pub const fn tls(mut self) -> Self {
         self.has_tls = true;
         self
     }
 
-    /// Records each running server in this directory, as a file `PORT.PID.pid` that contains the process id.
-    /// A CI job finds in them what a killed test program left behind.
+    /// Records each running server in this directory, as a file `PORT.PID.pid` that contains the process
+    /// number. A CI job can use the files to find servers that a killed test program left behind.
     #[must_use]
     pub fn pid_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.pid_dir = Some(dir.into());
         self
     }
 
-    /// Starts a process with these settings in this directory, where its output goes to the file `log`.
+    /// Starts a process with these settings in this directory. Its output goes to the file `log`.
     pub(super) fn spawn(&self, dir: &Path, port: u16, tls_port: u16) -> Result<Child, FleetError> {
         let named = std::env::var_os(PROGRAM_VARIABLE).filter(|words| !words.is_empty());
         let candidates: Vec<Vec<OsString>> = match (&self.words[..], named) {
@@ -166,7 +167,7 @@ pub(super) fn socket_path(dir: &Path) -> PathBuf {
     dir.join("sock")
 }
 
-/// The words between blanks; the whole where the bytes are no text.
+/// Words between blanks, or the whole text if it is not valid UTF-8.
 fn words_of(text: &OsStr) -> Vec<OsString> {
     match text.to_str() {
         Some(text) => text.split_whitespace().map(Into::into).collect(),

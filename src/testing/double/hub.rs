@@ -1,6 +1,7 @@
 //! The masters of a double with their sockets, and the loop that serves them.
 //!
-//! A test changes them from its own thread, under the mutex. The loop sleeps without it.
+//! A test changes the masters from its own thread, under the mutex. The loop does not hold the mutex while it
+//! sleeps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -17,19 +18,18 @@ use crate::testing::error::FleetError;
 use crate::testing::model::{self, ModelMaster};
 use crate::testing::port::{PORT_ATTEMPTS_MAX, free_port_at};
 
-/// Longest delay, which no test outlasts: a year. A longer one might overflow the clock.
+/// Longest delay: a year, which no test outlasts. A longer delay might overflow the clock.
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-/// How long a new master says that it has run: longer than any quarantine.
+/// Reported uptime of a new master, longer than any quarantine.
 const UPTIME: Duration = Duration::from_secs(30 * 86_400);
-/// Events taken from the kernel at once.
+/// Most events taken from the kernel at once.
 const EVENT_COUNT_MAX: usize = 256;
-/// Bytes read at once.
+/// Most bytes read at once.
 const READ_SIZE: usize = 16 * 1024;
 const READABLE_AND_WRITABLE: Interest = Interest::READABLE.add(Interest::WRITABLE);
-/// The event of the waker. A listener's event is the place of its master, and a connection's is larger.
+/// The waker's token. A listener's token is its master's index; a connection's token is larger.
 const WAKER_TOKEN: Token = Token(usize::MAX);
 
-/// All masters of a double.
 pub(super) struct Hub {
     pub(super) addrs: Vec<SocketAddr>,
     masters: Mutex<Masters>,
@@ -40,7 +40,7 @@ pub(super) struct Masters {
     registry: Registry,
     all: Vec<Master>,
     conns: BTreeMap<usize, Conn>,
-    /// Its number, which no other connection has or had.
+    /// Number of the next connection. Numbers are never reused.
     next_conn: usize,
     is_over: bool,
 }
@@ -58,7 +58,7 @@ struct Conn {
     master: usize,
     stream: TcpStream,
     input: Vec<u8>,
-    /// Answers with the time at which each may leave.
+    /// Answers, each with the earliest time to send it.
     late: VecDeque<(Instant, Vec<u8>)>,
     output: Vec<u8>,
 }
@@ -79,16 +79,15 @@ impl Hub {
         self.masters.lock().expect("the thread of the double has not panicked")
     }
 
-    /// Ends [`Hub::serve`].
     pub(super) fn end(&self) {
         if let Ok(mut masters) = self.masters.lock() {
             masters.is_over = true;
         }
-        // It fails only where there is no memory for an event.
+        // Fails only if there is no memory for an event.
         let _ = self.waker.wake();
     }
 
-    /// Serves all masters until [`Hub::end`].
+    /// Serves all masters until [`Hub::end`] is called.
     ///
     /// # Panics
     /// If the kernel refuses to wait.
@@ -122,7 +121,7 @@ impl Masters {
         }
     }
 
-    /// Takes what the listener has, unless the master hangs: [`Masters::resume`] brings the event again.
+    /// Accepts all waiting connections, unless the master hangs: [`Masters::resume`] repeats the event.
     fn accept(&mut self, index: usize) {
         let master = &self.all[index];
         let Some(listener) = master.listener.as_ref().filter(|_| !master.is_stopped) else { return };
@@ -130,7 +129,8 @@ impl Masters {
             let mut stream = match listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                // No more of them. Or too few descriptors: then the peer's time limit ends the attempt.
+                // No more connections, or no descriptors left. In that case the peer's time limit ends its
+                // attempt.
                 Err(_) => return,
             };
             let id = self.next_conn;
@@ -144,7 +144,7 @@ impl Masters {
         }
     }
 
-    /// Reads all that a connection has, and carries the commands out.
+    /// Reads all input of a connection, and executes the commands.
     fn receive(&mut self, id: usize, now: Instant) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let master = &mut self.all[conn.master];
@@ -179,7 +179,7 @@ impl Masters {
         }
     }
 
-    /// Writes what is due. Returns when the next answer is.
+    /// Writes all due answers. Returns when the next answer is due.
     fn send(&mut self, now: Instant) -> Option<Instant> {
         let (mut next, mut broken) = (None, Vec::new());
         for (id, conn) in &mut self.conns {
@@ -208,7 +208,7 @@ impl Masters {
 
     pub(super) fn resume(&mut self, index: usize) -> Result<(), FleetError> {
         self.running(index)?.is_stopped = false;
-        // The kernel reports again what has come meanwhile.
+        // Makes the kernel report events that have arrived meanwhile.
         let refused = |source| FleetError::Io { what: "cannot resume a master".to_owned(), source };
         if let Some(listener) = &mut self.all[index].listener {
             self.registry.reregister(listener, Token(index), Interest::READABLE).map_err(refused)?;
@@ -221,7 +221,7 @@ impl Masters {
 
     pub(super) fn kill(&mut self, index: usize) {
         if let Some(listener) = self.all[index].listener.take() {
-            // A child between fork and exec has it, too. This closes it for both.
+            // A child between fork and exec has the socket, too. This closes it for both.
             let _ = SockRef::from(&listener).shutdown(Shutdown::Both);
         }
         self.conns.retain(|_, conn| conn.master != index);
@@ -282,7 +282,7 @@ impl Master {
 }
 
 impl Conn {
-    /// Reads until there is nothing more; whether the connection stands.
+    /// Reads all available input. Returns whether the connection is still open.
     fn read(&mut self) -> bool {
         let mut bytes = [0; READ_SIZE];
         loop {
@@ -295,7 +295,7 @@ impl Conn {
         }
     }
 
-    /// Notes an answer, which leaves behind those before.
+    /// Queues an answer after all earlier answers.
     fn answer(&mut self, at: Instant, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             let at = self.late.back().map_or(at, |(before, _)| at.max(*before));
@@ -303,7 +303,7 @@ impl Conn {
         }
     }
 
-    /// Writes what is due, as far as the socket takes it. Returns when the next answer is due.
+    /// Writes the due answers, as far as the socket takes them. Returns when the next answer is due.
     fn write(&mut self, now: Instant) -> io::Result<Option<Instant>> {
         let due_count = self.late.partition_point(|(at, _)| *at <= now);
         self.late.drain(..due_count).for_each(|(_, bytes)| self.output.extend_from_slice(&bytes));
@@ -329,16 +329,16 @@ fn listen(registry: &Registry, addr: SocketAddr, index: usize) -> io::Result<Tcp
     Ok(listener)
 }
 
-/// An address of loopback that is the double's own where all of 127.0.0.0/8 is the machine's: nobody takes
-/// the port of a killed master then.
+/// A random loopback address where all of 127.0.0.0/8 belongs to the machine: then nobody takes the port of a
+/// killed master.
 fn host() -> IpAddr {
     let [a, b, c, ..] = random().to_ne_bytes();
-    // Not one that ends in 0 or 255.
+    // The address does not end in 0 or 255.
     let own = Ipv4Addr::new(127, a, b, c.clamp(1, 254));
     if cfg!(target_os = "linux") { own.into() } else { Ipv4Addr::LOCALHOST.into() }
 }
 
-/// 40 characters, as the servers have it.
+/// A `run_id` of 40 characters, like a server's.
 fn run_id() -> String {
     format!("{:016x}{:016x}{:08x}", random(), random(), random() >> 32)
 }

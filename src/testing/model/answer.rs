@@ -2,7 +2,7 @@
 
 use crate::resp::{self, Reply};
 
-/// The version of the protocol that a connection speaks.
+/// Version of the protocol on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     Resp2,
@@ -10,7 +10,7 @@ pub enum Protocol {
     Resp3,
 }
 
-/// The reply to a command.
+/// Reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     Nil,
@@ -18,16 +18,16 @@ pub enum Answer {
     /// A score. A string in RESP2 and for scripts.
     Double(f64),
     Bulk(Vec<u8>),
-    /// A text to be shown. A string in RESP2.
+    /// A text for people. A string in RESP2.
     Verbatim(Vec<u8>),
     Status(Vec<u8>),
     Error(Vec<u8>),
     Array(Vec<Answer>),
-    /// Members with their scores, in pairs. One list in RESP2 and for scripts.
+    /// Members with scores. A flat list in RESP2 and for scripts.
     Scored(Vec<(Vec<u8>, f64)>),
-    /// Fields and their values. One list in RESP2.
+    /// Fields with values. A flat list in RESP2.
     Map(Vec<(&'static str, Answer)>),
-    /// Messages one after another, which are no replies. Arrays in RESP2.
+    /// Messages, which are not replies. Arrays in RESP2.
     Pushes(Vec<Vec<Answer>>),
 }
 
@@ -103,7 +103,7 @@ fn encode_count(out: &mut Vec<u8>, kind: u8, count: usize) {
     out.extend_from_slice(&[&[kind], count.to_string().as_bytes(), b"\r\n"].concat());
 }
 
-/// A score as the servers write it.
+/// A score in the servers' notation.
 pub(super) fn shown(score: f64) -> Vec<u8> {
     let text = if score.is_infinite() {
         if score > 0.0 { "inf".to_owned() } else { "-inf".to_owned() }

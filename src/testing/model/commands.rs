@@ -1,4 +1,4 @@
-//! The commands that look at keys or change them, for connections and for scripts alike.
+//! Commands that read or change keys, for connections and scripts.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ const NO_RANGE: &str = "ERR min or max is not a float";
 const SYNTAX: &str = "ERR syntax error";
 
 impl ModelMaster {
-    /// Carries out a command whose name is in capitals; `None` if it is none of those here.
+    /// Executes a command whose name is in capitals; `None` if the command is not one of these.
     pub fn command(&mut self, now: Instant, name: &str, args: &[&[u8]]) -> Option<Result<Answer, Refusal>> {
         Some(match name {
             "GET" | "GETDEL" | "GETRANGE" | "SET" | "DELIFEQ" | "DELEX" => {
@@ -203,7 +203,7 @@ impl ModelMaster {
     }
 }
 
-/// From one place to another, each counted from the end if negative.
+/// Elements between two places, both included. A negative place counts from the end.
 fn slice<T>(all: Vec<T>, from: i64, to: i64) -> Vec<T> {
     let count = i64::try_from(all.len()).expect("small");
     let place = |at: i64| if at < 0 { at + count } else { at };
@@ -215,7 +215,7 @@ fn clamped(number: i64) -> usize {
     usize::try_from(number.max(0)).unwrap_or(usize::MAX)
 }
 
-/// A number of milliseconds that a key may live for.
+/// TTL of a key in milliseconds, which must be positive.
 pub(super) fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
     match integer(digits)? {
         ms @ 1.. => Ok(Duration::from_millis(ms.unsigned_abs())),
@@ -224,7 +224,7 @@ pub(super) fn millis(digits: &[u8]) -> Result<Duration, Refusal> {
 }
 
 pub(super) fn integer(digits: &[u8]) -> Result<i64, Refusal> {
-    // Most have no sign, and too few digits for an overflow.
+    // A fast path: most numbers have no sign, and too few digits for an overflow.
     if (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) {
         return Ok(digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0')));
     }
@@ -232,7 +232,7 @@ pub(super) fn integer(digits: &[u8]) -> Result<i64, Refusal> {
     number.map_or_else(|| Refusal::says(NOT_AN_INTEGER), Ok)
 }
 
-/// An end of a range of scores.
+/// Bound of a range of scores.
 fn min_or_max(digits: &[u8]) -> Result<f64, Refusal> {
     float(digits).or_else(|_| Refusal::says(NO_RANGE))
 }

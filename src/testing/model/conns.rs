@@ -1,5 +1,5 @@
-//! The connections of a model master: the version of the protocol that each speaks, the channels that it has
-//! subscribed to, and the commands that are about the connection or the server.
+//! The connections of a model master: protocol versions, subscriptions, and the commands about a connection
+//! or the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -11,7 +11,7 @@ const NO_PASSWORD: &str = "ERR AUTH <password> called without any password confi
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 const NO_PROTOCOL: &str = "NOPROTO unsupported protocol version";
 
-/// Kind of a channel: two channels of one name are different channels.
+/// Kind of a channel. Channels with the same name but different kinds are different channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// `SUBSCRIBE`, `PUBLISH`
@@ -21,22 +21,20 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// What messages and confirmations are called.
+    /// Word for this kind in messages and confirmations.
     const fn word(self, words: [&'static [u8]; 2]) -> &'static [u8] {
         words[self as usize]
     }
 }
 
-/// The connections, each a number.
 #[derive(Default)]
 pub(super) struct Conns {
-    /// The connection that is served.
+    /// Connection whose command is executed.
     served: usize,
     /// Connections that speak RESP3.
     new: BTreeSet<usize>,
-    /// The subscribers of each channel.
     subscribers: BTreeMap<(Scope, Vec<u8>), BTreeSet<usize>>,
-    /// While a command is carried out: the messages to its own connection.
+    /// Messages to the served connection while its command is executed.
     own_pushes: Option<Vec<u8>>,
 }
 
@@ -45,7 +43,6 @@ impl Conns {
         self.served = conn;
     }
 
-    /// All connections end.
     pub(super) fn clear(&mut self) {
         self.new.clear();
         self.subscribers.clear();
@@ -55,7 +52,7 @@ impl Conns {
         self.own_pushes = Some(Vec::new());
     }
 
-    /// Returns how the reply is written, and the messages that go with it.
+    /// Returns the protocol of the reply, and the messages that go with the reply.
     pub(super) fn end_command(&mut self) -> (Protocol, Vec<u8>) {
         (self.protocol(self.served), self.own_pushes.take().unwrap_or_default())
     }
@@ -64,13 +61,13 @@ impl Conns {
         if self.new.contains(&conn) { Protocol::Resp3 } else { Protocol::Resp2 }
     }
 
-    /// Whether the connection that is served has subscribed, in RESP2.
+    /// Whether the served connection has subscribed, in RESP2.
     pub(super) fn allows_only_subscriptions(&self) -> bool {
         self.subscribers.values().any(|conns| conns.contains(&self.served))
             && !self.new.contains(&self.served)
     }
 
-    /// Number of channels of this scope to which the connection that is served has subscribed.
+    /// Number of channels of this kind to which the served connection has subscribed.
     fn channel_count(&self, scope: Scope) -> usize {
         let channels = self.subscribers.iter().filter(|((its, _), _)| *its == scope);
         channels.filter(|(_, conns)| conns.contains(&self.served)).count()
@@ -90,25 +87,24 @@ impl Conns {
 }
 
 impl ModelMaster {
-    /// A connection has ended: it receives nothing more. Commands that it has sent may still be carried out,
-    /// in the version that it spoke.
+    /// Ends a connection, which receives nothing more. Commands that it has sent may still be executed, in
+    /// its protocol version.
     pub fn forget_conn(&mut self, conn: usize) {
         self.conns.unsubscribe_all(conn);
         self.pushes.retain(|(other, _)| *other != conn);
     }
 
-    /// A new connection takes a number that one before it had.
+    /// Begins a connection with a number that another connection may have had.
     pub fn begin_conn(&mut self, conn: usize) {
         self.forget_conn(conn);
         self.conns.new.remove(&conn);
     }
 
-    /// The version of the protocol that a connection speaks.
     pub fn protocol(&self, conn: usize) -> Protocol {
         self.conns.protocol(conn)
     }
 
-    /// Sends a message to who has subscribed; returns how many that are.
+    /// Sends a message to all subscribers. Returns their number.
     pub fn publish(&mut self, scope: Scope, channel: &[u8], payload: &[u8]) -> usize {
         let Some(conns) = self.conns.subscribers.get(&(scope, channel.to_vec())) else { return 0 };
         let message = Answer::Pushes(vec![vec![
@@ -130,13 +126,12 @@ impl ModelMaster {
         conns.len()
     }
 
-    /// The channels to which connections have subscribed.
+    /// Channels with subscribers.
     pub fn channels(&self) -> Vec<Vec<u8>> {
         let with_conns = self.conns.subscribers.iter().filter(|(_, conns)| !conns.is_empty());
         with_conns.map(|((_, channel), _)| channel.clone()).collect()
     }
 
-    /// Whether a connection has subscribed to a channel.
     pub fn has_subscribers(&self, channel: &[u8]) -> bool {
         self.conns.subscribers.iter().any(|((_, its), conns)| its == channel && !conns.is_empty())
     }
@@ -190,8 +185,7 @@ impl ModelMaster {
         })
     }
 
-    /// `HELLO`: the version, a login and a name. Nothing of it is done where any of it is refused, but the
-    /// login.
+    /// `HELLO`: version, login and name. If any part is refused, only the login takes effect.
     fn greet(&mut self, args: &[&[u8]]) -> Result<Answer, Refusal> {
         let Some((version, mut options)) = args.split_first() else { return Ok(self.greeting()) };
         let is_new = match integer(version) {
@@ -249,7 +243,7 @@ impl ModelMaster {
         }
     }
 
-    /// With a password there are two users that have it: `default` and `me`.
+    /// With a password there are two users, `default` and `me`, with the same password.
     fn log_in(&self, user: &[u8], password: &[u8]) -> Result<Answer, Refusal> {
         let is_right = match &self.password {
             Some(own) => matches!(user, b"default" | b"me") && own.as_bytes() == password,
@@ -262,11 +256,11 @@ impl ModelMaster {
         }
     }
 
-    /// As far as it is read by clients.
+    /// Only the fields that clients read.
     fn info(&self, now: Instant, section: &[u8]) -> String {
         match section {
             b"server" => {
-                // As Redis does it: the difference of two wall-clock times, each cut down to a whole second.
+                // Like Redis: the difference of two wall-clock times, each in whole seconds.
                 let seconds = |at: Instant| at.saturating_duration_since(self.wall.epoch).as_secs();
                 let uptime = seconds(now + self.wall.step).saturating_sub(seconds(self.started));
                 let mut version = self.version().to_owned();
@@ -296,7 +290,7 @@ impl ModelMaster {
     }
 }
 
-/// Whether a connection may have this name.
+/// Whether this is a valid name for a connection.
 fn set_name(name: &[u8]) -> Result<Answer, Refusal> {
     if name.iter().all(u8::is_ascii_graphic) { Ok(Answer::ok()) } else { Refusal::says(BAD_NAME) }
 }

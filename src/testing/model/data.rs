@@ -1,7 +1,7 @@
-//! The data of a model master: keys of three types, each with or without an end, as the servers keep them.
+//! The data of a model master: keys of three types, with or without an expiry, as on a server.
 //!
-//! All that commands and scripts do to keys is done here, so both refuse alike: a key of another type, and
-//! memory that is full. Within a script memory is refused only before its first write.
+//! Commands and scripts change keys only through this file, so both refuse alike: keys of another type, and
+//! writes when memory is full. A script is refused memory only before its first write.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use crate::lock::Token;
 
 use super::Refusal;
 
-/// The member by which a set of readers is known.
+/// Member that marks a set of readers.
 pub(super) const READERS_MARKER: &[u8] = b"redlatch:readers:1";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// All keys, as a snapshot would have them.
+/// All keys, as in a snapshot.
 pub type Keys = BTreeMap<Vec<u8>, Entry>;
 
-/// The value at one key, and when it ends.
+/// Value and expiry of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub value: Value,
@@ -29,12 +29,12 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     String(Vec<u8>),
-    /// Somebody else's: no command here looks into it.
+    /// A value of another client. No command here reads it.
     List,
     SortedSet(SortedSet),
 }
 
-/// Members with their scores, in the order of both.
+/// Members with scores, ordered by score, then by member.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SortedSet(Vec<(f64, Vec<u8>)>);
 
@@ -51,7 +51,7 @@ impl SortedSet {
         self.0.len()
     }
 
-    /// From the smallest score to the largest.
+    /// Members in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (f64, &[u8])> {
         self.0.iter().map(|(score, member)| (*score, member.as_slice()))
     }
@@ -60,7 +60,6 @@ impl SortedSet {
         self.0.first().map(|(_, member)| member.as_slice())
     }
 
-    /// The largest score.
     pub fn last_score(&self) -> Option<f64> {
         self.0.last().map(|(score, _)| *score)
     }
@@ -91,18 +90,18 @@ impl<'a> FromIterator<(f64, &'a [u8])> for SortedSet {
     }
 }
 
-/// The keys of one server, and whether it has memory for more.
+/// The keys of one server, and whether the server has memory for more.
 #[derive(Default)]
 pub struct Data {
     pub keys: Keys,
-    /// Whether its memory is at the limit, and its policy `noeviction`.
+    /// Whether the memory limit is reached, with the policy `noeviction`.
     pub is_full: bool,
-    /// While a script runs: whether it has written.
+    /// While a script runs: whether the script has written.
     script_has_written: Option<bool>,
 }
 
 impl Data {
-    /// The entry that is there, unless its time is over.
+    /// The entry, unless it has expired.
     pub fn entry(&self, now: Instant, key: &[u8]) -> Option<&Entry> {
         self.keys.get(key).filter(|entry| entry.expires.is_none_or(|at| now < at))
     }
@@ -111,7 +110,6 @@ impl Data {
         self.entry(now, key).is_some()
     }
 
-    /// A string, or nothing.
     pub fn string(&self, now: Instant, key: &[u8]) -> Result<Option<&[u8]>, Refusal> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
@@ -120,7 +118,6 @@ impl Data {
         }
     }
 
-    /// A sorted set, or nothing.
     pub fn sorted_set(&self, now: Instant, key: &[u8]) -> Result<Option<&SortedSet>, Refusal> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
@@ -129,7 +126,7 @@ impl Data {
         }
     }
 
-    /// As `PTTL` returns it.
+    /// Milliseconds left, as `PTTL` returns them.
     pub fn time_left(&self, now: Instant, key: &[u8]) -> i64 {
         match self.entry(now, key).map(|entry| entry.expires) {
             None => -2,
@@ -138,30 +135,28 @@ impl Data {
         }
     }
 
-    /// A script begins.
     pub fn begin_script(&mut self) {
         self.script_has_written = Some(false);
     }
 
-    /// It ends, well or not.
     pub fn end_script(&mut self) {
         self.script_has_written = None;
     }
 
-    /// Whether a command that may take memory is carried out.
+    /// Refuses a command that may take memory, if memory is full.
     pub fn may_take_memory(&self) -> Result<(), Refusal> {
         let is_refused = self.is_full && self.script_has_written != Some(true);
         if is_refused { Refusal::says(OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// A command that writes, whether or not it finds anything to change.
+    /// Notes a command that writes, even if the command finds nothing to change.
     fn note_write(&mut self) {
         if let Some(has_written) = &mut self.script_has_written {
             *has_written = true;
         }
     }
 
-    /// Whatever was there before.
+    /// Replaces any value.
     pub fn set(&mut self, key: &[u8], value: &[u8], expires: Option<Instant>) -> Result<(), Refusal> {
         self.may_take_memory()?;
         self.note_write();
@@ -169,12 +164,12 @@ impl Data {
         Ok(())
     }
 
-    /// The same without a question: as somebody else did it before.
+    /// Sets a key without a check of memory, as if another client had set it before.
     pub fn put(&mut self, key: &[u8], value: Value, expires: Option<Instant>) {
         self.keys.insert(key.to_vec(), Entry { value, expires });
     }
 
-    /// Returns whether there was a key.
+    /// Returns whether the key existed.
     pub fn delete(&mut self, now: Instant, key: &[u8]) -> bool {
         self.note_write();
         let was_there = self.is_taken(now, key);
@@ -182,7 +177,7 @@ impl Data {
         was_there
     }
 
-    /// Gives a key another end, which may have been before; returns whether there is one.
+    /// Changes the expiry of a key; a past expiry deletes it. Returns whether the key existed.
     pub fn expire(&mut self, now: Instant, key: &[u8], at: Instant) -> bool {
         self.note_write();
         if !self.is_taken(now, key) {
@@ -196,7 +191,7 @@ impl Data {
         true
     }
 
-    /// Returns how many members are new.
+    /// Returns the number of new members.
     pub fn add(&mut self, now: Instant, key: &[u8], members: &[(f64, &[u8])]) -> Result<usize, Refusal> {
         self.may_take_memory()?;
         self.note_write();
@@ -207,17 +202,17 @@ impl Data {
         Ok(members.iter().filter(|(score, member)| set.insert(*score, member)).count())
     }
 
-    /// Returns whether the member was there.
+    /// Returns whether the member existed.
     pub fn remove(&mut self, now: Instant, key: &[u8], member: &[u8]) -> Result<bool, Refusal> {
         self.retain(now, key, |_, other| other != member).map(|count| count > 0)
     }
 
-    /// Removes the members whose score is from `min` to `max`; returns how many there were.
+    /// Removes the members with scores from `min` to `max`. Returns their number.
     pub fn purge(&mut self, now: Instant, key: &[u8], min: f64, max: f64) -> Result<usize, Refusal> {
         self.retain(now, key, |score, _| !(min..=max).contains(&score))
     }
 
-    /// The key goes with its last member.
+    /// Deletes the key together with its last member.
     fn retain(
         &mut self,
         now: Instant,
@@ -239,18 +234,17 @@ impl Data {
     }
 }
 
-/// A server's wall clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Wall {
-    /// A whole second of it, and what it showed then, in microseconds since 1970.
+    /// A moment at which the clock showed a whole second, and the clock's microseconds since 1970 then.
     pub epoch: Instant,
     pub epoch_us: i128,
-    /// By how much it was set ahead since this process started.
+    /// How far the clock was set ahead since this process started.
     pub step: Duration,
 }
 
 impl Wall {
-    /// The time that it shows, in microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub fn us(self, now: Instant) -> u64 {
         let now = now + self.step;
         let us = |time: Duration| i128::try_from(time.as_micros()).expect("small");
@@ -259,12 +253,12 @@ impl Wall {
         u64::try_from((self.epoch_us + passed).max(0)).expect("small")
     }
 
-    /// The same in milliseconds.
+    /// Time in milliseconds since 1970.
     pub fn ms(self, now: Instant) -> i64 {
         i64::try_from(self.us(now) / 1000).expect("small")
     }
 
-    /// When it shows this many milliseconds.
+    /// Moment at which the clock shows this many milliseconds.
     pub fn at_ms(self, ms: i64) -> Instant {
         let us = i128::from(ms) * 1000 - self.epoch_us;
         let passed = Duration::from_micros(u64::try_from(us.unsigned_abs()).unwrap_or(u64::MAX));
@@ -273,7 +267,7 @@ impl Wall {
     }
 }
 
-/// Keys of locks, and values with their ends: those of strings, and each reader's in a set of readers.
+/// Leases in the data: key, token and end. A set of readers has one lease for each reader.
 pub fn leases(keys: &Keys, wall: Wall) -> impl Iterator<Item = (&[u8], &[u8], Option<Instant>)> {
     keys.iter().flat_map(move |(key, entry)| {
         let (string, readers) = match &entry.value {
@@ -288,12 +282,12 @@ pub fn leases(keys: &Keys, wall: Wall) -> impl Iterator<Item = (&[u8], &[u8], Op
     })
 }
 
-/// The token in a lock's value, which a label may follow.
+/// Token in a lock's value, which may be followed by a label.
 pub fn token_of(value: &[u8]) -> &[u8] {
     value.get(..Token::SIZE).unwrap_or(value)
 }
 
-/// When the value with this token at a lock's key ends, if it is there.
+/// End of the lease with this token, if the lease exists.
 pub fn lease_end(keys: &Keys, wall: Wall, key: &[u8], token: &[u8]) -> Option<Option<Instant>> {
     let entry = keys.get(key)?;
     match &entry.value {
@@ -306,7 +300,7 @@ pub fn lease_end(keys: &Keys, wall: Wall, key: &[u8], token: &[u8]) -> Option<Op
     }
 }
 
-/// A reader is there as long as its own end and that of the key have not come.
+/// A reader's lease ends with the reader's own end or with the key, whichever is first.
 fn reader_end(wall: Wall, entry: &Entry, end_ms: f64) -> Instant {
     #[allow(clippy::cast_possible_truncation, reason = "a time in this age")]
     let end = wall.at_ms(end_ms as i64);

@@ -1,5 +1,5 @@
-//! The scripts themselves, run by a real Lua 5.1 on a model master's data, with the conversions that Redis
-//! makes between its replies and Lua's values.
+//! The Lua scripts themselves, run by a real Lua 5.1 on a model master's data. Converts between replies and
+//! Lua's values like Redis.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ thread_local! {
     static RUNNER: Runner = Runner::new().expect("a Lua state");
 }
 
-/// Runs a script. The interpreter is the thread's own.
+/// Runs a script in this thread's interpreter.
 ///
 /// # Errors
-/// As the script raises them.
+/// The errors that the script raises.
 pub fn run(
     model: &mut ModelMaster,
     now: Instant,
@@ -30,10 +30,10 @@ pub fn run(
     run_code(model, now, code, [keys, args])
 }
 
-/// The same with any code.
+/// Runs any code in this thread's interpreter.
 ///
 /// # Errors
-/// As the script raises them.
+/// The errors that the script raises.
 pub fn run_code(
     model: &mut ModelMaster,
     now: Instant,
@@ -43,23 +43,22 @@ pub fn run_code(
     RUNNER.with(|runner| runner.run(model, now, code, words))
 }
 
-/// A script as it runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Code<'a> {
-    /// Names it once it is compiled.
+    /// Name of the compiled script.
     pub id: &'a str,
     pub text: &'a str,
-    /// Whether a command of this name is refused to it, as to a user without the right.
+    /// Whether to refuse a command of this name, as for a user without the right.
     pub is_refused: fn(&str) -> bool,
 }
 
-/// One Lua state, and the scripts that it has compiled.
+/// A Lua state, with its compiled scripts.
 struct Runner {
     lua: Lua,
     chunks: RefCell<HashMap<String, Function>>,
 }
 
-/// `redis`, as far as scripts use it, over the function `carry_out`; and no global but those that are there.
+/// The part of `redis` that scripts use, built on the function `carry_out`. Scripts can define no globals.
 const PRELUDE: &str = "
 redis = {}
 function redis.pcall(...) return carry_out(...) end
@@ -126,7 +125,7 @@ impl Runner {
     }
 }
 
-/// `redis.pcall`: carries out a command, and returns an error as a table.
+/// `redis.pcall`: executes a command, and returns an error as a table.
 fn carry_out(
     lua: &Lua,
     model: &mut ModelMaster,
@@ -153,7 +152,7 @@ fn carry_out(
     }
 }
 
-/// An argument of a command: a string, or a number without a fraction as an integer.
+/// Argument of a command: a string, or a number. A number without a fraction is written as an integer.
 fn word(value: &LuaValue) -> Option<Vec<u8>> {
     match value {
         LuaValue::String(text) => Some(text.as_bytes().to_vec()),
@@ -170,10 +169,10 @@ fn error(lua: &Lua, text: &[u8]) -> mlua::Result<LuaValue> {
     lua_value(lua, &Answer::Error(text.to_vec()))
 }
 
-/// The error of a command without a right.
+/// Error of a command that needs a missing right.
 const NO_RIGHT: &[u8] = b"NOPERM no right";
 
-/// The value that a script gets for a reply.
+/// Value of a reply for a script.
 fn lua_value(lua: &Lua, answer: &Answer) -> mlua::Result<LuaValue> {
     let with_field = |name, text: &[u8]| {
         let table = lua.create_table()?;
@@ -185,7 +184,7 @@ fn lua_value(lua: &Lua, answer: &Answer) -> mlua::Result<LuaValue> {
         #[allow(clippy::cast_precision_loss, reason = "as Lua 5.1 has it")]
         Answer::Integer(number) => Ok(LuaValue::Number(*number as f64)),
         Answer::Bulk(bytes) => Ok(LuaValue::String(lua.create_string(bytes)?)),
-        // Scripts speak RESP2.
+        // Scripts use RESP2.
         Answer::Double(score) => Ok(LuaValue::String(lua.create_string(shown(*score))?)),
         Answer::Scored(members) => {
             let both = |(member, score): &(Vec<u8>, f64)| [member.clone(), shown(*score)];
@@ -203,12 +202,12 @@ fn lua_value(lua: &Lua, answer: &Answer) -> mlua::Result<LuaValue> {
     }
 }
 
-/// The reply for what a script returned.
+/// Reply for the value that a script returned.
 fn answer(value: &LuaValue) -> mlua::Result<Answer> {
     Ok(match value {
         LuaValue::String(text) => Answer::Bulk(text.as_bytes().to_vec()),
         LuaValue::Integer(number) => Answer::Integer(*number),
-        // Cut off, not rounded.
+        // Truncated, not rounded.
         #[allow(clippy::cast_possible_truncation, reason = "as Redis does it")]
         LuaValue::Number(number) => Answer::Integer(*number as i64),
         LuaValue::Boolean(true) => Answer::Integer(1),
@@ -224,7 +223,7 @@ fn table_answer(table: &Table) -> mlua::Result<Answer> {
     if let Some(text) = table.raw_get::<Option<LuaString>>("ok")? {
         return Ok(Answer::Status(text.as_bytes().to_vec()));
     }
-    // Up to the first nil.
+    // A sequence ends at the first nil.
     let elements = table.sequence_values::<LuaValue>();
     elements.map(|element| answer(&element?)).collect::<mlua::Result<_>>().map(Answer::Array)
 }

@@ -1,4 +1,4 @@
-//! The traces of parked attempts on a model master: the entries of a queue, and who has a lock's key.
+//! Traces of parked attempts on a model master: the entries of a queue, and the holders of a lock's key.
 
 use std::time::Instant;
 
@@ -6,12 +6,12 @@ use super::data::READERS_MARKER;
 use super::shared::score;
 use super::{ModelMaster, Value, WITHOUT_LIKENESS, integer, script};
 
-/// An entry of a lock's queue, as `queue.lua` writes it.
+/// Entry of a lock's queue, as `queue.lua` writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     pub id: Vec<u8>,
     pub mode: u8,
-    /// When its stay ends, in milliseconds of the master's clock.
+    /// End of the stay, in milliseconds of the master's clock.
     pub stay_end_ms: i64,
     pub channel: Vec<u8>,
     pub vote: Vec<u8>,
@@ -20,10 +20,10 @@ pub struct Parked {
 
 const MARK: &[u8] = b"redlatch:1:";
 const QUEUE_PREFIX: &[u8] = b"redlatch:wait:";
-/// The size of all fields before the channel.
+/// Size of all fields before the channel.
 const HEAD_SIZE: usize = 71;
 const VOTE_SIZE: usize = 8;
-/// The token of a fenced waiter, its window and the TTL of its fence.
+/// Size of a fenced waiter's token, window and fence TTL.
 const FENCED_SIZE: usize = 38;
 
 impl Parked {
@@ -45,19 +45,19 @@ impl Parked {
     }
 }
 
-/// The queue of a lock, without a prefix.
+/// Key of a lock's queue, without a prefix.
 pub fn queue_key(key: &[u8]) -> Vec<u8> {
     [QUEUE_PREFIX, key].concat()
 }
 
-/// The script that a command runs, if it is one of parked attempts.
+/// Name of the script that a command runs, if the script serves parked attempts.
 pub fn parking_script(words: &[&[u8]]) -> Option<&'static str> {
     let [b"EVALSHA" | b"EVAL", word, ..] = words else { return None };
     script(word).map(|script| script.name).filter(|name| WITHOUT_LIKENESS.contains(name))
 }
 
 impl ModelMaster {
-    /// The values that have a lock's key: that of a string, or those of the readers whose time is not over.
+    /// Values that hold a lock: the string, or the live readers.
     pub fn holders(&self, now: Instant, key: &[u8]) -> Vec<Vec<u8>> {
         let now_ms = score(self.wall.ms(now));
         match self.data.entry(now, key).map(|entry| &entry.value) {
@@ -70,14 +70,14 @@ impl ModelMaster {
         }
     }
 
-    /// The entries of a lock's queue whose stay is not over, in the order of their tickets.
+    /// Live entries of a lock's queue, in the order of their tickets.
     pub fn parked(&self, now: Instant, key: &[u8]) -> Vec<Parked> {
         let Ok(Some(set)) = self.data.sorted_set(now, &queue_key(key)) else { return Vec::new() };
         let entries = set.iter().filter_map(|(_, member)| Parked::new(member));
         entries.filter(|entry| entry.stay_end_ms > self.wall.ms(now)).collect()
     }
 
-    /// The keys of the locks that have a queue.
+    /// Keys of the locks with a queue.
     pub fn queued_keys(&self) -> impl Iterator<Item = &[u8]> {
         let behind = self.data.keys.range(QUEUE_PREFIX.to_vec()..);
         behind.map_while(|(key, _)| key.strip_prefix(QUEUE_PREFIX))

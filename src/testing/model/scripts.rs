@@ -1,7 +1,6 @@
-//! The engine's scripts on a model master: most once more in Rust, in the order of their statements, so that
-//! histories run fast; or by an interpreter. `tests/sim/scripts.rs` holds the two against each other. The
-//! scripts of parked attempts, and that of an adoption, have no likeness in Rust and are always interpreted;
-//! `tests/park_scripts` tests them.
+//! The engine's scripts on a model master: in Rust, statement for statement, so that histories run fast; or
+//! in an interpreter. `tests/sim/scripts.rs` compares the two. The scripts of parked attempts and of
+//! adoptions have no version in Rust, and are always interpreted; `tests/park_scripts` tests them.
 
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use crate::lock::{NamedScript, SCRIPTS};
 use super::commands::{integer, millis};
 use super::{Answer, Dialect, ModelMaster, Refusal};
 
-/// Runs a script with its keys and arguments in place of the model.
+/// Runs a script with its keys and arguments on a model.
 pub type Interpreter = fn(
     &mut ModelMaster,
     Instant,
@@ -19,7 +18,7 @@ pub type Interpreter = fn(
     args: &[&[u8]],
 ) -> Result<Answer, Refusal>;
 
-/// The scripts that are always interpreted.
+/// Scripts that are always interpreted.
 pub const WITHOUT_LIKENESS: [&str; 10] = [
     "adopt",
     "park",
@@ -36,20 +35,20 @@ pub const WITHOUT_LIKENESS: [&str; 10] = [
 const FOREIGN_SCRIPT: &str = "ERR the model runs no scripts but those of redlatch";
 const NO_NUMBER: &[u8] = b"ERR the fence is no number";
 
-/// The script that `EVALSHA` or `EVAL` names with this word.
+/// Script that `EVALSHA` or `EVAL` names with this word.
 pub fn script(word: &[u8]) -> Option<&'static NamedScript> {
     place(word).map(|place| &SCRIPTS[place])
 }
 
-/// Its place among all.
+/// Place of a script in [`SCRIPTS`], by digest or text.
 fn place(word: &[u8]) -> Option<usize> {
-    // Digests that differ do so in their first digits, which are compared in one instruction.
+    // Compares the first digits in one instruction: different digests differ there.
     let first = word.first_chunk::<8>();
     let is_digest = |it: &NamedScript| it.sha.as_bytes().first_chunk() == first && it.sha.as_bytes() == word;
     SCRIPTS.iter().position(|it| is_digest(it) || it.text.as_bytes() == word)
 }
 
-/// The digest of a script.
+/// Digest of a script.
 pub fn digest(name: &str) -> &'static str {
     SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name").sha
 }
@@ -99,7 +98,7 @@ impl ModelMaster {
         answer.map_err(|refusal| self.in_script(refusal, script))
     }
 
-    /// An error of a command in a script.
+    /// Error of a command in a script.
     fn in_script(&self, refusal: Refusal, script: &NamedScript) -> Refusal {
         let is_named = self.dialect != Dialect::Valkey9;
         let place = if is_named { format!("{}, ", script.sha) } else { String::new() };
@@ -112,7 +111,7 @@ impl ModelMaster {
         }
     }
 
-    /// The script as the model has it.
+    /// Runs a script's version in Rust.
     fn run(
         &mut self,
         now: Instant,
@@ -181,7 +180,7 @@ impl ModelMaster {
         let &[value, ttl, token, past, future, life] = args else { panic!("no script is called like this") };
         let Some(old) = self.fence_value(now, fence)? else { return Ok(Answer::Error(NO_NUMBER.to_vec())) };
         let (clock, time) = (i64::try_from(self.wall_us(now)).expect("small"), integer(token)?);
-        // A list, or readers, are in the way as they are for `SET NX`.
+        // A list or readers refuse, as for `SET NX`.
         if self.value(now, lock) == Some(value) {
             return Ok(Answer::Status(b"OWN".to_vec()));
         }
@@ -200,7 +199,7 @@ impl ModelMaster {
         Ok(Answer::ok())
     }
 
-    /// The number in a fence, zero without one, `None` if it is something else.
+    /// Number in a fence: zero without a fence, `None` if the value is no number.
     fn fence_value(&self, now: Instant, fence: &[u8]) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.data.string(now, fence)? else { return Ok(Some(0)) };
         Ok(integer(value).ok().filter(|_| value.iter().all(u8::is_ascii_digit)))

@@ -1,5 +1,4 @@
-//! Readers of a model master: the sorted set at a lock's key, with the marker that is there while a reader
-//! is.
+//! Readers of a model master: the sorted set at a lock's key, with a marker as long as there is a reader.
 
 use std::time::Instant;
 
@@ -7,7 +6,7 @@ use super::data::READERS_MARKER;
 use super::{ModelMaster, Refusal, SortedSet, integer};
 
 impl ModelMaster {
-    /// How many readers a lock has whose time is not over.
+    /// Number of live readers of a lock.
     pub fn reader_count(&self, now: Instant, key: &[u8]) -> usize {
         let Ok(Some(set)) = self.data.sorted_set(now, key) else { return 0 };
         let now_ms = score(self.wall.ms(now));
@@ -32,7 +31,7 @@ impl ModelMaster {
         Ok(true)
     }
 
-    /// The key ends with the last reader, if there is one.
+    /// Makes the key expire with its last reader, if there is one.
     fn end_with_last_reader(&mut self, now: Instant, lock: &[u8]) -> Result<bool, Refusal> {
         let last = self.data.sorted_set(now, lock)?.and_then(SortedSet::last_score);
         let Some(last) = last.filter(|last| last.is_finite()) else { return Ok(false) };
