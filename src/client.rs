@@ -1,7 +1,7 @@
-//! One set of connections for many threads and tasks: [`Client`], what it is asked, and what it gives.
+//! One set of connections for many threads and tasks: [`Client`], its requests and its guards.
 
 // First, so that rustdoc shows `connect` and `lock` before all other methods of `Client`, and the methods of
-// `LockRequest` in the order of its file.
+// `LockRequest` in the order of their file.
 mod request;
 
 mod callbacks;

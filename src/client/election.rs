@@ -17,8 +17,8 @@ use crate::error::{AcquireError, ReleaseError};
 use crate::lock::{FencingToken, LockName};
 
 impl Client {
-    /// Returns a candidate for the leadership of this name (see [`LockName`]): the lock of this name, fenced
-    /// and renewed while it is held. Let nobody lock the name otherwise.
+    /// Returns a candidate for the leadership of this name (see [`LockName`]): the lock of this name, fenced,
+    /// and renewed while it is held. Use the name for no other lock.
     ///
     /// ```no_run
     /// # async fn start(client: redlatch::Client) -> Result<(), redlatch::AcquireError> {
@@ -39,14 +39,14 @@ impl Client {
     }
 }
 
-/// Candidate for a leadership; made by [`Client::lead`]. It sends nothing before it campaigns.
+/// Candidate for a leadership; made by [`Client::lead`]. Sends nothing before it campaigns.
 ///
-/// At most one candidate of a name leads at a time, as long as each leader heeds
-/// [`Leadership::is_leader`]. The term is a fencing token and grows from leader to leader, so a storage that
-/// checks it refuses a leader that was paused, once it has seen a later term. After a crash of the leader
-/// another candidate leads about a TTL later at the latest. A leadership is renewed for `max_hold` at the
-/// longest ([`ConfigBuilder::max_hold`](crate::ConfigBuilder::max_hold), 1 h by default); it ends like a loss
-/// then.
+/// At most one candidate of a name leads at a time, as long as each leader heeds [`Leadership::is_leader`].
+/// The term is a fencing token and grows from leader to leader, so a storage that checks it refuses a paused
+/// leader once it has seen a later term. After a crash of the leader, another candidate leads within about a
+/// TTL. A leadership is renewed for at most `max_hold`
+/// ([`ConfigBuilder::max_hold`](crate::ConfigBuilder::max_hold), 1 h by default), and then ends like a lost
+/// one.
 #[derive(Debug, Clone)]
 #[must_use = "a candidate does nothing before it campaigns"]
 pub struct Candidate {
@@ -54,24 +54,24 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Sets the TTL ([`LockRequest::ttl`]): about the time until another candidate leads when the leader has
-    /// crashed. A leader that reaches no quorum of masters for half of it or more may lose its leadership.
+    /// Sets the TTL ([`LockRequest::ttl`]): about the time until another candidate leads after a crash of the
+    /// leader. A leader that reaches no quorum of masters for half the TTL or longer may lose its leadership.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.request = self.request.ttl(ttl);
         self
     }
 
-    /// Lets this handle end campaigns from another thread. A leader goes on.
+    /// Lets this handle end campaigns from another thread. A leadership goes on.
     pub fn cancel_with(mut self, cancel: &Cancel) -> Self {
         self.request = self.request.cancel_with(cancel);
         self
     }
 
-    /// Waits until this candidate leads, however long that takes; an outage of the masters is waited out.
+    /// Waits until this candidate leads, however long that takes, even through an outage of the masters.
     ///
     /// # Errors
-    /// An [`AcquireError`] that waiting cannot help: `Cancelled`, `Stopped` (also by a drain), `Overloaded`,
-    /// `Input`.
+    /// An [`AcquireError`] that waiting cannot resolve: `Cancelled`, `Stopped` (also by a drain),
+    /// `Overloaded`, `Input`.
     pub fn campaign(&self) -> Result<Leadership, AcquireError> {
         loop {
             if let Some(result) = decided(self.request.clone().acquire()) {
@@ -80,8 +80,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the future of [`Candidate::campaign`], for tasks. It is cancel-safe: dropping it gives the
-    /// campaign up, and releases in the background what it had on the masters.
+    /// Returns the future of [`Candidate::campaign`], for tasks. Cancel-safe: dropping it gives up the
+    /// campaign, and releases in the background what the campaign had on the masters.
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
@@ -96,10 +96,10 @@ impl Candidate {
         }
     }
 
-    /// Campaigns, leads and resigns, again and again, until `work` breaks; returns its value.
+    /// Campaigns, leads and resigns, again and again, until `work` breaks. Returns the value of the break.
     ///
-    /// `work` is called once for each leadership. It must return soon after [`Leadership::is_leader`] has
-    /// become false.
+    /// `work` is called once for each leadership. It must return soon after [`Leadership::is_leader`] becomes
+    /// false.
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
@@ -115,11 +115,11 @@ impl Candidate {
         }
     }
 
-    /// Campaigns, leads and resigns, again and again, until `work` breaks; returns its value.
+    /// Campaigns, leads and resigns, again and again, until `work` breaks. Returns the value of the break.
     ///
     /// `work` makes one future for each leadership. The future is dropped at its next `.await` when the
     /// leadership is lost or about to be lost, a tenth of the validity before its end. It must not block, or
-    /// it notices too late. Dropping the future of this call drops the work, then resigns.
+    /// it notices the loss too late. Dropping the future of this call drops the work, then resigns.
     ///
     /// # Errors
     /// As [`Candidate::campaign`].
@@ -151,7 +151,7 @@ fn decided(result: Result<Guard, AcquireError>) -> Option<Result<Leadership, Acq
     }
 }
 
-/// Leadership that a [`Candidate`] has won. Dropping it resigns, as dropping a [`Guard`] releases.
+/// Leadership that a [`Candidate`] has won. Dropping it resigns, like dropping a [`Guard`] releases.
 #[derive(Debug)]
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
@@ -165,13 +165,13 @@ impl Leadership {
         Self { guard, term }
     }
 
-    /// Returns the term: it is larger than that of each leader before.
+    /// Returns the term, which is larger than the term of each earlier leader.
     #[must_use]
     pub const fn term(&self) -> FencingToken {
         self.term
     }
 
-    /// Returns whether this candidate leads; false at the latest when another one can lead. It takes no lock.
+    /// Returns whether this candidate leads. Becomes false before another candidate can lead. Takes no mutex.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.guard.is_valid()
@@ -192,7 +192,7 @@ impl Leadership {
         &self.guard
     }
 
-    /// Resigns: releases the lock, and another candidate leads after two to three round trips.
+    /// Resigns: releases the lock. Another candidate leads after two to three round trips.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -200,7 +200,7 @@ impl Leadership {
         self.guard.release()
     }
 
-    /// Returns the future of [`Leadership::resign`], for tasks; [`Release`] says what dropping it does.
+    /// Returns the future of [`Leadership::resign`], for tasks. [`Release`] says what dropping it does.
     pub fn resign_async(self) -> Release {
         self.guard.release_async()
     }

@@ -1,4 +1,4 @@
-//! [`Guard`]: a lock held by a [`Client`], its extension, its release and its loss.
+//! [`Guard`]: a lock held by a [`Client`]. Its extension, release and loss.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,32 +22,31 @@ use crate::lock::{FencingToken, MasterSet, Token};
 
 /// Lock held by a [`Client`].
 ///
-/// Dropping it releases the lock in the background, and works in a panic and on any thread. It does not
-/// block; only the client's last handle waits, at most 100 ms. The release goes out with the client's next
+/// Dropping the guard releases the lock in the background, on any thread and even in a panic. The drop does
+/// not block; only the client's last handle waits, at most 100 ms. The release is sent with the client's next
 /// write, at most 1 ms later ([`crate::limits::DROP_LINGER`]), or when the dropping thread ends. On Linux
-/// with glibc that includes the main thread, so a process may end right after a drop on it, except in a panic
-/// hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
+/// with glibc this includes the main thread, so a process may end right after a drop on the main thread,
+/// except in a panic hook. A thread of [`std::thread::scope`] may end after its scope unless it is joined.
 ///
-/// [`Guard::leave`] and [`Guard::leave_for`] give the lock up without a release, for jobs that run once per
+/// [`Guard::leave`] and [`Guard::leave_for`] give up the lock without a release, for jobs that run once per
 /// interval.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     client: Client,
     lock: OpId,
-    /// Until when it was granted.
     granted_until: Instant,
     validity: Validity,
     token: Token,
     fencing_token: Option<FencingToken>,
     resource: HeldName,
-    /// Whether the drop is to release.
+    /// Whether the drop must release the lock.
     is_armed: bool,
-    /// Wakers of its loss listeners; dropped with the guard, for that may run anybody's code.
+    /// Wakers of loss listeners. Dropped with the guard, as dropping them may run foreign code.
     loss_wakers: Vec<Waker>,
     pub(super) hold: HoldSpan,
 }
 
-/// The name of a lock that a guard has.
+/// Name of a guard's lock.
 #[derive(Debug)]
 pub(super) enum HeldName {
     /// A copy in memory that the client lends.
@@ -101,8 +100,8 @@ impl Guard {
         std::str::from_utf8(self.resource()).ok()
     }
 
-    /// Returns the lock's name as an owned value. A request from [`Client::lock_owned`] shares it without a
-    /// copy.
+    /// Returns the lock's name as an owned value. Copies the name, unless the request came from
+    /// [`Client::lock_owned`].
     #[must_use]
     pub fn resource_owned(&self) -> Bytes {
         match &self.resource {
@@ -111,39 +110,38 @@ impl Guard {
         }
     }
 
-    /// Returns the random value that the masters hold for this lock.
+    /// Returns the random value with which the masters hold this lock.
     #[must_use]
     pub const fn token(&self) -> Token {
         self.token
     }
 
-    /// Returns the fencing token of a lock that was asked to be fenced
-    /// ([`Options::fenced`](crate::Options::fenced)): it is larger than the token of each earlier fenced
-    /// holder. `None` for any other lock.
+    /// Returns the fencing token of a [fenced](crate::Options::fenced) lock, which is larger than the token
+    /// of each earlier fenced holder. `None` for any other lock.
     #[must_use]
     pub const fn fencing_token(&self) -> Option<FencingToken> {
         self.fencing_token
     }
 
-    /// Returns the end of the validity, to be compared with [`Instant::now`]. Nothing is promised after
-    /// it: stop the protected work before. An extension that was lost or dropped half-way counts, too.
+    /// Returns the end of the validity, to compare with [`Instant::now`]. Nothing is promised after it: stop
+    /// the protected work before. The value accounts for extensions that failed or were dropped half-way.
     ///
-    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`]
-    /// does not count it. The returned moment is right until the machine sleeps again: call this again,
-    /// or call [`Self::is_valid`].
+    /// With the feature `suspend`, time in which the machine slept counts; on Linux, [`Instant::now`] does
+    /// not count it. The returned time is right until the machine sleeps again: call this method again, or
+    /// [`Self::is_valid`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         clock::to_std(self.deadline_at(clock::now()))
     }
 
-    /// Returns the validity left; zero once it has ended.
+    /// Returns the remaining validity; zero once it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let now = clock::now();
         self.deadline_at(now).saturating_duration_since(now)
     }
 
-    /// Returns whether the validity lasts; always false in a fork of the process. It takes no lock, as
+    /// Returns whether the lock is still valid; always false in a forked child process. Takes no mutex, like
     /// [`Self::remaining`] and [`Self::valid_until`].
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -151,29 +149,29 @@ impl Guard {
         now < self.deadline_at(now)
     }
 
-    /// By the clock of this crate; now, in a fork of the process.
+    /// End of the validity on this crate's clock; `now` in a forked child process.
     pub(super) fn deadline_at(&self, now: Instant) -> Instant {
         let is_forked = self.client.shared().process.is_forked_at(now);
         if is_forked { now } else { self.validity.until(self.granted_until) }
     }
 
-    /// Returns how many masters above the quorum are known to hold this lock. As many masters may lose it
-    /// without harm.
+    /// Returns how many masters above the quorum are known to hold this lock. That many masters may lose the
+    /// lock without harm.
     #[must_use]
     pub fn margin(&self) -> usize {
         self.client.shared().peek(|inner| inner.driver.engine.margin(self.lock)).unwrap_or(0)
     }
 
-    /// Returns the masters that are known to hold this lock, by their places in [`Client::masters`]. Empty in a fork
-    /// of the process or if a drain has released the lock.
+    /// Returns the masters that are known to hold this lock, by their places in [`Client::masters`]. Empty in
+    /// a forked child process, and if a drain has released the lock.
     #[must_use]
     pub fn granted(&self) -> MasterSet {
         let granted = self.client.shared().peek(|inner| inner.driver.engine.granted(self.lock));
         granted.flatten().unwrap_or(MasterSet::EMPTY)
     }
 
-    /// Returns how long the acquisition took, and for whom it waited. It is as of the grant, and empty in a
-    /// fork of the process or if a drain has released the lock.
+    /// Returns how long the acquisition took and for whom it waited, as of the grant. Empty in a forked child
+    /// process, and if a drain has released the lock.
     #[must_use]
     pub fn waited(&self) -> Waited {
         self.client.shared().peek(|inner| inner.driver.engine.waited(self.lock)).flatten().unwrap_or_default()
@@ -185,17 +183,17 @@ impl Guard {
         &self.client
     }
 
-    /// Gives the lock a new TTL, counted from now, if a quorum of masters still has it. Returns within the
-    /// answer limit of one round ([`crate::ConfigBuilder::answer_timeout`]).
+    /// Gives the lock a new TTL, counted from now, if a quorum of masters still has the lock. Returns within
+    /// the answer limit of one round ([`crate::ConfigBuilder::answer_timeout`]).
     ///
     /// # Errors
-    /// [`ExtendError`]. The lock stays valid as long as before, or as the new TTL if that is sooner, unless
-    /// the error says that it is lost.
+    /// [`ExtendError`]. Unless the error says that the lock is lost, the lock stays valid as long as before,
+    /// or for the new TTL if that ends sooner.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
         self.extension(ttl).wait()
     }
 
-    /// Returns the future of [`Guard::extend`], for tasks; [`Extend`] says what dropping it does.
+    /// Returns the future of [`Guard::extend`], for tasks. [`Extend`] says what dropping it does.
     pub const fn extend_async(&mut self, ttl: Duration) -> Extend<'_> {
         Extend(self.extension(ttl))
     }
@@ -204,17 +202,17 @@ impl Guard {
         Pending::new(ExtendCall { client: &self.client, lock: self.lock, ttl })
     }
 
-    /// Calls `callback` when the lock is lost or about to be lost: a tenth of the validity before its end by
-    /// the local clock, unless the lock is extended before, or at once when so many masters have shown the
-    /// loss that no quorum is left. It is called at most once, also when the client stops. It is not called
-    /// if the guard is released or dropped before.
+    /// Calls `callback` when the lock is lost or about to be lost: when so many masters have shown the loss
+    /// that no quorum is left, or a tenth of the validity before its end on the local clock, unless the lock
+    /// is extended before. The callback is called at most once, also when the client stops, but not if the
+    /// guard is released or dropped before.
     ///
-    /// All callbacks of a client run one after the other, on a thread of their own. They may use the client
-    /// there. One that blocks delays those behind it: await [`Guard::lost`] where that matters. A panic ends
-    /// its own callback only. If the lock is over already, the callback is called at once, also on that
-    /// thread. If the client has stopped, or in a fork, it runs on the calling thread. If the system gives no
-    /// thread, it runs on a thread that uses or drives the client, and must not wait for the client. A lock
-    /// whose loss was reported is not renewed any more.
+    /// All callbacks of a client run one after another on a separate thread, and may use the client there. A
+    /// callback that blocks delays the callbacks after it: await [`Guard::lost`] where that matters. A panic
+    /// ends only its own callback. If the lock is already over, the callback is called at once, also on that
+    /// thread. If the client has stopped, or in a forked child process, the callback runs on the calling
+    /// thread. If the system refuses a thread, the callback runs on a thread that uses or drives the client,
+    /// and must not wait for the client. A lock whose loss was reported is not renewed any more.
     ///
     /// ```no_run
     /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
@@ -231,34 +229,34 @@ impl Guard {
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, as for [`Guard::on_lost`],
-    /// or when the guard is released or dropped. The future owns all that it needs: it can be stored, sent
-    /// and spawned.
+    /// or when the guard is released or dropped. The future owns its data: it can be stored, sent and
+    /// spawned.
     pub fn lost(&self) -> Lost {
         Lost::new(self.client.clone(), self.lock)
     }
 
-    /// Releases the lock and waits until a quorum of masters has confirmed it, for the answer limit of one
-    /// round at most. While a master that answers owes more than 100 replies, it waits on, at most until the
-    /// lock's TTL is over. An expired lock is no error: compare the time with [`Guard::valid_until`] before
-    /// the release.
+    /// Releases the lock and waits until a quorum of masters has confirmed it, at most for the answer limit
+    /// of one round. If a master that answers owes more than 100 replies, the call waits longer, at most
+    /// until the lock's TTL is over. An expired lock is no error: compare the time with
+    /// [`Guard::valid_until`] before the release.
     ///
     /// Blocks the thread. In a task, await [`Guard::release_async`]: for `release().await` the compiler
-    /// advises to remove the `.await`, and what is left compiles and blocks the executor.
+    /// suggests removing the `.await`, and the result compiles and blocks the executor.
     ///
     /// # Errors
-    /// [`ReleaseError::Unconfirmed`] if too few masters answered in time: log it, as the release goes on in
-    /// the background.
+    /// [`ReleaseError::Unconfirmed`] if too few masters answered in time. Log it: the release goes on in the
+    /// background.
     pub fn release(self) -> Result<Released, ReleaseError> {
         Pending::new(self).wait()
     }
 
-    /// Returns the future of [`Guard::release`], for tasks; [`Release`] says what dropping it does.
+    /// Returns the future of [`Guard::release`], for tasks. [`Release`] says what dropping it does.
     pub const fn release_async(self) -> Release {
         Release(Pending::new(self))
     }
 
-    /// Leaves the lock to the end of its TTL: neither a release nor a further extension is sent. Nobody else
-    /// gets it before [`Guard::valid_until`]. It does not wait, so it is for threads and tasks.
+    /// Leaves the lock to the end of its TTL, without a release or further extension. Nobody else gets the
+    /// lock before [`Guard::valid_until`]. Does not wait, so it is for threads and tasks.
     ///
     /// # Errors
     /// [`LeaveError`]. A lost lock is released as if dropped.
@@ -272,26 +270,26 @@ impl Guard {
         left.map_err(LeaveError::Stopped)?
     }
 
-    /// Gives the lock up, and leaves it on the masters for the rest of a time, counted from now: for jobs
-    /// that run once per interval. Sets the TTL of its keys to the rest, which is at most the configured
-    /// `max_ttl`, and waits until each master that was asked has answered, for the answer limit and 200 ms at
-    /// most. Nobody else gets the lock before [`Left::held_until`], also if this process ends. With a rest of
-    /// zero the lock is released.
+    /// Gives up the lock, and leaves it on the masters for `rest`, counted from now: for jobs that run once
+    /// per interval. Sets the TTL of the keys to `rest`, which is at most the configured `max_ttl`, and waits
+    /// until each master that was asked has answered, at most for the answer limit plus 200 ms. Nobody else
+    /// gets the lock before [`Left::held_until`], even if this process ends. A `rest` of zero releases the
+    /// lock.
     ///
-    /// A master that misses it gets it again after a reconnect, and a release once the time is over, while
+    /// A master that misses the new TTL gets it after a reconnect, and a release once the time is over, while
     /// the client lives.
     ///
     /// # Errors
     /// [`LeaveError`]. After [`LeaveError::Unconfirmed`] the lock is left, and masters are asked again in the
-    /// background. After [`LeaveError::Stopped`] it ends with its TTL; in a waker it is released as if
-    /// dropped. After any other error it is lost, or released as if dropped.
+    /// background. After [`LeaveError::Stopped`] the lock ends with its TTL; in a waker it is released as if
+    /// dropped. After any other error the lock is lost, or released as if dropped.
     pub fn leave_for(self, rest: Duration) -> Result<Left, LeaveError> {
         Pending::new(LeaveCall { guard: self, rest }).wait()
     }
 
-    /// Returns the future of [`Guard::leave_for`], for tasks. The rest counts from its first poll.
+    /// Returns the future of [`Guard::leave_for`], for tasks. `rest` counts from the first poll.
     ///
-    /// Dropping it before its first poll releases the lock. It is cancel-safe afterwards: dropping it leaves
+    /// Dropping it before its first poll releases the lock. Afterwards it is cancel-safe: dropping it leaves
     /// the masters' answers to the background.
     pub fn leave_for_async(
         self,
@@ -310,8 +308,8 @@ impl Guard {
         }
     }
 
-    /// The lock is being released: nothing is left for the drop to do, and nobody is notified of its loss.
-    /// The span of the lock gets this outcome.
+    /// Notes that the lock is being released: the drop does nothing any more, and no loss is reported. Ends
+    /// the lock's span with this outcome.
     pub(super) fn disarm(&mut self, inner: &mut Inner, outcome: &'static str) {
         self.is_armed = false;
         self.note_end(outcome);
@@ -333,7 +331,7 @@ impl Drop for Guard {
     }
 }
 
-/// Until when a lock of this client's is valid; `None` if it is over or cannot be looked at.
+/// End of the validity of a client's lock; `None` if the lock is over or the client cannot be asked.
 pub(super) fn valid_until(client: &Client, lock: OpId) -> Option<Instant> {
     client.shared().peek(|inner| inner.driver.engine.valid_until(lock)).flatten()
 }
@@ -348,8 +346,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Client {
-    /// Starts to extend several locks to the same TTL, with one write for each master. Each result comes from
-    /// its own [`Extend`].
+    /// Starts to extend several locks to the same TTL, with one write for each master. Each [`Extend`] has
+    /// its own result.
     pub fn extend_all<'g>(
         &self,
         guards: impl IntoIterator<Item = &'g mut Guard>,
@@ -360,8 +358,8 @@ impl Client {
         batch
     }
 
-    /// Starts to release several locks, with one write for each master. Each result comes from its own
-    /// [`Release`]; dropping one leaves that release to the background.
+    /// Starts to release several locks, with one write for each master. Each [`Release`] has its own result.
+    /// Dropping one leaves its release to the background.
     pub fn release_all(&self, guards: impl IntoIterator<Item = Guard>) -> Vec<Release> {
         let mut batch: Vec<_> = guards.into_iter().map(Guard::release_async).collect();
         submit_all(self.shared(), batch.iter_mut().map(|it| &mut it.0));
@@ -371,23 +369,23 @@ impl Client {
 
 /// Extension under way: a future for any executor, or a value to [`Extend::block`] on.
 ///
-/// It sends nothing before it is polled or waited for, unless it comes from [`Client::extend_all`].
+/// Sends nothing before its first poll or `block`, unless it comes from [`Client::extend_all`].
 ///
-/// It is cancel-safe: dropping it does not stop an extension that was sent. The validity then ends as before
-/// or as asked for, and [`Guard::valid_until`] accounts for both.
+/// Cancel-safe: dropping it does not stop an extension that was sent. The validity then ends as before or as
+/// asked for, and [`Guard::valid_until`] accounts for both.
 #[must_use = "nothing is extended before this is awaited"]
 #[derive(Debug)]
 pub struct Extend<'g>(Pending<ExtendCall<'g>>);
 
 /// Release under way: a future for any executor, or a value to [`Release::block`] on.
 ///
-/// It is cancel-safe: dropping it, at any time, releases the lock in the background.
+/// Cancel-safe: dropping it, at any time, releases the lock in the background.
 #[must_use = "the answer of the masters is in here"]
 #[derive(Debug)]
 pub struct Release(Pending<Guard>);
 
 impl Extend<'_> {
-    /// Blocks this thread, for the answer limit of one round at most.
+    /// Blocks this thread, at most for the answer limit of one round.
     ///
     /// # Errors
     /// As [`Guard::extend`].
@@ -397,7 +395,7 @@ impl Extend<'_> {
 }
 
 impl Release {
-    /// Blocks this thread, for the answer limit of one round at most.
+    /// Blocks this thread, as long as [`Guard::release`] does.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -422,7 +420,7 @@ impl Future for Release {
     }
 }
 
-/// ExtendCall of a lock, by its guard or by one hold of a reentrant lock for all of them.
+/// Extension of a lock, by its guard or by one hold of a reentrant lock for all holds.
 #[derive(Debug)]
 pub(super) struct ExtendCall<'g> {
     pub(super) client: &'g Client,
@@ -443,7 +441,7 @@ impl Ask for ExtendCall<'_> {
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), ExtendError> {
         inner.deliver();
-        // An answer is for one hold: that of another one is to come.
+        // Another hold's extension is under way, and the answer belongs to that hold.
         if inner.completions.is_expected(self.lock) {
             return Err(ExtendError::Busy);
         }
@@ -462,7 +460,6 @@ impl Ask for ExtendCall<'_> {
     }
 }
 
-/// The release of a guard.
 impl Ask for Guard {
     const OUTCOME: OutcomeKind = OutcomeKind::Release;
     const STOPPED: fn(Stopped) -> ReleaseError = ReleaseError::Stopped;
@@ -491,7 +488,6 @@ impl Ask for Guard {
     }
 }
 
-/// Lock that is being left for a time.
 #[derive(Debug)]
 struct LeaveCall {
     guard: Guard,
@@ -516,7 +512,7 @@ impl Ask for LeaveCall {
             return Err(LeaveError::NotHeld);
         }
         let submitted = inner.submit(Request::LeaveFor { lock, rest: self.rest });
-        // After an error the guard still has it, and its drop releases it.
+        // After an error the guard still holds the lock, and its drop releases the lock.
         if inner.driver.engine.valid_until(lock).is_none() {
             self.guard.disarm(inner, "left");
         }

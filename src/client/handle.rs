@@ -1,4 +1,4 @@
-//! [`Client`]: the handle that callers clone; how it is opened, what it reports of its masters, how it ends.
+//! [`Client`]: the handle that callers clone. How it is opened, what it reports, how it ends.
 
 use std::fmt;
 use std::io;
@@ -24,21 +24,21 @@ use crate::engine::{Health, HeldLocks, MasterStatus, OpId, Outcome, Request, Sta
 use crate::error::ConfigError;
 use crate::limits;
 
-/// Lock client for many threads and tasks: clones share one set of connections and one event loop.
+/// Lock client for many threads and tasks. Clones share one set of connections and one event loop.
 ///
-/// It implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
-/// one master it is the single-instance lock of the same page. A blocking call drives the loop on the
-/// caller's own thread where it can, so a lone caller usually pays for no hand-over between threads. Futures
-/// need no particular executor. A background thread of the client drives the loop for them; it also
-/// reconnects, and releases the locks of dropped guards.
+/// Implements the Redlock algorithm of Redis's page on distributed locks over all configured masters. With
+/// one master it is the single-instance lock of that page. A blocking call drives the loop on its own thread
+/// if it can, so a lone caller usually pays for no hand-over between threads. Futures need no particular
+/// executor: a background thread of the client drives the loop for them, reconnects, and releases the locks
+/// of dropped guards.
 ///
 /// [`crate::Redlock`] works without that thread, for one owner.
 ///
 /// Guards are handles, too. Dropping the last handle waits at most 100 ms ([`crate::limits::CLOSE_WAIT`]) for
-/// queued releases, and not at all once [`Client::drain`] or [`Client::drain_async`] has stopped the client.
+/// queued releases, and not at all after [`Client::drain`] or [`Client::drain_async`] has stopped the client.
 ///
-/// A fork of the process cannot use the client: calls that ask masters return errors, drops do nothing, and
-/// [`Client::drain`] has nothing to wait for. Connect anew in the child.
+/// A forked child process cannot use the client: calls that ask masters return errors, drops do nothing, and
+/// [`Client::drain`] has nothing to wait for. Connect again in the child.
 ///
 /// ```no_run
 /// use redlatch::Client;
@@ -53,8 +53,8 @@ use crate::limits;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In a task, on any executor, call the methods that end in `_async`. Each other method that waits for masters
-/// blocks the thread:
+/// In a task, on any executor, call the methods that end in `_async`. Every other method that waits for
+/// masters blocks the thread:
 ///
 /// ```no_run
 /// # use redlatch::Client;
@@ -82,13 +82,13 @@ impl ConfigBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`]. A master that cannot be reached is no error.
+    /// [`ConnectError`]. An unreachable master is no error.
     pub fn connect(self) -> Result<Client, ConnectError> {
         Client::open(self.build()?)
     }
 
-    /// Returns the future of [`ConfigBuilder::connect`], for tasks; [`Connect`] says what dropping it does, and
-    /// [`Client::connect_async`] which thread drives the client.
+    /// Returns the future of [`ConfigBuilder::connect`], for tasks. [`Connect`] says what dropping it does,
+    /// and [`Client::connect_async`] which thread drives the client.
     ///
     /// # Errors
     /// As [`ConfigBuilder::connect`].
@@ -100,7 +100,7 @@ impl ConfigBuilder {
     }
 }
 
-/// Dropped with the last handle.
+/// Dropped with the last clone or guard.
 struct Handle {
     shared: Arc<Shared>,
     config: Arc<Config>,
@@ -114,7 +114,7 @@ impl Drop for Handle {
 }
 
 impl Client {
-    /// Returns the default settings, to be changed; [`ConfigBuilder::connect`] then connects with them.
+    /// Returns a builder with the default settings; [`ConfigBuilder::connect`] then connects.
     #[must_use]
     pub fn builder() -> ConfigBuilder {
         Config::builder()
@@ -122,16 +122,16 @@ impl Client {
 
     /// Connects with these settings, on this thread.
     ///
-    /// Returns when each master is ready or has failed once. Once a quorum is ready it waits for the other
-    /// masters for as long again as the quorum took, at least 20 ms ([`crate::limits::STRAGGLER_WAIT`]). The
-    /// limit is twice the `connect_timeout`, 2 s by default.
+    /// Returns when each master is ready or has failed once. Once a quorum is ready, the other masters get
+    /// the same time again, at least 20 ms ([`crate::limits::STRAGGLER_WAIT`]). The limit is twice the
+    /// `connect_timeout`, 2 s by default.
     ///
-    /// The client goes on trying in the background to reach missing masters. [`Client::masters`] reports
-    /// their state.
+    /// The client keeps trying to reach missing masters in the background. [`Client::masters`] reports their
+    /// state.
     ///
     /// # Errors
-    /// [`ConnectError::Io`] if the operating system gives no event queue, randomness or thread;
-    /// `ConnectError::Tls` if certificates or a key of `rediss://` masters cannot be used.
+    /// [`ConnectError::Io`] if the operating system refuses an event queue, randomness or a thread.
+    /// `ConnectError::Tls` if certificates or a key for `rediss://` masters cannot be used.
     pub fn open(config: Config) -> Result<Self, ConnectError> {
         let config = Arc::new(config);
         let (mut driver, mut poller) = Driver::new(config.clone())?;
@@ -142,13 +142,16 @@ impl Client {
 
     /// Returns the future of [`Client::connect`], for tasks.
     ///
-    /// With the feature `tokio`, on Unix, a client that is opened in a `current_thread` runtime of tokio is driven
-    /// by a task of that runtime: answers do not cross threads. Locks do not depend on the runtime: the client's
-    /// background thread still renews them, ends waits and reconnects on time. It leads when tasks have waited
-    /// [`crate::limits::DRIVE_LATE`], 20 ms, without a turn of the runtime, since that is blocked or nothing came,
-    /// until the runtime turns again, and after the end of the runtime. The runtime must do I/O (`enable_io`): else
-    /// tokio panics in that task, and the background thread drives the client; a program that aborts at a panic
-    /// ends. In a runtime with several workers, and on other executors, the feature changes nothing.
+    /// With the feature `tokio`, on Unix, a client that is opened in a `current_thread` runtime of tokio is
+    /// driven by a task of that runtime, so answers do not cross threads. Locks do not depend on the runtime:
+    /// the client's background thread still renews them, ends waits and reconnects on time. That thread leads
+    /// when tasks have waited for 20 ms ([`crate::limits::DRIVE_LATE`]) without a turn of the runtime,
+    /// because the runtime is blocked or nothing arrives. It leads until the runtime turns again, and for
+    /// good once the runtime has ended.
+    ///
+    /// The runtime must do I/O (`enable_io`). Otherwise tokio panics in that task, and the background thread
+    /// drives the client; a program that aborts on a panic ends. In a runtime with several workers, and on
+    /// other executors, the feature changes nothing.
     ///
     /// ```no_run
     /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
@@ -159,12 +162,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`]. A master that cannot be reached is no error.
+    /// [`ConnectError`]. An unreachable master is no error.
     pub fn connect_async<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Connect {
         Self::builder().masters(urls).connect_async()
     }
 
-    /// Returns the future of [`Client::open`], for tasks; [`Connect`] says what dropping it does, and
+    /// Returns the future of [`Client::open`], for tasks. [`Connect`] says what dropping it does, and
     /// [`Client::connect_async`] which thread drives the client.
     ///
     /// # Errors
@@ -173,42 +176,41 @@ impl Client {
         Connect { state: ConnectState::Idle(Box::new(config)) }
     }
 
-    /// Returns the status of each master, in the order of the configuration: the last one in a client that
-    /// has stopped, none in a fork of the process.
+    /// Returns the status of each master, in the order of the configuration. A client that has stopped
+    /// returns the last status. The result is empty in a forked child process.
     #[must_use]
     pub fn masters(&self) -> Vec<MasterStatus> {
         self.shared().peek(|inner| inner.driver.engine.health(inner.now()).masters).unwrap_or_default()
     }
 
-    /// Returns whether the votes of a quorum of masters count now, how many more may fail, and the status of
-    /// each master. It asks no master and does not block: a master that hangs is noticed when it next misses
-    /// an answer.
+    /// Returns whether the votes of a quorum of masters count now, how many more masters may fail, and the
+    /// status of each master. Asks no master and does not block: a master that hangs is noticed when it next
+    /// misses an answer.
     ///
     /// A readiness probe returns [`Health::has_quorum`], which changes by itself when masters come back. A
-    /// liveness probe must not depend on it: a restart of the process brings no master back, and gives up the
-    /// locks that it holds. The page
+    /// liveness probe must not depend on it: a restart of the process repairs no master, and gives up the
+    /// locks that the process holds. The page
     /// [monitoring](https://docs.rs/crate/redlatch/latest/source/docs/monitoring.md) has an example.
     ///
-    /// Without masters, and so without a quorum, in a fork of the process and in a client that has
-    /// stopped.
+    /// In a forked child process, and in a client that has stopped, the result has no masters and no quorum.
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = self.shared().enter();
         inner.map(|inner| inner.driver.engine.health(inner.now())).unwrap_or_default()
     }
 
-    /// Returns what was counted and timed since this client was made, of all its handles. All is zero in a
-    /// fork of the process.
+    /// Returns counts and times since this client was opened, for all its handles. All are zero in a forked
+    /// child process.
     ///
-    /// It copies 6 KiB, and 2 KiB for each master, while the client is locked: call it for each scrape, not
-    /// for each lock.
+    /// Copies 6 KiB, and 2 KiB for each master, while it holds the client's mutex: call it for each scrape,
+    /// not for each lock.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().peek(|inner| inner.driver.engine.stats(inner.now())).unwrap_or_default()
     }
 
-    /// Returns for how long the machine was suspended since the first client of this process was made: the
-    /// time that [`std::time::Instant::now`] did not count. It is zero without the feature `suspend`, and on
+    /// Returns for how long the machine was suspended since the first client of this process was opened.
+    /// [`std::time::Instant::now`] did not count that time. Zero without the feature `suspend`, and on
     /// platforms that the feature does not support.
     #[must_use]
     pub fn suspended(&self) -> Duration {
@@ -221,29 +223,29 @@ impl Client {
         &self.handle.config
     }
 
-    /// Takes the event loop over from the client's background thread, for an event loop of your own. Use one
-    /// drive at a time: of two, only the drive that turned last is woken, and dropping either ends both.
+    /// Takes over the event loop from the client's background thread, for an event loop of your own. Use one
+    /// drive at a time: of two drives, only the one that turned last is woken, and dropping either ends both.
     ///
     /// # Errors
-    /// An error if the client has stopped, or if the operating system gives no descriptor.
+    /// If the client has stopped, or if the operating system refuses a descriptor.
     #[cfg(unix)]
     pub fn drive(&self) -> io::Result<Drive> {
         self.shared().drive(false)
     }
 
-    /// Ends the client's locks and then the client, within `limit`: for the shutdown of a service.
+    /// Ends the client's locks and then the client, within `limit`, for the shutdown of a service.
     ///
-    /// 1. From now on nothing is acquired. Acquisitions under way end with [`crate::AcquireError::Stopped`],
-    ///    and so do later ones, of all handles.
+    /// 1. From now on nothing is acquired. Acquisitions under way and later ones, of all handles, end with
+    ///    [`crate::AcquireError::Stopped`].
     /// 2. `held` says what becomes of locks that guards hold: they are released now, or left to their guards.
-    /// 3. This call returns when nothing is left to release on any master, or after `limit`.
-    /// 4. The client stops. Guards that still hold a lock keep their validity, and nobody renews or releases
-    ///    it: it ends with its TTL.
+    /// 3. The call returns when nothing is left to release on any master, or after `limit`.
+    /// 4. The client stops. Guards that still hold a lock keep their validity, but nobody renews or releases
+    ///    the lock, which ends with its TTL.
     ///
-    /// Returns the number of locks and failed attempts that are not released on every master. A master that
-    /// cannot be reached keeps them there until their TTL.
+    /// Returns the number of locks and failed attempts that are not released on every master. An unreachable
+    /// master keeps their keys until the TTL ends.
     ///
-    /// It returns at once in a fork of the process, where it is 0, and in a waker that this client calls.
+    /// Returns at once in a waker that this client calls. Returns 0 at once in a forked child process.
     ///
     /// ```no_run
     /// # use redlatch::{Client, HeldLocks};
@@ -257,9 +259,9 @@ impl Client {
         self.end_drain(result)
     }
 
-    /// Returns the future of [`Client::drain`], for tasks. It does nothing before it is polled. It is
-    /// cancel-safe: dropping it ends the wait only. After a poll the client acquires nothing, releases what
-    /// was to be released, and serves its guards.
+    /// Returns the future of [`Client::drain`], for tasks. Does nothing before its first poll. Cancel-safe:
+    /// dropping it only ends the wait. After a poll the client acquires nothing, finishes its releases, and
+    /// serves its guards.
     pub fn drain_async(
         &self,
         limit: Duration,
@@ -278,14 +280,14 @@ impl Client {
 
     fn end_drain(&self, result: Result<(), NotDrained>) -> usize {
         if result.is_ok() {
-            // Without time nothing of it has been written yet.
+            // With a limit of zero nothing has been written yet.
             let _ = self.shared().with(|inner| {
                 inner.flush();
                 inner.is_drained = true;
             });
             self.shared().stop("it was drained; open a new client");
         }
-        // A client that has stopped leaves its locks to their TTL; those of a fork are its parent's.
+        // A client that has stopped leaves its locks to their TTL. In a forked child they are the parent's.
         self.shared().peek(|inner| inner.driver.engine.unconfirmed_count()).unwrap_or_default()
     }
 
@@ -298,12 +300,10 @@ impl Client {
         &self.handle.shared
     }
 
-    /// The settings, shared.
     pub(super) fn shared_config(&self) -> &Arc<Config> {
         &self.handle.config
     }
 
-    /// The runner of the users' callbacks for losses.
     pub(super) fn callbacks(&self) -> &Callbacks {
         &self.handle.callbacks
     }
@@ -315,12 +315,12 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Client that is being opened: a future for any executor; made by [`Client::open_async`] and
+/// Opening of a client: a future for any executor; made by [`Client::open_async`] and
 /// [`Client::connect_async`].
 ///
-/// It does nothing before it is polled. Then a thread of its own opens the client, within twice the
-/// `connect_timeout`, 2 s by default. No poll blocks. It is cancel-safe: if it is dropped before the client
-/// is open, that thread closes the client. A drop after that is the drop of the client's last handle.
+/// Does nothing before its first poll. Then a separate thread opens the client, within twice the
+/// `connect_timeout`, 2 s by default. No poll blocks. Cancel-safe: if it is dropped before the client is
+/// open, that thread closes the client. Dropping it later drops the client's last handle.
 #[must_use = "nothing is connected before this is awaited"]
 #[derive(Debug)]
 pub struct Connect {
@@ -335,7 +335,7 @@ enum ConnectState {
     Over,
 }
 
-/// The result of the thread, and the task that waits for it.
+/// Result of the thread, and the waiting task.
 #[derive(Debug, Default)]
 struct Opening {
     result: Option<Result<Client, ConnectError>>,
@@ -365,7 +365,7 @@ impl Future for Connect {
     }
 }
 
-/// Opens the client on a thread of its own.
+/// Opens the client on a separate thread.
 fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
     let opening = Arc::<Mutex<Opening>>::default();
     let its = opening.clone();
@@ -376,15 +376,15 @@ fn start(config: Config) -> Result<Arc<Mutex<Opening>>, ConnectError> {
         shared.result = Some(result);
         let waker = shared.waker.take();
         drop(shared);
-        // Before the waker, which may run anybody's code: a task that is gone leaves the client to this.
+        // Before the waker, which may run foreign code: if the task is gone, this drop ends the client.
         drop(its);
         waker.into_iter().for_each(Waker::wake);
     })?;
     Ok(opening)
 }
 
-/// Waits at most that long until a client has nothing on any master, and looks each millisecond. Returns the
-/// number of locks that are not released everywhere. The client goes on, unlike after a drain: for tests.
+/// Waits until a client has no claim on any master, at most `limit`, looking every millisecond. Returns the
+/// number of locks that are not released everywhere. Unlike after a drain, the client goes on: for tests.
 pub fn settle(client: &Client, limit: Duration) -> usize {
     let until = clock::now().checked_add(limit);
     loop {
@@ -396,7 +396,7 @@ pub fn settle(client: &Client, limit: Duration) -> usize {
     }
 }
 
-/// The client cannot be asked, or has no room for the question.
+/// The client cannot be used, or has no room for the request.
 #[derive(Debug)]
 struct NotDrained;
 
@@ -420,7 +420,7 @@ impl Ask for DrainCall {
 
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, ()), NotDrained> {
         let request = Request::Drain { held: self.held, limit: self.limit };
-        // Without room it has ended the acquisitions under way, and there is room now.
+        // The refused request has ended the acquisitions under way, so there is room now.
         let again = |inner: &mut Inner| {
             inner.deliver();
             inner.submit(request)

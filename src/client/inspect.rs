@@ -1,4 +1,4 @@
-//! Looking at a lock, and breaking it by force.
+//! Inspection of locks, and their deletion by force.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::error::{ForceUnlockError, InspectError};
 use crate::lock::{LockName, Resource, quorum};
 
 impl Client {
-    /// Returns what each master holds of the lock of this name, of any holder, in one round trip.
+    /// Returns what each master holds of the lock of this name, whoever the holder is, in one round trip.
     ///
     /// Returns when each usable master has answered, or at the answer limit of the longest TTL
-    /// ([`crate::ConfigBuilder::answer_timeout`]). After an idle time it takes up to 200 ms more. It takes no
-    /// part in any lock and changes nothing.
+    /// ([`crate::ConfigBuilder::answer_timeout`]). After an idle time it takes up to 200 ms more. Takes no
+    /// part in any lock, and changes nothing.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -25,13 +25,13 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`InspectError`]. A master that does not answer is part of the [`Inspection`].
+    /// [`InspectError`]. A missing answer of a master is part of the [`Inspection`].
     pub fn inspect<'n>(&self, name: impl Into<LockName<'n>>) -> Result<Inspection, InspectError> {
         Pending::new(InspectCall { client: self, name: name.into() }).wait()
     }
 
-    /// Returns the future of [`Client::inspect`], for tasks. It sends nothing before it is polled. It is
-    /// cancel-safe: dropping it changes nothing.
+    /// Returns the future of [`Client::inspect`], for tasks. Sends nothing before its first poll.
+    /// Cancel-safe: dropping it changes nothing.
     pub fn inspect_async<'a, 'n: 'a>(
         &'a self,
         name: impl Into<LockName<'n>>,
@@ -42,30 +42,29 @@ impl Client {
     /// Deletes the lock of this name on all usable masters, **whoever holds it**: one holder alone, or all
     /// readers.
     ///
-    /// This breaks the lock. The holder gets no notification and goes on as if it held the lock, beside the
-    /// next holder. So the promise of exclusion is void for this lock until the old holder's validity has
-    /// ended. A holder that extends learns of the loss by its next extension, and by
-    /// [`crate::Guard::on_lost`] if the lock is kept. A fencing token still stops it at a storage that checks
-    /// tokens.
+    /// This breaks the lock. The holder is not notified, and goes on as if it held the lock, beside the next
+    /// holder. So exclusion is not promised for this lock until the old holder's validity has ended. A holder
+    /// learns of the loss from its next extension, and with automatic extension from
+    /// [`crate::Guard::on_lost`]. A fencing token still stops the old holder at a storage that checks tokens.
     ///
-    /// Each master serves the first waiters in its queue, as at a release. A client that only polls comes
-    /// when its own pause ends. Callers of this client that wait behind a holder of the same client go on
+    /// Each master serves the first waiters in its queue, as after a release. A client that only polls tries
+    /// again after its own pause. Callers of this client that wait behind a holder of the same client go on
     /// waiting for that holder.
     ///
-    /// It is for operators who know that the holder is dead and cannot wait for the end of its TTL.
+    /// For operators who know that the holder is dead, and cannot wait for the end of its TTL.
     ///
-    /// Only a key that can be a lock is deleted: a string, which may be a lock of another library, or a set
-    /// of readers. A key of any other type stays, and its master answers with an error.
+    /// Deletes only keys that can be locks: a string, which may be a lock of another library, or a set of
+    /// readers. A key of any other type stays, and its master answers with an error.
     ///
     /// # Errors
     /// [`ForceUnlockError::Unconfirmed`] if fewer than a quorum deleted a lock or had none. A holder that
-    /// extends the lock may put deleted keys back.
+    /// extends the lock may restore deleted keys.
     pub fn force_unlock<'n>(&self, name: impl Into<LockName<'n>>) -> Result<ForceUnlocked, ForceUnlockError> {
         Pending::new(ForceUnlockCall { client: self, name: name.into() }).wait()
     }
 
-    /// Returns the future of [`Client::force_unlock`], for tasks. It sends nothing before it is polled. It is
-    /// safe to drop, and not cancel-safe: dropping it does not take back a deletion that was sent.
+    /// Returns the future of [`Client::force_unlock`], for tasks. Sends nothing before its first poll. Safe
+    /// to drop, but not cancel-safe: dropping it does not take back a deletion that was sent.
     pub fn force_unlock_async<'a, 'n: 'a>(
         &'a self,
         name: impl Into<LockName<'n>>,

@@ -1,4 +1,4 @@
-//! The report of a lock's end: callbacks, and the future [`Lost`].
+//! Reports of a lock's end: callbacks, and the future [`Lost`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -8,7 +8,7 @@ use super::handle::Client;
 use super::shared::Shared;
 use crate::engine::{OpId, Request};
 
-/// Has the first loss of these locks of a client reported to this callback.
+/// Reports the first loss among these locks to this callback.
 pub(super) fn on_lost(
     client: &Client,
     locks: impl IntoIterator<Item = OpId>,
@@ -19,9 +19,9 @@ pub(super) fn on_lost(
     for lock in locks {
         match notify_loss(client.shared(), lock, None, &waker, Audience::Callback) {
             Listening::Yes(_) => {}
-            // A drain has released it under the living guard.
+            // A drain has released the lock under the living guard.
             Listening::Released => waker.wake_by_ref(),
-            // Nobody would report it: the client has stopped, or belongs to another process.
+            // Nobody would report the loss: the client has stopped, or belongs to another process.
             Listening::Stopped => callback.call(),
         }
     }
@@ -36,7 +36,7 @@ enum Listening {
     Stopped,
 }
 
-/// Has the loss reported to this waker, in place of the listener's last one.
+/// Reports the loss to this waker, which replaces the listener's last waker.
 fn notify_loss(
     shared: &Shared,
     lock: OpId,
@@ -52,7 +52,7 @@ fn notify_loss(
         Some(listening)
     });
     match listening {
-        // The waker that was replaced is dropped without the lock, as all wakers are.
+        // The replaced waker is dropped outside the mutex, like all wakers.
         Ok(Some((loss_token, _replaced))) => Listening::Yes(loss_token),
         Ok(None) => Listening::Released,
         Err(_) => Listening::Stopped,
@@ -65,12 +65,13 @@ fn notify_loss(
 pub enum LockEnd {
     /// The lock is lost or about to be lost, or the client has stopped: stop the protected work.
     Lost,
-    /// The guard was released, left or dropped before, or a drain has released its lock.
+    /// The guard was released, left or dropped, or a drain has released its lock.
     Released,
 }
 
-/// Future that is ready when a lock is lost, about to be lost, or released; made by [`Guard::lost`](crate::Guard::lost). It is
-/// cancel-safe: dropping it ends the notification, and does not release the lock.
+/// Future that is ready when a lock is lost, about to be lost, or released; made by
+/// [`Guard::lost`](crate::Guard::lost). Cancel-safe: dropping it ends the notification, and does not release
+/// the lock.
 #[must_use = "nothing is reported before this is awaited"]
 #[derive(Debug)]
 pub struct Lost {

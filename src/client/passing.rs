@@ -1,4 +1,4 @@
-//! Locks that pass to another process by a [`LockHandle`].
+//! Locks that pass to another process with a [`LockHandle`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::error::{
 use crate::handle::LockHandle;
 
 impl Guard {
-    /// Gives the lock up for a handle, by which another process adopts it within `keep`. Extends the lock to
-    /// `keep` first, for the answer limit of one round at most; then it ends the guard without a release, as
-    /// [`Guard::leave`] does. The lock stays on the masters to the end of `keep`, whether it is adopted or
-    /// not.
+    /// Gives up the lock for a handle, with which another process adopts the lock within `keep`. First
+    /// extends the lock to `keep`, for at most the answer limit of one round. Then ends the guard without a
+    /// release, like [`Guard::leave`]. The lock stays on the masters until `keep` is over, whether it is
+    /// adopted or not.
     ///
-    /// `keep` is at most the configured `max_ttl`, and counts from now. The adopted lock has the TTL of this
-    /// guard again, and the rest of its automatic extension. Treat the handle as a secret.
+    /// `keep` counts from now, and is at most the configured `max_ttl`. The adopted lock has this guard's TTL
+    /// again, and the rest of its automatic extension. Treat the handle as a secret.
     ///
     /// ```no_run
     /// use redlatch::{Client, LockHandle};
@@ -42,14 +42,14 @@ impl Guard {
     /// ```
     ///
     /// # Errors
-    /// [`IntoHandleError`], which has the guard: go on with it, retry, or drop it to release the lock.
+    /// [`IntoHandleError`] contains the guard: go on with it, retry, or drop it to release the lock.
     pub fn into_handle(self, keep: Duration) -> Result<LockHandle, IntoHandleError> {
         let ttl = self.ttl_or(keep);
         let extended = self.extension(keep).wait();
         self.pass(ttl, extended)
     }
 
-    /// [`Guard::into_handle`] for tasks. `keep` counts from its first poll.
+    /// Like [`Guard::into_handle`], for tasks. `keep` counts from the first poll.
     ///
     /// Dropping it before it is ready releases the lock in the background.
     pub async fn into_handle_async(self, keep: Duration) -> Result<LockHandle, IntoHandleError> {
@@ -58,11 +58,11 @@ impl Guard {
         self.pass(ttl, extended)
     }
 
-    /// Returns a handle that only releases the lock ([`Client::release_handle`]): for a supervisor that sees
-    /// this process die, and frees the lock before its TTL ends. The guard goes on. `None` if the lock is not
-    /// held any more, or in a fork of the process.
+    /// Returns a handle that can only release the lock ([`Client::release_handle`]): for a supervisor that
+    /// sees this process die, and frees the lock before its TTL ends. The guard goes on. `None` if the lock
+    /// is no longer held, or in a forked child process.
     ///
-    /// It stays right while the lock is extended. Treat it as a secret.
+    /// The handle stays right while the lock is extended. Treat it as a secret.
     #[must_use]
     pub fn to_handle(&self) -> Option<LockHandle> {
         let (now, wall, lock) = (clock::now(), clock::wall(), self.lock());
@@ -97,7 +97,7 @@ impl Guard {
 
 /// Error of [`Guard::into_handle`]: the lock was not given up.
 ///
-/// It has the guard, so that no lock is lost with an error. Dropping the error releases the lock.
+/// Contains the guard, so that no lock is lost with an error. Dropping the error releases the lock.
 #[must_use = "dropping it releases the lock"]
 pub struct IntoHandleError {
     guard: Box<Guard>,
@@ -105,8 +105,7 @@ pub struct IntoHandleError {
 }
 
 impl IntoHandleError {
-    /// Returns the reason why the lock was not extended to the time of the handle: the errors of
-    /// [`Guard::extend`].
+    /// Returns why the lock was not extended to `keep`: an error of [`Guard::extend`].
     #[must_use]
     pub const fn reason(&self) -> &ExtendError {
         &self.source
@@ -137,14 +136,14 @@ impl std::error::Error for IntoHandleError {
 }
 
 impl Client {
-    /// Takes over the lock of a handle, which another process made by [`Guard::into_handle`]. It asks all
-    /// masters once, and waits for nobody: it returns within the answer limit of one round.
+    /// Takes over the lock of a handle, which another process made with [`Guard::into_handle`]. Asks all
+    /// masters once and waits for nobody: returns within the answer limit of one round.
     ///
-    /// The guard holds the lock with its own TTL, counted from now, and a new token. The handle is used up:
-    /// it adopts nothing any more, and what its first holder may still send changes nothing. Automatic
-    /// extension goes on as long as it had left. The fencing token of a fenced lock stays the same.
+    /// The guard holds the lock with the first guard's TTL, counted from now, and with a new token. The
+    /// handle is used up: it adopts nothing any more, and late commands of its first holder change nothing.
+    /// Automatic extension goes on for the time that it had left. A fenced lock keeps its fencing token.
     ///
-    /// Masters that cannot be reached have the handle's value until they are back, or its time has ended.
+    /// Unreachable masters keep the handle's value until they are back, or until its time has ended.
     ///
     /// # Errors
     /// [`AdoptError`]. After [`AdoptError::NoQuorum`] a retry may succeed.
@@ -152,10 +151,10 @@ impl Client {
         Pending::new(AdoptCall { client: self.clone(), handle: handle.clone() }).wait()
     }
 
-    /// Returns the future of [`Client::adopt`], for tasks. It sends nothing before it is polled.
+    /// Returns the future of [`Client::adopt`], for tasks. Sends nothing before its first poll.
     ///
-    /// It is safe to drop, and not cancel-safe: dropping it after a poll releases what it adopted, and the
-    /// handle may be used up.
+    /// Safe to drop, but not cancel-safe: dropping it after a poll releases the adopted lock, and the handle
+    /// may be used up.
     pub fn adopt_async(
         &self,
         handle: &LockHandle,
@@ -164,13 +163,13 @@ impl Client {
     }
 
     /// Releases the lock of a handle in one round trip, for a supervisor whose process died. Waits until a
-    /// quorum of masters has confirmed it, for the answer limit of the longest TTL at most. Each master that
+    /// quorum of masters has confirmed it, at most for the answer limit of the longest TTL. Each master that
     /// has the lock serves its first waiters.
     ///
-    /// A lock that is held still, under a handle of [`Guard::to_handle`], is broken by this: its holder
-    /// learns of the loss by its next extension. A lock that was adopted has another value, and stays.
+    /// With a handle of [`Guard::to_handle`], this breaks a lock that is still held: its holder learns of the
+    /// loss from its next extension. A lock that was adopted has another value, and stays.
     ///
-    /// A lock that is gone is no error: see [`Released::was_already_gone`].
+    /// A lock that is already gone is no error: see [`Released::was_already_gone`].
     ///
     /// # Errors
     /// [`ReleaseHandleError`].
@@ -178,8 +177,8 @@ impl Client {
         Pending::new(ReleaseCall { client: self.clone(), handle: handle.clone() }).wait()
     }
 
-    /// Returns the future of [`Client::release_handle`], for tasks. It sends nothing before it is polled. It
-    /// is cancel-safe: dropping it after a poll leaves the release to the background.
+    /// Returns the future of [`Client::release_handle`], for tasks. Sends nothing before its first poll.
+    /// Cancel-safe: dropping it after a poll leaves the release to the background.
     pub fn release_handle_async(
         &self,
         handle: &LockHandle,
@@ -188,7 +187,6 @@ impl Client {
     }
 }
 
-/// Adoption of a lock.
 #[derive(Debug)]
 struct AdoptCall {
     client: Client,
@@ -236,12 +234,13 @@ impl Ask for AdoptCall {
         let validity = validity.expect("a lock that is granted has one");
         let name = HeldName::Shared(self.handle.name.clone());
         let guard = Guard::new(self.client.clone(), op, validity, &grant, name);
-        // Looked at last (I2). The guard's drop releases the lock.
+        // Checked last (I2). The guard's drop releases the lock.
         let now = clock::now();
         if now >= guard.deadline_at(now) {
             return Err(AdoptError::Expired(Report::new(Round::Acquire, self.handle.name.clone()).into()));
         }
-        // Where the handle's value may be still, or come late, or wait in a queue, nobody needs it any more.
+        // Nobody needs the handle's value any more, which may still be on a master, come late, or wait in a
+        // queue.
         let act = HandleAct::Release { awaited: false };
         let _ = self.client.shared().with(|inner| {
             let _ = inner.submit(Request::ByHandle { handle: &self.handle, act });
@@ -251,7 +250,7 @@ impl Ask for AdoptCall {
     }
 }
 
-/// The error of an adoption whose attempt failed like this.
+/// Adoption's error for the error of its attempt.
 fn not_adopted(error: AcquireError) -> AdoptError {
     match error {
         AcquireError::Contended(denial) => AdoptError::Gone(denial.report.into()),
@@ -264,7 +263,6 @@ fn not_adopted(error: AcquireError) -> AdoptError {
     }
 }
 
-/// Release of a lock by its handle.
 #[derive(Debug)]
 struct ReleaseCall {
     client: Client,

@@ -1,4 +1,4 @@
-//! Calls under way: futures for any executor, which a thread can wait for, too.
+//! Calls under way: futures for any executor, for which a thread can wait, too.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::cancel::Registration;
 use crate::clock;
 use crate::engine::{OpId, Outcome};
 
-/// The caller that wants an answer: a thread, which waits until it is there, or a task.
+/// The caller: a thread, which waits until the answer is there, or a task.
 #[derive(Clone, Copy)]
 pub(super) enum How<'a> {
     Thread,
     Task(&'a Waker),
 }
 
-/// The result of a call that a thread has waited for.
+/// Unwraps the result of a call that a thread has waited for.
 pub(super) fn ended<T>(polled: Poll<T>) -> T {
     match polled {
         Poll::Ready(result) => result,
@@ -29,16 +29,16 @@ pub(super) fn ended<T>(polled: Poll<T>) -> T {
 /// A request that a client answers once.
 pub(super) trait Ask {
     const OUTCOME: OutcomeKind;
-    /// The error of a client that cannot be used.
+    /// Error of a client that cannot be used.
     const STOPPED: fn(Stopped) -> Self::Error;
     type Answer;
     type Error;
-    /// Data that the submission leaves for the answer.
+    /// Data that the submission keeps for the answer.
     type Submitted;
 
     fn shared(&self) -> &Arc<Shared>;
 
-    /// Has the engine take the request.
+    /// Submits the request to the engine.
     fn submit(&mut self, inner: &mut Inner) -> Result<(OpId, Self::Submitted), Self::Error>;
 
     fn answer(
@@ -48,13 +48,13 @@ pub(super) trait Ask {
         outcome: Outcome,
     ) -> Result<Self::Answer, Self::Error>;
 
-    /// The handle that may end the call, and the error of a call that it has ended.
+    /// The handle that may cancel the call, and the error of a cancelled call.
     fn cancellation(&mut self) -> Option<(&mut Registration, Self::Error)> {
         None
     }
 }
 
-/// A request, and how far it is.
+/// A request and its progress.
 #[derive(Debug)]
 pub(super) struct Pending<A: Ask> {
     ask: A,
@@ -65,9 +65,9 @@ pub(super) struct Pending<A: Ask> {
 enum PendingState<E, S> {
     /// Nothing was sent.
     Idle,
-    /// The outcome has not been fetched.
+    /// The outcome is not fetched yet.
     Waiting(CompletionToken, S),
-    /// It was refused before anything was sent.
+    /// The request was refused before anything was sent.
     Refused(E),
     /// The answer was given, or nobody wants it.
     Over,
@@ -82,19 +82,17 @@ impl<A: Ask> Pending<A> {
         &self.ask
     }
 
-    /// Submits without waiting; the caller sees to it that the request is written.
+    /// Submits without waiting. The caller must see to it that the request is written.
     pub(super) fn submit(&mut self, inner: &mut Inner) {
         self.state = match self.ask.submit(inner) {
             Ok((op, submitted)) => PendingState::Waiting(inner.completions.expect(op, A::OUTCOME), submitted),
             Err(error) => PendingState::Refused(error),
         };
-        // An answer that is there at once frees the operation's place, which the next request of a batch may
-        // take.
+        // An immediate answer frees the operation's place, which the next request of a batch may take.
         inner.deliver();
     }
 
-    /// The token of the answer; submits the request if that was not done yet. `None` if there will be no
-    /// answer.
+    /// Token of the answer. Submits the request if that was not done yet. `None` if no answer will come.
     fn completion(&mut self, inner: &mut Inner) -> Option<CompletionToken> {
         if let PendingState::Idle = self.state {
             self.submit(inner);
@@ -102,7 +100,7 @@ impl<A: Ask> Pending<A> {
         self.token()
     }
 
-    /// The token of an answer that was asked for, and not fetched.
+    /// Token of an answer that is not fetched yet.
     pub(super) const fn token(&self) -> Option<CompletionToken> {
         match self.state {
             PendingState::Waiting(completion, _) => Some(completion),
@@ -110,7 +108,7 @@ impl<A: Ask> Pending<A> {
         }
     }
 
-    /// Waits for it on this thread, or polls it for a task.
+    /// Waits for the result on this thread, or polls it for a task.
     pub(super) fn resolve(&mut self, how: How<'_>) -> Poll<Result<A::Answer, A::Error>> {
         match how {
             How::Thread => Poll::Ready(self.wait()),
@@ -133,7 +131,8 @@ impl<A: Ask> Pending<A> {
         self.finish(outcome)
     }
 
-    /// Has this waker called when the call is cancelled. If it is, gives it up and returns its error.
+    /// Wakes this waker when the call is cancelled. If it already is, gives up the call and returns its
+    /// error.
     fn cancelled(&mut self, waker: impl FnOnce() -> Waker) -> Option<A::Error> {
         let (registration, cancelled) = self.ask.cancellation()?;
         if !registration.register(&waker()) {
@@ -157,7 +156,7 @@ impl<A: Ask> Pending<A> {
         outcome.map(|outcome| self.finish(outcome))
     }
 
-    /// Makes the answer of an outcome.
+    /// Turns an outcome into the answer.
     fn finish(&mut self, outcome: Result<Option<Outcome>, Stopped>) -> Result<A::Answer, A::Error> {
         match (outcome, std::mem::replace(&mut self.state, PendingState::Over)) {
             (_, PendingState::Over) => panic!("polled after it was ready"),
@@ -166,7 +165,7 @@ impl<A: Ask> Pending<A> {
             }
             (_, PendingState::Refused(error)) => Err(error),
             (Err(why), state) => {
-                // The client may go on, without this call: the drop gives up what was asked.
+                // The client may go on without this call: the drop gives up the request.
                 self.state = state;
                 Err(A::STOPPED(why))
             }
@@ -185,7 +184,7 @@ impl<A: Ask> Pending<A> {
 }
 
 /// Submits the calls of this client, with one write for each master. A call of another client, and each call
-/// of a client that has stopped, is left to its own wait.
+/// of a stopped client, is left to its own wait.
 pub(super) fn submit_all<'b, A: Ask + 'b>(
     shared: &Arc<Shared>,
     batch: impl Iterator<Item = &'b mut Pending<A>>,
@@ -200,7 +199,7 @@ pub(super) fn submit_all<'b, A: Ask + 'b>(
     });
 }
 
-/// No request and no answer is pinned: a call under way may move between two polls.
+/// Nothing is pinned: a call under way may move between two polls.
 impl<A: Ask> Unpin for Pending<A> {}
 
 impl<A: Ask> Future for Pending<A> {

@@ -32,14 +32,13 @@ mod attempt;
 
 /// Lock that its owner may take again while it holds it; made by [`LockRequest::reentrant`].
 ///
-/// The owner is this handle and its clones, on any threads and in any tasks; no thread is an owner by its
-/// identity. So a task that moves between threads stays the owner. All holds of one owner are inside
-/// together: the lock excludes other owners, of this process or of others, and does not exclude callers of
-/// one owner from each other. [`LockRequest::auto_extend`] keeps the lock, and [`ReentrantGuard::extend`]
-/// extends it for all holds.
+/// The owner is this handle and its clones, on any threads and in any tasks. No thread is an owner by its
+/// identity, so a task that moves between threads stays the owner. All holds of one owner are inside
+/// together: the lock excludes other owners, in this process or another, but not callers of the same owner.
+/// [`LockRequest::auto_extend`] keeps the lock, and [`ReentrantGuard::extend`] extends it for all holds.
 ///
 /// Only the first hold asks the masters. Callers that come meanwhile wait for its answer: all share a grant,
-/// and after a failure those with a longer wait go on. The last hold that ends releases the lock at the
+/// and after a failure callers with a longer wait go on. The end of the last hold releases the lock on the
 /// masters. A handle without holds may be kept.
 ///
 /// ```no_run
@@ -58,8 +57,8 @@ pub struct ReentrantLock {
     owner: Arc<Owner>,
 }
 
-/// One hold of a [`ReentrantLock`]. Dropping it ends the hold; the drop of the last one releases the lock in
-/// the background, as dropping a [`Guard`] does.
+/// One hold of a [`ReentrantLock`]. Dropping it ends the hold. The drop of the last hold releases the lock in
+/// the background, like dropping a [`Guard`].
 #[must_use = "dropping the hold gives it back"]
 pub struct ReentrantGuard {
     owner: Arc<Owner>,
@@ -88,7 +87,7 @@ struct UnderWay {
 }
 
 impl LockRequest<'_> {
-    /// Returns a lock with these settings that its owner may take again while it holds it. It sends nothing
+    /// Returns a lock with these settings that its owner may take again while it holds it. Sends nothing
     /// before [`ReentrantLock::lock`].
     #[must_use = "nothing is asked before it is locked"]
     pub fn reentrant(self) -> ReentrantLock {
@@ -98,23 +97,23 @@ impl LockRequest<'_> {
 }
 
 impl ReentrantLock {
-    /// Takes a hold: at once if this owner has the lock, else as [`LockRequest::acquire`] does, together with
-    /// all callers of this owner that want it at the same time. A caller that joins gets the rest of the
-    /// validity, however short, and no new TTL. Automatic extension serves all holds.
+    /// Takes a hold: at once if this owner has the lock, otherwise like [`LockRequest::acquire`], together
+    /// with all callers of this owner that want the lock at the same time. A caller that joins gets the rest
+    /// of the validity, however short, and no new TTL. Automatic extension serves all holds.
     ///
     /// The holder of a plain [`Guard`] of the same name is another owner, even on the same thread: this call
     /// then waits for that guard.
     ///
-    /// An attempt lasts for the shortest wait of its callers, with [`LockRequest::max_attempts`] of its own.
-    /// If it fails, callers with a longer wait go on with the next attempt, unless waiting cannot help. The
-    /// others get an error, also if it failed early. A handle given to [`LockRequest::cancel_with`] ends the
-    /// attempt for all its callers, and each later one.
+    /// An attempt lasts for the shortest wait of its callers, with its own [`LockRequest::max_attempts`]. If
+    /// it fails, callers with a longer wait go on with the next attempt, unless waiting cannot help. The
+    /// other callers get an error, even if the attempt failed early. A handle given to
+    /// [`LockRequest::cancel_with`] ends the attempt for all its callers, and each later attempt.
     ///
     /// # Errors
     /// [`LockReentrantError::Lost`] if this owner has holds of a lock whose validity has ended: end those
-    /// holds first. [`LockReentrantError::TooManyHolds`] beyond 4,294,967,295 holds. Other errors are those
-    /// of [`LockRequest::acquire`]. In a waker that the client calls, a lock that this owner does not have is
-    /// [`AcquireError::Stopped`], for this caller alone.
+    /// holds first. [`LockReentrantError::TooManyHolds`] beyond 4,294,967,295 holds. Other errors are the
+    /// errors of [`LockRequest::acquire`]. In a waker that the client calls, a lock that this owner does not
+    /// have is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<ReentrantGuard, LockReentrantError> {
         // Its drop gives up what it has joined, in a panic, too.
         let mut asking = self.join();
@@ -127,9 +126,9 @@ impl ReentrantLock {
         }
     }
 
-    /// Returns the future of [`ReentrantLock::lock`], for tasks. It sends nothing before it is polled.
+    /// Returns the future of [`ReentrantLock::lock`], for tasks. Sends nothing before its first poll.
     ///
-    /// It is cancel-safe: dropping it gives up its own hold only. The attempt goes on for the callers that
+    /// Cancel-safe: dropping it gives up only its own hold. The attempt goes on for the other callers that
     /// have joined it, and is given up with the last of them.
     pub fn lock_async(
         &self,
@@ -147,14 +146,14 @@ impl ReentrantLock {
         !self.owner.remaining().is_zero()
     }
 
-    /// Returns the number of holds that have not ended, also of a lost lock. Holds that were acquired and not
+    /// Returns the number of holds that have not ended, even of a lost lock. Holds that were acquired but not
     /// fetched count.
     #[must_use]
     pub fn hold_count(&self) -> usize {
         self.owner.state().map_or(0, |state| state.count())
     }
 
-    /// Returns the validity left; zero without a hold.
+    /// Returns the remaining validity; zero without a hold.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.owner.remaining()
@@ -178,34 +177,34 @@ impl ReentrantGuard {
         Self { owner: owner.clone(), is_armed: true }
     }
 
-    /// Returns the lock's validity left, zero once it has ended; see [`Guard::remaining`].
+    /// Returns the lock's remaining validity, zero once it has ended; see [`Guard::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.owner.remaining()
     }
 
-    /// Returns whether the lock's validity lasts.
+    /// Returns whether the lock is still valid.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.owner.remaining().is_zero()
     }
 
-    /// Returns the random value that the masters hold, the same for all holds at one time; `None` in a fork
-    /// of the process.
+    /// Returns the random value with which the masters hold the lock, the same for all simultaneous holds.
+    /// `None` in a forked child process.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
         self.owner.look(Guard::token)
     }
 
-    /// Returns the fencing token of a lock from [`LockRequest::fenced`], the same for all holds at one time;
-    /// `None` for any other lock.
+    /// Returns the fencing token of a [fenced](LockRequest::fenced) lock, the same for all simultaneous
+    /// holds. `None` for any other lock.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.owner.look(Guard::fencing_token).flatten()
     }
 
     /// Calls `callback` when the lock is lost or about to be lost; see [`Guard::on_lost`]. The callback
-    /// belongs to the lock: it is also called if this hold has ended and others have not.
+    /// belongs to the lock: it is called even if this hold has ended and others have not.
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         // Outside the state, as it may be called at once. The lock lives as long as this hold.
         match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
@@ -220,17 +219,17 @@ impl ReentrantGuard {
         self.owner.request.resource.as_bytes()
     }
 
-    /// Gives the lock a new TTL for all holds, counted from now, if a quorum of masters still has it.
+    /// Gives the lock a new TTL for all holds, counted from now, if a quorum of masters still has the lock.
     ///
     /// # Errors
-    /// As [`Guard::extend`]; [`ExtendError::Busy`] while another extension of it is under way.
+    /// As [`Guard::extend`], and [`ExtendError::Busy`] while another extension of the lock is under way.
     pub fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
         self.extension(ttl)?.wait()
     }
 
-    /// Does the same as [`ReentrantGuard::extend`], for tasks. It sends nothing before the future is polled.
+    /// Like [`ReentrantGuard::extend`], for tasks. Sends nothing before the future's first poll.
     ///
-    /// The future is cancel-safe: dropping it does not stop an extension that was sent. The lock then ends as
+    /// Cancel-safe: dropping the future does not stop an extension that was sent. The lock then ends as
     /// before, or as asked for.
     pub async fn extend_async(&self, ttl: Duration) -> Result<(), ExtendError> {
         self.extension(ttl)?.await
@@ -242,7 +241,7 @@ impl ReentrantGuard {
     }
 
     /// Returns a future that is ready when the lock is lost or about to be lost, or when the last hold has
-    /// ended; see [`Guard::lost`]. It is cancel-safe: dropping it ends the notification.
+    /// ended; see [`Guard::lost`]. Cancel-safe: dropping it ends the notification.
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let lost = self.owner.look(Guard::lost);
         async move {
@@ -254,8 +253,8 @@ impl ReentrantGuard {
         }
     }
 
-    /// Ends this hold. The last hold releases the lock and waits until a quorum of masters has confirmed it.
-    /// Returns `None` if other holds are left, and in a fork of the process.
+    /// Ends this hold. The last hold releases the lock, and waits until a quorum of masters has confirmed the
+    /// release. Returns `None` if other holds are left, and in a forked child process.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -263,8 +262,8 @@ impl ReentrantGuard {
         self.end().map(Release::block).transpose()
     }
 
-    /// Ends this hold at once, and returns the future of [`ReentrantGuard::release`], for tasks. It is
-    /// cancel-safe: dropping it leaves the release to the background.
+    /// Ends this hold at once, and returns the future of [`ReentrantGuard::release`], for tasks. Cancel-safe:
+    /// dropping it leaves the release to the background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Option<Released>, ReleaseError>> + Send + use<> {

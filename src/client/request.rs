@@ -1,8 +1,8 @@
-//! [`LockRequest`]: a lock to be acquired, with all its options. [`Acquire`]: its acquisition. [`RwLock`]: a
-//! name with a request to read and one to write.
+//! [`LockRequest`]: a lock to acquire, with its options. [`Acquire`]: its acquisition. [`RwLock`]: a name
+//! with requests to read and to write.
 //!
-//! Contains the calls with which a program begins, `Client::connect` and `Client::lock`, so that rustdoc
-//! shows them first.
+//! Contains the first calls of a program, `Client::connect` and `Client::lock`, so that rustdoc shows them
+//! first.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -30,36 +30,35 @@ use crate::options::{
 };
 
 impl Client {
-    /// Connects to the masters at these URLs with default settings, on this thread; see [`Client::open`].
-    /// In a task, await [`Client::connect_async`].
+    /// Connects to the masters at these URLs with default settings, on this thread; see [`Client::open`]. In
+    /// a task, await [`Client::connect_async`].
     ///
     /// # Errors
-    /// [`ConnectError`]. A master that cannot be reached is no error.
+    /// [`ConnectError`]. An unreachable master is no error.
     pub fn connect<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConnectError> {
         Self::builder().masters(urls).connect()
     }
 
-    /// Returns a request for the lock of this name; see [`LockName`]. It borrows the client, and the name if
-    /// that is a reference. [`Client::lock_owned`] and [`LockRequest::into_owned`] give requests that can be
-    /// stored and spawned.
+    /// Returns a request for the lock of this name; see [`LockName`]. The request borrows the client, and the
+    /// name if it is a reference. [`Client::lock_owned`] and [`LockRequest::into_owned`] return requests that
+    /// can be stored and spawned.
     pub fn lock<'a, 'n: 'a>(&'a self, name: impl Into<LockName<'n>>) -> LockRequest<'a> {
         LockRequest::new(Cow::Borrowed(self), name.into())
     }
 
-    /// Connects with the settings in the environment, such as `REDLATCH_MASTERS`, on this thread. The command
-    /// line reads the same variables; [`ConfigBuilder::from_env`] lists them.
-    /// In a task, await `ConfigBuilder::from_env()?.connect_async()`.
+    /// Connects with the settings in the environment, such as `REDLATCH_MASTERS`, on this thread.
+    /// [`ConfigBuilder::from_env`] lists the variables, which the command line reads, too. In a task, await
+    /// `ConfigBuilder::from_env()?.connect_async()`.
     ///
     /// # Errors
-    /// [`ConnectError::Config`] names a variable that is missing or wrong. A master that cannot be reached is
-    /// no error.
+    /// [`ConnectError::Config`] names a missing or wrong variable. An unreachable master is no error.
     pub fn from_env() -> Result<Self, ConnectError> {
         ConfigBuilder::from_env()?.connect()
     }
 
-    /// Returns a request like [`Client::lock`] that owns a handle and the name. It can be stored, sent to
-    /// another thread and spawned, and so can its future. A borrowed name is copied once; the guard shares
-    /// the name without a copy.
+    /// Returns a request like [`Client::lock`] that owns a handle and the name. The request and its future
+    /// can be stored, sent to another thread and spawned. A borrowed name is copied once, and the guard
+    /// shares the copy.
     ///
     /// ```no_run
     /// # async fn start(client: redlatch::Client) {
@@ -76,8 +75,8 @@ impl Client {
         LockRequest::new(Cow::Owned(self.clone()), name.into().into_shared().into())
     }
 
-    /// Starts to acquire several unrelated locks, with one write for each master. Each result comes from its
-    /// own [`Acquire`], by [`Acquire::block`] or by awaiting it. Dropping one gives up that lock only.
+    /// Starts to acquire several independent locks, with one write for each master. Each [`Acquire`] has its
+    /// own result: call [`Acquire::block`], or await it. Dropping one gives up only its lock.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -99,14 +98,14 @@ impl Client {
     }
 
     /// Returns the lock of this name, for many readers or one writer; see [`LockName`]. A borrowed name is
-    /// copied once; the requests and guards of the lock share it.
+    /// copied once, and the lock's requests and guards share the copy.
     pub fn rw_lock<'n>(&self, name: impl Into<LockName<'n>>) -> RwLock {
         RwLock { client: self.clone(), resource: name.into().into_shared() }
     }
 }
 
-/// Request for one lock; made by [`Client::lock`] and [`Client::lock_owned`]. It sends nothing before one of
-/// the acquire calls, or before it is awaited.
+/// Request for one lock; made by [`Client::lock`] and [`Client::lock_owned`]. Sends nothing before an acquire
+/// call or an `.await`.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls or an `.await`"]
 pub struct LockRequest<'a> {
@@ -124,7 +123,7 @@ impl<'a> LockRequest<'a> {
 
     time_methods!(options);
 
-    /// Acquires the lock. Retries until the [wait](LockRequest::wait) is over, by default for one TTL.
+    /// Acquires the lock. Retries until the [wait](LockRequest::wait) is over, by default one TTL.
     ///
     /// Blocks the thread. In a task, await [`LockRequest::acquire_async`] or the request itself.
     ///
@@ -134,7 +133,7 @@ impl<'a> LockRequest<'a> {
         self.acquire_async().block()
     }
 
-    /// Returns the future of [`LockRequest::acquire`], for tasks; [`Acquire`] says what dropping it does.
+    /// Returns the future of [`LockRequest::acquire`], for tasks. [`Acquire`] says what dropping it does.
     pub const fn acquire_async(self) -> Acquire<'a> {
         Acquire { pending: Pending::new(self), span: AcquireSpan::NEW }
     }
@@ -142,17 +141,18 @@ impl<'a> LockRequest<'a> {
     /// Makes one attempt, in about one round trip.
     ///
     /// Returns within the answer limit ([`crate::ConfigBuilder::answer_timeout`]). A refused attempt that
-    /// asks for the holder's time, or repeats with another fencing token, takes up to twice that. If the
-    /// connections were closed while the client was idle, it takes up to 200 ms more
+    /// asks for the holder's remaining time, or repeats with another fencing token, takes up to twice as
+    /// long. If the connections were closed while the client was idle, it takes up to 200 ms more
     /// ([`crate::limits::REVIVE_MAX`]).
     ///
     /// # Errors
-    /// [`AcquireError`] distinguishes contention from an outage; its [`Denial`] has what each master said.
+    /// [`AcquireError`] distinguishes contention from an outage. Its [`Denial`] contains each master's
+    /// answer.
     pub fn try_acquire(self) -> Result<Guard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Returns the future of [`LockRequest::try_acquire`], for tasks; [`Acquire`] says what dropping it does.
+    /// Returns the future of [`LockRequest::try_acquire`], for tasks. [`Acquire`] says what dropping it does.
     pub fn try_acquire_async(self) -> Acquire<'a> {
         self.wait(Duration::ZERO).acquire_async()
     }
@@ -175,11 +175,11 @@ impl<'a> LockRequest<'a> {
 
 /// Acquisition under way: a future for any executor, or a value to [`Acquire::block`] on.
 ///
-/// It sends nothing before it is polled or waited for, unless it comes from [`Client::acquire_all`].
+/// Sends nothing before its first poll or `block`, unless it comes from [`Client::acquire_all`].
 ///
-/// It is cancel-safe: dropping it gives the acquisition up, and does not block unless it is the client's last
-/// handle. Everything that it acquired so far is released in the background, and its place in a queue is
-/// lost.
+/// Cancel-safe: dropping it gives up the acquisition. Everything acquired so far is released in the
+/// background, and the place in a queue is lost. The drop does not block, unless it drops the client's last
+/// handle.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct Acquire<'a> {
@@ -188,8 +188,8 @@ pub struct Acquire<'a> {
 }
 
 impl Acquire<'_> {
-    /// Blocks this thread: for the request's wait, and up to 200 ms more after an idle time. Without a wait
-    /// see [`LockRequest::try_acquire`].
+    /// Blocks this thread: at most for the request's wait, and up to 200 ms more after an idle time. Without
+    /// a wait see [`LockRequest::try_acquire`].
     ///
     /// # Errors
     /// As [`LockRequest::acquire`].
@@ -197,8 +197,9 @@ impl Acquire<'_> {
         ended(self.resolve(How::Thread))
     }
 
-    /// Returns the error with which the acquisition would end now, for a program that shows why it waits. `None`
-    /// before the first attempt has failed, while masters are asked for the holder, and in a fork of the process.
+    /// Returns the error with which the acquisition would end now, for a program that shows why it waits.
+    /// `None` before the first attempt has failed, while masters are asked for the holder, and in a forked
+    /// child process.
     #[must_use]
     pub fn last_failure(&self) -> Option<AcquireError> {
         let op = self.pending.token()?.op;
@@ -206,7 +207,7 @@ impl Acquire<'_> {
         shared.peek(|inner| inner.driver.engine.last_failure(inner.now(), op)).flatten()
     }
 
-    /// Waits for it on this thread, or polls it for a task.
+    /// Waits for the result on this thread, or polls it for a task.
     pub(super) fn resolve(&mut self, how: How<'_>) -> Poll<Result<Guard, AcquireError>> {
         self.open_span();
         let Self { pending, span } = self;
@@ -229,7 +230,7 @@ impl Acquire<'_> {
     }
 }
 
-/// Awaiting a request is awaiting [`LockRequest::acquire_async`].
+/// Awaiting a request awaits [`LockRequest::acquire_async`].
 ///
 /// ```no_run
 /// # async fn pay(client: redlatch::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -254,12 +255,12 @@ impl Future for Acquire<'_> {
     }
 }
 
-/// Data of an acquisition that its guard gets.
+/// What an acquisition keeps for its guard.
 #[derive(Debug)]
 pub(super) struct Submitted {
     at: Instant,
     name: HeldName,
-    /// `None` if it ended at once.
+    /// `None` if the acquisition ended at once.
     validity: Option<Validity>,
 }
 
@@ -295,8 +296,8 @@ impl Ask for LockRequest<'_> {
         let Submitted { at, name, validity } = submitted;
         let validity = validity.expect("a lock that is granted has one");
         let guard = Guard::new(Client::clone(&self.client), op, validity, &grant, name);
-        // Looked at last (I2): a task may fetch its answer long after it came. The guard's drop releases the
-        // lock.
+        // Checked last (I2): a task may fetch its answer long after the answer came. The guard's drop
+        // releases the lock.
         let now = clock::now();
         if now + self.options.min_validity >= guard.deadline_at(now) {
             return Err(self.expired(now.saturating_duration_since(at), &grant));
@@ -310,7 +311,7 @@ impl Ask for LockRequest<'_> {
 }
 
 impl LockRequest<'_> {
-    /// The lock was acquired, and its answer fetched too late.
+    /// Error of a lock that was acquired, but whose answer was fetched too late.
     fn expired(&self, took: Duration, grant: &Grant) -> AcquireError {
         let votes = self.client.config().labels.iter().zip(0..).map(|(label, index)| {
             let has_granted = MasterId::new(index).is_some_and(|master| grant.granted.contains(master));
@@ -323,9 +324,9 @@ impl LockRequest<'_> {
 
 /// Lock that many readers hold together or one writer holds alone; made by [`Client::rw_lock`].
 ///
-/// It is a name and holds nothing: [`RwLock::read`] is [`LockRequest::shared`], and [`RwLock::write`] is an
-/// ordinary lock of the same name. A writer excludes readers, writers and plain locks, also of other
-/// libraries, and all of them exclude it. Readers exclude all of them but each other.
+/// Only a name, which holds nothing: [`RwLock::read`] returns a [shared](LockRequest::shared) request, and
+/// [`RwLock::write`] an ordinary request. A writer excludes readers, writers and plain locks of the name, even
+/// of other libraries, and each of them excludes the writer. Readers exclude all but other readers.
 ///
 /// ```no_run
 /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -340,12 +341,12 @@ impl LockRequest<'_> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// **No upgrade.** A guard to read never becomes a guard to write, or back. A reader that asks to write waits
-/// for itself and for every other reader; two such readers would wait for each other. Release, acquire, then
-/// look again at the data. A dropped guard's release is on its way before the request that follows.
+/// **No upgrade.** A guard to read never becomes a guard to write, or the reverse. A reader that asks to
+/// write waits for itself and for every other reader, so two such readers would wait for each other. Release,
+/// acquire, then look at the data again. The release of a dropped guard is sent before the next request.
 ///
-/// **Order.** Readers and writers that wait stand in one queue, in the order in which they asked. A reader
-/// waits behind a writer that asked before it, so a stream of readers keeps no writer waiting. Readers at the
+/// **Order.** Waiting readers and writers stand in one queue, in the order in which they asked. A reader
+/// waits behind a writer that asked before, so a stream of readers keeps no writer waiting. Readers at the
 /// head of the queue get the lock together.
 #[derive(Debug, Clone)]
 pub struct RwLock {
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn too_little_validity_left_is_expired() {
-        // Nothing listens there.
+        // Nothing listens on these ports.
         let config = Config::builder()
             .masters([1, 2, 3].map(|port| format!("redis://127.0.0.1:{port}")))
             .build()

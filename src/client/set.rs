@@ -31,8 +31,7 @@ use crate::options::{
     Options, WaitPolicy, auto_extend_method, option_methods, request_methods, time_methods,
 };
 
-/// Request for several locks together; made by [`Client::lock_set`]. It sends nothing before one of the
-/// acquire calls.
+/// Request for several locks together; made by [`Client::lock_set`]. Sends nothing before an acquire call.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LockSetRequest {
@@ -47,8 +46,8 @@ pub struct LockSetRequest {
 
 /// Acquisition of several locks under way: a future for any executor; made by [`LockSetRequest::acquire_async`].
 ///
-/// It sends nothing before it is polled. It is cancel-safe: dropping it gives all of the locks up. Everything
-/// that it acquired so far is released in the background.
+/// Sends nothing before its first poll. Cancel-safe: dropping it gives up all of the locks. Everything
+/// acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct AcquireSet {
@@ -78,18 +77,18 @@ enum Asking {
 impl Client {
     /// Returns a request for several locks together: one guard for all of them, or none.
     ///
-    /// Each name is a lock of its own; see [`LockName`]. A name given twice counts once. A set has at most
-    /// 256 locks ([`limits::SET_SIZE_MAX`]).
+    /// Each name is a separate lock; see [`LockName`]. A name given twice counts once. A set has at most 256
+    /// locks ([`limits::SET_SIZE_MAX`]).
     ///
-    /// The client asks for all of them at once. If all are free, that takes one round trip and one write for
-    /// each master. If some are taken, the granted ones are released at once, and the caller waits for the
-    /// first taken one, by name, while it holds nothing. So overlapping sets cannot wait for each other in a
+    /// The client asks for all locks at once. If all are free, that takes one round trip and one write for
+    /// each master. If some are taken, the granted locks are released at once, and the caller waits for the
+    /// first taken lock, by name, while it holds nothing. So overlapping sets cannot wait for each other in a
     /// circle, in whatever order they are named. When the caller has that lock, the client asks for the
-    /// others again at once, until the wait is over. Random pauses separate such rounds.
+    /// others again at once, until the wait is over. Random pauses separate these rounds.
     ///
-    /// A caller of a single lock has a place in the wait queue, and so does a set for the lock that it waits
-    /// for. A set may miss the other locks again and again while other callers take them by turns. Ask for
-    /// few locks together, and keep contended sets small.
+    /// Like a caller of a single lock, a set has a place in the wait queue of the lock that it waits for. It
+    /// may miss the other locks again and again while other callers take them in turn. Ask for few locks
+    /// together, and keep contended sets small.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -111,21 +110,21 @@ impl LockSetRequest {
     request_methods!('static);
     auto_extend_method!(options);
 
-    /// Makes one attempt for all of them at once; see [`LockRequest::try_acquire`].
+    /// Makes one attempt for all locks at once; see [`LockRequest::try_acquire`].
     ///
     /// # Errors
-    /// [`SetError`] names a lock that failed. Nothing is held then.
+    /// [`SetError`] names a lock that failed. Nothing is held afterwards.
     pub fn try_acquire(self) -> Result<GuardSet, SetError<AcquireError>> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Returns the future of [`LockSetRequest::try_acquire`], for tasks; [`AcquireSet`] says what dropping it
+    /// Returns the future of [`LockSetRequest::try_acquire`], for tasks. [`AcquireSet`] says what dropping it
     /// does.
     pub fn try_acquire_async(self) -> AcquireSet {
         self.wait(Duration::ZERO).acquire_async()
     }
 
-    /// Acquires all of them, and retries until the wait is over at the latest.
+    /// Acquires all locks. Retries until the wait is over.
     ///
     /// # Errors
     /// As [`LockSetRequest::try_acquire`].
@@ -133,7 +132,8 @@ impl LockSetRequest {
         self.acquire_async().wait()
     }
 
-    /// Returns the future of [`LockSetRequest::acquire`], for tasks; [`AcquireSet`] says what dropping it does.
+    /// Returns the future of [`LockSetRequest::acquire`], for tasks. [`AcquireSet`] says what dropping it
+    /// does.
     pub const fn acquire_async(self) -> AcquireSet {
         AcquireSet { request: self, acquisition: None, asking: Asking::Nothing }
     }
@@ -158,7 +158,7 @@ impl LockSetRequest {
 }
 
 impl AcquireSet {
-    /// Returns why one of the locks is not acquired yet, as [`Acquire::last_failure`] does. `None` also in the
+    /// Returns why one of the locks is not acquired yet, like [`Acquire::last_failure`]. `None` also in the
     /// pause between two rounds.
     #[must_use]
     pub fn last_failure(&self) -> Option<AcquireError> {
@@ -301,7 +301,7 @@ impl Ask for PauseCall {
 
 /// Several locks held together, valid while each of them is valid.
 ///
-/// Dropping it releases all of them in the background, as dropping each [`Guard`] does.
+/// Dropping it releases all locks in the background, like dropping each [`Guard`].
 #[must_use = "dropping the set releases its locks"]
 pub struct GuardSet {
     /// Sorted by name.
@@ -314,30 +314,30 @@ impl GuardSet {
         self.guards.iter().map(Guard::resource)
     }
 
-    /// Returns the locks, sorted by name, for the token or the margin of each.
+    /// Returns the guards, sorted by name, for the token or the margin of each lock.
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
-    /// Takes the set apart: each lock is released by itself from now on.
+    /// Takes the set apart: each guard releases its own lock from now on.
     pub fn into_guards(mut self) -> Vec<Guard> {
         std::mem::take(&mut self.guards)
     }
 
-    /// Returns the end of the validity that ends first; see [`Guard::valid_until`].
+    /// Returns the earliest end of a validity; see [`Guard::valid_until`].
     #[must_use]
     pub fn valid_until(&self) -> Instant {
         let first = self.guards.iter().map(Guard::valid_until).min();
         first.unwrap_or_else(|| clock::to_std(clock::now()))
     }
 
-    /// Returns the shortest validity left; zero once one has ended.
+    /// Returns the shortest remaining validity; zero once a validity has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         set_acquisition::validity(self.guards.iter().map(Guard::remaining))
     }
 
-    /// Returns whether the validity of each lock lasts.
+    /// Returns whether all locks are still valid.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
@@ -349,11 +349,11 @@ impl GuardSet {
         self.guards.iter().map(Guard::margin).min().unwrap_or(0)
     }
 
-    /// Gives all of them a new TTL, counted from now, with one write for each master.
+    /// Gives all locks a new TTL, counted from now, with one write for each master.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, that was not extended. The others may be extended; the set
-    /// is valid as long as each of them is.
+    /// [`SetError`] names the first lock, by name, that was not extended. The other locks may be extended.
+    /// The set is valid as long as each lock is.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), SetError<ExtendError>> {
         let mut extended = Ok(Vec::new());
         for (name, extending) in self.start_extension(ttl) {
@@ -364,8 +364,7 @@ impl GuardSet {
 
     /// Returns the future of [`GuardSet::extend`], for tasks. The extensions are sent at once.
     ///
-    /// It is cancel-safe: dropping it does not stop the extensions. Each lock then ends as before, or as
-    /// asked for.
+    /// Cancel-safe: dropping it does not stop the extensions. Each lock then ends as before, or as asked for.
     pub fn extend_async(
         &mut self,
         ttl: Duration,
@@ -387,7 +386,7 @@ impl GuardSet {
         names.into_iter().zip(extending.unwrap_or_default()).collect()
     }
 
-    /// Calls `callback` at most once, when the first of them is lost or about to be lost; see
+    /// Calls `callback` at most once, when the first lock is lost or about to be lost; see
     /// [`Guard::on_lost`].
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
         if let Some(guard) = self.guards.first() {
@@ -395,8 +394,8 @@ impl GuardSet {
         }
     }
 
-    /// Returns a future that is ready when the first of them is lost, about to be lost, or released; see
-    /// [`Guard::lost`]. It is cancel-safe: dropping it ends the notification.
+    /// Returns a future that is ready when the first lock is lost, about to be lost, or released; see
+    /// [`Guard::lost`]. Cancel-safe: dropping it ends the notification.
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let mut each: Vec<Lost> = self.guards.iter().map(Guard::lost).collect();
         poll_fn(move |context| {
@@ -413,12 +412,12 @@ impl GuardSet {
         })
     }
 
-    /// Releases all of them, with one write for each master, and waits until a quorum of masters has
-    /// confirmed each. Returns the results, sorted by name.
+    /// Releases all locks, with one write for each master, and waits until a quorum of masters has confirmed
+    /// each release. Returns the results, sorted by name.
     ///
     /// # Errors
-    /// [`SetError`] names the first lock, by name, whose release is not confirmed. Those that were sent go on
-    /// in the background.
+    /// [`SetError`] names the first lock, by name, whose release is not confirmed. Releases that were sent go
+    /// on in the background.
     pub fn release(self) -> Result<Vec<Released>, SetError<ReleaseError>> {
         let mut released = Ok(Vec::new());
         for (name, releasing) in self.start_release() {
@@ -429,7 +428,7 @@ impl GuardSet {
 
     /// Returns the future of [`GuardSet::release`], for tasks. The releases are sent at once.
     ///
-    /// It is cancel-safe: dropping it, at any time, leaves the releases to the background.
+    /// Cancel-safe: dropping it, at any time, leaves the releases to the background.
     pub fn release_async(
         self,
     ) -> impl Future<Output = Result<Vec<Released>, SetError<ReleaseError>>> + Send + use<> {
@@ -443,7 +442,7 @@ impl GuardSet {
         }
     }
 
-    /// Leaves all of them to the end of their TTL; see [`Guard::leave`].
+    /// Leaves all locks to the end of their TTL; see [`Guard::leave`].
     ///
     /// # Errors
     /// [`SetError`] names the first lock, by name, that was not left. Each other lock is left unless it

@@ -1,8 +1,8 @@
-//! Where a thread sleeps until somebody wakes it, with a memory: a wake-up that comes first is not lost. And
-//! which thread is inside something that calls a user's code.
+//! Where a thread sleeps until it is woken. A wake-up that comes before the sleep is kept. Also which thread
+//! is inside a call of foreign code.
 //!
-//! Not [`std::thread::park`]: that has one memory for the whole thread, and a wake-up meant for the caller's
-//! own use of it would be lost to us.
+//! Not [`std::thread::park`]: a thread has one park token, so this sleep could take a wake-up that is meant
+//! for the caller's own use of `park`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,21 +22,20 @@ thread_local! {
 }
 
 impl Sleeper {
-    /// A sleeper and what wakes it.
     pub(super) fn pair() -> (Arc<Self>, Waker) {
         let sleeper = Arc::<Self>::default();
         let waker = Waker::from(sleeper.clone());
         (sleeper, waker)
     }
 
-    /// The calling thread's own.
+    /// Sleeper of the calling thread.
     pub(super) fn own() -> (Arc<Self>, Waker) {
-        // While a thread ends it may have none any more.
+        // A thread that is ending may have none any more.
         OWN.try_with(Clone::clone).unwrap_or_else(|_| Self::pair())
     }
 
-    /// Sleeps until woken since the last sleep, or until that time, for ever without one. Whether it was
-    /// woken.
+    /// Sleeps until it is woken, or until this time; without a time, for ever. A wake-up since the last sleep
+    /// counts. Returns whether it was woken.
     pub(super) fn sleep(&self, until: Option<Instant>) -> bool {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         while !*is_woken {
@@ -65,19 +64,19 @@ impl Wake for Sleeper {
     }
 }
 
-/// The thread that is inside something, one at most.
+/// The thread that is inside a call, at most one.
 ///
-/// It is noted with that something and not with the thread, which may be inside several at once.
+/// Stored with the call's target, not with the thread, which may be inside several targets at once.
 #[derive(Debug, Default)]
 pub(super) struct Inside(AtomicUsize);
 
-/// Mark of a thread. A later thread may have the mark of one that has ended.
+/// Mark of a thread. A later thread may get the mark of a thread that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Thread(pub(super) usize);
 
 impl Thread {
     pub(super) fn own() -> Self {
-        // Its address is the mark, also while the thread ends: it has no destructor.
+        // The address is the mark. It has no destructor, so it exists even while the thread ends.
         thread_local!(static MARK: u8 = const { 0 });
         Self(MARK.with(|mark| std::ptr::from_ref(mark).addr()))
     }
@@ -90,7 +89,7 @@ impl Inside {
         run()
     }
 
-    /// An error where this thread is inside: it would wait for its own return.
+    /// Fails if this thread is inside: it would wait for its own return.
     pub(super) fn check_outside(&self) -> Result<(), Arc<str>> {
         if self.0.load(Ordering::Relaxed) == Thread::own().0 { Err(IN_WAKER.into()) } else { Ok(()) }
     }
@@ -99,7 +98,7 @@ impl Inside {
 /// Why a blocking call inside a waker fails.
 const IN_WAKER: &str = "a waker that it calls would wait for it; wait in another thread or task";
 
-/// The thread goes out, also by a panic.
+/// The thread leaves, even in a panic.
 struct InsideGuard<'a>(&'a Inside);
 
 impl Drop for InsideGuard<'_> {

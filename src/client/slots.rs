@@ -32,8 +32,8 @@ use crate::lock::{LockName, Resource};
 use crate::options::{Options, auto_extend_method, option_methods, request_methods, time_methods};
 use crate::pool::{door_name, slot_name};
 
-/// Request for one of several slots; made by [`Client::slots`]. It sends nothing before one of the acquire
-/// calls. It owns all that it needs: it can be stored, sent to another thread and spawned.
+/// Request for one of several slots; made by [`Client::slots`]. Sends nothing before an acquire call. Owns
+/// its data: it can be stored, sent to another thread and spawned.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct SlotsRequest {
@@ -47,17 +47,17 @@ pub struct SlotsRequest {
 
 impl Client {
     /// Returns a request for one of the `count` slots of the pool of this name, 1 to 1,024
-    /// ([`SLOT_COUNT_MAX`](crate::limits::SLOT_COUNT_MAX)); see [`LockName`]. So at most `count` callers are
-    /// inside at a time, and each has a number that no other one has: a worker id, a shard, a port.
+    /// ([`SLOT_COUNT_MAX`](crate::limits::SLOT_COUNT_MAX)); see [`LockName`]. At most `count` callers are
+    /// inside at a time, and each has a number that no other caller has: a worker id, a shard, a port.
     ///
-    /// Each slot is a lock of its own, and promises what a lock promises. All callers of a pool are to give
-    /// the same `count`. A caller with a smaller one takes lower numbers only; the holders of higher ones
+    /// Each slot is a lock, and promises what a lock promises. All callers of a pool must give the same
+    /// `count`. A caller with a smaller `count` gets only lower numbers, while the holders of higher numbers
     /// stay until they release.
     ///
-    /// A slot takes one round trip where the first one tried is free, mostly two otherwise, and five at
-    /// most (eight for a fenced one) before the caller first waits or pauses. Callers that wait get slots in
-    /// the order in which they began to wait. The page
-    /// [slots](https://docs.rs/crate/redlatch/latest/source/docs/slots.md) has the costs.
+    /// A slot takes one round trip if the first slot tried is free, usually two otherwise, and at most five
+    /// (eight for a fenced slot) before the caller first waits or pauses. Waiting callers get slots in the
+    /// order in which they began to wait. The page
+    /// [slots](https://docs.rs/crate/redlatch/latest/source/docs/slots.md) lists the costs.
     ///
     /// ```no_run
     /// # let client = redlatch::Client::connect(["redis://10.0.0.1"])?;
@@ -78,27 +78,27 @@ impl SlotsRequest {
     request_methods!('static);
     auto_extend_method!(options);
 
-    /// Tries to get a slot without waiting: one attempt, and up to three more where other callers are faster
-    /// at a free slot. While callers that come together keep each other from a free slot, it looks again,
-    /// after a random pause of 50 ms at most: 8 times at most, and within the answer limit of the TTL
+    /// Tries to get a slot without waiting: one attempt, and up to three more if other callers are faster at
+    /// a free slot. While simultaneous callers keep each other from a free slot, it looks again after a
+    /// random pause of at most 50 ms: at most 8 times, and within the answer limit of the TTL
     /// ([`Config::answer_limit`](crate::Config::answer_limit)).
     ///
     /// # Errors
-    /// [`AcquireError`]. [`AcquireError::Contended`] means that at the last look no slot was free on a
-    /// quorum: [`HeldBy::Slots`](crate::error::HeldBy::Slots), with the holders that are known. Where the
-    /// further looks were used up it is [`HeldBy::SlotRivals`](crate::error::HeldBy::SlotRivals). Shared and
+    /// [`AcquireError`]. [`AcquireError::Contended`] means that no slot was free on a quorum at the last
+    /// look: [`HeldBy::Slots`](crate::error::HeldBy::Slots), with the known holders, or
+    /// [`HeldBy::SlotRivals`](crate::error::HeldBy::SlotRivals) if the further looks were used up. Shared and
     /// fair slots are [`AcquireError::Input`], and so is a number of slots of 0 or above 1,024.
     pub fn try_acquire(self) -> Result<SlotGuard, AcquireError> {
         self.wait(Duration::ZERO).acquire()
     }
 
-    /// Returns the future of [`SlotsRequest::try_acquire`], for tasks; [`AcquireSlot`] says what dropping it
+    /// Returns the future of [`SlotsRequest::try_acquire`], for tasks. [`AcquireSlot`] says what dropping it
     /// does.
     pub fn try_acquire_async(self) -> AcquireSlot {
         self.wait(Duration::ZERO).acquire_async()
     }
 
-    /// Gets a slot, and waits for one until the wait is over. The default wait is the TTL.
+    /// Gets a slot, and waits for one until the wait is over, by default one TTL.
     ///
     /// # Errors
     /// As [`SlotsRequest::try_acquire`].
@@ -107,7 +107,8 @@ impl SlotsRequest {
         ended(self.acquire_async().advance(How::Thread))
     }
 
-    /// Returns the future of [`SlotsRequest::acquire`], for tasks; [`AcquireSlot`] says what dropping it does.
+    /// Returns the future of [`SlotsRequest::acquire`], for tasks. [`AcquireSlot`] says what dropping it
+    /// does.
     pub const fn acquire_async(self) -> AcquireSlot {
         AcquireSlot { request: self, acquisition: None, asking: Asking::Nothing }
     }
@@ -136,8 +137,8 @@ impl SlotsRequest {
 
 /// Acquisition of a slot under way: a future for any executor; made by [`SlotsRequest::acquire_async`].
 ///
-/// It sends nothing before it is polled. It is cancel-safe: dropping it gives the slot and the place among the
-/// waiters up. Everything that it acquired so far is released in the background.
+/// Sends nothing before its first poll. Cancel-safe: dropping it gives up the slot and the place among the
+/// waiters. Everything acquired so far is released in the background.
 #[must_use = "nothing is acquired before this is awaited"]
 #[derive(Debug)]
 pub struct AcquireSlot {
@@ -166,8 +167,8 @@ struct AskingSlots {
 }
 
 impl AcquireSlot {
-    /// Returns the error with which the acquisition would end now, as [`Acquire::last_failure`] does. `None` also
-    /// while a slot may be free.
+    /// Returns the error with which the acquisition would end now, like [`Acquire::last_failure`]. `None`
+    /// also while a slot may be free.
     #[must_use]
     pub fn last_failure(&self) -> Option<AcquireError> {
         self.acquisition.as_ref()?.failed(clock::now())
@@ -378,11 +379,11 @@ impl Ask for LookCall {
     }
 }
 
-/// Slot held by a [`Client`]: a [`Guard`] with a number. Dropping it releases the slot in the background, as
-/// dropping the guard does.
+/// Slot held by a [`Client`]: a [`Guard`] with a number. Dropping it releases the slot in the background,
+/// like dropping the guard.
 ///
-/// It is the guard of the slot's lock, and has its methods: validity, extension, loss, fencing token. The
-/// lock's name is `redlatch:slot:NUMBER:POOL`.
+/// Dereferences to the guard of the slot's lock: validity, extension, loss, fencing token. The lock's name is
+/// `redlatch:slot:NUMBER:POOL`.
 #[must_use = "dropping the guard releases the slot"]
 pub struct SlotGuard {
     guard: Guard,
@@ -391,7 +392,7 @@ pub struct SlotGuard {
 }
 
 impl SlotGuard {
-    /// Returns the slot's number, from 0 on. No other valid guard of the pool has it.
+    /// Returns the slot's number, counted from 0. No other valid guard of the pool has this number.
     #[must_use]
     pub const fn slot(&self) -> u32 {
         self.slot
@@ -403,7 +404,7 @@ impl SlotGuard {
         &self.pool
     }
 
-    /// Returns the guard of the slot's lock, which is released by itself from now on.
+    /// Returns the guard of the slot's lock, which releases the slot from now on.
     pub fn into_guard(self) -> Guard {
         self.guard
     }
@@ -416,7 +417,7 @@ impl SlotGuard {
         self.guard.release()
     }
 
-    /// Returns the future of [`SlotGuard::release`], for tasks; [`Release`] says what dropping it does.
+    /// Returns the future of [`SlotGuard::release`], for tasks. [`Release`] says what dropping it does.
     pub fn release_async(self) -> Release {
         self.guard.release_async()
     }

@@ -1,7 +1,6 @@
-//! Work under a lock: it begins with the grant, and ends at the loss.
+//! Work under a lock: it begins with the grant, and ends with a loss.
 //!
-//! A layer over [`LockRequest`] and [`Guard`], as the leader election is, which ends its work by
-//! [`unless_lost`], too.
+//! A layer over [`LockRequest`] and [`Guard`]. The leader election uses [`unless_lost`], too.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,15 +15,15 @@ use crate::engine::{Released, quorum};
 use crate::error::{ReleaseError, RunError};
 
 impl<'a> LockRequest<'a> {
-    /// Acquires the lock, does the work and releases the lock; returns what the work returned.
+    /// Acquires the lock, does the work and releases the lock. Returns the work's result.
     ///
     /// Nothing interrupts a thread: work that may outlast [`Guard::valid_until`] must return soon after
-    /// [`Guard::is_valid`] has become false. [`LockRequest::auto_extend`] renews the lock meanwhile; without
-    /// it the work has the validity of one TTL, unless it calls [`Guard::extend`]. A panic of the work
-    /// releases the lock in the background and goes on.
+    /// [`Guard::is_valid`] becomes false. [`LockRequest::auto_extend`] renews the lock meanwhile. Without it,
+    /// the work has the validity of one TTL, unless it calls [`Guard::extend`]. A panic in the work releases
+    /// the lock in the background, and propagates.
     ///
-    /// It waits for the lock as [`LockRequest::acquire`] does, and after the work for the masters as
-    /// [`Guard::release`] does. A release that they do not confirm is no error: it goes on in the background.
+    /// Waits for the lock like [`LockRequest::acquire`], and for the masters after the work like
+    /// [`Guard::release`]. An unconfirmed release is no error: it goes on in the background.
     ///
     /// ```no_run
     /// # fn next_batch() -> bool { false }
@@ -43,8 +42,8 @@ impl<'a> LockRequest<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`RunError::Acquire`] if the work did not begin. [`RunError::Lost`], with what the work returned, if
-    /// the lock was lost before.
+    /// [`RunError::Acquire`] if the work did not begin. [`RunError::Lost`], with the work's result, if the
+    /// lock was lost before the work ended.
     pub fn run<T>(self, work: impl FnOnce(&mut Guard) -> T) -> Result<T, RunError<T>> {
         let mut guard = self.acquire()?;
         let value = work(&mut guard);
@@ -52,19 +51,19 @@ impl<'a> LockRequest<'a> {
         done.released(guard.release())
     }
 
-    /// Acquires the lock, does the work and releases the lock, for tasks on any executor; returns what the
-    /// work returned.
+    /// Acquires the lock, does the work and releases the lock, for tasks on any executor. Returns the work's
+    /// result.
     ///
     /// The work is dropped at its next `.await` when the lock is lost or about to be lost, as [`Guard::lost`]
-    /// reports it: a tenth of the validity before its end, or when masters have shown the loss. So it must
-    /// not block. [`LockRequest::auto_extend`] renews the lock meanwhile; without it the work has nine tenths
-    /// of the validity of one TTL, unless it calls [`Guard::extend_async`].
+    /// reports it: a tenth of the validity before its end, or when masters have shown the loss. So the work
+    /// must not block. [`LockRequest::auto_extend`] renews the lock meanwhile. Without it, the work has nine
+    /// tenths of the validity of one TTL, unless it calls [`Guard::extend_async`].
     ///
     /// The work is an async closure, `async |guard| …`. The older form `|guard| async { … }` does not compile,
     /// because its future cannot borrow the guard.
     ///
-    /// Dropping the future drops the work, then releases the lock in the background. So does a panic of the
-    /// work. A release that the masters do not confirm is no error: it goes on in the background.
+    /// Dropping the future, or a panic in the work, drops the work and then releases the lock in the
+    /// background. An unconfirmed release is no error: it goes on in the background.
     ///
     /// ```no_run
     /// # async fn charge() -> u32 { 7 }
@@ -79,7 +78,8 @@ impl<'a> LockRequest<'a> {
     ///
     /// # Errors
     /// [`RunError::Acquire`] if the work did not begin. [`RunError::Lost`] if the lock was lost before the
-    /// work ended; with its value if the work blocked beyond the validity, or the release showed the loss.
+    /// work ended; with the work's result if the work blocked beyond the validity, or if the release showed
+    /// the loss.
     pub async fn run_async<T, W: AsyncFnOnce(&mut Guard) -> T>(self, work: W) -> Result<T, RunError<T>> {
         let mut guard = self.acquire_async().await?;
         let lost = guard.lost();
@@ -97,7 +97,7 @@ struct Done<T> {
 }
 
 impl<T> Done<T> {
-    /// Looks at the lock at the end of the work. No value is work that the loss ended.
+    /// Checks the lock at the end of the work. Work that a loss ended has no value.
     fn under(guard: &Guard, value: Option<T>) -> Result<Self, RunError<T>> {
         let now = clock::now();
         let valid_until = guard.deadline_at(now);
@@ -109,8 +109,8 @@ impl<T> Done<T> {
         }
     }
 
-    /// An answer within the validity may prove a loss that nothing showed before: by a forced unlock, or by
-    /// masters that restarted.
+    /// An answer within the validity may prove a loss that nothing showed before: a forced unlock, or
+    /// restarted masters.
     fn released(self, release: Result<Released, ReleaseError>) -> Result<T, RunError<T>> {
         let Self { value, valid_until, master_count } = self;
         match release {
@@ -124,7 +124,7 @@ impl<T> Done<T> {
     }
 }
 
-/// Does the work unless the lock is lost before, and drops it in both cases.
+/// Does the work, unless the lock is lost before. Drops the work in both cases.
 pub(super) async fn unless_lost<F: Future>(work: F, mut lost: Lost) -> Option<F::Output> {
     let mut work = pin!(work);
     poll_fn(|context| {
