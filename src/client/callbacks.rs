@@ -1,8 +1,9 @@
-//! Callbacks of the users', away from the thread that drives the event loop: they may take long, and use the
+//! Callbacks of the user, outside the thread that drives the event loop: they may take long, and may use the
 //! client.
 //!
-//! Owns the callbacks that are due, and the thread that runs them in order: it is started when one is due and
-//! ends when none is. A callback that blocks delays those behind it. Does not know what they are called for.
+//! Owns the due callbacks, and the thread that runs them in order. The thread starts when a callback is due,
+//! and ends when none is left. A callback that blocks delays later callbacks. Does not know what callbacks
+//! are called for.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +19,7 @@ use crate::event::{Event, Observer};
 
 type Callback = Box<dyn FnOnce() + Send>;
 
-/// The due callbacks of one client; clones share them.
+/// Due callbacks of one client, shared by clones.
 #[derive(Clone, Default)]
 pub(super) struct Callbacks {
     due: Arc<Mutex<DueCallbacks>>,
@@ -27,11 +28,11 @@ pub(super) struct Callbacks {
 #[derive(Default)]
 struct DueCallbacks {
     queue: VecDeque<Callback>,
-    /// Whether a thread runs them, or is being started.
+    /// Whether a thread runs the callbacks, or is being started.
     is_running: bool,
 }
 
-/// A callback that is called at most once: on the thread for callbacks when it is woken.
+/// A callback that is called at most once: on the thread for callbacks, when it is woken.
 pub(super) struct CallOnce {
     callback: Mutex<Option<Callback>>,
     callbacks: Callbacks,
@@ -51,7 +52,7 @@ impl Callbacks {
         self.run_by(callback, |run| thread.spawn(run).map(drop));
     }
 
-    /// Runs it on a thread that `spawn` starts, unless one runs callbacks already.
+    /// Runs the callback on a thread that `spawn` starts, unless a thread already runs callbacks.
     fn run_by(&self, callback: Callback, spawn: impl FnOnce(Callback) -> io::Result<()>) {
         let mut due = self.due();
         due.queue.push_back(callback);
@@ -61,13 +62,12 @@ impl Callbacks {
         drop(due);
         let its = self.clone();
         if spawn(Box::new(move || its.run_all())).is_err() {
-            // The system has no thread to give. A callback that runs here may block the event loop, and is
-            // not lost.
+            // The system refused a thread. A callback that runs here may block the event loop, but is not
+            // lost.
             self.run_all();
         }
     }
 
-    /// Runs what is due on this thread.
     fn run_all(&self) {
         let mut due = self.due();
         while let Some(callback) = due.queue.pop_front() {
@@ -80,7 +80,7 @@ impl Callbacks {
 }
 
 impl CallOnce {
-    /// Calls it on this thread, unless it was called before.
+    /// Calls the callback on this thread, unless it was called before.
     pub(super) fn call(&self) {
         self.take().into_iter().for_each(call);
     }
@@ -98,46 +98,46 @@ impl Wake for CallOnce {
     }
 }
 
-/// The panic hook has shown its panic, and the callbacks behind it are to run all the same.
+/// The panic hook has already reported a panic, and later callbacks must run.
 fn call(callback: Callback) {
     let _ = caught(callback);
 }
 
-/// Events that are taken with the lock given back once.
+/// Most events that are taken at once, with the mutex held.
 const TAKEN_COUNT_MAX: usize = 64;
 
-/// The observer of a client.
 #[derive(Debug)]
 pub(super) struct Observing {
     observer: Observer,
     sleeper: Arc<Sleeper>,
-    /// Whether its thread will look for events. Changed with the lock held.
+    /// Whether the observer's thread will look for events. Changed with the mutex held.
     is_awake: AtomicBool,
     has_ended: AtomicBool,
 }
 
 impl Observing {
-    /// Its thread is about to start.
+    /// For a thread that is about to start.
     pub(super) fn new(observer: Observer) -> Self {
         let (is_awake, has_ended) = (AtomicBool::new(true), AtomicBool::new(false));
         Self { observer, sleeper: Arc::default(), is_awake, has_ended }
     }
 
-    /// Has the events of the engine reported; to be called with the lock held.
+    /// Wakes the observer's thread if the engine has events. Called with the mutex held.
     pub(super) fn notify(&self, engine: &Engine) {
         if engine.has_event() && !self.is_awake.swap(true, Ordering::AcqRel) {
             self.sleeper.wake_by_ref();
         }
     }
 
-    /// Takes events for its thread, with the lock held. If there are none, the thread is about to sleep.
+    /// Takes events for the observer's thread, with the mutex held. Without events, the thread is about to
+    /// sleep.
     pub(super) fn take(&self, engine: &mut Engine) -> Vec<Event> {
         let events: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).take(TAKEN_COUNT_MAX).collect();
         self.is_awake.store(!events.is_empty(), Ordering::Release);
         events
     }
 
-    /// Calls the observer with each. A panic of it is caught.
+    /// Calls the observer with each event, and catches its panics.
     pub(super) fn report(&self, events: &[Event]) {
         events.iter().for_each(|event| self.observer.call(event));
     }
@@ -146,12 +146,12 @@ impl Observing {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Sleeps until there are events, or will be no more.
+    /// Sleeps until there are events, or until there will be no more.
     pub(super) fn sleep(&self) {
         self.sleeper.sleep(None);
     }
 
-    /// No further events come; the thread ends when it has reported those that wait.
+    /// Ends the thread, once it has reported the remaining events.
     pub(super) fn end(&self) {
         self.has_ended.store(true, Ordering::Release);
         self.sleeper.wake_by_ref();
@@ -176,7 +176,7 @@ mod tests {
     fn callbacks_run_in_order_on_one_thread() {
         let callbacks = Callbacks::default();
         let ((sender, receiver), (end, ended)) = (mpsc::channel(), mpsc::channel::<()>());
-        // The others are due before it returns.
+        // The other callbacks are due before this one returns.
         report(&callbacks, move || {
             let _ = ended.recv();
         });

@@ -1,8 +1,8 @@
 //! The completion table: a slot for each outcome of an engine that a caller expects.
 //!
-//! Owns the outcomes that have come and were not fetched, and the wakers of their callers. Does not know
-//! connections, time and the thread that drives the engine. Keeps that each outcome reaches its own caller or
-//! nobody, and that a lock which nobody waits for any more is released.
+//! Owns the outcomes that were not fetched, and the wakers of their callers. Does not know connections, time
+//! or the thread that drives the engine. Each outcome reaches its own caller or nobody, and a lock that
+//! nobody waits for any more is released.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -17,46 +17,46 @@ use crate::engine::{Engine, OpId, Outcome, Request};
 pub struct Completions {
     slots: Vec<Completion>,
     free: Vec<usize>,
-    /// The token of the outcome that is to come of each operation, by the operation's place.
+    /// Token of each operation's next outcome, by the operation's place.
     tokens: Vec<Option<CompletionToken>>,
-    /// Slots for which a thread sleeps; each knows its place here.
+    /// Slots for which a thread sleeps. Each slot knows its place here.
     threads: Vec<usize>,
-    /// Slots for which a task waits.
+    /// Number of slots for which a task waits.
     task_count: usize,
-    /// Slots whose outcome has not come.
+    /// Number of slots whose outcome has not come.
     waiting_count: usize,
-    /// Callers that are notified of the loss of a lock.
+    /// Callers to notify of the loss of a lock.
     loss_listeners: HashMap<OpId, Vec<LossListener>>,
-    /// Loss tokens so far.
+    /// Number of loss tokens so far.
     loss_token_count: u64,
-    /// Wakers of threads and loss listeners, called in this order once the mutex is given back.
+    /// Wakers of threads and loss listeners, called in this order after the mutex is released.
     woken: VecDeque<Waker>,
-    /// Tasks to be woken after them.
+    /// Tasks to wake afterwards.
     relay: Relay,
 }
 
-/// Entitles to one outcome, to be fetched or abandoned.
+/// Entitles to one outcome, to fetch or to abandon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletionToken {
-    /// The operation that has the outcome.
+    /// Operation with the outcome.
     pub op: OpId,
     slot: usize,
 }
 
-/// Names one loss listener.
+/// Identifies a loss listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossToken(u64);
 
-/// Fate of a loss listener whose lock is released.
+/// What happens to a loss listener when its lock is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// It is woken, and finds out.
+    /// The task is woken, and finds out.
     Task,
-    /// It is not called any more.
+    /// The callback is not called any more.
     Callback,
 }
 
-/// A caller that is notified of the loss of a lock.
+/// A caller to notify of the loss of a lock.
 #[derive(Debug)]
 struct LossListener {
     token: LossToken,
@@ -97,11 +97,11 @@ enum Completion {
 /// Caller of an outcome that has not come.
 #[derive(Debug)]
 enum AwaitedBy {
-    /// Nobody yet, or somebody who looks again without being woken.
+    /// Nobody yet, or a caller that looks again without a wake-up.
     Nobody,
     /// A task, and the thread that polled it last.
     Task(Waker, Thread),
-    /// A thread that sleeps, at this place of the list.
+    /// A sleeping thread, at this place of the list.
     Thread(Waker, usize),
 }
 
@@ -131,8 +131,8 @@ impl OutcomeKind {
     }
 }
 
-/// Threads that sleep and wakers to be called, for which there is room from the start: they come by chance,
-/// and are not to allocate in the middle of a lock.
+/// Initial room for sleeping threads and due wakers. They come by chance, and must not allocate in the middle
+/// of a lock.
 const WAITER_CAPACITY: usize = 64;
 
 impl Default for Completions {
@@ -153,12 +153,12 @@ impl Default for Completions {
 }
 
 impl Completions {
-    /// Returns a token for the next outcome of this kind of the operation. The earlier outcomes of the engine
-    /// must have been delivered.
+    /// Returns a token for the operation's next outcome of this kind. The engine's earlier outcomes must have
+    /// been delivered.
     pub fn expect(&mut self, op: OpId, kind: OutcomeKind) -> CompletionToken {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Completion::Free);
-            // Room for all, so that freeing never allocates.
+            // Room for all slots, so that freeing a slot never allocates.
             self.free.reserve(self.slots.len());
             self.slots.len() - 1
         });
@@ -173,12 +173,12 @@ impl Completions {
         completion
     }
 
-    /// Whether an outcome of this operation is to come.
+    /// Whether an outcome of this operation is still to come.
     pub(super) fn is_expected(&self, op: OpId) -> bool {
         self.tokens.get(op.index()).is_some_and(|token| token.is_some_and(|it| it.op == op))
     }
 
-    /// Takes the outcomes that the engine has, and notes the wakers of their callers. Returns the number of those
+    /// Takes the engine's outcomes, and notes the wakers of their callers. Returns the number of these
     /// callers.
     pub fn deliver(&mut self, now: Instant, engine: &mut Engine) -> usize {
         let mut caller_count = 0;
@@ -209,13 +209,13 @@ impl Completions {
         matches!(&self.slots[completion.slot], Completion::Waiting(kind, _) if kind.is_answered_by(outcome))
     }
 
-    /// Whether the outcome has come.
+    /// Returns whether the outcome has come.
     #[must_use]
     pub fn is_done(&self, completion: CompletionToken) -> bool {
         matches!(self.slots[completion.slot], Completion::Done(_))
     }
 
-    /// The outcome if it has come, still to be fetched.
+    /// Returns the outcome if it has come, without fetching it.
     #[must_use]
     pub fn outcome(&self, completion: CompletionToken) -> Option<&Outcome> {
         match &self.slots[completion.slot] {
@@ -224,13 +224,13 @@ impl Completions {
         }
     }
 
-    /// Outcomes that are to come or to be fetched.
+    /// Returns the number of outcomes that are still to come or to be fetched.
     #[must_use]
     pub fn kept_count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Fetches the outcome if it has come; the token is void then.
+    /// Fetches the outcome if it has come. The token is void afterwards.
     pub fn take(&mut self, completion: CompletionToken) -> Option<Outcome> {
         let slot = &mut self.slots[completion.slot];
         if !matches!(slot, Completion::Done(_)) {
@@ -241,9 +241,8 @@ impl Completions {
         Some(outcome)
     }
 
-    /// Ends the interest in an outcome. A lock that was acquired is released, and one that is being
-    /// acquired is given up. Returns the waker that is not needed any more: dropping it may run anybody's
-    /// code.
+    /// Abandons an outcome. An acquired lock is released, and an acquisition under way is given up. Returns
+    /// the unneeded waker, because dropping it may run foreign code.
     pub fn abandon(
         &mut self,
         now: Instant,
@@ -259,7 +258,7 @@ impl Completions {
             Completion::Waiting(kind, _) => {
                 let goes_on = matches!(kind, OutcomeKind::Extend | OutcomeKind::Release | OutcomeKind::Leave);
                 if !goes_on {
-                    // A release is always taken, and cancels an acquisition or a query.
+                    // A release is always accepted, and cancels an acquisition or a query.
                     let _ = engine.submit(now, Request::Release { lock: completion.op, awaited: false });
                 }
                 self.end_waiting(completion).into_waker()
@@ -270,8 +269,7 @@ impl Completions {
         waker
     }
 
-    /// A task waits: it is woken when the outcome has come. Returns the waker that this one replaces, as
-    /// [`Completions::abandon`] does.
+    /// Wakes this task when the outcome has come. Returns the replaced waker, like [`Completions::abandon`].
     pub fn wait_as_task(&mut self, completion: CompletionToken, waker: &Waker) -> Option<Waker> {
         match &mut self.slots[completion.slot] {
             Completion::Waiting(_, AwaitedBy::Task(old, thread)) => {
@@ -288,8 +286,8 @@ impl Completions {
         }
     }
 
-    /// A thread is about to sleep, and no task waits: it is woken when the outcome has come, or by
-    /// [`Completions::sleeping_thread`].
+    /// Wakes this thread, which is about to sleep, when the outcome has come or through
+    /// [`Completions::sleeping_thread`]. No task may wait for the outcome.
     pub(super) fn wait_as_thread(&mut self, completion: CompletionToken, waker: Waker) {
         if let Completion::Waiting(_, waiter) = &mut self.slots[completion.slot] {
             *waiter = AwaitedBy::Thread(waker, self.threads.len());
@@ -297,7 +295,7 @@ impl Completions {
         }
     }
 
-    /// The task or thread does not sleep for now.
+    /// Forgets the waiting task or thread. Returns its waker, like [`Completions::abandon`].
     pub(super) fn stop_waiting(&mut self, completion: CompletionToken) -> Option<Waker> {
         self.take_waiter(completion).into_waker()
     }
@@ -322,18 +320,18 @@ impl Completions {
         waiter
     }
 
-    /// The outcome has come, or nobody wants it; returns its caller.
+    /// Ends the wait for an outcome that has come, or that nobody wants. Returns its caller.
     fn end_waiting(&mut self, completion: CompletionToken) -> AwaitedBy {
         let waiter = self.take_waiter(completion);
         self.waiting_count -= 1;
-        // The later of two tokens of one operation stays: an abandoned extension, and the release.
+        // Of two tokens of one operation (an abandoned extension, and the release) the later one stays.
         self.tokens[completion.op.index()].take_if(|it| *it == completion);
         waiter
     }
 
-    /// Notifies one more caller of the loss of a lock, once; or a known one by another waker. The engine must
-    /// have been asked to report the loss. Returns the waker that this one replaces, as
-    /// [`Completions::abandon`] does.
+    /// Notifies another caller of the loss of a lock, once, or a known caller through another waker. The
+    /// engine must have been asked to report the loss. Returns the replaced waker, like
+    /// [`Completions::abandon`].
     pub fn notify_loss(
         &mut self,
         lock: OpId,
@@ -352,15 +350,15 @@ impl Completions {
         (token, None)
     }
 
-    /// Removes one loss listener. Returns its waker, as [`Completions::abandon`] does.
+    /// Removes a loss listener. Returns its waker, like [`Completions::abandon`].
     pub fn end_loss_listener(&mut self, lock: OpId, token: LossToken) -> Option<Waker> {
         let listeners = self.loss_listeners.get_mut(&lock)?;
         let place = listeners.iter().position(|it| it.token == token)?;
         Some(listeners.swap_remove(place).waker)
     }
 
-    /// The lock is being released: wakes the tasks that await its loss, and returns the callbacks that are
-    /// not called any more, as [`Completions::abandon`] does.
+    /// Wakes the tasks that await the loss of a lock, because the lock is being released. Returns the
+    /// callbacks that are not called any more, like [`Completions::abandon`].
     pub fn end_loss_listeners(&mut self, lock: OpId) -> Vec<Waker> {
         if self.loss_listeners.is_empty() {
             return Vec::new();
@@ -372,13 +370,12 @@ impl Completions {
         callbacks.into_iter().map(|it| it.waker).collect()
     }
 
-    /// Makes the next outcome a panic, as a broken invariant would.
+    /// Makes the next outcome a panic, like a broken invariant.
     #[cfg(test)]
     pub(super) fn break_tokens(&mut self) {
         self.tokens.iter_mut().flatten().for_each(|token| token.slot = usize::MAX);
     }
 
-    /// The waker of one of the sleeping threads.
     pub(super) fn sleeping_thread(&self) -> Option<Waker> {
         match &self.slots[*self.threads.last()?] {
             Completion::Waiting(_, AwaitedBy::Thread(waker, _)) => Some(waker.clone()),
@@ -391,47 +388,45 @@ impl Completions {
         self.threads.len()
     }
 
-    /// Tasks that wait.
     pub(super) const fn task_count(&self) -> usize {
         self.task_count
     }
 
-    /// Outcomes that are to come.
     pub(super) const fn waiting_count(&self) -> usize {
         self.waiting_count
     }
 
-    /// Adds one to be woken.
     pub(super) fn wake_too(&mut self, waker: Waker) {
         self.woken.push_back(waker);
     }
 
-    /// The next one to be woken. To be called until there is none.
+    /// Returns the next waker to call. Call this until it returns `None`.
     pub fn pop_woken(&mut self) -> Option<Waker> {
         self.woken.pop_front().or_else(|| self.relay.pop())
     }
 
-    /// The next one that the loop leader wakes; others are left to those; see [`Relay`].
+    /// Returns the next waker that the loop leader calls. The leader leaves some tasks to others; see
+    /// [`Relay`].
     pub(super) fn pop_woken_as_leader(&mut self, now: Instant) -> Option<Waker> {
         self.woken.pop_front().or_else(|| self.relay.pop_first(now))
     }
 
-    /// Whether somebody is to be woken.
+    /// Whether a waker is left to call.
     pub(super) fn has_woken(&self) -> bool {
         !self.woken.is_empty() || !self.relay.is_empty()
     }
 
-    /// A caller has entered, and nobody is left to it.
+    /// Ends the relay, when a caller has entered and no task is left for it to wake.
     pub(super) fn end_relay(&mut self) {
         self.relay.end();
     }
 
-    /// When the loop leader has to wake those whom it left to others.
+    /// When the loop leader must wake the tasks that it left to others.
     pub(super) fn relay_until(&self) -> Option<Instant> {
         self.relay.until()
     }
 
-    /// Wakes all callers: no outcome will come any more.
+    /// Wakes all callers, because no outcome will come any more.
     pub(super) fn give_up(&mut self) {
         for slot in &mut self.slots {
             if let Completion::Waiting(_, waiter) = slot
@@ -450,10 +445,10 @@ fn wakers(listeners: impl IntoIterator<Item = Vec<LossListener>>) -> impl Iterat
     listeners.into_iter().flatten().map(|it| it.waker)
 }
 
-/// Nobody wants this outcome: what it has acquired must not be kept.
+/// Releases what an unwanted outcome has acquired.
 fn release_unwanted(now: Instant, engine: &mut Engine, op: OpId, outcome: &Outcome) {
     if let Outcome::Acquire(Ok(_)) = outcome {
-        // A release is always taken, and this one's outcome is not wanted.
+        // A release is always accepted, and nobody wants its outcome.
         let _ = engine.submit(now, Request::Release { lock: op, awaited: false });
     }
 }
@@ -473,7 +468,7 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(60);
 
-    /// The tokens of two acquisitions, which end with their wait.
+    /// Tokens of two acquisitions, which end with their wait.
     fn waiting(engine: &mut Engine, completions: &mut Completions) -> [CompletionToken; 2] {
         ["a", "b"].map(|name| {
             let resource = Resource::new(name).expect("a valid name");

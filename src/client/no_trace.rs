@@ -1,4 +1,4 @@
-//! No spans: the crate is built without the feature `tracing`. `trace.rs` says what each does with it.
+//! No spans: built without the feature `tracing`. `trace.rs` documents each item.
 
 use std::time::Instant;
 

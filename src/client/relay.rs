@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   loop leader ── wakes the first task of each thread ──► that task enters the client ── wakes the others
-//!        └──── wakes them all if none has entered within RELAY_MAX
+//!        └──── wakes all of them if none has entered within RELAY_MAX
 //! ```
 //!
-//! A wake-up from another thread costs most executors a write to their event queue, and one from their own
-//! thread nothing. Without this, each answer of 128 tasks on one thread cost such a write.
+//! For most executors, a wake-up from another thread costs a write to their event queue, and a wake-up from
+//! their own thread costs nothing. Without the relay, each answer of 128 tasks on one thread cost such a
+//! write.
 //!
-//! Owns the tasks that are to be woken. Does not know their answers. Keeps the order in which answers came,
-//! and that no task waits longer than [`RELAY_MAX`] for another one.
+//! Owns the tasks to wake, and does not know their answers. Keeps the order of the answers. No task waits
+//! longer than [`RELAY_MAX`] for another task.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -17,23 +18,23 @@ use std::time::{Duration, Instant};
 
 use super::sleeper::Thread;
 
-/// Longest time that a task waits for another one to wake it, before the loop leader does: 1 ms, the shortest
-/// sleep of the event queue.
+/// Longest time that a task waits for another task to wake it, before the loop leader does: 1 ms, the
+/// shortest sleep of the event queue.
 pub(super) const RELAY_MAX: Duration = Duration::from_millis(1);
 
-/// Threads that are distinguished.
+/// Most threads that are distinguished.
 const THREAD_COUNT_MAX: usize = 16;
 
-/// Tasks to be woken; see the [module](self).
+/// Tasks to wake; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// In the order in which their answers came.
+    /// In the order of their answers.
     tasks: VecDeque<(Waker, Thread)>,
-    /// So many of `tasks` are left to the first ones of their threads.
+    /// Number of `tasks` that are left to the first tasks of their threads.
     left_count: usize,
-    /// Threads of which a task was woken, and has not entered since.
+    /// Threads of which a task was woken and has not entered since.
     threads: Vec<Thread>,
-    /// When the loop leader wakes the rest.
+    /// When the loop leader wakes the remaining tasks.
     until: Option<Instant>,
 }
 
@@ -51,8 +52,7 @@ impl Relay {
         self.tasks.push_back((waker, thread));
     }
 
-    /// A caller other than the loop leader has entered: it wakes all of them, one by one. `None` if none is
-    /// left.
+    /// Next task to wake for a caller other than the loop leader, which has entered and wakes all tasks.
     pub(super) fn pop(&mut self) -> Option<Waker> {
         let task = self.tasks.pop_front().map(|(waker, _)| waker);
         self.left_count = self.left_count.saturating_sub(1);
@@ -62,7 +62,7 @@ impl Relay {
         task
     }
 
-    /// All tasks are woken, and one of them has entered: the next answer begins anew.
+    /// Forgets the threads, when all tasks are woken and one has entered.
     pub(super) fn end(&mut self) {
         self.threads.clear();
         self.until = None;
@@ -72,7 +72,7 @@ impl Relay {
         self.tasks.is_empty()
     }
 
-    /// The next task that the loop leader wakes.
+    /// Next task for the loop leader to wake.
     pub(super) fn pop_first(&mut self, now: Instant) -> Option<Waker> {
         if self.until.is_some_and(|until| until <= now) {
             return self.pop();
@@ -88,7 +88,7 @@ impl Relay {
         Some(waker)
     }
 
-    /// Until when the loop leader may sleep while tasks are left to others.
+    /// End of the loop leader's sleep, while tasks are left to others.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until.filter(|_| !self.tasks.is_empty())
     }
@@ -102,7 +102,8 @@ mod tests {
     use crate::client::Count;
     use crate::clock;
 
-    /// A relay with a task for each number, last polled by the thread of that number, and their wake-ups.
+    /// A relay with a task for each number, last polled by the thread of that number, and the tasks'
+    /// wake-ups.
     fn relay(threads: &[usize]) -> (Relay, Vec<Arc<Count>>) {
         let mut relay = Relay::with_capacity(0);
         let counts: Vec<_> = threads.iter().map(|thread| push(&mut relay, *thread)).collect();

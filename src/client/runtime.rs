@@ -14,8 +14,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use super::shared::Shared;
 use super::shared::background::Drive;
 
-/// Has the runtime of the calling task drive the client, if that runtime has one thread. With several workers the
-/// background thread is faster.
+/// Makes the runtime of the calling task drive the client, if that runtime has one thread. With several
+/// workers the background thread is faster.
 pub(super) fn drive(client: &Arc<Shared>) {
     if let Ok(runtime) = Handle::try_current()
         && runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
@@ -27,7 +27,7 @@ pub(super) fn drive(client: &Arc<Shared>) {
 
 /// Calls `turn` when a socket is ready or a caller leaves a write to the drive. Ends with the client or the runtime.
 async fn run(drive: Drive) {
-    // Where the runtime does no I/O, tokio panics. That ends this task, and drops its drive.
+    // If the runtime does no I/O, tokio panics. This ends the task, and drops its drive.
     #[allow(deprecated, reason = "the others are unsafe; a drive owns its descriptor and keeps it open")]
     let watched = AsyncFd::with_interest(drive, Interest::READABLE);
     let Ok(mut drive) = watched else { return };

@@ -1,26 +1,18 @@
 //! State that the handles of one client share, and who drives its event loop.
 //!
 //! ```text
-//!   caller: lock ─► submit ─► is the outcome there? ──yes──► unlock, return
-//!                                   │no
-//!                 nobody leads ◄────┴────► somebody leads
-//!                      │                         │
-//!             lead: turns until it is      write, or have the leader do it; sleep
-//!             there; hand the lead on      until woken with the outcome, or to lead
+//!   caller: lock ─► submit ─► outcome there? ──yes──► unlock, return
+//!                                  │no
+//!                nobody leads ◄────┴────► somebody leads
+//!    lead until it is there;              write, or let the leader write; sleep until
+//!    hand the lead on                     woken with the outcome, or to lead
 //! ```
 //!
-//! The thread that has the [`Poller`] leads. A thread that waits leads itself if nobody does, so a lone one
-//! needs no other and no system call but those of the sockets. The *background*, a thread of the client's
-//! own, leads while tasks wait, and for what is due when nobody calls: time-outs, reconnects, the releases of
-//! dropped guards. A user's [drive](background::Drive) replaces the background thread. A runtime's drive only
-//! leads: the thread still handles deadlines, and leads when the runtime has not turned for
-//! [`limits::DRIVE_LATE`] while tasks wait. The leader sleeps without the lock, so that others can submit and write
-//! meanwhile, and is woken at most once in a sleep. When it has woken callers, it [gathers](gather) their next
-//! requests. The pattern is "Leader/Followers" by Schmidt and others (2000).
-//!
-//! Owns leadership. Does not know what an outcome means. Keeps that nobody sleeps while an outcome can come
-//! and nobody leads, that no waker is called with the lock held, and that a leader's end is an error to all
-//! who wait.
+//! The thread with the [`Poller`] leads ("Leader/Followers", Schmidt and others, 2000). The *background*
+//! thread leads while tasks wait, and for due work when nobody calls; a [drive](background::Drive) may
+//! replace it. The leader sleeps without the mutex, is woken once per sleep, and [gathers](gather) the next
+//! requests of woken callers. Nobody sleeps while an outcome can come and nobody leads, no waker is called
+//! with the mutex held, and a leader's end is an error for all who wait.
 
 pub(super) mod background;
 mod driving;
@@ -49,57 +41,57 @@ use driving::{Background, Driving};
 use gather::{Gather, Gathering};
 use woken::Woken;
 
-/// With more outcomes waited for than this, a write is left to the leader: it costs a wake-up, and gathers
-/// what others submit meanwhile. The caller's own is sooner on its way. (`benches/floor`, 16 tasks: 1.6 sends
+/// With more expected outcomes than this, a write is left to the leader. That costs a wake-up, but gathers
+/// what others submit meanwhile; a caller's own write leaves sooner. (`benches/floor`, 16 tasks: 1.6 sends
 /// for a pair, and 3.2 if four may write for themselves.)
 const DIRECT_WRITE_MAX: usize = 1;
 
-/// Requests of tasks for each master behind which a write no longer waits for the leader. A server then
-/// works on some while the tasks ask for others. (`floor client-tasks 128`, one server: 0.70 of the raw loop
-/// without it, 1.10 with it. A write costs a system call for each master, so more masters wait for more.)
+/// Number of unsent requests of tasks, for each master, from which a write no longer waits for the leader. A
+/// server then works on some requests while the tasks submit others. (`floor client-tasks 128`, one server:
+/// 0.70 of the raw loop without it, 1.10 with it. A write costs a system call for each master, so more
+/// masters wait for more.)
 const EARLY_WRITE_COUNT: usize = 64;
 
-/// Why nothing can be done any more.
+/// Why the client cannot be used any more.
 pub(super) type Stopped = Arc<str>;
 
-/// State that all handles of a client share.
 #[derive(Debug)]
 pub(super) struct Shared {
     inner: Mutex<Inner>,
-    /// The process that has the background thread.
+    /// The process with the background thread.
     pub(super) process: Process,
     observing: Option<Arc<Observing>>,
-    /// The leader while it calls wakers.
+    /// The leader, while it calls wakers.
     pub(super) waking: Inside,
     background: Arc<Sleeper>,
     /// Woken when the background thread has ended.
     ended: Arc<Sleeper>,
 }
 
-/// State that is used with the lock held.
+/// State behind the mutex.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) driver: Driver,
     pub(super) completions: Completions,
-    /// `None` while somebody leads.
+    /// `None` while a thread leads.
     poller: Option<Poller>,
-    /// While the leader sleeps.
+    /// The leader's sleep, while it sleeps.
     sleep: Option<Sleep>,
     background: Background,
-    /// When releases of dropped guards are to be on their way, if nothing else is written before.
+    /// When releases of dropped guards must be sent, if nothing else is written before.
     linger_until: Option<Instant>,
-    /// Guards dropped so far.
+    /// Number of guards dropped so far.
     drop_count: u64,
-    /// Requests of tasks since the last write.
+    /// Number of requests of tasks since the last write.
     unsent_count: usize,
     gathering: Gathering,
     /// When the loop was last driven.
     last_turn: Instant,
-    /// Memory of names, to be used again.
+    /// Memory of names, for reuse.
     names: Vec<Vec<u8>>,
     is_closing: bool,
     stopped: Option<Stopped>,
-    /// Whether a drain has stopped it.
+    /// Whether a drain has stopped the client.
     pub(super) is_drained: bool,
 }
 
@@ -109,13 +101,13 @@ struct Sleep {
     is_woken: bool,
 }
 
-/// Why nothing can be done after a panic.
+/// Why the client cannot be used after a panic.
 const PANICKED: &str = "a thread panicked while using it; open a new client";
 
-/// Names whose memory is kept.
+/// Most names whose memory is kept.
 const SPARE_NAME_COUNT_MAX: usize = 1024;
 
-/// Whether one time limit is over before another; none is never.
+/// Whether one time is before another; `None` is never.
 fn is_before(at: Option<Instant>, other: Option<Instant>) -> bool {
     at.is_some_and(|at| other.is_none_or(|other| at < other))
 }
@@ -124,8 +116,8 @@ fn earlier(at: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     at.into_iter().chain(other).min()
 }
 
-/// Stops the client if its thread panics: nobody would lead any more. To be made before the lock is taken.
-/// The thread may be in the midst of another panic that is none of ours.
+/// Stops the client if its thread panics, because nobody would lead any more. Made before the mutex is taken.
+/// The thread may already be in the midst of an unrelated panic.
 struct PanicGuard<'a> {
     shared: &'a Shared,
     panicked_before: bool,
@@ -139,7 +131,8 @@ impl Drop for PanicGuard<'_> {
     }
 }
 
-/// Calls all wakers. Returns false if one panicked, which must neither keep the others asleep nor end this thread.
+/// Calls all wakers. Returns false if one panicked, which must neither keep other callers asleep nor end this
+/// thread.
 pub(super) fn wake_all(woken: impl IntoIterator<Item = Waker>) -> bool {
     let mut is_sound = true;
     for waker in woken {
@@ -154,7 +147,7 @@ impl Shared {
         Self::start_by(driver, poller, |name, run| thread::Builder::new().name(name.to_owned()).spawn(run))
     }
 
-    /// Starts them in this way. After an error no thread is left, and no connection.
+    /// Starts the threads with `spawn`. After an error no thread and no connection is left.
     fn start_by(
         driver: Driver,
         poller: Poller,
@@ -203,8 +196,8 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Takes the lock. An error if the client cannot be used, also in a fork: that has no background thread,
-    /// and its parent's connections.
+    /// Takes the mutex. Fails if the client cannot be used, also in a forked child process, which has no
+    /// background thread and only its parent's connections.
     pub(super) fn enter(&self) -> Result<MutexGuard<'_, Inner>, Stopped> {
         let now = clock::now();
         self.process.check_at(now)?;
@@ -213,7 +206,7 @@ impl Shared {
         Ok(inner)
     }
 
-    /// Looks at something, also in a client that was stopped; `None` in a fork.
+    /// Looks at the state, even of a stopped client; `None` in a forked child process.
     pub(super) fn peek<T>(&self, look: impl FnOnce(&mut Inner) -> T) -> Option<T> {
         let now = clock::now();
         self.process.check_at(now).ok()?;
@@ -222,7 +215,7 @@ impl Shared {
         Some(look(&mut inner))
     }
 
-    /// Does something with the lock held. An error if the client cannot be used.
+    /// Runs this with the mutex held. Fails if the client cannot be used.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Inner) -> T) -> Result<T, Stopped> {
         let _guard = self.guard();
         let mut inner = self.enter()?;
@@ -231,8 +224,9 @@ impl Shared {
         Ok(result)
     }
 
-    /// Writes what is queued, as far as that needs no waiting, when a thread ends. The thread itself may have
-    /// the lock for ever, if its process exits meanwhile.
+    /// Writes queued requests when a thread ends, as far as this needs no waiting. Gives up after
+    /// [`limits::CLOSE_WAIT`], because the thread itself may hold the mutex for ever if its process is
+    /// exiting.
     pub(super) fn flush_at_end(&self) {
         let until = clock::now() + limits::CLOSE_WAIT;
         while self.process.check().is_ok() && self.is_locked() {
@@ -248,12 +242,11 @@ impl Shared {
         });
     }
 
-    /// Whether some thread has the lock.
     fn is_locked(&self) -> bool {
         matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// The lock itself; for the files of the leader only. A panic with the lock held stops the client.
+    /// Takes the mutex; for the leader's files only. A panic with the mutex held stops the client.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| {
             drop(poisoned);
@@ -270,7 +263,7 @@ impl Shared {
         }
     }
 
-    /// Ends the client for all who wait and all who come.
+    /// Ends the client for all current and later callers.
     pub(super) fn stop(&self, why: &str) -> Stopped {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let why = inner.stopped.get_or_insert_with(|| why.into()).clone();
@@ -285,12 +278,12 @@ impl Shared {
         why
     }
 
-    /// Guards a call that takes the lock, and may lead; see [`PanicGuard`].
+    /// Guards a call that takes the mutex and may lead; see [`PanicGuard`].
     fn guard(&self) -> PanicGuard<'_> {
         PanicGuard { shared: self, panicked_before: thread::panicking() }
     }
 
-    /// Takes the lock for a thread that waits for an outcome of this kind.
+    /// Takes the mutex for a thread that waits for an outcome of this kind.
     fn enter_to_wait(&self, kind: OutcomeKind) -> Result<MutexGuard<'_, Inner>, Stopped> {
         self.waking.check_outside()?;
         let inner = self.enter()?;
@@ -301,7 +294,7 @@ impl Shared {
     }
 
     /// Waits on this thread for the outcome that `ask` expects; `None` if it expects none, or if the call is
-    /// cancelled before. A handle must call [`Shared::thread_waker`]: this thread may lead.
+    /// cancelled before. A handle must call [`Shared::thread_waker`], because this thread may lead.
     pub(super) fn wait(
         &self,
         kind: OutcomeKind,
@@ -316,7 +309,7 @@ impl Shared {
             self.leave(inner);
             return Ok(None);
         };
-        // A task may have waited for it before; its waker is dropped after the lock is given back.
+        // A task may have waited for the outcome before. Its waker is dropped after the mutex is released.
         let _replaced = inner.completions.stop_waiting(completion);
         let mut inner = self.wait_for_any(inner, cancel, &[completion])?;
         let outcome = inner.completions.take(completion);
@@ -324,7 +317,7 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// Waits on this thread until one of these outcomes is there to be fetched by its own call. Returns its
+    /// Waits on this thread until one of these outcomes has come, for its own call to fetch. Returns its
     /// place; `None` if the calls are cancelled before.
     pub(super) fn wait_for_first(
         &self,
@@ -334,7 +327,7 @@ impl Shared {
         let _guard = self.guard();
         let mut inner = self.enter_to_wait(OutcomeKind::Acquire)?;
         inner.background.is_favoured = false;
-        // As above.
+        // As in [`Shared::wait`].
         let waiting = completions.iter();
         let _replaced: Vec<_> = waiting.filter_map(|it| inner.completions.stop_waiting(*it)).collect();
         let inner = self.wait_for_any(inner, cancel, completions)?;
@@ -343,7 +336,7 @@ impl Shared {
         Ok(first)
     }
 
-    /// Leads, or sleeps, until one of these is done or cancelled.
+    /// Leads or sleeps until one of these outcomes has come, or the calls are cancelled.
     fn wait_for_any<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -381,13 +374,13 @@ impl Shared {
         Ok(inner)
     }
 
-    /// Wakes this thread out of its wait for this client, whether it sleeps or leads.
+    /// Waker that ends this thread's wait for this client, whether the thread sleeps or leads.
     pub(super) fn thread_waker(self: &Arc<Self>) -> Waker {
         Waker::from(Arc::new(ThreadWaker { sleeper: Sleeper::own().0, shared: Arc::downgrade(self) }))
     }
 
-    /// The answer if it is there; else `waker` is woken when it is. As [`Shared::wait`] otherwise; `is_new`
-    /// if it was not expected before.
+    /// Returns the answer if it is there. Otherwise wakes `waker` when it is. Like [`Shared::wait`] in other
+    /// respects. `is_new` if the answer was not expected before.
     pub(super) fn poll(
         &self,
         waker: &Waker,
@@ -395,7 +388,7 @@ impl Shared {
         ask: impl FnOnce(&mut Inner) -> Option<CompletionToken>,
     ) -> Poll<Result<Option<Outcome>, Stopped>> {
         let _guard = self.guard();
-        // Also later on: in a fork no answer would ever come.
+        // Checked in each poll: in a forked child process no answer would ever come.
         let now = clock::now();
         if let Err(why) = self.process.check_at(now) {
             return Poll::Ready(Err(why));
@@ -417,7 +410,7 @@ impl Shared {
         if let Some(why) = &inner.stopped {
             return Poll::Ready(Err(why.clone()));
         }
-        // Dropped after the lock is given back, whatever it drops with itself.
+        // Dropped after the mutex is released, as the drop may run foreign code.
         let _replaced = inner.completions.wait_as_task(completion, waker);
         inner.background.is_favoured = true;
         if is_new {
@@ -428,8 +421,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// Turns until `is_done`, or until `limit`; at least one turn unless it is done before. Gives the poller
-    /// back.
+    /// Turns until `is_done` or `limit`, at least once unless it is done before. Gives the poller back.
     fn lead<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -437,8 +429,8 @@ impl Shared {
         limit: Option<Instant>,
         is_done: impl Fn(&Inner) -> bool,
     ) -> Result<MutexGuard<'a, Inner>, Stopped> {
-        // At most once between two reads of the sockets, as callers can return for ever. The first time is for callers
-        // that the leader before this one has woken.
+        // At most once between two reads of the sockets, because callers can return for ever. The first time
+        // is for callers that the previous leader has woken.
         let mut has_gathered = false;
         if let Some(gather) = inner.begin_gathering() {
             (inner, has_gathered) = (self.gather(inner, Woken::take(|| None), gather)?, true);
@@ -463,7 +455,7 @@ impl Shared {
             let until = earlier(earlier(due, inner.completions.relay_until()), limit);
             inner.sleep = Some(Sleep { until, is_woken: false });
             drop(inner);
-            // It sleeps right behind this: those who are woken find the lock free.
+            // The leader sleeps right afterwards, so woken callers find the mutex free.
             self.wake_as_leader(woken)?;
             let timeout = until.map(|at| at.saturating_duration_since(clock::now()));
             let slept = poller.wait(timeout);
@@ -505,20 +497,20 @@ impl Shared {
         }
     }
 
-    /// Wakes these as the leader, without the lock. A waker that waits for this client meanwhile gets an
-    /// error.
+    /// Calls these wakers as the leader, without the mutex. A waker that waits for this client meanwhile gets
+    /// an error.
     fn wake_as_leader(&self, woken: Woken) -> Result<(), Stopped> {
         if woken.is_empty() { Ok(()) } else { self.waking.run(|| self.wake(woken)) }
     }
 
-    /// Wakes these, without the lock. A panic of one stops the client.
+    /// Calls these wakers without the mutex. A panic stops the client.
     fn wake(&self, woken: Woken) -> Result<(), Stopped> {
         let is_sound = wake_all(woken.into_iter());
         if is_sound { Ok(()) } else { Err(self.stop("a waker panicked; open a new client")) }
     }
 
-    /// Notices connections that servers have closed in an idle time, and waits a moment for new ones if there is
-    /// no quorum without them. Otherwise the first call after a quiet night would fail on healthy masters.
+    /// Notices connections that servers have closed in an idle time. If no quorum is left without them, waits
+    /// a moment for new ones. Otherwise the first call after a quiet night would fail on healthy masters.
     fn revive<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, Stopped> {
         let now = inner.now();
         let is_idle = now.saturating_duration_since(inner.last_turn) >= limits::IDLE_MAX;
@@ -538,8 +530,8 @@ impl Shared {
         Ok(inner)
     }
 
-    /// Gives the lock back; before, sees to it that somebody leads if that is needed, and after, wakes whom
-    /// to wake.
+    /// Releases the mutex. Before, makes sure that somebody leads if that is needed; afterwards, wakes due
+    /// callers.
     pub(super) fn leave(&self, mut inner: MutexGuard<'_, Inner>) {
         let elected = inner.elect();
         self.notify_observer(&inner);
@@ -551,11 +543,11 @@ impl Shared {
         }
         let mut woken = inner.pop_woken();
         drop(inner);
-        // Woken first: nobody leads until it is awake, and what others' wakers do may take long.
+        // The elected leader first: nobody leads until it is awake, and foreign wakers may take long.
         elected.into_iter().flatten().for_each(Waker::wake);
         loop {
             let may_be_more = woken.is_full();
-            // A client that has stopped has woken all who wait.
+            // A client that has stopped has woken all waiting callers.
             if self.wake(woken).is_err() || !may_be_more {
                 return;
             }
@@ -573,7 +565,7 @@ struct ThreadWaker {
 impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.sleeper.wake_by_ref();
-        // A client that cannot be used has woken all who wait.
+        // A client that cannot be used has woken all waiting callers.
         let _ = self.shared.upgrade().map(|shared| shared.with(Inner::wake_leader));
     }
 }

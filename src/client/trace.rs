@@ -1,8 +1,8 @@
 //! Spans of the crate `tracing` for acquisitions and held locks, in the context of the caller.
 //!
-//! Events of the observer come from another thread; these spans are opened, entered and closed on the threads
-//! that call. No subscriber is called with the client's mutex locked: what happens under it is noted, and
-//! recorded when the span is closed. `no_trace.rs` stands here without the feature `tracing`.
+//! The observer's events come from another thread; these spans are opened, entered and closed on the calling
+//! threads. No subscriber is called with the client's mutex held: the span notes what happens, and records it
+//! when it is closed. Without the feature `tracing`, `no_trace.rs` replaces this file.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::error::AcquireError;
 use crate::error::waited::WaitedFor;
 use crate::options::Mode;
 
-/// The span of an acquisition, from the first poll or the blocking call to the answer or the drop.
+/// Span of an acquisition, from the first poll or the blocking call to the answer or the drop.
 #[derive(Debug)]
 pub(super) struct AcquireSpan(State);
 
@@ -24,11 +24,11 @@ enum State {
     /// Nothing was asked yet.
     New,
     Open(Span, Instant),
-    /// It is over, or no subscriber wants it.
+    /// The acquisition is over, or no subscriber wants the span.
     Closed,
 }
 
-/// The span of a held lock, from the grant to the end of its guard.
+/// Span of a held lock, from the grant to the end of its guard.
 #[derive(Debug)]
 pub(super) struct HoldSpan {
     attempts: u32,
@@ -39,14 +39,14 @@ pub(super) struct HoldSpan {
 struct Open {
     span: Span,
     since: Instant,
-    /// The end once it is known: the time that the lock was held, and how that ended.
+    /// Once the end is known: how long the lock was held, and how it ended.
     end: Option<(Duration, &'static str)>,
 }
 
 impl AcquireSpan {
     pub(super) const NEW: Self = Self(State::New);
 
-    /// Opens it, as a child of the caller's current span.
+    /// Opens the span, as a child of the caller's current span.
     pub(super) fn open(&mut self, lock: &[u8], mode: Mode) {
         if let State::New = self.0 {
             let span = info_span!(
@@ -62,7 +62,7 @@ impl AcquireSpan {
         matches!(self.0, State::Open(..))
     }
 
-    /// Makes a call inside of it.
+    /// Makes a call inside the span.
     pub(super) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
         match &self.0 {
             State::Open(span, _) => span.in_scope(call),
@@ -70,7 +70,7 @@ impl AcquireSpan {
         }
     }
 
-    /// Closes it, and opens that of the lock, as a child of the caller's current span.
+    /// Closes the span, and opens the lock's span, as a child of the caller's current span.
     pub(super) fn granted(
         &mut self,
         lock: &[u8],
@@ -127,13 +127,13 @@ impl HoldSpan {
         Self { attempts: grant.attempts, open: None }
     }
 
-    /// The present, if the end is wanted.
+    /// The current time, if a subscriber wants the end.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         self.open.is_some().then(clock::now)
     }
 
-    /// Notes the end, by what its caller did, of a lock that is valid until this time. A loss comes before
-    /// that.
+    /// Notes how the caller ended the lock, which is valid until this time. If the validity ended before, the
+    /// lock was lost.
     pub(super) fn end(&mut self, outcome: &'static str, now: Instant, valid_until: Instant) {
         let outcome = if now >= valid_until { "lost" } else { outcome };
         if let Some(open) = &mut self.open {

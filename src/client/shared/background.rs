@@ -1,6 +1,5 @@
-//! The threads of a client: the background thread, which leads while tasks wait, and for what is due when
-//! nobody calls; the observer's thread; the event loops of others that do the background's work ([`Drive`]);
-//! and the ends of threads that dropped guards.
+//! The threads of a client: the background thread, the observer's thread, event loops that replace the
+//! background thread ([`Drive`]), and the ends of threads that dropped guards.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,20 +18,19 @@ use crate::client::callbacks::Observing;
 use crate::clock;
 use crate::limits;
 
-/// The next act of the background thread.
+/// Next act of the background thread.
 #[derive(Debug)]
 pub(super) enum BackgroundAct {
-    /// Sleeps until it is woken, or until that time.
+    /// Sleep until it is woken, or until this time.
     Sleep(Option<Instant>),
-    /// Looks again at once.
     LookAgain,
-    /// Ends: the client is closed.
+    /// End: the client is closed.
     End,
 }
 
 impl Shared {
-    /// The last handle is gone: has the background thread bring out what is queued, and waits for it,
-    /// [`limits::CLOSE_WAIT`] at most.
+    /// Closes the client after the drop of its last handle. Lets the background thread send queued requests,
+    /// and waits for that at most [`limits::CLOSE_WAIT`].
     pub(crate) fn close(&self) {
         let Ok(mut inner) = self.enter() else { return };
         inner.is_closing = true;
@@ -46,10 +44,10 @@ impl Shared {
         }
     }
 
-    /// The thread that reports events, until there will be no more.
+    /// Runs the observer's thread, until no more events will come.
     pub(super) fn run_observer(&self, observing: &Observing) {
         loop {
-            // Read before the events: those of the end come before it.
+            // Read before the events, because the last events come before the end.
             let has_ended = observing.has_ended();
             let events = self.peek(|inner| observing.take(&mut inner.driver.engine)).unwrap_or_default();
             if !events.is_empty() {
@@ -64,13 +62,13 @@ impl Shared {
 
     pub(super) fn run_background(&self) {
         let _guard = self.guard();
-        // All waiters have got the error, and all later callers will.
+        // All waiting callers have got the error, and later callers will.
         let _ = self.keep();
         self.ended.wake_by_ref();
         self.observing.iter().for_each(|observing| observing.end());
     }
 
-    /// Leads whenever nobody else would, until the client is closed.
+    /// Leads whenever nobody else does, until the client is closed.
     fn keep(&self) -> Result<(), Stopped> {
         let (mut was_woken, mut seen_drop_count) = (true, 0);
         loop {
@@ -82,14 +80,14 @@ impl Shared {
         }
     }
 
-    /// Leads if nobody else would. Returns what the background thread does next.
+    /// Leads if nobody else does. Returns the background thread's next act.
     pub(super) fn next_act(
         &self,
         was_woken: bool,
         seen_drop_count: &mut u64,
     ) -> Result<BackgroundAct, Stopped> {
         if !was_woken && self.is_locked() {
-            // Somebody is at work, and what is due is done by the way.
+            // A caller is at work, and does due work along the way.
             return Ok(BackgroundAct::Sleep(Some(clock::now() + limits::DROP_LINGER)));
         }
         let mut inner = self.lock_unless_stopped()?;
@@ -109,8 +107,7 @@ impl Shared {
         if inner.wants_background()
             && let Some(poller) = inner.poller.take()
         {
-            // Also when a drive has begun meanwhile, whatever that wants: it finds the lead taken until
-            // then.
+            // Ends also when a drive begins, whatever the drive wants: until then it finds the lead taken.
             let is_done = |inner: &Inner| {
                 inner.is_closing || inner.drive_in_time().is_some() || !inner.wants_background()
             };
@@ -122,9 +119,9 @@ impl Shared {
         if (inner.due().is_some_and(|at| at <= now) || look_at <= now)
             && let Some(poller) = inner.poller.take()
         {
-            // One turn does the due work. Its requests, as renewals, are mostly answered within
-            // the next moment, and so is a connect that it has begun. Also if something was owed before:
-            // it may have come when nobody looked, and what follows would not be heard either.
+            // One turn does the due work. Most of its requests, such as renewals, are answered within the
+            // next moment, and a connect that it began is through. Older owed replies are awaited, too: they
+            // may have come when nobody looked, and later replies would not be heard either.
             inner = self.lead(inner, poller, Some(now), |_| false)?;
             if let Some(poller) = inner.poller.take() {
                 let is_done = |inner: &Inner| {
@@ -139,15 +136,16 @@ impl Shared {
             self.leave(inner);
             return Ok(BackgroundAct::LookAgain);
         }
-        // While guards are being dropped it looks each time they may linger, so that a drop need not wake
-        // it.
+        // While guards are being dropped, the thread looks every time that they may linger, so that a drop
+        // need not wake it.
         let are_dropped = std::mem::replace(seen_drop_count, inner.drop_count) != inner.drop_count;
         let look_again = are_dropped.then(|| now + limits::DROP_LINGER);
-        // The leader does what is due within the next moment, and wakes the background thread for what is
-        // due before this.
+        // The leader does work that is due within the next moment, and wakes the background thread for
+        // earlier deadlines.
         let due = inner.due().map(|at| at.max(now + limits::DROP_LINGER));
-        // After a turn of a drive it looks again within `DRIVE_LATE`. Otherwise the next caller pays for a wake-up.
-        // While somebody leads, a late drive makes no difference: the end of the lead wakes this thread.
+        // After a turn of a drive, the thread looks again within `DRIVE_LATE`. Otherwise the next caller pays
+        // for a wake-up. While somebody leads, a late drive makes no difference: the end of the lead wakes
+        // this thread.
         let watch_at = inner.background.drive.as_ref().filter(|_| !is_led).and_then(|drive| {
             drive.late_at.or(Some(inner.last_turn + limits::DRIVE_LATE).filter(|at| now < *at))
         });
@@ -156,7 +154,7 @@ impl Shared {
         Ok(BackgroundAct::Sleep(until))
     }
 
-    /// Moves the background thread's work to a drive. With `is_watched` the thread still handles deadlines.
+    /// Moves the background thread's work to a drive. With `is_watched`, the thread still handles deadlines.
     #[cfg(unix)]
     pub(crate) fn drive(self: &Arc<Self>, is_watched: bool) -> io::Result<Drive> {
         let mut inner = self.enter().map_err(|why| io::Error::other(why.to_string()))?;
@@ -165,12 +163,12 @@ impl Shared {
         inner.background.is_favoured = false;
         inner.wake_leader();
         drop(inner);
-        // It learns that another one drives.
+        // The replaced drive learns that another one drives.
         wake_all(replaced.map(|drive| drive.waker));
         Ok(Drive { shared: Arc::downgrade(self), registry, is_watched })
     }
 
-    /// Brings out what is queued to the masters that answer.
+    /// Sends queued requests to the masters that answer, within [`limits::CLOSE_WAIT`].
     pub(super) fn finish(&self, mut inner: MutexGuard<'_, Inner>) -> Result<(), Stopped> {
         inner.enter_at(clock::now());
         let limit = Some(inner.now() + limits::CLOSE_WAIT);
@@ -184,11 +182,11 @@ impl Shared {
 /// Driver of a [`crate::Client`]'s event loop from an event loop of your own, in place of the client's
 /// background thread; made by [`crate::Client::drive`].
 ///
-/// With it an answer reaches a task without a hand-over between threads, and requests of many tasks of one
-/// executor share a write.
+/// Answers then reach tasks without a hand-over between threads, and requests of many tasks on one executor
+/// share a write.
 ///
 /// 1. Watch the descriptor ([`AsFd`]) for input. It is edge-triggered: note that it has become readable
-///    *before* the call that follows.
+///    *before* the next call.
 /// 2. Call [`Drive::turn`] at the start, when the descriptor is readable, at the time that the last call
 ///    returned, and when its waker is called.
 ///
@@ -204,7 +202,8 @@ pub struct Drive {
     is_watched: bool,
 }
 
-/// Error of a [`Drive`] whose client was dropped or has stopped, or of which another drive was dropped.
+/// Error of a [`Drive`] whose client was dropped or has stopped, or if another drive of the client was
+/// dropped.
 #[cfg(unix)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the client has ended; drop the drive too")]
@@ -213,11 +212,11 @@ pub struct DriveEnded;
 
 #[cfg(unix)]
 impl Drive {
-    /// Reads, writes and does all that is due, without waiting. Returns the time of the next turn if nothing
-    /// happens before, to be compared with [`Instant::now`]. Calls `waker` if a turn is needed sooner.
+    /// Reads, writes and does all due work, without waiting. Returns the time of the next turn if nothing
+    /// happens before, to compare with [`Instant::now`]. Calls `waker` if a turn is needed sooner.
     ///
     /// # Errors
-    /// [`DriveEnded`]; drop the drive then.
+    /// [`DriveEnded`]: drop the drive.
     pub fn turn(&mut self, waker: &Waker) -> Result<Option<Instant>, DriveEnded> {
         let shared = self.shared.upgrade().ok_or(DriveEnded)?;
         let _guard = shared.guard();
@@ -225,10 +224,10 @@ impl Drive {
         let is_led = inner.poller.is_none();
         let drive = inner.background.drive.as_mut();
         let drive = drive.filter(|drive| drive.is_watched == self.is_watched).ok_or(DriveEnded)?;
-        // Dropped after the lock is given back, as all wakers are.
+        // Dropped after the mutex is released, like all wakers.
         let _replaced =
             (!drive.waker.will_wake(waker)).then(|| std::mem::replace(&mut drive.waker, waker.clone()));
-        // A thread that leads may have read before this event came. It wakes the drive when it stops leading.
+        // A leading thread may have read before this event came. It wakes the drive when it stops leading.
         (drive.has_unsent, drive.late_at) = (is_led, None);
         if inner.unsent_count > 0 {
             // Callers that have not returned do not return soon.
@@ -278,24 +277,24 @@ impl Drop for Drive {
     }
 }
 
-// Releases of dropped guards wait for a write that they can join; none waits longer than the thread that
-// dropped them. A process may end right behind the drop, and a client in a `static` is never dropped. So each
-// thread remembers the clients of which it dropped something, and writes what they have queued when it ends.
-// The main thread ends with the return of `main` and with `std::process::exit`, where the system runs
-// destructors of thread-local values (Linux with glibc does).
+// Releases of dropped guards wait for a write that they can join, but never longer than the thread that
+// dropped the guards lives. A process may end right after the drop, and a client in a `static` is never
+// dropped. So each thread remembers the clients of its drops, and writes their queued requests when it ends.
+// The main thread ends when `main` returns and in `std::process::exit`, if the system runs destructors of
+// thread-local values (Linux with glibc does).
 //
-// A thread ends a moment after its closure: `std::thread::scope` waits for the closures only, `join` waits
+// A thread ends a moment after its closure: `std::thread::scope` waits only for the closures, `join` waits
 // for the end. An exit inside a panic hook writes nothing.
 thread_local! {
     static DROPPED_OF: DroppedOf = const { DroppedOf(RefCell::new(Vec::new())) };
 }
 
-/// The clients of which this thread dropped something, the last one last.
+/// Clients of which this thread dropped something, the latest client last.
 struct DroppedOf(RefCell<Vec<Weak<Shared>>>);
 
-/// Something of this client was dropped.
+/// Notes that something of this client was dropped.
 pub(crate) fn note_drop(client: &Arc<Shared>) {
-    // While a thread ends it may have no list any more: what it drops then is written at once.
+    // A thread that is ending may have no list any more. Its drops are written at once.
     if DROPPED_OF.try_with(|dropped| dropped.note(client)).is_err() {
         client.flush_at_end();
     }
@@ -314,7 +313,7 @@ impl DroppedOf {
 
 impl Drop for DroppedOf {
     fn drop(&mut self) {
-        // A panic hook exits: the panic may have left a client locked by this thread, or half-way.
+        // An exit in a panic hook: the panic may have left a client half-way, or locked by this thread.
         if thread::panicking() {
             return;
         }
@@ -346,7 +345,7 @@ mod tests {
         assert_eq!(both, [is(&second), is(&first)], "the last one last");
         let left = Arc::downgrade(first.shared());
         drop(first);
-        // Its thread ends a moment later.
+        // The client's thread ends a moment later.
         let begun = clock::now();
         while left.strong_count() > 0 {
             assert!(clock::now() - begun < Duration::from_secs(40), "its thread goes on");

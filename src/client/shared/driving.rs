@@ -1,4 +1,4 @@
-//! The background thread of a client, and a drive in its place.
+//! The background thread of a client, and a drive that replaces it.
 
 use std::task::Waker;
 use std::thread::ThreadId;
@@ -8,11 +8,11 @@ use std::time::Instant;
 pub(super) struct Background {
     pub(super) waker: Waker,
     pub(super) thread: Option<ThreadId>,
-    /// Until when it sleeps without leading; `None` while it does not.
+    /// End of the thread's sleep; `None` while it does not sleep, or leads.
     pub(super) sleeps_until: Option<Option<Instant>>,
-    /// Whether it leads although nobody waits: the last caller was a task, and the next one probably is.
+    /// Whether to lead although nobody waits: the last caller was a task, and the next caller probably is.
     pub(super) is_favoured: bool,
-    /// Leads in place of its thread.
+    /// Leads in place of the thread.
     pub(super) drive: Option<Driving>,
 }
 

@@ -26,14 +26,14 @@ const SLOW_YIELD: Duration = Duration::from_micros(400);
 /// Time without gathering after a slow yield. It keeps the time slices that are given away below 1 % of the time.
 const REST: Duration = Duration::from_secs(1);
 
-/// Decides whether the leader gathers. Used with the client's lock held.
+/// Decides whether the leader gathers. Used with the client's mutex held.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     returning: Arc<AtomicUsize>,
     rests_until: Option<Instant>,
 }
 
-/// One gathering. It runs without the client's lock.
+/// One gathering. It runs without the client's mutex.
 #[derive(Debug)]
 pub(super) struct Gather {
     /// Number of callers whose outcomes have come and who have not returned with another request.
@@ -53,7 +53,7 @@ impl Gathering {
         self.set(self.returning.load(Ordering::Relaxed).saturating_sub(1));
     }
 
-    /// Writers hold the client's lock, so a plain store is enough. A leader that gathers only reads.
+    /// Writers hold the client's mutex, so a plain store is enough. A leader that gathers only reads.
     fn set(&mut self, count: usize) {
         self.returning.store(count, Ordering::Relaxed);
     }

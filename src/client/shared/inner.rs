@@ -1,4 +1,4 @@
-//! Operations with the client's lock held, whoever has it: requests, writes, turns, and whom to wake.
+//! Operations with the client's mutex held: requests, writes, turns, and the choice whom to wake.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -15,40 +15,40 @@ use crate::engine::{OpId, Request, SubmitError};
 use crate::limits;
 
 impl Inner {
-    /// The present, for all that is done by one entry. It is the engine's, which never goes back: another
-    /// thread may have read the clock later and have had the lock before.
+    /// Time of this entry. It is the engine's time, which never goes back: another thread may have read the
+    /// clock later but entered before.
     pub(in crate::client) fn now(&self) -> Instant {
         self.driver.engine.now()
     }
 
-    /// Takes the reading of the clock of the thread that has the lock. Long work with the lock held reads it
-    /// again.
+    /// Takes over the clock reading of the thread that holds the mutex. Long work with the mutex held reads
+    /// the clock again.
     pub(in crate::client) fn enter_at(&mut self, now: Instant) {
         self.driver.engine.note_time(now);
     }
 
-    /// Has the engine take a request; the caller sees to it that it is written.
+    /// Submits a request to the engine. The caller must see to it that the request is written.
     pub(in crate::client) fn submit(&mut self, request: Request<'_>) -> Result<OpId, SubmitError> {
         self.driver.submit(self.now(), request)
     }
 
-    /// Nobody wants this answer any more. The waker is to be dropped without the lock.
+    /// Abandons an answer. The waker must be dropped outside the mutex.
     pub(in crate::client) fn abandon(&mut self, completion: CompletionToken) -> Option<Waker> {
         let waker = self.completions.abandon(self.now(), &mut self.driver.engine, completion);
         self.write_drop();
         waker
     }
 
-    /// Releases a lock whose guard was dropped. The wakers are to be dropped without the lock.
+    /// Releases the lock of a dropped guard. The wakers must be dropped outside the mutex.
     pub(in crate::client) fn release_dropped(&mut self, lock: OpId, name: HeldName) -> Vec<Waker> {
-        // A release is always taken, and this one's outcome is not wanted.
+        // A release is always accepted, and nobody wants its outcome.
         let _ = self.submit(Request::Release { lock, awaited: false });
         self.write_drop();
         self.give_name(name);
         self.completions.end_loss_listeners(lock)
     }
 
-    /// Hands outcomes to those who wait for them.
+    /// Delivers outcomes to their callers.
     pub(in crate::client) fn deliver(&mut self) {
         if self.driver.engine.has_outcome() {
             let caller_count = self.completions.deliver(self.now(), &mut self.driver.engine);
@@ -56,13 +56,14 @@ impl Inner {
         }
     }
 
-    /// When something is to be done whatever else happens.
+    /// When work is due, whatever else happens.
     pub(super) fn due(&self) -> Option<Instant> {
         earlier(self.driver.due(), self.linger_until)
     }
 
-    /// When the background thread looks after a turn that ended then, although nothing is due. Nobody may
-    /// have looked for long: servers close idle connections, and a task does not wait for new ones.
+    /// When the background thread looks next after a turn that ended at this time, although nothing is due.
+    /// Without a look, connections that servers closed while idle would stay unnoticed, and a task does not wait
+    /// for new ones.
     pub(super) fn look_at(&self, turn: Instant) -> Instant {
         let is_connecting = self.driver.engine.is_connecting();
         turn + if is_connecting { limits::CONNECT_LOOK_PAUSE } else { limits::LOOK_PAUSE }
@@ -91,8 +92,8 @@ impl Inner {
         drive.late_at.is_none_or(|at| self.now() < at).then_some(drive)
     }
 
-    /// Returns whether the background thread must lead now, or a user's drive must turn. A drive knows by itself when
-    /// something arrives.
+    /// Returns whether the background thread must lead now, or a user's drive must turn. A drive itself
+    /// notices when something arrives.
     pub(super) fn wants_background(&self) -> bool {
         match self.drive_in_time() {
             Some(drive) => drive.has_unsent && !drive.is_watched,
@@ -106,7 +107,7 @@ impl Inner {
         if self.drive_in_time().is_some() { None } else { self.gathering.begin(now, waiting_count) }
     }
 
-    /// Somebody else leads, or nobody does: gets what is queued on its way, and the leader to know of new
+    /// Called by a thread that does not lead. Writes queued requests, and tells the leader about earlier
     /// deadlines.
     pub(super) fn write_beside_leader(&mut self) {
         if self.sleep.is_none() {
@@ -120,8 +121,8 @@ impl Inner {
         self.wake_late_leader();
     }
 
-    /// Has the leader sleep no longer than until the next deadline. To be called after a flush, which may set
-    /// one.
+    /// Wakes the leader if it sleeps beyond the next deadline. Called after a flush, which may set a
+    /// deadline.
     pub(in crate::client) fn wake_late_leader(&mut self) {
         let due = self.driver.engine.next_timeout().map(|(at, _)| at);
         if self.sleep.as_ref().is_some_and(|sleep| is_before(due, sleep.until)) {
@@ -139,12 +140,12 @@ impl Inner {
         if let Some(sleep) = &mut self.sleep
             && !std::mem::replace(&mut sleep.is_woken, true)
         {
-            // It cannot fail but for a lack of kernel memory, and the sleep has its end.
+            // Fails only without kernel memory, and the sleep has an end.
             let _ = self.driver.wake_poller();
         }
     }
 
-    /// A task has submitted something.
+    /// Writes, or leaves the write to another thread, after a task has submitted a request.
     pub(super) fn write_for_task(&mut self) {
         self.unsent_count += 1;
         if self.unsent_count >= EARLY_WRITE_COUNT * self.driver.engine.config().masters.len() {
@@ -160,12 +161,13 @@ impl Inner {
         let is_driven = is_shared && self.drive_in_time().is_some();
         match &mut self.background.drive {
             Some(drive) if is_driven => drive.has_unsent = true,
-            // Nobody leads, and the background thread is being woken: the request need not wait for it.
+            // Nobody leads, and the background thread is being woken: the request need not wait for that
+            // thread.
             _ => self.flush(),
         }
     }
 
-    /// Several requests were submitted at once since then: they are worth a write of their own.
+    /// Writes several requests that were submitted together, since `start`.
     pub(in crate::client) fn write_batch(&mut self, start: Instant) {
         self.flush();
         self.enter_at(clock::now());
@@ -175,7 +177,7 @@ impl Inner {
         self.wake_late_leader();
     }
 
-    /// A guard was dropped: its release goes out with the next write, soon.
+    /// Notes the drop of a guard, whose release is sent with the next write, soon.
     pub(super) fn write_drop(&mut self) {
         self.deliver();
         self.drop_count += 1;
@@ -186,12 +188,11 @@ impl Inner {
         }
     }
 
-    /// Those whose outcome has come.
     pub(super) fn pop_woken(&mut self) -> Woken {
         Woken::take(|| self.completions.pop_woken())
     }
 
-    /// The threads, and of the tasks as many as the loop leader wakes.
+    /// Wakers of threads, and of as many tasks as the loop leader wakes.
     pub(super) fn pop_woken_as_leader(&mut self) -> Woken {
         if !self.completions.has_woken() {
             return Woken::take(|| None);
@@ -199,7 +200,7 @@ impl Inner {
         Woken::take(|| self.completions.pop_woken_as_leader(self.now()))
     }
 
-    /// Whom to wake to lead, now that the caller does not.
+    /// Returns whom to wake to lead, since the caller does not lead.
     pub(super) fn elect(&mut self) -> [Option<Waker>; 2] {
         if self.poller.is_none() {
             return [None, None];
@@ -217,7 +218,7 @@ impl Inner {
                 }
                 at = earlier(earlier(at, look_at), drive.late_at);
             }
-            // It knows by itself when something arrives.
+            // A user's drive itself notices when something arrives.
             Some(_) => {}
             None => at = earlier(at, look_at),
         }
@@ -230,7 +231,7 @@ impl Inner {
         [turning, keeper]
     }
 
-    /// A copy of a name, in memory that was used before if there is some.
+    /// Copies a name, into memory that was used before if there is some.
     pub(in crate::client) fn take_name(&mut self, name: &[u8]) -> Vec<u8> {
         let mut copy = self.names.pop().unwrap_or_default();
         copy.extend_from_slice(name);

@@ -3,7 +3,7 @@
 use std::iter;
 use std::task::Waker;
 
-/// Wakers that are called with the lock given back once.
+/// Wakers that are called while the mutex is released once.
 pub(super) struct Woken([Option<Waker>; WOKEN_COUNT]);
 
 const WOKEN_COUNT: usize = 32;
