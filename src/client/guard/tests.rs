@@ -1,5 +1,5 @@
-//! Each way to end or extend a lock, held to `tests/golden/guards`: of a guard that holds it, and of one
-//! whose lock was released under it, as by a drain.
+//! Each way to end or extend a lock, compared with `tests/golden/guards`: with a guard that holds the lock,
+//! and with a guard whose lock was released under it, as by a drain.
 
 use std::sync::mpsc;
 
@@ -9,20 +9,19 @@ use crate::engine::HeldLocks;
 use crate::testing::Double;
 use crate::words::golden::assert_golden;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// A TTL that no step waits for to end.
+/// A TTL that no step waits out.
 const LONG: Duration = PATIENCE.saturating_mul(10);
 
-/// A call on a guard, and what it shows; the guard may go with it.
+/// A call on a guard, and the text that it shows. The call may consume the guard.
 type Row = (&'static str, fn(Guard) -> (String, Option<Guard>));
 
-/// What a call answered: `done`, or its error.
+/// Answer of a call: `done`, or the error.
 fn said<T>(result: Result<T, impl std::fmt::Display>) -> String {
     result.map_or_else(|error| format!("error, {error}"), |_| "done".to_owned())
 }
 
-/// Polls a call once, and drops it.
 fn polled_once<T>(call: impl Future<Output = T>) -> String {
     let polled = std::pin::pin!(call).poll(&mut Context::from_waker(Waker::noop()));
     (if polled.is_pending() { "pending" } else { "ready" }).to_owned()
@@ -90,7 +89,8 @@ fn a_callback_for_a_stopped_client_is_called_at_once() {
     assert_eq!(receiver.try_recv(), Ok(std::thread::current().id()));
 }
 
-/// The master gives no answer, and nobody waits for one: a place that is kept would be missing to others.
+/// The master gives no answer, and nobody waits for one. A place that is not freed would be missing to
+/// others.
 #[test]
 fn an_operation_that_nobody_wants_gives_its_place_back_at_once() {
     let double = Double::start(1).expect("a free port");
@@ -129,7 +129,7 @@ fn each_end_of_a_guard_is_as_it_was() {
             let (mut lost, count) = (guard.lost(), Arc::<Count>::default());
             let waker = Waker::from(count.clone());
             let mut context = Context::from_waker(&waker);
-            // Polled twice: it is one listener.
+            // Polled twice, but it is one listener.
             assert!(Pin::new(&mut lost).poll(&mut context).is_pending());
             assert!(Pin::new(&mut lost).poll(&mut context).is_pending());
             if !is_held {
@@ -151,7 +151,7 @@ fn each_end_of_a_guard_is_as_it_was() {
             drop(guard);
             let woken = count.get();
             drop(lost);
-            // It turns the event loop, behind all that was sent before.
+            // Turns the event loop, after everything that was sent before.
             client.inspect("b").expect("the master answers");
             let (left, claims) = (client.stats().left, client.stats().claims);
             let exists = double.master(0).command(&["EXISTS", "a"]).expect("an answer").text();

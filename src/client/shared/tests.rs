@@ -1,8 +1,7 @@
-//! A panic with the client locked, in each role that a thread can have: every other caller gets an error, and
-//! none hangs.
+//! A panic with the client's mutex held, in each role that a thread can have: every other caller gets an
+//! error, and none hangs.
 //!
-//! There is no master, so acquisitions end by their deadlines, and whoever leads then meets the broken
-//! answer.
+//! There is no master, so acquisitions end by their deadlines, and the leader then meets the broken answer.
 
 mod alone;
 #[cfg(all(unix, feature = "double"))]
@@ -25,20 +24,20 @@ use crate::error::{AcquireError, LockReentrantError};
 use crate::event::Event;
 use crate::options::Options;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// The wait of callers whom only the end of the client answers in time.
+/// Wait of callers that only the end of the client answers in time.
 const LONG: Duration = PATIENCE.saturating_mul(10);
-/// The wait whose end is met by the broken answer.
+/// Wait whose end meets the broken answer.
 const BRIEF: Duration = Duration::from_millis(100);
 
 fn client() -> Client {
-    // Nothing listens there.
+    // Nothing listens on this port.
     let config = Config::builder().masters(["redis://127.0.0.1:1"]).retry_delay(BRIEF..=BRIEF);
     Client::open(config.build().expect("valid settings")).expect("an event loop")
 }
 
-/// Runs something that must not hang.
+/// Runs a call that must not hang.
 #[track_caller]
 fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
@@ -66,7 +65,7 @@ fn block(client: &Client) -> mpsc::Receiver<Result<(), AcquireError>> {
     receiver
 }
 
-/// Has a thread or a task wait, `strike` with the lock held, and looks at what all others get.
+/// Lets a thread or a task wait, lets `strike` break the client, and checks what all other callers get.
 fn all_others_get_an_error(has_thread: bool, strike: impl FnOnce(&Client)) {
     let client = client();
     let blocked = has_thread.then(|| block(&client));
@@ -92,7 +91,7 @@ fn all_others_get_an_error(has_thread: bool, strike: impl FnOnce(&Client)) {
     });
 }
 
-/// Has the thread that leads meet an answer that makes it panic, and waits for the end of the client.
+/// Lets the leading thread meet an answer that makes it panic, and waits for the end of the client.
 fn strike_the_leader(client: &Client) {
     let has_stopped = || client.shared().with(|_| ()).is_err();
     let start = clock::now();
@@ -101,7 +100,7 @@ fn strike_the_leader(client: &Client) {
         let mut short = client.lock("short").wait(BRIEF).acquire_async();
         let is_new = poll(&mut short, &count).is_pending();
         let _ = client.shared().with(|inner| inner.completions.break_tokens());
-        // On a slow machine its answer may have come before.
+        // On a slow machine the answer may have come before.
         while is_new && count.get() == 0 && !has_stopped() {
             assert!(clock::now() - start < PATIENCE, "nobody meets the broken answer");
             thread::yield_now();
@@ -147,7 +146,7 @@ fn a_panic_under_the_lock_stops_all_at_once() {
         });
         all_others_get_an_error(has_thread, |client| {
             let its = client.clone();
-            // The next caller that takes the lock finds out.
+            // The next caller that takes the mutex finds out.
             let user = thread::spawn(move || its.shared().peek(|_| resume_unwind(Box::new("struck"))));
             drop(user.join());
         });
@@ -168,12 +167,12 @@ fn a_panic_under_the_lock_stops_all_at_once() {
     }
 }
 
-/// The others learn of it from the thread that panics: nobody else enters the client.
+/// The other callers learn of it from the panicking thread: nobody else enters the client.
 #[cfg(unix)]
 #[test]
 fn a_panic_under_the_lock_of_a_driven_client_stops_all_at_once() {
     all_others_get_an_error(false, |client| {
-        // Neither turned, so that it finds nothing out, nor dropped.
+        // Neither turned, as it would find out, nor dropped.
         std::mem::forget(client.drive().expect("a descriptor"));
         let its = client.clone();
         let user = thread::spawn(move || its.shared().with(|_| resume_unwind(Box::new("struck"))));
@@ -238,7 +237,7 @@ fn an_elected_leader_waits_for_no_waker() {
     let shared = client.shared();
     let order = Arc::<Mutex<Vec<usize>>>::default();
     let waker = |number| Waker::from(Arc::new(Numbered(number, order.clone())));
-    // Nobody leads by itself: a drive is elected, and the background thread leaves the lead to it.
+    // Nobody leads by itself: a drive is elected, and the background thread leaves the lead to the drive.
     let mut drive = client.drive().expect("a descriptor");
     drive.turn(&waker(0)).expect("it goes on");
     let mut inner = loop {
@@ -254,7 +253,7 @@ fn an_elected_leader_waits_for_no_waker() {
     [waker(1), waker(2)].into_iter().for_each(|waker| inner.completions.wake_too(waker));
     shared.leave(inner);
     let order = order.lock().expect("no panic");
-    // Other work that is due may have woken the drive before.
+    // Other due work may have woken the drive before.
     assert!(order.starts_with(&[0]) && order.ends_with(&[1, 2]), "{order:?}");
 }
 
@@ -270,7 +269,7 @@ impl Wake for Locks {
 #[test]
 fn a_waker_of_a_polled_hold_never_deadlocks() {
     let client = client();
-    // A waker that another thread took first waits there for its turn, and proves nothing.
+    // If another thread took the waker first, the waker waits there for its turn, and proves nothing.
     for _ in 0..10 {
         let lock = client.lock("reentrant").wait(BRIEF).reentrant();
         let (sender, receiver) = mpsc::channel();
@@ -285,7 +284,7 @@ fn a_waker_of_a_polled_hold_never_deadlocks() {
     }
 }
 
-/// Names the unit test that is to run in the program that is started anew.
+/// Names the unit test to run in the program that is started again.
 const ANEW: &str = "REDLATCH_UNIT_TEST_ANEW";
 
 #[test]
@@ -293,7 +292,7 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
     const NAME: &str = "client::shared::tests::an_exit_in_a_panic_hook_does_not_hang";
     const CODE: i32 = 7;
     if std::env::var_os(ANEW).is_some() {
-        // The harness runs it on a thread of its own, whose destructors the exit runs.
+        // The harness runs the test on a separate thread, whose destructors run in the exit.
         let client = client();
         let mut waiting = client.lock("waiting").wait(LONG).acquire_async();
         assert!(poll(&mut waiting, &Arc::<Count>::default()).is_pending());
@@ -319,7 +318,7 @@ fn an_exit_in_a_panic_hook_does_not_hang() {
     assert_eq!(status.code(), Some(CODE));
 }
 
-/// Another thread read the clock later and had the lock before; the driver reads it, too, as a connection
+/// Another thread read the clock later but entered before. The driver reads the clock, too, when a connection
 /// fails.
 #[test]
 fn the_time_of_an_entry_never_goes_back() {
@@ -381,7 +380,7 @@ impl Ask for Noting {
     }
 }
 
-/// A long batch must leave its last call as much time for its answer as its first one.
+/// A long batch must leave its last call as much time for an answer as its first call.
 #[test]
 fn each_call_of_a_batch_reads_the_clock() {
     let client = client();
@@ -421,7 +420,7 @@ fn a_client_that_cannot_start_leaves_no_thread() {
             _ => Ok(thread::spawn(run)),
         });
         assert!(started.is_err());
-        // Whatever is left has the settings, and the observer in them.
+        // Anything left holds the settings, and the observer in them.
         let given_up = Instant::now() + PATIENCE;
         while left.strong_count() > 0 {
             assert!(Instant::now() < given_up, "{failing}: something is left");
@@ -430,7 +429,7 @@ fn a_client_that_cannot_start_leaves_no_thread() {
     }
 }
 
-/// An event loop without a connection, and what its observer gets.
+/// An event loop without a connection, and the events of its observer.
 fn observed() -> ((Driver, Poller), mpsc::Receiver<Event>) {
     let (sender, reported) = mpsc::channel();
     let sender = Mutex::new(sender);
@@ -449,11 +448,11 @@ fn denied(driver: &mut Driver) -> OpId {
     driver.engine.submit(clock::now(), request).expect("room")
 }
 
-/// Nobody else leads, so only the call itself, or the leader, can wake the observer's thread.
+/// Nobody else leads, so only the call itself or the leader can wake the observer's thread.
 #[test]
 fn a_call_and_a_leader_wake_the_observer() {
     let call = |shared: &Shared| _ = shared.with(|inner| denied(&mut inner.driver)).expect("it goes on");
-    // It does not give the lock back by itself.
+    // Does not release the mutex through `leave`, which would wake the observer.
     let lead = |shared: &Shared| {
         let mut inner = shared.lock();
         denied(&mut inner.driver);
@@ -470,7 +469,7 @@ fn a_call_and_a_leader_wake_the_observer() {
         denied(&mut inner.driver);
         None
     };
-    // Not of a kind for which a thread that waits turns the loop before.
+    // Not a kind for which a waiting thread turns the loop first.
     let wait = |shared: &Shared| drop(shared.wait(OutcomeKind::Release, None, answered));
     let wait_refused = |shared: &Shared| drop(shared.wait(OutcomeKind::Release, None, refused));
     let poll = |shared: &Shared| assert!(shared.poll(Waker::noop(), true, answered).is_ready());
@@ -482,10 +481,10 @@ fn a_call_and_a_leader_wake_the_observer() {
             Ok(thread::spawn(if name == "redlatch" { Box::new(|| ()) } else { run }))
         });
         let shared = started.expect("it starts");
-        // Whenever its thread is asleep.
+        // Each time that the observer's thread is asleep.
         for _ in 0..100 {
             end(&shared);
-            // A leader finds out that nothing listens there, too.
+            // A leader also finds out that nothing listens.
             let mut events = iter::repeat_with(|| reported.recv_timeout(PATIENCE).expect("it is woken"));
             assert!(events.any(|event| matches!(event, Event::Denied { .. })));
         }
@@ -493,7 +492,7 @@ fn a_call_and_a_leader_wake_the_observer() {
     }
 }
 
-/// Each of its looks enters the client, which reads the clock.
+/// Each look of the observer's thread enters the client, which reads the clock.
 #[test]
 fn the_observers_thread_sleeps_while_there_is_no_event() {
     let ((driver, poller), _reported) = observed();
@@ -507,7 +506,7 @@ fn the_observers_thread_sleeps_while_there_is_no_event() {
         shared.lock().now() == before
     };
     let start = clock::now();
-    // A loaded machine may hold a thread that never sleeps up for some of it.
+    // A loaded machine may delay a thread that never sleeps for a while.
     while !(0..20).all(|_| is_quiet()) {
         assert!(clock::now() - start < PATIENCE, "it looks again and again");
     }
@@ -518,7 +517,7 @@ fn the_observers_thread_sleeps_while_there_is_no_event() {
 fn events_before_the_end_are_reported() {
     let ((mut driver, poller), reported) = observed();
     denied(&mut driver);
-    // The observer's thread does nothing: this one takes its place when the client has ended.
+    // The observer's thread does nothing. This thread replaces it after the client's end.
     let started = Shared::start_by(driver, poller, |name, run| {
         Ok(thread::spawn(if name == "redlatch-events" { Box::new(|| ()) } else { run }))
     });

@@ -1,21 +1,21 @@
-//! A client without masters: what its threads do, and leave, beside each other.
+//! A client without masters: what its threads do, and what they leave to each other.
 
 use super::super::background::BackgroundAct;
 use super::*;
 
-/// A client without a connection where nothing happens by itself.
+/// A client without a connection, where nothing happens by itself.
 fn alone() -> Arc<Shared> {
     let ((driver, poller), _) = observed();
     Shared::start_by(driver, poller, |_, _| Ok(thread::spawn(|| ()))).expect("it starts")
 }
 
-/// Takes the lead from all, as a leader that sleeps for ever does.
+/// Takes the lead, like a leader that sleeps for ever.
 fn sleep_for_ever(inner: &mut Inner) -> Option<Poller> {
     inner.sleep = Some(Sleep { until: None, is_woken: false });
     inner.poller.take()
 }
 
-/// An acquisition that waits for long.
+/// An acquisition with a long wait.
 fn acquisition(inner: &mut Inner, name: &str) -> CompletionToken {
     let resource = Resource::new(name).expect("a valid name");
     let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
@@ -28,14 +28,14 @@ fn many_requests_of_tasks_do_not_wait_for_the_leader() {
     let shared = alone();
     let poller = sleep_for_ever(&mut shared.lock());
     let mut inner = shared.lock();
-    // With two that wait, a write is left to the leader.
+    // With two expected outcomes, a write is left to the leader.
     for name in ["a", "b"] {
         let _ = acquisition(&mut inner, name);
     }
     inner.unsent_count = EARLY_WRITE_COUNT * inner.driver.engine.config().masters.len() - 2;
     inner.write_for_task();
     assert_ne!(inner.unsent_count, 0, "the leader is to write");
-    // This leader knows of no deadline, and the waits have ends.
+    // This leader knows of no deadline, but the waits have ends.
     inner.sleep = Some(Sleep { until: None, is_woken: false });
     inner.write_for_task();
     assert_eq!(inner.unsent_count, 0, "it is written");
@@ -52,7 +52,7 @@ fn nobody_sleeps_over_an_answer_that_is_there() {
         let poller = is_led.then(|| sleep_for_ever(&mut shared.lock()));
         let its = shared.clone();
         let answer = within("an answer that is there", move || {
-            // A call of this kind does not turn first without a quorum.
+            // A call of this kind does not turn the loop first without a quorum.
             its.wait(OutcomeKind::Extend, None, |inner| {
                 let op = denied(&mut inner.driver);
                 Some(inner.completions.expect(op, OutcomeKind::Acquire))
@@ -64,7 +64,7 @@ fn nobody_sleeps_over_an_answer_that_is_there() {
     }
 }
 
-/// More wakers than are taken at once under the lock.
+/// More wakers than are taken at once with the mutex held.
 const WAKER_COUNT: usize = 100;
 
 /// Queues the wakers of [`WAKER_COUNT`] tasks.
@@ -108,7 +108,7 @@ impl Asks {
         assert!(inner.completions.wait_as_task(completion, &Waker::from(self.clone())).is_none());
         inner.gathering.remove_one();
         inner.write_for_task();
-        // As each caller that leaves: else the leader wakes the next task of this thread a millisecond later.
+        // Like each leaving caller. Otherwise the leader wakes the next task of this thread 1 ms later.
         inner.completions.end_relay();
     }
 }
@@ -228,7 +228,7 @@ fn a_thread_that_is_to_wake_up_may_lead() {
     drop(poller);
 }
 
-/// Notes whether the client is locked when it is dropped.
+/// Notes whether the client's mutex is held when it is dropped.
 struct Dropped(Arc<Shared>, mpsc::Sender<bool>);
 
 impl Wake for Dropped {
@@ -266,7 +266,7 @@ fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
     drop(poller);
 }
 
-/// An acquisition that nobody answers, and the token of its outcome.
+/// An acquisition without an answer, and the token of its outcome.
 fn unanswered(inner: &mut Inner) -> CompletionToken {
     let resource = Resource::new("a").expect("a valid name");
     let request = Request::Acquire { resource, options: Options::new().wait(LONG), label: None };
@@ -274,7 +274,7 @@ fn unanswered(inner: &mut Inner) -> CompletionToken {
     inner.completions.expect(op, OutcomeKind::Acquire)
 }
 
-/// The answer and the end come before the thread wakes up.
+/// The answer and the end come before the thread wakes.
 #[test]
 fn only_a_drain_hands_out_answers_behind_its_end() {
     for (is_drained, is_answered) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -303,7 +303,7 @@ fn only_a_drain_hands_out_answers_behind_its_end() {
     }
 }
 
-/// Otherwise it would be left to another task of its thread, which does not come.
+/// Otherwise the leader would leave the wake-up to another task of the same thread, which does not come.
 #[test]
 fn a_task_that_has_entered_is_woken_by_the_leader_again() {
     let shared = alone();
@@ -321,7 +321,7 @@ fn a_task_that_has_entered_is_woken_by_the_leader_again() {
     }
 }
 
-/// The drain ends the acquisitions under way, and so makes room for its own question.
+/// The drain ends the acquisitions under way, and so makes room for its own request.
 #[test]
 fn a_drain_ends_a_client_that_has_no_room() {
     let client = client();
@@ -337,7 +337,7 @@ fn a_drain_ends_a_client_that_has_no_room() {
     assert!(client.health().masters.is_empty(), "it has stopped");
 }
 
-/// A thread that ends in another one's exit cannot wait for a lock that is never given back.
+/// A thread that ends in another thread's exit cannot wait for a mutex that is never released.
 #[test]
 fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
     let client = client();
@@ -404,7 +404,7 @@ fn an_idle_client_looks_rarely_unless_it_connects() {
     assert!(inner.driver.engine.is_connecting() && look == limits::CONNECT_LOOK_PAUSE, "{look:?}");
 }
 
-/// The time for which the thread that a client takes for its own closes it.
+/// How long a close takes on the thread that the client considers its own.
 fn closing_time() -> Duration {
     let ((driver, poller), _) = observed();
     let (closing, closed) = mpsc::channel::<Arc<Shared>>();
@@ -423,7 +423,7 @@ fn closing_time() -> Duration {
     took.recv_timeout(PATIENCE).expect("it ends")
 }
 
-/// A late machine may need several tries.
+/// A slow machine may need several tries.
 #[test]
 fn the_clients_own_thread_does_not_wait_for_its_end() {
     let start = clock::now();
@@ -437,7 +437,7 @@ fn a_thread_that_waits_beside_a_leader_sleeps() {
     let shared = alone();
     let mut inner = shared.lock();
     let _poller = sleep_for_ever(&mut inner);
-    // With two that wait, each look of a thread has the leader write.
+    // With two expected outcomes, each look of a thread makes the leader write.
     let _other = unanswered(&mut inner);
     drop(inner);
     let its = shared.clone();
@@ -454,7 +454,7 @@ fn a_thread_that_waits_beside_a_leader_sleeps() {
         thread::sleep(BRIEF / 20);
         is_woken()
     });
-    // On its way to sleep it may look once or twice.
+    // On its way to sleep, the thread may look once or twice.
     assert!(looks.count() <= 2, "it looks again and again");
     shared.stop("the end");
     assert!(waiting.join().expect("no panic"));

@@ -1,9 +1,9 @@
-//! Leadership step by step: the lead, the sleeps and their ends, the writes and the wake-ups, shown after
-//! each step and held to `tests/golden/leading`.
+//! Leadership step by step: the lead, sleeps and their ends, writes and wake-ups, shown after each step and
+//! compared with `tests/golden/leading`.
 //!
-//! Where the client is *alone*, its own thread does not exist and nothing happens by itself. Elsewhere that
-//! thread runs, and a step is shown when nothing moves any more. A sleep that ends too late shows here at
-//! once, although something else would end it a moment later.
+//! If the client is *alone*, its own thread does not exist and nothing happens by itself. Otherwise that
+//! thread runs, and a step is shown when nothing moves any more. A sleep that ends too late shows at once,
+//! although something else would end it a moment later.
 
 mod stage;
 
@@ -19,7 +19,7 @@ use crate::limits;
 use crate::words::golden::assert_golden;
 use stage::{LONG, Shown as _, Stage};
 
-/// Nobody leads by itself: each decision of a caller shows.
+/// Nobody leads by itself, so each decision of a caller shows.
 fn alone() -> String {
     let mut stage = Stage::new("Alone: a task acquires, and drops its guard", true);
     stage.hang(true);
@@ -83,7 +83,7 @@ fn alone() -> String {
     stage.page
 }
 
-/// The acquisitions of `a`, `b` and `c` are answered in turns of a drive, and then a release.
+/// Answers the acquisitions of `a`, `b` and `c` in turns of a drive, and then a release.
 fn the_drive_serves_three(stage: &mut Stage) {
     stage.drive_turns();
     stage.answers();
@@ -137,7 +137,7 @@ fn driven() -> String {
     stage.page
 }
 
-/// A runtime drives while it is in time, and the background thread keeps the time.
+/// A runtime drives while it is on time, and the background thread handles deadlines.
 fn watched() -> String {
     let mut stage = Stage::new("Driven by a runtime: tasks acquire", true);
     stage.runtime_begins();
@@ -188,7 +188,7 @@ fn watched() -> String {
     stage.page
 }
 
-/// A leader sleeps: what others have it do.
+/// A leader sleeps: what other threads make it do.
 fn beside() -> String {
     let mut stage = Stage::new("Beside a leader that sleeps: writes and wake-ups", true);
     for name in ["held", "batch"] {
@@ -268,7 +268,7 @@ fn together() -> String {
     stage.page
 }
 
-/// Ends of locks are awaited, and several calls are one write.
+/// Ends of locks are awaited, and several calls share one write.
 fn losses_and_batches() -> String {
     let mut stage = Stage::new("Alone: ends that are awaited", true);
     for name in ["a", "b", "c"] {
@@ -328,7 +328,7 @@ fn losses_and_batches() -> String {
     stage.page
 }
 
-/// The client ends, or a thread that has dropped a guard does.
+/// The client ends, or a thread ends that has dropped a guard.
 fn ends() -> String {
     let mut stage = Stage::new("Beside a leader that sleeps: ends", true);
     stage.acquire_here("a");
@@ -374,7 +374,7 @@ fn ends() -> String {
     stages.join("\n")
 }
 
-/// Each call of a thread wakes what it finds to be woken, and a background thread that sleeps too long.
+/// Each call of a thread calls due wakers, and wakes a background thread that sleeps too long.
 fn calls() -> String {
     let mut stage = Stage::new("Alone: calls that find a background thread asleep for ever", true);
     let ask = |inner: &mut Inner| {
@@ -408,7 +408,7 @@ fn calls() -> String {
     stage.page
 }
 
-/// All that wait are woken, and find out why.
+/// All waiting callers are woken, and find out why.
 fn stopped() -> String {
     let mut stage = Stage::new("Driven: the client is stopped", true);
     stage.drive_begins();
@@ -423,7 +423,7 @@ fn stopped() -> String {
     let shared = stage.shared().clone();
     let struck = thread::spawn(move || shared.with(|_| resume_unwind(Box::new("struck"))));
     drop(struck.join());
-    // Before anybody takes the lock that the panic has poisoned.
+    // Before anybody takes the mutex that the panic has poisoned.
     assert!(stage.is_woken("waiting"), "the thread that panics stops the client");
     stage.show("a thread panics with the lock held");
     for name in ["answered", "waiting"] {

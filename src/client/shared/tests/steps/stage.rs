@@ -15,9 +15,9 @@ use crate::error::{AcquireError, ReleaseError};
 use crate::lock::MasterId;
 use crate::testing::Double;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Longer than any test: nothing ends by it.
+/// Longer than any test, so that nothing ends because of it.
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
 /// Name of a drive that the background thread watches.
@@ -26,7 +26,7 @@ const RUNTIME: &str = "the runtime";
 type Acquiring = Pin<Box<dyn Future<Output = Result<Guard, AcquireError>>>>;
 type Names = Arc<Mutex<Vec<&'static str>>>;
 
-/// Notes its name when it is woken, and whether that or its drop comes with the lock of a client held.
+/// Notes its name when it is woken, and whether its wake-up or its drop comes with a client's mutex held.
 struct Named(&'static str, Names, Weak<Shared>);
 
 impl Named {
@@ -59,10 +59,10 @@ pub(super) struct Stage {
     pub(super) client: Client,
     is_alone: bool,
     seen_drop_count: u64,
-    /// All that were woken, of which so many are shown.
+    /// All names that were woken, and how many of them are shown.
     woken: Names,
     shown_woken_count: usize,
-    /// When the last turn ended that was shown.
+    /// End of the last turn that was shown.
     pub(super) shown_turn: Instant,
     acquiring: BTreeMap<&'static str, Acquiring>,
     pub(super) guards: BTreeMap<&'static str, Guard>,
@@ -72,7 +72,7 @@ pub(super) struct Stage {
     pub(super) page: String,
 }
 
-/// How a sleep until that time relates to the time at which something must be done.
+/// How a sleep until this time relates to the time when work is due.
 fn sleep(until: Option<Instant>, due: Option<Instant>) -> &'static str {
     match (until, due) {
         (None, None) => "sleeps",
@@ -82,7 +82,7 @@ fn sleep(until: Option<Instant>, due: Option<Instant>) -> &'static str {
     }
 }
 
-/// A drive that nobody watches does what is due, and need not look.
+/// A drive that nobody watches does due work, and need not look.
 fn keeps_time(inner: &Inner) -> bool {
     inner.background.drive.as_ref().is_none_or(|drive| drive.is_watched)
 }
@@ -115,7 +115,7 @@ fn state(inner: &mut Inner) -> Vec<(&'static str, String)> {
         (
             "background",
             match inner.background.sleeps_until {
-                // The leader does what is due, and the background thread may be about to lead or to sleep.
+                // The leader does due work, and the background thread may be about to lead or to sleep.
                 _ if inner.poller.is_none() => "beside the leader".to_owned(),
                 None => "awake".to_owned(),
                 Some(until) => sleep(until, look).to_owned(),
@@ -175,7 +175,7 @@ impl Stage {
         self.client.shared()
     }
 
-    /// Waits until this is so, in a look that changes nothing.
+    /// Waits until this holds, in looks that change nothing.
     #[track_caller]
     pub(super) fn await_that(&self, what: &str, is_so: impl Fn(&Inner) -> bool) -> MutexGuard<'_, Inner> {
         let start = clock::now();
@@ -190,7 +190,7 @@ impl Stage {
         }
     }
 
-    /// Shows what differs since the step before, when nothing moves any more.
+    /// Shows what differs from the step before, once nothing moves any more.
     #[track_caller]
     pub(super) fn show(&mut self, step: &str) {
         let is_alone = self.is_alone;
@@ -209,7 +209,7 @@ impl Stage {
         let (state, turn) = (state(&mut inner), inner.last_turn);
         drop(inner);
         let turn = std::mem::replace(&mut self.shown_turn, turn) != turn;
-        // Where that thread does not exist, nobody else uses up its wake-up.
+        // If that thread does not exist, nobody else uses up its wake-up.
         if is_alone && self.shared().background.sleep(Some(clock::now())) {
             self.woken.lock().expect("no panic").push("the background");
         }
@@ -240,7 +240,7 @@ impl Stage {
     }
 
     pub(super) fn waker(&self, name: &'static str) -> Waker {
-        // Elsewhere other threads have the lock at any time.
+        // Otherwise other threads may hold the mutex at any time.
         let is_alone = self.is_alone && name != RUNTIME;
         let client = if is_alone { Arc::downgrade(self.shared()) } else { Weak::new() };
         Waker::from(Arc::new(Named(name, self.woken.clone(), client)))
@@ -276,7 +276,7 @@ impl Stage {
         self.show(&format!("poll as {waker}: {shown}"));
     }
 
-    /// Its master answers: polls it once it is woken.
+    /// The task's master answers. Polls the task once it is woken.
     #[track_caller]
     pub(super) fn finish(&mut self, name: &'static str) {
         self.hang(false);
@@ -306,7 +306,7 @@ impl Stage {
         self.show(&format!("drop of the guard of {name}"));
     }
 
-    /// A thread waits for the lock of this name; it is shown once it leads or sleeps.
+    /// A thread waits for the lock of this name. Shown once the thread leads or sleeps.
     pub(super) fn block(&mut self, name: &'static str) {
         let count = |inner: &Inner| inner.completions.waiting_count();
         let before = count(&self.shared().lock());
@@ -364,13 +364,13 @@ impl Stage {
         self.shared().leave(inner);
     }
 
-    /// One turn of whoever leads.
+    /// One turn of the current leader.
     pub(super) fn turn(&mut self) {
         self.turn_once();
         self.show("a turn");
     }
 
-    /// Its master answers: turns until it owes nothing.
+    /// The master answers. Turns until the master owes nothing.
     pub(super) fn answers(&mut self) {
         self.hang(false);
         let start = clock::now();
@@ -414,7 +414,7 @@ impl Stage {
         self.show("a runtime drives");
     }
 
-    /// The runtime is late from now on, or is not for long.
+    /// Makes the runtime late from now on, or on time for long.
     pub(super) fn be_late(&mut self, is_late: bool) {
         let late_at = clock::now() + if is_late { Duration::ZERO } else { LONG };
         self.shared().lock().background.drive.as_mut().expect("it drives").late_at = Some(late_at);
@@ -453,7 +453,7 @@ impl Stage {
         self.show(&step);
     }
 
-    /// Hangs its master, or has it go on. Requests to a master that hangs show before their answers.
+    /// Makes the master hang, or answer again. Requests to a hanging master show before their answers.
     pub(super) fn hang(&mut self, hangs: bool) {
         let master = self.double.master(0);
         if hangs { master.stop() } else { master.resume() }.expect("it runs");
