@@ -1,8 +1,8 @@
-//! Holds of one owner, poll by poll, held to `tests/golden/holds`: which callers are woken, and what each
-//! gets.
+//! Holds of one owner, poll by poll, compared with `tests/golden/holds`: which callers are woken, and what
+//! each gets.
 //!
-//! The test turns the client's event loop itself, so nothing happens between two of its steps. No waker may
-//! find the owner's state locked.
+//! The test turns the client's event loop itself, so nothing happens between two steps. No waker may find the
+//! owner's state locked.
 #![cfg(unix)]
 
 use std::fmt::Write;
@@ -17,14 +17,14 @@ use crate::engine::Request;
 use crate::testing::Double;
 use crate::words::golden::assert_golden;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// TTL and wait whose end no step waits for.
+/// A TTL and wait that no step waits out.
 const LONG: Duration = PATIENCE.saturating_mul(10);
 
 type Taking = Pin<Box<dyn Future<Output = Result<ReentrantGuard, LockReentrantError>> + Send>>;
 
-/// An owner with its callers, and the one master, which hangs until a step waits for its answer.
+/// An owner with its callers, and its only master, which hangs until a step waits for the answer.
 struct Stage {
     double: Double,
     client: Client,
@@ -39,11 +39,10 @@ struct Polled {
     taking: Option<Taking>,
     hold: Option<ReentrantGuard>,
     wakes: Arc<Wakes>,
-    /// Those that the page has.
+    /// Number of wake-ups that the page shows.
     shown_count: usize,
 }
 
-/// The wake-ups of a task.
 struct Wakes {
     count: AtomicUsize,
     owner: Arc<Owner>,
@@ -57,7 +56,7 @@ impl Wake for Wakes {
     }
 }
 
-/// Does something when it is woken.
+/// Does this work when it is woken.
 struct Does(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for Does {
@@ -95,7 +94,7 @@ impl Polled {
 }
 
 impl Stage {
-    /// Clients of one master that hangs, and the lock of an owner without holds.
+    /// A client of one master, and the lock of an owner without holds.
     fn new(title: &str, request: impl FnOnce(LockRequest<'static>) -> LockRequest<'static>) -> Self {
         let double = Double::start(1).expect("a free port");
         let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop");
@@ -104,7 +103,7 @@ impl Stage {
         Self { double, client, drive, lock, callers: Vec::new(), page: format!("# {title}\n") }
     }
 
-    /// So many tasks that want a hold.
+    /// Adds this many tasks that want a hold, and makes the master hang.
     fn with_callers(mut self, count: usize) -> Self {
         self.callers.extend((0..count).map(|_| {
             let (lock, owner) = (self.lock.clone(), self.lock.owner.clone());
@@ -116,7 +115,7 @@ impl Stage {
         self
     }
 
-    /// Adds a line: the step, the tasks that it has woken, and the number of holds behind it.
+    /// Adds a line: the step, the tasks that it has woken, and the number of holds afterwards.
     fn note(&mut self, step: &str) {
         write!(self.page, "{step}; woken:").expect("a text takes it");
         for (caller, polled) in self.callers.iter_mut().enumerate() {
@@ -132,7 +131,7 @@ impl Stage {
     fn poll(&mut self, caller: usize) {
         let shown = self.callers[caller].poll();
         self.note(&format!("poll {}: {shown}", name(caller)));
-        // The wait of the next one ends later.
+        // Makes the wait of the next caller end later.
         let now = clock::now();
         while clock::now() == now {}
     }
@@ -144,7 +143,7 @@ impl Stage {
         self.note(&format!("drop {}", name(caller)));
     }
 
-    /// Turns the event loop until this one is woken.
+    /// Turns the event loop until this caller is woken.
     fn answer(&mut self, woken: usize) {
         self.double.master(0).resume().expect("it runs");
         let polled = &self.callers[woken];
@@ -156,7 +155,7 @@ impl Stage {
         self.note("answer");
     }
 
-    /// Has this done while the next poll asks the client.
+    /// Does this work while the next poll asks the client.
     fn do_within_poll(&self, work: impl FnOnce() + Send + 'static) {
         let waker = Waker::from(Arc::new(Does(Mutex::new(Some(Box::new(work))))));
         self.client.shared().peek(|inner| inner.completions.wake_too(waker));
@@ -169,12 +168,12 @@ impl Stage {
     }
 }
 
-/// Callers that come before the answer share it, and one that comes later asks nobody.
+/// Callers that come before the answer share it. A later caller asks nobody.
 fn a_grant() -> String {
     let mut stage = Stage::new("a grant", |request| request).with_callers(4);
     [0, 1, 0, 2].into_iter().for_each(|caller| stage.poll(caller));
     stage.drop(2);
-    // The first one is not polled again, and delays nobody.
+    // The first caller is not polled again, and delays nobody.
     stage.poll(1);
     stage.answer(1);
     [1, 0, 3].into_iter().for_each(|caller| stage.poll(caller));
@@ -213,7 +212,8 @@ fn a_failure() -> String {
     page
 }
 
-/// The drop of a caller whose answer has come gives its hold back; that of the last one gives the attempt up.
+/// The drop of a caller whose answer has come ends its hold. The drop of the last caller gives up the
+/// attempt.
 fn drops() -> String {
     let mut stage = Stage::new("drops", |request| request).with_callers(4);
     [0, 1, 2].into_iter().for_each(|caller| stage.poll(caller));
@@ -225,14 +225,14 @@ fn drops() -> String {
     stage.drop(1);
     stage.double.master(0).stop().expect("it runs");
     stage.poll(3);
-    // This drop wakes a task, too, which finds the owner's state unlocked.
+    // This drop wakes a task, too, and the task finds the owner's state unlocked.
     let waker = stage.callers[0].waker();
     stage.client.shared().peek(|inner| inner.completions.wake_too(waker));
     stage.drop(3);
     stage.end()
 }
 
-/// The driving task is not polled again: the one that joined within its poll is to be woken.
+/// The driving task is not polled again, so the task that joined within its poll must be woken.
 fn a_cancel_within_a_poll() -> String {
     let cancel = Cancel::new();
     let title = "a cancel within a poll";
@@ -253,7 +253,7 @@ fn a_cancel_within_a_poll() -> String {
     stage.end()
 }
 
-/// Nobody turns the event loop: a thread that joined within a poll leads as soon as the poll is over.
+/// Nobody turns the event loop, so a thread that joined within a poll leads as soon as the poll is over.
 fn a_thread_within_a_poll() -> String {
     let mut stage = Stage::new("a thread within a poll", |request| request).with_callers(1);
     let (sender, receiver) = mpsc::channel();
@@ -279,7 +279,7 @@ fn a_thread_within_a_poll() -> String {
     stage.end()
 }
 
-/// The error of this thread is no answer to the others.
+/// The error of this thread is no answer for the other callers.
 fn a_thread_in_a_waker() -> String {
     let mut stage = Stage::new("a thread in a waker", |request| request).with_callers(1);
     stage.poll(0);
@@ -292,7 +292,7 @@ fn a_thread_in_a_waker() -> String {
     stage.end()
 }
 
-/// A caller fetches its hold when the lock is over.
+/// A caller fetches its hold after the lock is over.
 fn a_lost_lock() -> String {
     let mut stage = Stage::new("a lost lock", |request| request).with_callers(4);
     stage.poll(0);
@@ -302,14 +302,14 @@ fn a_lost_lock() -> String {
     let mut lost = Box::pin(stage.callers[0].hold.as_ref().expect("a hold").lost());
     let waker = stage.callers[3].waker();
     assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    // Behind the guard's back, as by a drain.
+    // Without the guard's knowledge, as by a drain.
     let lock = stage.lock.owner.look(Guard::lock).expect("held");
     let released =
         stage.client.shared().with(|inner| inner.submit(Request::Release { lock, awaited: false }).is_ok());
     assert!(released.expect("it goes on") && !stage.lock.is_held());
     stage.poll(2);
     stage.drop(0);
-    // The guard goes with this hold, and wakes the task that waits for the loss.
+    // This hold's end drops the guard, and wakes the task that waits for the loss.
     stage.poll(1);
     stage.poll(3);
     stage.end()

@@ -56,7 +56,7 @@ fn a_free_slot_is_tried_without_the_refusal() {
     let (mut acquisition, first) = begin(now, 16, Options::new());
     let step = acquisition.looked(now, Ok(SlotLook::Free(vec![9])));
     assert!(matches!(step, Some(SlotStep::Try { slot: 9, .. })), "{first} is refused, or in doubt");
-    // A fenced one may be asked for once more by the engine.
+    // The engine may ask for a fenced slot once more.
     let (mut acquisition, first) = begin(now, 16, Options::new().fenced());
     assert!(acquisition.looked(now, Ok(SlotLook::Free(vec![9]))).is_none());
     let step = acquisition.tried(now, first, Err(contended()));
@@ -221,7 +221,7 @@ fn unreachable_masters_are_no_taken_slots() {
     assert!(matches!(step, Some(SlotStep::Try { .. })), "its error says why: {step:?}");
 }
 
-/// One slot is taken, and nothing is known of the other 15.
+/// One slot is taken, and nothing is known about the other 15.
 #[test]
 fn a_refused_look_is_no_busy_pool() {
     for (count, is_outage) in [(16, true), (1, false)] {
@@ -237,7 +237,7 @@ fn a_refused_look_is_no_busy_pool() {
     }
 }
 
-/// How the slot that was asked for is refused: by a holder that has some seconds left, or by an outage.
+/// Answer about a slot: granted, held with some seconds left, or refused by an outage.
 fn refused(letter: char) -> Result<&'static str, AcquireError> {
     let mut denial = Denial::new(Report::new(Round::Acquire, "a"));
     (denial.holder, denial.holder_label) = (HolderTtl::Left(Duration::from_secs(5)), Some("job".into()));
@@ -249,7 +249,7 @@ fn refused(letter: char) -> Result<&'static str, AcquireError> {
     }
 }
 
-/// The attempt before found the slot taken, which is what counts.
+/// The earlier attempt found the slot taken, and that counts.
 #[test]
 fn what_the_end_of_the_wait_cuts_short_is_no_outage() {
     let wait = Duration::from_secs(1);
@@ -282,8 +282,8 @@ fn look(letter: char) -> Result<SlotLook, AcquireError> {
     }
 }
 
-/// All answers that a step may get: about slots in small letters, of looks in large ones. Those with `!` come
-/// as the wait ends.
+/// All answers that a step may get: small letters for slots, capitals for looks. Answers with `!` come as the
+/// wait ends.
 fn answers<L>(step: &SlotStep<L>) -> &'static str {
     match step {
         SlotStep::Try { .. } => "g o E F cT cF cX cU nT nF Tg Tc Tn Uc cT! cF! nX!",
@@ -326,8 +326,8 @@ fn shown(step: &SlotStep<&'static str>) -> String {
     }
 }
 
-/// Each answer comes a second after the step. Adds what follows from these, and from all that may come behind
-/// them, unless the same was shown before.
+/// Each answer comes a second after its step. Adds what follows from these answers and from all later
+/// answers, unless it was shown before.
 fn walk(count: u32, options: Options, path: &[&'static str], seen: &mut Vec<String>, page: &mut String) {
     let begun = clock::now();
     let (mut acquisition, mut step) = SlotAcquisition::begin(begun, &config(), count, &options, 1);
@@ -410,7 +410,7 @@ fn a_pool_has_at_least_one_slot_and_few_waiters_stand() {
         acquisition.looked(now, look('X'));
         let step = acquisition.entered(now, Ok("door"));
         assert_eq!(matches!(step, SlotStep::Stand(..)), stands, "{step:?}");
-        // Each of their queues says whether its slot is taken.
+        // Each of the slots' queues says whether its slot is taken.
         let held_by = if stands { HeldBy::Slots(count) } else { HeldBy::SlotRivals(count) };
         assert_eq!(acquisition.held_by, Some(held_by));
     }
@@ -423,7 +423,7 @@ fn at_most_eight_holders_are_known_by_number() {
     assert!(acquisition.tried(now, slot, refused('c')).is_none());
     acquisition.looked(now, look('T'));
     let mut step = acquisition.entered(now, Ok("door"));
-    // Each look finds another one free, which then is taken: from the last number down.
+    // Each look finds another slot free, which is taken then: from the last number down.
     for free in (0..12).rev() {
         let look = Ok(SlotLook::Free(vec![100 + free]));
         assert!(matches!(step, SlotStep::Look(_)), "{step:?}");
@@ -440,7 +440,7 @@ fn at_most_eight_holders_are_known_by_number() {
     assert!(known.len() == limits::SLOT_HOLDERS_MAX && known.is_sorted(), "{known:?}");
 }
 
-/// Callers that met once are not to meet again.
+/// Callers that met once must not meet again.
 #[test]
 fn random_pauses_double_up_to_their_limit() {
     let mut longest = [Duration::ZERO; 8];

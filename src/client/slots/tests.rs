@@ -1,6 +1,6 @@
 //! Answers about slots that have come together when a task is polled.
 //!
-//! The test turns the client's event loop itself, and polls only a task that was woken.
+//! The test turns the client's event loop itself, and polls a task only after it was woken.
 #![cfg(unix)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +11,9 @@ use crate::client::Drive;
 use crate::lock::MasterId;
 use crate::testing::Double;
 
-/// How long anything may take that must happen: a slow machine only takes longer.
+/// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// TTL and wait whose end no step waits for.
+/// A TTL and wait that no step waits out.
 const LONG: Duration = PATIENCE.saturating_mul(10);
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl Wake for IsWoken {
     }
 }
 
-/// A client whose loop the test turns, and another one, which holds the only slots of a pool.
+/// A client whose loop the test turns, and another client, which holds the only slots of a pool.
 struct Stage {
     double: Double,
     client: Client,
@@ -57,7 +57,6 @@ impl Stage {
         Pin::new(task).poll(&mut Context::from_waker(&waker))
     }
 
-    /// Turns the loop until it is so.
     fn turn_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let start = clock::now();
         while !is_so(self) {
@@ -66,7 +65,7 @@ impl Stage {
         }
     }
 
-    /// Whether nothing that was asked has no answer.
+    /// Whether all requests have their answers.
     fn is_answered(&self) -> bool {
         self.client.shared().peek(|inner| inner.completions.waiting_count()) == Some(0)
     }
@@ -80,7 +79,7 @@ impl Stage {
         [0, 1].map(count).iter().filter(|count| *count == "1").count()
     }
 
-    /// Polls the task as often as it is woken, until it stands in the queues of both slots.
+    /// Polls the task each time that it is woken, until it stands in the queues of both slots.
     fn stand(&mut self, task: &mut AcquireSlot) {
         assert!(self.poll(task).is_pending());
         let start = clock::now();
@@ -114,7 +113,7 @@ fn the_first_of_several_granted_slots_is_handed_out() {
     assert_eq!(slot.slot(), 0);
     let unsent = |inner: &mut Inner| inner.driver.engine.send_ready(MasterId::new(0).expect("small")).len();
     assert_eq!(stage.client.shared().peek(unsent), Some(0), "the release of the door is not left to a turn");
-    // The task has all given back, though its future is not dropped.
+    // The task has given everything back, although its future is not dropped.
     assert_eq!(slots(&stage.client).try_acquire().expect("it was given back").slot(), 1);
     slot.release().expect("confirmed");
     stage.await_nothing_left();
@@ -136,7 +135,7 @@ fn a_granted_slot_needs_no_look() {
                     stage.double.master(0).command(&["GET", &format!("redlatch:slot:{}:pool", slot.slot())]);
                 assert!(value.expect("an answer").text().ends_with("job 7"));
             }
-            // The other client may have released the slot that was tried only now.
+            // The other client may have released the tried slot only now.
             Poll::Pending => {}
         }
         drop(task);
@@ -149,7 +148,7 @@ fn a_try_goes_on_behind_the_answer_to_its_look() {
     let mut stage = Stage::new();
     let mut task = slots(&stage.client).acquire_async();
     let Ok(SlotStep::Try { slot, from }) = task.begin() else { panic!("it begins with a try") };
-    // The other client has this slot: the try waits.
+    // The other client holds this slot, so the try waits.
     let (slots, look) = (vec![task.request.slot(slot, LONG)], Some(task.request.look(from)));
     let Asking::Slots(mut asking) = task.ask(slots, look) else { panic!("slots are asked for") };
     let tokens = asking.tokens().expect("none has its answer");
@@ -177,7 +176,7 @@ fn a_cancel_wakes_a_task_in_each_queue() {
     drop(task);
 }
 
-/// A caller that waits for a slot comes through a door, a lock of its own.
+/// A caller that waits for a slot comes through a door, which is a separate lock.
 #[test]
 fn a_try_stands_at_no_door() {
     let mut stage = Stage::new();
