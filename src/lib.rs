@@ -149,6 +149,7 @@ pub mod error;
 pub mod limits;
 pub mod resp;
 #[cfg(all(unix, feature = "testing"))]
+#[path = "testing/lib.rs"]
 pub mod testing;
 
 mod cancel;
