@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redlatch::testing::{Double, DoubleMaster};
+    use redlatch_testing::{Double, DoubleMaster};
 
     type TestResult = Result<(), Box<dyn std::error::Error>>;
 

@@ -21,9 +21,9 @@ use callers::Lock;
 use extras::Query;
 use net::{Peer, Token, TokenLog};
 use redlatch::engine::{Engine, LinkRequest, MasterId, OpId};
-use redlatch::internals::model::{self, Dialect, ModelMaster};
 use redlatch::status::MasterState;
 use redlatch::{Config, Quarantine, limits};
+use redlatch_testing::model::{self, Dialect, ModelMaster};
 use words::{ERRORS, REPLIES};
 
 /// Operations of one run; the rest of the input is not looked at.

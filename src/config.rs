@@ -609,4 +609,4 @@ impl ConfigBuilder {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

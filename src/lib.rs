@@ -122,14 +122,11 @@
 //!   `trace_events`, an observer that emits events. The page [monitoring] lists the spans.
 //! - `tls`: `rediss://` URLs and their settings, `Tls`. Uses rustls with ring, which needs a C compiler to
 //!   build.
-//! - `doctor`: the module `doctor`, which finds what is wrong with a fleet.
-//! - `testing`: the module `testing`, real servers for your tests; only for development.
-//! - `double`: in that module, masters inside a test's process. The page [testing] shows a service with its
-//!   tests. Needs a C compiler to build.
-//! - `cli`: the command line, with `doctor`, `suspend` and `tls`.
 //!
 //! All are off by default. The page [versions] lists the packages that each needs, and what a version
-//! promises.
+//! promises. The command line is the package `redlatch-cli`. It also has a library, which finds what is wrong
+//! with a fleet. The package `redlatch-testing` has servers for your tests; the page [testing] shows a service
+//! with its tests.
 //!
 //! [`Stats::to_prometheus`]: stats::Stats::to_prometheus
 //! [redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
@@ -148,9 +145,6 @@ pub mod engine;
 pub mod error;
 pub mod limits;
 pub mod resp;
-#[cfg(all(unix, feature = "testing"))]
-#[path = "testing/lib.rs"]
-pub mod testing;
 
 mod cancel;
 mod caught;
@@ -234,15 +228,6 @@ pub mod internals {
     }
     pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
     pub use crate::lock::{FENCE_NAME, PROBE_NAME, command::park::WAIT_NAME};
-    /// Model masters, in a few hundred lines, on any clock.
-    #[cfg(all(unix, feature = "double"))]
-    pub mod model {
-        pub use crate::testing::model::{
-            Answer, Data, Dialect, Entry, Interpreter, Keys, ModelMaster, NoCommand, Parked, Protocol,
-            Refusal, Scope, SortedSet, Value, WITHOUT_LIKENESS, Wall, command, digest, fence_in, fence_key,
-            lease_end, leases, lua, parking_script, queue_key, script, token_of,
-        };
-    }
     /// Answers of servers.
     pub mod server {
         pub use crate::engine::masters::handshake::{Replication, info_field};

@@ -1,12 +1,12 @@
-//! `redlatch::testing` as users meet it.
+//! `redlatch_testing` as users meet it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use redlatch::testing::{Connection, Fleet, FleetError, Master, Reply, Server};
 use redlatch::{Client, HeldLocks, Quarantine};
+use redlatch_testing::{Connection, Fleet, FleetError, Master, Reply, Server};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 

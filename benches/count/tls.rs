@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use certificates::Certificates;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch::testing::{Fleet, Server};
+use redlatch_testing::{Fleet, Server};
 use redlatch::{Config, Options, Pem, Quarantine, Redlock, Tls};
 
 /// No answer takes so long, under callgrind either.

@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn lock_lost_before_the_start_starts_no_command() {
         use clap::Parser;
-        use redlatch::testing::Double;
+        use redlatch_testing::Double;
 
         #[derive(Parser)]
         struct Line {

@@ -3,6 +3,13 @@
 use super::*;
 use crate::words::golden::assert_golden;
 
+/// Settings for the masters of a double, as its own ones, which are of another copy of this package.
+#[cfg(unix)]
+pub(crate) fn of_double(double: &redlatch_testing::Double) -> ConfigBuilder {
+    let (answer_timeout, connect_timeout) = (Duration::from_secs(2), Duration::from_secs(5));
+    Config::builder().masters(double.urls()).answer_timeout(answer_timeout).connect_timeout(connect_timeout)
+}
+
 fn one() -> ConfigBuilder {
     Config::builder().master("redis://h")
 }

@@ -48,7 +48,7 @@ pub struct Probe {
     /// Commands not yet written.
     unsent: Vec<u8>,
     /// Why no more can be written. Bytes that have arrived are read first.
-    pub(crate) write_error: Option<io::Error>,
+    pub write_error: Option<io::Error>,
     /// The last error reply, if no reply followed it.
     last_error: Option<String>,
     /// Longest duration of one exchange.
@@ -187,8 +187,7 @@ impl Probe {
 
     /// Connects in plaintext to one address, without a login. `limit` applies to the connect and to each
     /// exchange, whose replies may be large.
-    #[cfg(feature = "testing")]
-    pub(crate) fn plain(address: SocketAddr, limit: Duration) -> Result<Self, ProbeError> {
+    pub fn plain(address: SocketAddr, limit: Duration) -> Result<Self, ProbeError> {
         let session = Limit::new(limits::FOREVER, clock::now() + limits::FOREVER);
         let open = |socket| Ok(Channel::plain(socket));
         let probe = Self::connect(limit, session, vec![Place::Tcp(address)], open)?;

@@ -1,6 +1,6 @@
 //! A driver whose master's name has several addresses.
 
-#[cfg(all(unix, feature = "double"))]
+#[cfg(unix)]
 mod cuts;
 
 use std::io::{Read, Write};
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use super::{Channel, Config, Driver, LinkRequest, Poller};
 use crate::clock;
+#[cfg(unix)]
+use crate::config::tests::of_double;
 use crate::lock::MasterId;
 use crate::status::MasterState;
 
@@ -261,17 +263,17 @@ fn a_poller_that_spins_is_not_late() {
     }
 }
 
-#[cfg(all(unix, feature = "double"))]
+#[cfg(unix)]
 #[test]
 fn settling_does_not_wait_for_a_master_that_hangs() {
-    let double = crate::testing::Double::start(3).expect("free ports");
+    let double = redlatch_testing::Double::start(3).expect("free ports");
     for hanging in [false, true] {
         if hanging {
             double.master(0).stop().expect("it runs");
             // No master is ready at once.
             (1..3).for_each(|index| double.master(index).delay(Duration::from_millis(200)));
         }
-        let config = double.config().connect_timeout(PATIENCE).build().expect("valid settings");
+        let config = of_double(&double).connect_timeout(PATIENCE).build().expect("valid settings");
         let (mut driver, mut poller) = Driver::new(Arc::new(config)).expect("an event loop");
         let start = clock::now();
         driver.settle(&mut poller).expect("an event loop");
@@ -283,12 +285,12 @@ fn settling_does_not_wait_for_a_master_that_hangs() {
     }
 }
 
-#[cfg(all(unix, feature = "double"))]
+#[cfg(unix)]
 #[test]
 fn settling_waits_a_moment_for_the_last_master() {
-    let double = crate::testing::Double::start(3).expect("free ports");
+    let double = redlatch_testing::Double::start(3).expect("free ports");
     double.master(0).delay(crate::limits::STRAGGLER_WAIT * 3 / 4);
-    let config = Arc::new(double.config().connect_timeout(PATIENCE).build().expect("valid settings"));
+    let config = Arc::new(of_double(&double).connect_timeout(PATIENCE).build().expect("valid settings"));
     // A busy machine may need several tries.
     for _ in 0..20 {
         let (mut driver, mut poller) = Driver::new(config.clone()).expect("an event loop");

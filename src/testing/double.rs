@@ -14,8 +14,8 @@ use mio::Poll;
 use super::connection::Connection;
 use super::error::FleetError;
 use super::{COMMAND_PATIENCE, Reply, config_of};
-use crate::config::ConfigBuilder;
 use hub::{Hub, not_started};
+use redlatch::ConfigBuilder;
 
 /// Model masters in the process of a test, on loopback ports: no server, no files, no other process. A drop
 /// ends them.
@@ -25,7 +25,7 @@ use hub::{Hub, not_started};
 ///
 /// ```
 /// use redlatch::AcquireError;
-/// use redlatch::testing::Double;
+/// use redlatch_testing::Double;
 ///
 /// let double = Double::start(5)?;
 /// let client = double.config().connect()?;
@@ -169,7 +169,7 @@ impl DoubleMaster<'_> {
 
     /// Starts the master again without keys, as another process on the same port, with or without an earlier
     /// [`DoubleMaster::kill`]. Clients do not count its votes for `max_ttl`, unless they have
-    /// [`Quarantine::Trust`](crate::Quarantine::Trust).
+    /// [`Quarantine::Trust`](redlatch::Quarantine::Trust).
     ///
     /// # Errors
     /// [`FleetError::Io`] if the system refuses the port.

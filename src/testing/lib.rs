@@ -1,14 +1,15 @@
-//! Masters for your tests, for development only: enable the feature under `[dev-dependencies]`.
+//! Masters for tests of services that take locks with [`redlatch`]: name this package under
+//! `[dev-dependencies]`. On Unix.
 //!
-//! - Feature `double`: `Double`, model masters in the process of the test, without any server.
-//! - Feature `testing`: [`Fleet`], real Redis or Valkey servers on free loopback ports. A test needs
+//! - [`Double`]: model masters in the process of the test, without any server.
+//! - [`Fleet`]: real Redis or Valkey servers on free loopback ports. A test needs
 //!   `redis-server` or `valkey-server` in `PATH`, or another program named in the environment variable
 //!   `REDLATCH_SERVER`.
 //!
 //! A test can stop, kill and restart masters of both kinds.
 //!
 //! ```no_run
-//! use redlatch::testing::Fleet;
+//! use redlatch_testing::Fleet;
 //!
 //! let mut fleet = Fleet::start(5)?;
 //! let client = fleet.config().connect()?;
@@ -31,13 +32,15 @@
 //! stay. [`Server::pid_dir`] records each process, so that you can clean up. A Ctrl-C at the terminal reaches
 //! servers and test program alike.
 
+#![cfg(unix)]
+#![warn(missing_docs, unreachable_pub)]
+
 mod connection;
-#[cfg(feature = "double")]
 mod double;
 mod error;
 mod master;
-#[cfg(feature = "double")]
-pub(crate) mod model;
+#[doc(hidden)]
+pub mod model;
 mod port;
 mod server;
 
@@ -47,15 +50,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, process};
 
-use crate::config::{Config, ConfigBuilder, Quarantine};
+use redlatch::{Config, ConfigBuilder, Quarantine};
 
-pub use crate::driver::probe::Answer as Reply;
 pub use connection::Connection;
-#[cfg(feature = "double")]
 pub use double::{Double, DoubleMaster};
 pub use error::FleetError;
 pub use master::Master;
 pub use port::free_port;
+pub use redlatch::internals::probe::Answer as Reply;
 pub use server::Server;
 
 /// Answer timeout of a test's clients. A busy machine is no outage.
@@ -84,11 +86,11 @@ impl Fleet {
     /// Starts one server for each of these settings. Returns when all of them answer.
     ///
     /// ```no_run
-    /// use redlatch::testing::{Fleet, Server};
+    /// use redlatch_testing::{Fleet, Server};
     ///
     /// let server = Server::new().password("s3cret").persistent();
     /// let fleet = Fleet::start_with(vec![server; 3])?;
-    /// # Ok::<(), redlatch::testing::FleetError>(())
+    /// # Ok::<(), redlatch_testing::FleetError>(())
     /// ```
     ///
     /// # Errors

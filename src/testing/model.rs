@@ -13,13 +13,13 @@
 //! lua         Lua scripts: those of parked attempts, and all others if a test wants it
 //! ```
 
-#![allow(missing_docs, reason = "its tests and the simulator use it: `internals` is hidden")]
+#![allow(missing_docs, reason = "its tests and the simulator use it: it is hidden")]
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::lock::SCRIPTS;
+use redlatch::internals::SCRIPTS;
 
 pub use answer::{Answer, Protocol};
 use commands::integer;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use redlatch::testing::Double;
 use redlatch::{Config, Quarantine};
 use redlatch_cli::doctor::{Severity, examine};
+use redlatch_testing::Double;
 
 fn start(size: usize) -> Double {
     Double::start(size).expect("free ports")

@@ -1,4 +1,4 @@
-//! `redlatch::testing::Double` as users meet it: real clients on model masters in this process, no server.
+//! `redlatch_testing::Double` as users meet it: real clients on model masters in this process, no server.
 
 #[path = "../support/blocking.rs"]
 mod blocking;
@@ -14,8 +14,8 @@ use std::{fmt, thread};
 
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::inspection::LockStatus;
-use redlatch::testing::{Double, DoubleMaster, FleetError, Reply};
 use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
+use redlatch_testing::{Double, DoubleMaster, FleetError, Reply};
 
 use crate::blocking::Blocking;
 

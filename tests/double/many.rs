@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::testing::Double;
 use redlatch::{AcquireError, HeldLocks, limits};
+use redlatch_testing::Double;
 
 use crate::{PATIENCE, TTL, contended, eventually, open, start};
 

@@ -45,8 +45,8 @@ use std::time::Duration;
 
 use redlatch::engine::{Grant, Outcome};
 use redlatch::error::Denial;
-use redlatch::internals::model;
 use redlatch::{AcquireError, ConfigBuilder};
+use redlatch_testing::model;
 use rig::Rig;
 
 pub(crate) const fn ms(ms: u64) -> Duration {

@@ -1,4 +1,4 @@
-//! The fleet of `redlatch::testing`, as our own tests use it: a failure is a panic, and no server ignores a
+//! The fleet of `redlatch_testing`, as our own tests use it: a failure is a panic, and no server ignores a
 //! signal that the test program was started with ignoring.
 //!
 //! It asks the servers by the probe, whose reader of replies shares no code with the client's.
@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlatch::testing::{self, Server};
-pub(crate) use redlatch::testing::{Connection, Reply as Raw};
+use redlatch_testing::Server;
+pub(crate) use redlatch_testing::{Connection, Reply as Raw};
 
 /// How often to look again for something that is waited for.
 const POLL_PAUSE: Duration = Duration::from_millis(1);
@@ -58,7 +58,8 @@ impl Fleet {
 
     fn launch(servers: Vec<Server>, extra_args: &[&str]) -> Self {
         let with_args = servers.iter().map(|server| server.clone().args(extra_args));
-        let fleet = testing::Fleet::start_with(with_args).unwrap_or_else(|error| panic!("{error}; {ADVICE}"));
+        let fleet = redlatch_testing::Fleet::start_with(with_args)
+            .unwrap_or_else(|error| panic!("{error}; {ADVICE}"));
         let masters = fleet.into_masters().into_iter().zip(servers);
         Self { masters: masters.map(|(master, server)| Master { master, server }).collect() }
     }
@@ -109,7 +110,7 @@ impl Place {
 
 /// One server process and the port that stays its own over restarts.
 pub(crate) struct Master {
-    master: testing::Master,
+    master: redlatch_testing::Master,
     /// Its settings without extra arguments.
     server: Server,
 }
@@ -291,7 +292,7 @@ pub(crate) fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut
 
 /// A loopback port that nobody listens on just now.
 pub(crate) fn free_port() -> u16 {
-    testing::free_port().expect("a free port")
+    redlatch_testing::free_port().expect("a free port")
 }
 
 /// The server that `REDLATCH_VALKEY` names, if it is a Valkey of version 9 or later.

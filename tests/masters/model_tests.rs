@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
-use redlatch::internals::model::{self, Dialect, ModelMaster};
 use redlatch::resp::{self, Decoded};
+use redlatch_testing::model::{self, Dialect, ModelMaster};
 
 use crate::fleet::{Fleet, eventually, valkey_9};
 use crate::lock_tests::PATIENCE;

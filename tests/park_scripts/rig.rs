@@ -1,7 +1,7 @@
 //! A server, the scripts, and waiters that park there.
 
 use redlatch::internals::SCRIPTS;
-use redlatch::testing::Fleet;
+use redlatch_testing::Fleet;
 
 use crate::wire::{Value, Wire};
 

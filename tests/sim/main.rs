@@ -72,7 +72,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use history::Report;
-use redlatch::internals::model;
+use redlatch_testing::model;
 use world::Statistics;
 
 /// Histories of a plain `cargo test`.

@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_visit_holds_its_lock_before_and_after_an_extension() {
         use rand::SeedableRng;
-        use redlatch::testing::Double;
+        use redlatch_testing::Double;
         let longest = Duration::from_millis(100);
         let double = Double::start(1).expect("a port");
         course_of(&["--ttl", "1s"], |course| {

@@ -5,9 +5,10 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::client::Count;
+use crate::config::tests::of_double;
 use crate::engine::HeldLocks;
-use crate::testing::Double;
 use crate::words::golden::assert_golden;
+use redlatch_testing::Double;
 
 /// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -81,7 +82,7 @@ const CALLS: &[Row] = &[
 #[test]
 fn a_callback_for_a_stopped_client_is_called_at_once() {
     let double = Double::start(1).expect("a free port");
-    let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+    let client = of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
     let guard = client.lock("a").ttl(LONG).acquire().expect("free");
     assert_eq!(client.drain(Duration::ZERO, HeldLocks::Leave), 1);
     let (sender, receiver) = mpsc::channel();
@@ -94,7 +95,7 @@ fn a_callback_for_a_stopped_client_is_called_at_once() {
 #[test]
 fn an_operation_that_nobody_wants_gives_its_place_back_at_once() {
     let double = Double::start(1).expect("a free port");
-    let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+    let client = of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
     let held = client.lock("held").ttl(LONG).acquire().expect("free");
     let count = Arc::<Count>::default();
     let waker = Waker::from(count.clone());
@@ -124,7 +125,7 @@ fn each_end_of_a_guard_is_as_it_was() {
     let mut page = String::new();
     for (name, call) in CALLS {
         for is_held in [true, false] {
-            let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+            let client = of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
             let guard = client.lock("a").ttl(LONG).wait(PATIENCE).acquire().expect("free");
             let (mut lost, count) = (guard.lost(), Arc::<Count>::default());
             let waker = Waker::from(count.clone());

@@ -13,9 +13,10 @@ use std::thread;
 use super::*;
 use crate::cancel::Cancel;
 use crate::client::Drive;
+use crate::config::tests::of_double;
 use crate::engine::Request;
-use crate::testing::Double;
 use crate::words::golden::assert_golden;
+use redlatch_testing::Double;
 
 /// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -97,7 +98,8 @@ impl Stage {
     /// A client of one master, and the lock of an owner without holds.
     fn new(title: &str, request: impl FnOnce(LockRequest<'static>) -> LockRequest<'static>) -> Self {
         let double = Double::start(1).expect("a free port");
-        let client = double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop");
+        let client =
+            of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop");
         let drive = client.drive().expect("a descriptor");
         let lock = request(client.lock_owned("a").ttl(LONG).wait(LONG)).reentrant();
         Self { double, client, drive, lock, callers: Vec::new(), page: format!("# {title}\n") }
@@ -196,7 +198,8 @@ fn a_failure() -> String {
     let mut page = String::new();
     for (title, polls) in [("a failure", [0, 1]), ("a failure that another one fetches", [1, 0])] {
         let stage = Stage::new(title, |request| request.max_attempts(1));
-        let other = stage.double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
+        let other =
+            of_double(&stage.double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
         let _held = other.lock("a").ttl(LONG).acquire().expect("free");
         let mut stage = stage.with_callers(3);
         stage.poll(0);

@@ -4,7 +4,7 @@
 //! There is no master, so acquisitions end by their deadlines, and the leader then meets the broken answer.
 
 mod alone;
-#[cfg(all(unix, feature = "double"))]
+#[cfg(unix)]
 mod steps;
 
 use std::panic::resume_unwind;

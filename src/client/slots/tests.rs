@@ -8,8 +8,9 @@ use std::task::Wake;
 
 use super::*;
 use crate::client::Drive;
+use crate::config::tests::of_double;
 use crate::lock::MasterId;
-use crate::testing::Double;
+use redlatch_testing::Double;
 
 /// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -35,7 +36,7 @@ struct Stage {
 }
 
 fn connect(double: &Double) -> Client {
-    double.config().max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop")
+    of_double(double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("an event loop")
 }
 
 fn slots(client: &Client) -> SlotsRequest {

@@ -80,7 +80,6 @@ impl Bounds {
         Self { read_size: limits::REPLY_SIZE_MAX, text_size: limits::PROBE_TEXT_SIZE_MAX };
 
     /// For a test's server, which is trusted.
-    #[cfg(feature = "testing")]
     pub(super) const WIDE: Self =
         Self { read_size: limits::PROBE_PAGE_SIZE_MAX, text_size: limits::PROBE_PAGE_SIZE_MAX };
 

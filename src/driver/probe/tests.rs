@@ -167,7 +167,6 @@ fn last_words_of_a_server_are_reported() {
 }
 
 /// The limits end once the server is connected, so a slow machine does not change the error.
-#[cfg(feature = "testing")]
 #[test]
 fn a_server_that_hangs_is_named_by_what_it_owes() {
     let short = Duration::from_millis(20);
@@ -183,7 +182,6 @@ fn a_server_that_hangs_is_named_by_what_it_owes() {
     assert_eq!(why, "not finished within 20ms; give more time, or ask for less");
 }
 
-#[cfg(feature = "testing")]
 #[test]
 fn a_server_that_accepts_nobody_is_not_connected() {
     let (address, _full) = crate::driver::socket::tests::full();

@@ -14,9 +14,9 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use socket2::SockRef;
 
-use crate::testing::error::FleetError;
-use crate::testing::model::{self, ModelMaster};
-use crate::testing::port::{PORT_ATTEMPTS_MAX, free_port_at};
+use crate::error::FleetError;
+use crate::model::{self, ModelMaster};
+use crate::port::{PORT_ATTEMPTS_MAX, free_port_at};
 
 /// Longest delay: a year, which no test outlasts. A longer delay might overflow the clock.
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,6 +1,6 @@
 //! Replies to commands, and how each version of the protocol writes them.
 
-use crate::resp::{self, Reply};
+use redlatch::resp::{self, Reply};
 
 /// Version of the protocol on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::lock::Token;
+use redlatch::Token;
 
 use super::Refusal;
 

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::lock::NamedScript;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
+use redlatch::internals::NamedScript;
 
 use super::answer::shown;
 use super::{Answer, ModelMaster, Refusal};

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use crate::lock::{NamedScript, SCRIPTS};
+use redlatch::internals::{NamedScript, SCRIPTS};
 
 use super::commands::{integer, millis};
 use super::{Answer, Dialect, ModelMaster, Refusal};

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::testing::{Fleet, Server};
+use redlatch_testing::{Fleet, Server};
 use serde_json::Value;
 
 use crate::faults::{Fault, Field, sleep_until};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::seq::SliceRandom;
-use redlatch::testing::Fleet;
+use redlatch_testing::Fleet;
 
 use crate::contest::TTL;
 use crate::proxy::Proxy;

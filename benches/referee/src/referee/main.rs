@@ -20,7 +20,7 @@ mod table;
 /// For the proxy of the tests.
 mod fleet {
     pub(crate) fn free_port() -> u16 {
-        redlatch::testing::free_port().expect("a free port")
+        redlatch_testing::free_port().expect("a free port")
     }
 }
 #[path = "../../../../tests/masters/proxy.rs"]

@@ -14,7 +14,7 @@ use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
 use socket2::SockRef;
 
 use crate::clock;
-use crate::testing::model::ModelMaster;
+use redlatch_testing::model::ModelMaster;
 
 /// How the connection is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,10 +10,11 @@ use std::time::Duration;
 use super::super::super::background::BackgroundAct;
 use super::super::super::*;
 use crate::client::{Client, Drive, Guard, LockEnd};
+use crate::config::tests::of_double;
 use crate::engine::Released;
 use crate::error::{AcquireError, ReleaseError};
 use crate::lock::MasterId;
-use crate::testing::Double;
+use redlatch_testing::Double;
 
 /// Time limit for anything that must happen. A slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -142,7 +143,8 @@ fn state(inner: &mut Inner) -> Vec<(&'static str, String)> {
 impl Stage {
     pub(super) fn new(title: &str, is_alone: bool) -> Self {
         let double = Double::start(1).expect("a master");
-        let config = double.config().answer_timeout(LONG).max_ttl(LONG * 2).build().expect("valid settings");
+        let config =
+            of_double(&double).answer_timeout(LONG).max_ttl(LONG * 2).build().expect("valid settings");
         let (mut driver, mut poller) = Driver::new(Arc::new(config.clone())).expect("an event loop");
         while !(driver.engine.has_quorum() && driver.engine.is_answered()) {
             driver.turn(&mut poller, None).expect("it turns");
