@@ -93,7 +93,7 @@ impl Engine {
     pub fn with_room_for(operations: usize, config: Arc<Config>, seed: [u8; 32], now: Instant) -> Self {
         let mut ground = Ground::new(config, seed, now);
         let masters = Masters::new(&mut ground);
-        Self { core: Core { locks: Locks::new(operations, &mut ground.rng), masters, ground } }
+        Self { core: Core { locks: Locks::new(ground.now, operations, &mut ground.rng), masters, ground } }
     }
 
     /// Sets the current time, and returns the state.

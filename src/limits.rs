@@ -192,6 +192,12 @@ pub(crate) const LOOK_PAUSES_UNSERVED: std::ops::RangeInclusive<Duration> =
 /// How long a master's clock reading takes precedence over a reading that was delayed for longer: 10 s.
 pub(crate) const CLOCK_KEPT: Duration = Duration::from_secs(10);
 
+/// How long a client knows a lock to be contended, so that its next waiter parks without a `SET` first: 1 s.
+pub(crate) const CONTENDED_KEPT: Duration = Duration::from_secs(1);
+
+/// Largest number of locks that a client knows to be contended: 64.
+pub(crate) const CONTENDED_COUNT_MAX: usize = 64;
+
 /// Time within which waiters come back to a reconnected master: 100 ms.
 pub(crate) const REJOIN_TIME: Duration = Duration::from_millis(100);
 

@@ -101,8 +101,8 @@ macro_rules! request_methods {
 macro_rules! fair_method {
     ($($field:ident).*) => {
         /// Gives this caller its own place in the masters' queues, from its first attempt on. Other requests
-        /// ask once before they join a queue, and callers of one client share a place: a lock passes among
-        /// them up to 16 times in a row.
+        /// ask once before they join a queue, unless their client waited there for the same lock less than
+        /// 1 s ago. Callers of one client share a place: a lock passes among them up to 16 times in a row.
         ///
         /// If all callers are fair, they get the lock in the order in which they asked, whichever client they
         /// belong to. Only callers that asked less than a round trip later, plus the error of the estimate of

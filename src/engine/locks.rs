@@ -33,6 +33,7 @@ use super::ground::Ground;
 use super::queries::query::Query;
 use super::timers::op_timer;
 use super::waiting::account::Accounts;
+use super::waiting::contended::Contended;
 use super::waiting::wait_queues::WaitQueues;
 use crate::config::Config;
 use crate::error::HeldBy;
@@ -44,6 +45,8 @@ pub(super) struct Locks {
     pub(super) claims: Slab<Claim>,
     /// The operations that hold a lock or wait for one, by its key.
     pub(super) queues: WaitQueues,
+    /// Locks for which the next waiter parks at once.
+    pub(super) contended: Contended,
     /// The waits of operations that had to wait.
     pub(super) accounts: Accounts,
     /// Claims for which a reply that was just counted may have decided something.
@@ -53,11 +56,12 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    pub(super) fn new(operations: usize, rng: &mut impl Rng) -> Self {
+    pub(super) fn new(now: Instant, operations: usize, rng: &mut impl Rng) -> Self {
         Self {
             ops: Slab::new(operations),
             claims: Slab::new(2 * operations),
             queues: WaitQueues::new(rng),
+            contended: Contended::new(now),
             accounts: Accounts::default(),
             decided: Vec::new(),
             is_drained: false,

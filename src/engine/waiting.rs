@@ -6,6 +6,7 @@
 //! | that others refused, or the next head; a quorum can park it | in the masters' queues: `parking` is its place, `rounds` the flow |
 //! | that others refused, and no quorum can park it | for a pause (`pauses`), then it asks again |
 //! | whose attempt too few masters answered, or too late | for a pause, too; then it asks, or parks if it was refused before |
+//! | whose client waited in the masters' queues for the same lock lately (`contended`) | as one that others refused, from its first attempt on |
 //! | that is fair | as one that others refused, from its first attempt on; in no queue of this engine |
 //! | that is a reader | as any other, in no queue of this engine |
 //!
@@ -14,6 +15,7 @@
 pub(super) mod account;
 pub(super) mod accounting;
 pub(super) mod brake;
+pub(super) mod contended;
 pub(super) mod handover;
 pub(super) mod parking;
 pub(super) mod pauses;

@@ -547,6 +547,91 @@ fn a_client_that_takes_a_lock_again_and_again_serves_a_waiter_at_times() {
     }
 }
 
+/// What a lock that the other client gives up before long costs: the commands that a master is sent.
+fn contended_pair(rig: &mut Rig, options: Options) -> Vec<String> {
+    forget_logs(rig);
+    let until = rig.now + ms(60_000);
+    rig.masters.iter_mut().for_each(|master| master.put(KEY, OTHER, Some(until)));
+    let lock = rig.acquire_with("a", options);
+    rig.run_for(ms(5));
+    free_all(rig);
+    granted(rig);
+    rig.release(lock, false);
+    commands(rig)
+}
+
+/// What a lock costs that nobody else wants.
+fn free_pair(rig: &mut Rig, options: Options) -> Vec<String> {
+    forget_logs(rig);
+    let lock = rig.acquire_with("a", options);
+    granted(rig);
+    rig.release(lock, false);
+    commands(rig)
+}
+
+/// The commands that a master was sent for the lock: scripts by their names.
+fn commands(rig: &mut Rig) -> Vec<String> {
+    let log = std::mem::take(&mut rig.masters[0].log);
+    let of_lock = log.iter().filter(|words| words.iter().any(|word| word.ends_with(KEY)));
+    let name = |words: &Vec<Vec<u8>>| {
+        let script = words[0].starts_with(b"EVAL").then(|| {
+            let is_it = |text: &&str| text.as_bytes() == words[1];
+            SCRIPTS.iter().find(|script| is_it(&script.sha) || is_it(&script.text)).expect("a script").name
+        });
+        script.map_or_else(|| String::from_utf8_lossy(&words[0]).into_owned(), str::to_owned)
+    };
+    of_lock.map(name).collect()
+}
+
+const BY_SET: [&str; 2] = ["SET", "release"];
+const BY_PARK: [&str; 2] = ["park", "unpark"];
+const BY_BOTH: [&str; 3] = ["SET", "park", "unpark"];
+
+#[test]
+fn a_waiter_of_a_contended_lock_parks_at_once() {
+    let mut rig = Rig::new(5, defaults);
+    assert_eq!(contended_pair(&mut rig, waiting())[0], "SET", "nothing is known yet");
+    for _ in 0..100 {
+        assert_eq!(contended_pair(&mut rig, waiting()), BY_PARK);
+        rig.run_for(ms(50));
+    }
+    // Another name is not.
+    forget_logs(&mut rig);
+    rig.acquire_with("b", waiting());
+    granted(&mut rig);
+    assert_eq!(rig.masters[0].take_log().len(), 1, "a SET");
+}
+
+#[test]
+fn a_lock_that_is_free_is_asked_for_by_set() {
+    let mut rig = Rig::new(3, defaults);
+    for _ in 0..3 {
+        assert_eq!(free_pair(&mut rig, waiting()), BY_SET);
+    }
+    contended_pair(&mut rig, waiting());
+    assert_eq!(free_pair(&mut rig, waiting()), BY_PARK, "it was contended");
+    assert_eq!(free_pair(&mut rig, waiting()), BY_SET, "it was found free");
+}
+
+#[test]
+fn a_contended_lock_is_known_for_a_second() {
+    for (pause, expected) in [(ms(990), &BY_PARK[..]), (ms(1000), &BY_BOTH[..])] {
+        let mut rig = Rig::new(3, defaults);
+        contended_pair(&mut rig, waiting());
+        rig.run_for(pause);
+        assert_eq!(contended_pair(&mut rig, waiting()), expected, "{pause:?}");
+    }
+}
+
+/// A park lasts for the whole wait.
+#[test]
+fn a_limited_number_of_attempts_begins_with_a_set() {
+    let mut rig = Rig::new(3, defaults);
+    contended_pair(&mut rig, waiting());
+    assert_eq!(contended_pair(&mut rig, waiting().max_attempts(2)), BY_BOTH);
+    assert_eq!(free_pair(&mut rig, Options::new().ttl(ms(10_000)).wait(Duration::ZERO)), BY_SET);
+}
+
 /// A minority that was given back too often is left alone, until something changes elsewhere.
 #[test]
 fn a_ring_asks_masters_set_aside_again() {

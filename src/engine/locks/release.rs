@@ -126,14 +126,15 @@ pub(crate) fn release_attempt(core: &mut Core, id: Id) {
     release_claim(core, due, id);
 }
 
-/// The wait is over, or the lock is held: ends the tokens of earlier rounds that no later one replaced.
+/// The wait is over, or the lock is held: ends the tokens of earlier rounds that no later one replaced, and
+/// notes whether the lock is contended.
 #[cold]
 #[inline(never)]
 pub(crate) fn leave_rounds(core: &mut Core, id: Id) {
-    let op = core.locks.ops.get(id);
-    if op.parking.is_none() {
-        return;
-    }
+    let Core { ground, locks, .. } = core;
+    let Some(parking) = locks.ops.get(id).parking.as_ref() else { return };
+    let hash = locks.queues.hash(locks.key_of(id.index));
+    locks.contended.note(ground.now, hash, parking.has_waited);
     for master in core.masters.fleet.all.iter() {
         end_round(core, master, id);
     }

@@ -31,6 +31,8 @@ pub(crate) struct Parking {
     pub(crate) yields: bool,
     /// The claim whose token was last sent to each master, by its index.
     last: Vec<Id>,
+    /// Whether any round waited on a master.
+    pub(crate) has_waited: bool,
     /// Masters on which the running round waits.
     pub(crate) waiting: MasterSet,
     /// Masters of these where it is the first of the queue.
@@ -197,6 +199,7 @@ impl Parking {
             round: 0,
             yields: false,
             last,
+            has_waited: false,
             waiting: MasterSet::EMPTY,
             first: MasterSet::EMPTY,
             rung: MasterSet::EMPTY,
@@ -258,6 +261,7 @@ impl Parking {
     /// The running round waits on a master, which reports the key in the way.
     pub(crate) fn note_waiting(&mut self, now: Instant, master: MasterId, seen: &Waiting) {
         self.waiting.insert(master);
+        self.has_waited = true;
         if seen.is_first {
             self.first.insert(master);
             self.note_value(now, master, seen.digest);

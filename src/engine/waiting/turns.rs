@@ -41,7 +41,12 @@ pub(crate) fn enqueue(
     id: Id,
     resource: Resource<'_>,
 ) -> Result<bool, SubmitError> {
-    let Some(head) = head_or_begin(locks, id) else { return Ok(true) };
+    let Some(head) = head_or_begin(locks, id) else {
+        if locks.contended.may_have(ground.now) {
+            park_if_contended(ground, locks, id);
+        }
+        return Ok(true);
+    };
     if locks.queues.count(head) > limits::QUEUED_COUNT_MAX {
         locks.ops.free(id);
         return Err(ground.refuse_acquisition(resource));
@@ -54,6 +59,17 @@ pub(crate) fn enqueue(
     tend_queue(ground, fleet, locks, head, Duration::ZERO);
     locks.arm(ground, id);
     Ok(false)
+}
+
+/// No other caller of this engine wants the lock: parks without a `SET` first if other clients are known to
+/// want it. An acquisition with a limit of attempts still begins with a `SET`, since a park lasts for the whole
+/// wait.
+#[cold]
+fn park_if_contended(ground: &Ground, locks: &mut Locks, id: Id) {
+    let hash = locks.queues.hash(locks.key_of(id.index));
+    let is_contended = locks.contended.has(ground.now, hash);
+    let op = locks.ops.get_mut(id);
+    op.parks = is_contended && op.asked.attempts_max.is_none();
 }
 
 /// The head of the queue for the key of this operation; without one it becomes that itself.
