@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use certificates::Certificates;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
-use redlatch_testing::{Fleet, Server};
 use redlatch::{Config, Options, Pem, Quarantine, Redlock, Tls};
+use redlatch_testing::{Fleet, Server};
 
 /// No answer takes so long, under callgrind either.
 const PATIENCE: Duration = Duration::from_secs(60);
