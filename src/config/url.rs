@@ -378,7 +378,7 @@ mod tests {
         for (text, said) in [
             ("redis://h:6379?timeout=1", "a query, which only unix:// has"),
             ("redis://h/1?x", "a query"),
-            ("rediss://h?ca=x", "a query"),
+            ("rediss://h?ca=x", if cfg!(feature = "tls") { "a query" } else { "TLS, which needs" }),
             ("unix:///run/x?timeout=1", "a query"),
             ("redis://h#f", "a fragment"),
             ("redis://h:1/2#f", "a fragment"),
