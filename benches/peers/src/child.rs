@@ -54,7 +54,9 @@ pub fn serve(job: &Job) -> ! {
     rig.settle();
     say("ready");
     for time in requests {
-        let round = rig.round(Limit::Time(time));
+        let before = cpu_time();
+        let mut round = rig.round(Limit::Time(time));
+        round.cpu_us = Some((cpu_time() - before).as_secs_f64() * 1e6);
         rig.settle();
         say(&serde_json::to_string(&round).expect("plain data"));
     }
@@ -66,6 +68,12 @@ pub fn play_once(job: &Job, pairs: usize) -> ! {
     let round = job.peer.rig(&job.addresses, &job.work).round(Limit::Pairs(pairs));
     assert_eq!(round.errors, 0, "{:?}", round.first_error);
     std::process::exit(0)
+}
+
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.try_into().expect("a time since the start")
 }
 
 fn say(line: &str) {

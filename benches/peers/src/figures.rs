@@ -66,12 +66,52 @@ impl ScenarioFigures {
 
     /// The median over the rounds of this peer's figure divided by the other's.
     pub fn ratio(&self, peer: &PeerFigures, other: Peer, figure: fn(&Round) -> f64) -> Option<f64> {
-        let rounds = peer.rounds.iter().zip(&self.of(other)?.rounds);
-        median(
-            rounds
-                .filter(|(own, other)| own.pairs > 0 && other.pairs > 0)
-                .map(|(a, b)| figure(a) / figure(b)),
-        )
+        median(self.ratios(peer, other, figure))
+    }
+
+    fn ratios(
+        &self,
+        peer: &PeerFigures,
+        other: Peer,
+        figure: fn(&Round) -> f64,
+    ) -> impl Iterator<Item = f64> {
+        let others = self.of(other).map(|other| other.rounds.as_slice()).unwrap_or_default();
+        let rounds = peer.rounds.iter().zip(others);
+        let counted = rounds.filter(|(own, other)| own.pairs > 0 && other.pairs > 0);
+        counted.map(move |(own, other)| figure(own) / figure(other))
+    }
+
+    /// Pairs per second of the raw loop divided by those of the same loop in another process: what the machine
+    /// adds to each ratio. `None` without a raw loop.
+    pub fn scatter(&self) -> Option<Scatter> {
+        let raw = self.of(Peer::RawAgain)?;
+        let mut ratios: Vec<f64> = self.ratios(raw, Peer::Raw, Round::pairs_per_second).collect();
+        ratios.sort_by(f64::total_cmp);
+        let median = median(ratios.iter().copied())?;
+        Some(Scatter { median, least: *ratios.first()?, most: *ratios.last()? })
+    }
+}
+
+/// Ratios of a loop to itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Scatter {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl Scatter {
+    const OFF_MAX: f64 = 0.05;
+
+    /// Whether the medians of a table may be written down.
+    pub fn is_small(self) -> bool {
+        (self.median - 1.0).abs() <= Self::OFF_MAX
+    }
+}
+
+impl std::fmt::Display for Scatter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} ({:.2} to {:.2})", self.median, self.least, self.most)
     }
 }
 

@@ -48,6 +48,9 @@ pub struct Round {
     pub acquire_p50_us: f64,
     pub acquire_p99_us: f64,
     pub acquire_max_us: f64,
+    /// Processor time of the peer's process, without that of the masters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_us: Option<f64>,
     /// Pairs of the caller with the fewest, and of the one with the most.
     pub fewest: usize,
     pub most: usize,
@@ -61,6 +64,12 @@ impl Round {
     #[expect(clippy::cast_precision_loss, reason = "a count of pairs is far below 2^52")]
     pub fn pairs_per_second(&self) -> f64 {
         self.pairs as f64 / self.seconds
+    }
+
+    /// Not a number where nobody measured it.
+    #[expect(clippy::cast_precision_loss, reason = "a count of pairs is far below 2^52")]
+    pub fn cpu_us_per_pair(&self) -> f64 {
+        self.cpu_us.map_or(f64::NAN, |cpu_us| cpu_us / self.pairs as f64)
     }
 }
 
@@ -126,6 +135,7 @@ impl Tally {
             acquire_p50_us: at(500),
             acquire_p99_us: at(990),
             acquire_max_us: at(1000),
+            cpu_us: None,
             fewest,
             most,
             errors,

@@ -30,6 +30,9 @@ const FULL_ONLY: [&str; 2] = ["masters-", "rtt-10"];
 /// With how many callers pairs are counted; a quick run counts with the first only.
 const COUNTED_CALLERS: [usize; 2] = [1, 128];
 const COUNTED_MASTERS: usize = 5;
+/// The load average over a minute above which nothing is measured for pages, and how long to wait for less.
+const LOAD_MAX: f64 = 0.3;
+const QUIET_PATIENCE: Duration = Duration::from_secs(300);
 /// The figures of the last whole run, below the root of the repository.
 const RESULTS: &str = "benches/peers/results/peers.json";
 
@@ -76,6 +79,9 @@ pub fn machine_line() -> String {
 /// # Errors
 /// What cannot be written.
 pub fn run(options: &Options, progress: fn(&str)) -> Result<(), String> {
+    if options.write.is_some() {
+        wait_for_quiet(progress)?;
+    }
     let start = Instant::now();
     let pace = if options.quick { QUICK } else { FULL };
     let machine = machine::describe();
@@ -96,6 +102,9 @@ pub fn run(options: &Options, progress: fn(&str)) -> Result<(), String> {
         let place = format!("{}/{}", index + 1, scenarios.len());
         let played = play(scenario, pace, &place, start, progress);
         println!("{}", tables::of_scenario(&played).to_text(&heading(&played)));
+        if let Some(scatter) = played.scatter() {
+            println!("  raw loop ÷ itself: {scatter}\n");
+        }
         figures.scenarios.push(played);
     }
     if options.wants("counts") {
@@ -109,11 +118,45 @@ pub fn run(options: &Options, progress: fn(&str)) -> Result<(), String> {
     }
     match &options.write {
         Some(root) => {
+            refuse_scatter(&figures)?;
             write(&root.join(RESULTS), &to_json(&figures));
             show(&figures, root)
         }
         None => Ok(()),
     }
+}
+
+/// Waits until the machine's load is low, so that the build before does not count.
+///
+/// # Errors
+/// The load, if it stays above 0.3 for five minutes.
+pub fn wait_for_quiet(progress: fn(&str)) -> Result<(), String> {
+    let start = Instant::now();
+    loop {
+        let load = machine::load();
+        if load.is_none_or(|load| load <= LOAD_MAX) {
+            return Ok(());
+        }
+        let load = load.unwrap_or_default();
+        if start.elapsed() > QUIET_PATIENCE {
+            return Err(format!("the load is {load}, above {LOAD_MAX}: measured nothing, wrote nothing"));
+        }
+        progress(&format!("waiting for a load of at most {LOAD_MAX}, now {load}"));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Refuses figures of a machine on which a loop differs from itself.
+fn refuse_scatter(figures: &Figures) -> Result<(), String> {
+    let wide = |played: &ScenarioFigures| {
+        let scatter = played.scatter().filter(|scatter| !scatter.is_small())?;
+        Some(format!("{}: {scatter}", played.scenario.id))
+    };
+    let wide: Vec<_> = figures.scenarios.iter().filter_map(wide).collect();
+    if wide.is_empty() {
+        return Ok(());
+    }
+    Err(format!("wrote nothing: the raw loop differs from itself by more than 5 %: {}", wide.join("; ")))
 }
 
 /// Writes the charts and the tables of the pages again, from the results of the last run.

@@ -28,6 +28,8 @@ const THREADS_MAX: usize = 16;
 #[serde(rename_all = "kebab-case")]
 pub enum Peer {
     Raw,
+    /// A second process of the same loop: how far the machine scatters.
+    RawAgain,
     RawQuorum,
     Redlatch,
     RedlatchPipelined,
@@ -41,7 +43,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Client,
         Self::ClientTasks,
         Self::Redlatch,
@@ -52,18 +54,20 @@ impl Peer {
         Self::Rslock,
         Self::Redlock,
         Self::Raw,
+        Self::RawAgain,
         Self::RawQuorum,
     ];
 
-    /// Those in the pages: the others are in the data only.
+    /// Peers in the pages; the others are in the data only.
     pub fn shown() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(|peer| *peer != Self::RedisRsThreads)
+        Self::ALL.into_iter().filter(|peer| !matches!(peer, Self::RedisRsThreads | Self::RawAgain))
     }
 
     /// As the tables call it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw loop, waits for all",
+            Self::RawAgain => "raw loop, waits for all, again",
             Self::RawQuorum => "raw loop, at the quorum",
             Self::Redlatch => "redlatch, Redlock",
             Self::Client => "redlatch, Client, threads",
@@ -82,13 +86,13 @@ impl Peer {
     }
 
     pub const fn is_raw(self) -> bool {
-        matches!(self, Self::Raw | Self::RawQuorum)
+        matches!(self, Self::Raw | Self::RawAgain | Self::RawQuorum)
     }
 
     /// The package whose version is shown with the figures.
     pub const fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Raw | Self::RawQuorum => None,
+            Self::Raw | Self::RawAgain | Self::RawQuorum => None,
             Self::Redlatch | Self::RedlatchPipelined | Self::Client | Self::ClientTasks => {
                 Some(("redlatch", ""))
             }
@@ -101,7 +105,9 @@ impl Peer {
 
     pub const fn settings(self) -> &'static str {
         match self {
-            Self::Raw => "prepared bytes, one thread with mio, one write per master for all callers",
+            Self::Raw | Self::RawAgain => {
+                "prepared bytes, one thread with mio, one write per master for all callers"
+            }
             Self::RawQuorum => "the same, goes on when a majority has answered",
             Self::Redlatch => "one `Redlock` per thread, which waits for each outcome",
             Self::Client => {
@@ -131,8 +137,8 @@ impl Peer {
             }
             Self::Client if work.callers > SHARED_THREADS_MAX => Some("blocking: one thread per caller"),
             Self::RawQuorum if work.callers > 1 => Some("one caller only"),
-            Self::Raw | Self::RawQuorum if work.one_key => Some("knows no contention"),
-            Self::Raw if one_stopped => Some("waits for all masters"),
+            Self::Raw | Self::RawAgain | Self::RawQuorum if work.one_key => Some("knows no contention"),
+            Self::Raw | Self::RawAgain if one_stopped => Some("waits for all masters"),
             _ => None,
         }
     }
@@ -142,7 +148,7 @@ impl Peer {
         let urls: Vec<String> = addresses.iter().map(|address| format!("redis://{address}")).collect();
         let urls = urls.as_slice();
         match self {
-            Self::Raw => Box::new(raw::RawRig::connect(addresses, work, false)),
+            Self::Raw | Self::RawAgain => Box::new(raw::RawRig::connect(addresses, work, false)),
             Self::RawQuorum => Box::new(raw::RawRig::connect(addresses, work, true)),
             Self::Redlatch => blocking(work, || ours::OneThread::connect(urls), ours::OneThread::settle),
             Self::RedlatchPipelined => Box::new(ours::Pipelined::connect(urls, work, names())),

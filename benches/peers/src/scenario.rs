@@ -45,7 +45,9 @@ impl Scenario {
     pub fn all() -> Vec<Self> {
         let mut list = vec![
             Self::separate("callers-1", "1 caller", 1, 5),
+            Self::separate("callers-4", "4 callers", 4, 5),
             Self::separate("callers-16", "16 callers", 16, 5),
+            Self::separate("callers-64", "64 callers", 64, 5),
             Self::separate("callers-128", "128 callers", 128, 5),
             Self::separate("callers-1024", "1,024 callers", 1024, 5),
             Self {

@@ -53,6 +53,11 @@ fn main() -> ExitCode {
         eprintln!("family: --write is for whole runs, not with --only");
         return ExitCode::from(64);
     }
+    if root.is_some()
+        && let Err(message) = report::wait_for_quiet(|_| {})
+    {
+        return exit(Err(message));
+    }
     let peers =
         FamilyPeer::ALL.into_iter().filter(|peer| only.is_empty() || only.iter().any(|it| *it == peer.id()));
     let results = measure(is_quick, &peers.collect::<Vec<_>>());

@@ -9,9 +9,19 @@ use crate::load::Round;
 use crate::rivals::Peer;
 
 const DASH: &str = "–";
-const FIVE_MASTERS: [&str; 6] =
-    ["callers-1", "callers-16", "callers-128", "callers-1024", "one-key-16", "one-stopped"];
-const TIMES: [&str; 5] = ["callers-1", "callers-128", "callers-1024", "one-key-16", "rtt-mixed"];
+const CALLERS: [&str; 6] =
+    ["callers-1", "callers-4", "callers-16", "callers-64", "callers-128", "callers-1024"];
+const OTHERS: [&str; 2] = ["one-key-16", "one-stopped"];
+const TIMES: [&str; 8] = [
+    "callers-1",
+    "callers-4",
+    "callers-16",
+    "callers-64",
+    "callers-128",
+    "callers-1024",
+    "one-key-16",
+    "rtt-mixed",
+];
 const SIZES: [&str; 4] =
     ["masters-1", "masters-1-callers-128", "masters-3-callers-128", "masters-7-callers-128"];
 /// Forms of redlatch, as the table of targets has them.
@@ -28,7 +38,11 @@ pub(super) fn table(figures: &Figures, name: &str) -> Option<String> {
     Some(match name {
         "machine" => machine(figures),
         "participants" => participants(figures),
-        "rates" => of_peers(figures, &FIVE_MASTERS, &rate),
+        "rates" => of_peers(figures, &CALLERS, &rate) + &scatters(figures, &CALLERS),
+        "other-rates" => of_peers(figures, &OTHERS, &rate),
+        "cpu" => of_peers(figures, &CALLERS, &|_, peer| {
+            peer.median(Round::cpu_us_per_pair).map(|us| number(Some(us)))
+        }),
         "times" => of_peers(figures, &TIMES, &|_, peer| {
             let p99 = number(peer.median(|round| round.acquire_p99_us));
             Some(format!("{}/{p99}", number(Some(peer.median(acquire_us)?))))
@@ -59,6 +73,15 @@ fn participants(figures: &Figures) -> String {
         let _ = writeln!(text, "| {} | {version} | {} |", peer.name(), peer.settings());
     }
     text
+}
+
+/// What the raw loop does to itself in each of these scenarios, as a paragraph.
+fn scatters(figures: &Figures, ids: &[&str]) -> String {
+    let played = ids.iter().filter_map(|id| scenario(figures, id));
+    let shown = played.filter_map(|played| Some(format!("{} {}", played.scenario.title, played.scatter()?)));
+    let shown = shown.collect::<Vec<_>>().join("; ");
+    let intro = "The raw loop ÷ itself, with the least and the most of a round";
+    if shown.is_empty() { shown } else { format!("\n{intro}: {shown}.\n") }
 }
 
 fn acquire_us(round: &Round) -> f64 {

@@ -8,7 +8,6 @@ use crate::figures::Machine;
 pub(super) fn describe() -> Machine {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let server = std::env::var("REDLATCH_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
     let version = server.split_whitespace().next().map(|program| first_line(program, &["--version"]));
     Machine {
@@ -17,8 +16,13 @@ pub(super) fn describe() -> Machine {
         core_count: std::thread::available_parallelism().map_or(1, usize::from),
         kernel: kernel(),
         server: version.unwrap_or_default().split(" sha=").next().unwrap_or_default().to_owned(),
-        load_before: load.split(' ').next().unwrap_or("unknown").to_owned(),
+        load_before: load().map_or("unknown".to_owned(), |load| format!("{load:.2}")),
     }
+}
+
+/// The load average over the last minute.
+pub(super) fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
 /// Name and version; what a builder has added to it is nobody's business.

@@ -117,11 +117,14 @@ fn columns(played: &ScenarioFigures) -> Vec<Column<'_>> {
             }),
         ));
         if let Some(floor) = scenario.floor {
-            columns.push(("÷ raw loop", Box::new(move |peer| ratio(played.ratio(peer, floor, rate)))));
+            let name =
+                if floor == Peer::RawQuorum { "÷ raw loop at the quorum" } else { "÷ raw loop for all" };
+            columns.push((name, Box::new(move |peer| ratio(played.ratio(peer, floor, rate)))));
         }
         columns.push(("acquire, median µs", Box::new(median(acquire))));
     }
     columns.push(("p99 µs", Box::new(median(|round| round.acquire_p99_us))));
+    columns.push(("CPU µs a pair", Box::new(median(Round::cpu_us_per_pair))));
     if scenario.work.one_key || scenario.network == Network::OneStopped {
         columns.push(("longest ms", Box::new(longest)));
     }
