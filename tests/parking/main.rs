@@ -23,9 +23,9 @@
 //! The first specification had holes. The model has rules that close them, and `defect` lists them as such.
 //!
 //! ```sh
-//! cargo test --profile sim -p redlatch --test parking                                       # half a minute
-//! cargo test --profile sim -p redlatch --test parking found::late_votes -- --nocapture         # a defect, step by step
-//! REDLATCH_PARKING_SECONDS=600 cargo test --profile sim -p redlatch --test parking soak -- --nocapture
+//! scripts/defects test --test parking                                       # half a minute
+//! scripts/defects test --test parking found::late_votes -- --nocapture         # a defect, step by step
+//! REDLATCH_PARKING_SECONDS=600 scripts/defects test --test parking soak -- --nocapture
 //! ```
 //!
 //! A plain `cargo test` is some twenty times slower, and looks at the first states of each space only.

@@ -5,7 +5,7 @@
 //! scripts have is broken in all of them. A plain run takes one break in sixteen. By hand:
 //!
 //! ```text
-//! REDLATCH_BREAKS=all          cargo test --profile sim -p redlatch --test sim each_break       all of them
+//! REDLATCH_BREAKS=all          scripts/defects test --test sim each_break       all of them
 //! REDLATCH_BREAKS=schedules    the same, and lists those that no schedule of the script's own kind notices
 //! ```
 

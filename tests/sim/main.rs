@@ -4,8 +4,8 @@
 //! `scripts/soak` as many as fit into the time that it is given. By hand:
 //!
 //! ```text
-//! REDLATCH_SEEDS=0..5000 cargo test --profile sim -p redlatch --test sim histories -- --nocapture
-//! REDLATCH_SEED=4711      cargo test --profile sim -p redlatch --test sim replay -- --nocapture      one, with a trace
+//! REDLATCH_SEEDS=0..5000 scripts/defects test --test sim histories -- --nocapture
+//! REDLATCH_SEED=4711      scripts/defects test --test sim replay -- --nocapture      one, with a trace
 //! REDLATCH_LUA_SEEDS=0..1000    and a sample whose masters run the scripts; REDLATCH_SCRIPTS=lua to replay
 //! ```
 //!
@@ -264,7 +264,7 @@ impl Run {
         let scripts = if self.scripts == Scripts::Themselves { "REDLATCH_SCRIPTS=lua " } else { "" };
         panic!(
             "{shown}\n\nseed {seed}: {violation}\nreplay with: \
-             {scripts}REDLATCH_SEED={seed} cargo test --profile sim -p redlatch --test sim replay -- --nocapture"
+             {scripts}REDLATCH_SEED={seed} scripts/defects test --test sim replay -- --nocapture"
         );
     }
 }
