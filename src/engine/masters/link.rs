@@ -78,10 +78,9 @@ pub(crate) struct Comparison {
     pub(crate) difference: Option<FleetDifference>,
     /// Whether the record agreed once on this connection, with every master known.
     pub(crate) has_agreed: bool,
-    /// When to read the record again.
+    /// When to read the record again. `None` while the answer to a read is owed: nothing is written until it
+    /// comes.
     pub(crate) due_at: Option<Instant>,
-    /// Whether an answer about the record is owed. Nothing is written until it comes.
-    pub(crate) is_asked: bool,
 }
 
 /// How often another process was found than before.
@@ -255,7 +254,7 @@ impl Link {
     ) {
         let (handshake, commands) = Handshake::new(config, self.master, login.login, rng);
         self.scripts_loading = [false; Tag::ALL.len()];
-        (self.comparison.due_at, self.comparison.is_asked) = (None, false);
+        self.comparison.due_at = None;
         let deadline = now + config.connect_timeout;
         self.connection.start_handshake(deadline, login.version, handshake, &commands, Owed::Handshake);
         self.heard_at = now;

@@ -105,7 +105,8 @@ impl Fleet {
 
     fn write_records(&mut self, ground: &mut Ground) {
         for master in self.ready.iter() {
-            if !self.link(master).comparison.is_asked && self.first_record(ground.now, master).is_some() {
+            let is_asked = self.link(master).comparison.due_at.is_none();
+            if !is_asked && self.first_record(ground.now, master).is_some() {
                 self.tend_record(ground.now, master);
             }
             self.arm(ground, master);
@@ -124,8 +125,7 @@ impl Fleet {
         }
         let sent =
             self.queue(to, Owed::Record(Access::Read), |out| resp::encode_command(out, &[b"GET", &key]));
-        let comparison = &mut self.link_mut(master).comparison;
-        (comparison.due_at, comparison.is_asked) = (Some(now + limits::RECORD_PAUSE), !sent.is_empty());
+        self.link_mut(master).comparison.due_at = sent.is_empty().then_some(now + limits::RECORD_PAUSE);
     }
 
     /// The record to write on a master without one: a copy of the others', or the first. `None` while a
@@ -154,7 +154,6 @@ impl Fleet {
     pub(in crate::engine) fn handle_record(&mut self, ground: &mut Ground, master: MasterId, found: Found) {
         let link = self.link_mut(master);
         link.comparison.due_at = Some(ground.now + limits::RECORD_PAUSE);
-        link.comparison.is_asked = false;
         let is_refused = matches!(found, Found::Unusable(Unusable::Refused(_)));
         let is_kept = is_refused && link.learnt.record.record().is_some();
         if link.learnt.record != found && !is_kept {
