@@ -49,6 +49,8 @@ pub(super) struct Locks {
     pub(super) contended: Contended,
     /// The waits of operations that had to wait.
     pub(super) accounts: Accounts,
+    /// Releases after holds too short to serve the queue; one in 64 serves it all the same.
+    pub(super) short_holds: u64,
     /// Claims for which a reply that was just counted may have decided something.
     pub(super) decided: Vec<Id>,
     /// Whether no more acquisitions are taken.
@@ -63,6 +65,7 @@ impl Locks {
             queues: WaitQueues::new(rng),
             contended: Contended::new(now),
             accounts: Accounts::default(),
+            short_holds: 0,
             decided: Vec::new(),
             is_drained: false,
         }

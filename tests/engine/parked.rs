@@ -501,6 +501,28 @@ fn a_lock_that_was_held_for_a_while_is_released_by_a_script() {
     }
 }
 
+/// Long holds of other locks, which serve their own queues, do not count.
+#[test]
+fn each_64th_short_hold_serves_the_queue() {
+    let mut rig = Rig::unconnected(1, defaults);
+    rig.masters[0].dialect = Dialect::Valkey9;
+    rig.pump();
+    let served = (1..=128).filter(|number| {
+        if number % 10 == 0 {
+            let other = rig.acquire("b", 10_000, 0);
+            granted(&mut rig);
+            rig.run_for(ms(10));
+            rig.release(other, false);
+        }
+        let lock = rig.acquire("a", 10_000, 0);
+        granted(&mut rig);
+        forget_logs(&mut rig);
+        rig.release(lock, false);
+        rig.masters[0].take_log() == ["EVALSHA"]
+    });
+    assert_eq!(served.collect::<Vec<_>>(), [64, 128]);
+}
+
 #[test]
 fn a_release_that_serves_is_sent_in_full_where_its_script_is_unknown() {
     let mut rig = Rig::unconnected(3, defaults);

@@ -171,10 +171,11 @@ fn release_claim(core: &mut Core, due: Instant, id: Id) -> bool {
     let claim = core.locks.claims.get_mut(id);
     debug_assert!(claim.release.is_none(), "a claim is released once");
     let owed = claim.holders();
+    let is_short_hold =
+        core.ground.now < claim.started + limits::SERVED_HOLD_MIN && claim.votes != Votes::Decide;
+    core.locks.short_holds += u64::from(is_short_hold);
     claim.serves = core.ground.config.wakes_waiters
-        && (core.ground.now >= claim.started + limits::SERVED_HOLD_MIN
-            || claim.votes == Votes::Decide
-            || core.ground.stats.released.is_multiple_of(limits::SHORT_HOLDS_PER_SERVE));
+        && (!is_short_hold || core.locks.short_holds.is_multiple_of(limits::SHORT_HOLDS_PER_SERVE));
     let sent = send_release(&mut core.masters.fleet, owed, id, claim);
     claim.begin_release(core.ground.now, owed, sent);
     core.ground.timers.arm(claim_timer(id), due);
