@@ -31,7 +31,6 @@ use crate::engine::{Engine, LinkRequest, OpId, Request, SubmitError};
 use crate::error::{ConfigError, CredentialsError};
 use crate::limits;
 use crate::lock::{MasterId, MasterSet};
-use crate::options::{Mode, Options};
 #[cfg(test)]
 pub(crate) use channel::NoPlaintext;
 use channel::{Channel, Channels};
@@ -141,10 +140,10 @@ impl Driver {
         Ok((driver, Poller { poll, events, spin }))
     }
 
-    /// Submits a request to the engine. A fenced acquisition first reads the wall clock.
+    /// Submits a request to the engine, after a reading of the wall clock if the request wants one.
     #[inline]
     pub(crate) fn submit(&mut self, now: Instant, request: Request<'_>) -> Result<OpId, SubmitError> {
-        if let Request::Acquire { options: Options { mode: Mode::Fenced, .. }, .. } = request {
+        if request.wants_wall_clock() {
             // `now` may be in the past: gives the engine the wall clock's reading of that moment.
             let passed = clock::now().saturating_duration_since(now);
             self.engine.handle_wall_clock(now, clock::wall().saturating_sub(passed));

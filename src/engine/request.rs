@@ -13,7 +13,7 @@ use crate::error::{
 };
 use crate::handle::LockHandle;
 use crate::lock::{FencingToken, HolderLabel, InputError, MasterId, MasterSet, Resource, Token};
-use crate::options::Options;
+use crate::options::{Mode, Options};
 
 /// Identity of one lock of one [`Engine`](crate::engine::Engine), from
 /// [`submit`](crate::engine::Engine::submit) to its release.
@@ -130,6 +130,14 @@ pub enum Request<'a> {
         /// Longest time until the answer.
         limit: Duration,
     },
+}
+
+impl Request<'_> {
+    /// Whether the engine wants a reading of the wall clock just before this request
+    /// ([`Engine::handle_wall_clock`](crate::engine::Engine::handle_wall_clock)): it draws a fencing token.
+    pub(crate) const fn wants_wall_clock(&self) -> bool {
+        matches!(self, Self::Acquire { options: Options { mode: Mode::Fenced, .. }, .. })
+    }
 }
 
 /// Effect on a handle's lock.
