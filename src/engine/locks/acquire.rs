@@ -150,7 +150,9 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
             command::encode_acquire(out, &claim.entry, &terms.tail);
         })
     } else {
-        claim.course = Course::Attempt(id);
+        if !matches!(op.mode, ModeState::Plain) {
+            claim.course = Course::Scripted(id);
+        }
         op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, &terms.tail)
     };
     let deadline = op.await_votes(claim_id, now + terms.answer_limit);
@@ -206,11 +208,11 @@ pub(crate) fn handle_answer(core: &mut Core, master: MasterId, id: Id, answer: A
     let (now, locks) = (core.ground.now, &mut core.locks);
     let Some(claim) = locks.claims.find_mut(id) else { return Step::Done };
     let op = match claim.course {
-        Course::Attempt(attempter) => {
+        Course::Scripted(attempter) => {
             let op = locks.ops.find_mut(attempter);
             op.map(|op| Learner { now, mode: &mut op.mode, obstacle: &mut op.tries.obstacle })
         }
-        Course::HandedOver(_) | Course::Left(_) => None,
+        Course::Attempt | Course::HandedOver(_) | Course::Left(_) => None,
     };
     match mode::vote(answer, master, claim, op) {
         Some(vote) => handle_vote(core, master, id, vote),

@@ -75,8 +75,10 @@ pub(crate) const NO_RELEASE: &str = "the release has begun";
 /// How far a claim is, as far as something is to be known of it.
 #[derive(Debug)]
 pub(crate) enum Course {
-    /// It is attempted, held or released. The id is the operation's if the attempt has a script.
-    Attempt(Id),
+    /// It is attempted with a native command, held or released.
+    Attempt,
+    /// The same of an attempt with a script. The answers tell more than votes to this operation.
+    Scripted(Id),
     /// The lock was handed over to the claim with this id.
     HandedOver(Id),
     /// The lock is left for a time.
@@ -122,7 +124,7 @@ impl Claim {
             sent: SentTtls { last_at: now, longest_ms: 0, shortest_ms: u32::MAX },
             answer_limit: Duration::ZERO,
             owner: None,
-            course: Course::Attempt(Id::NOBODY),
+            course: Course::Attempt,
             asked: MasterSet::EMPTY,
             tally: Tally::default(),
             votes: Votes::Decide,
@@ -134,8 +136,7 @@ impl Claim {
         }
     }
 
-    /// Starts anew in the memory of the slot's last claim. The entry is left to be set, and the attempter by
-    /// who asks it.
+    /// Starts anew in the memory of the slot's last claim. The entry is left to be set.
     #[inline(always)]
     pub(crate) fn begin(&mut self, now: Instant, op: Id, new_token: Token, ttl: Ttl, limit: Duration) {
         // Taken apart, so that a new field cannot be forgotten here.
@@ -163,9 +164,8 @@ impl Claim {
         *doubts = Doubts::NONE;
         parked.clear();
         (*release, *serves) = (None, false);
-        // An attempt that has a script sets its operation.
-        if !matches!(course, Course::Attempt(_)) {
-            *course = Course::Attempt(Id::NOBODY);
+        if !matches!(course, Course::Attempt) {
+            *course = Course::Attempt;
         }
         forget(failures);
     }
@@ -242,7 +242,7 @@ impl Claim {
     pub(crate) const fn leaving(&self) -> Option<&Leaving> {
         match &self.course {
             Course::Left(leaving) => Some(leaving),
-            Course::Attempt(_) | Course::HandedOver(_) => None,
+            Course::Attempt | Course::Scripted(_) | Course::HandedOver(_) => None,
         }
     }
 
@@ -265,7 +265,7 @@ impl Claim {
     pub(crate) fn next_rest(&mut self, now: Instant, config: &Config) -> Option<Ttl> {
         match &mut self.course {
             Course::Left(leaving) => leaving.send(now, self.answer_limit, config),
-            Course::Attempt(_) | Course::HandedOver(_) => None,
+            Course::Attempt | Course::Scripted(_) | Course::HandedOver(_) => None,
         }
     }
 

@@ -93,7 +93,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     claim.entry.set_key(&op.key, &claim.token);
     op.add_label(claim);
     claim.kind = op.begin_mode(fleet, now, &ground.wall_clock);
-    claim.course = Course::Attempt(id);
+    claim.course = Course::Scripted(id);
     let before = op.claim;
     let old = locks.claims.find_mut(before).filter(|claim| claim.owner == Some(id));
     let (mut part, mut held_by_old) = (MasterSet::EMPTY, MasterSet::EMPTY);
