@@ -156,7 +156,7 @@ pub(crate) fn begin(core: &mut Core, id: Id, resource: Option<Resource<'_>>) -> 
         op.send_special_attempt(fleet, now, claim_id, claim, &ground.wall_clock, &terms.tail)
     };
     let deadline = op.await_votes(claim_id, now + terms.answer_limit);
-    op.tries.streak.count = 0;
+    op.tries.streak = None;
     let is_asked_everywhere = claim.asked == fleet.all;
     if !is_asked_everywhere && !claim.asked.has(fleet.quorum) && fleet.usable.has(fleet.quorum) {
         // The queues of too many masters are full: to wait for room would be one more queue.

@@ -116,7 +116,6 @@ fn adopt(core: &mut Core, id: Id, handle: &LockHandle, ttl: Ttl) -> Step {
         encode_adopt(out, &old, &claim.entry, ttl, fencing, ground.config.prefix.len());
     }));
     let deadline = op.await_votes(claim_id, now + claim.answer_limit);
-    op.tries.streak.count = 0;
     ground.timers.arm(op_timer(id), deadline);
     fleet.fail_unasked(claim);
     Step::Decide(id)

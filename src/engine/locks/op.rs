@@ -100,9 +100,8 @@ pub(crate) struct Tries {
     pub(crate) brake: Brake,
     /// How the latest attempt failed that did.
     pub(crate) denied: Option<Box<Denied>>,
-    /// The turns in a row that led to this one: none unless the latest attempt was a hand-over. Before the
-    /// first attempt it may be that of the slot's last operation. See [`Op::streak`].
-    pub(crate) streak: HandoverStreak,
+    /// Consecutive hand-overs up to the latest attempt; `None` if that was not one. See [`Op::streak`].
+    pub(crate) streak: Option<HandoverStreak>,
     /// Masters whose votes do not count for the attempt under way, in addition to those in quarantine now.
     pub(crate) excluded: MasterSet,
     /// The key that was in the way of the latest attempt, or is in that of the round that waits.
@@ -289,7 +288,7 @@ impl Op {
                 polls_until: None,
                 brake: Brake::OFF,
                 denied: None,
-                streak: HandoverStreak { count: 0, since: now },
+                streak: None,
                 excluded: MasterSet::EMPTY,
                 obstacle: Obstacle::NONE,
             },
@@ -308,7 +307,7 @@ impl Op {
         }
     }
 
-    /// Starts anew in the memory of the slot's last operation. The first attempt sets claim and streak.
+    /// Starts anew in the memory of the slot's last operation. The first attempt sets the claim.
     #[inline(always)]
     pub(crate) fn begin(&mut self, asked: Asked) {
         self.key.clear();
@@ -316,11 +315,11 @@ impl Op {
         self.asked = asked;
         self.state = OpState::New;
         // Taken apart, so that a new field cannot be forgotten here.
-        let Tries { count, has_queued, polls_until, brake, denied, streak: _, excluded, obstacle } =
+        let Tries { count, has_queued, polls_until, brake, denied, streak, excluded, obstacle } =
             &mut self.tries;
         *brake = Brake::OFF;
         (*count, *has_queued, *excluded) = (0, false, MasterSet::EMPTY);
-        (*polls_until, *denied) = (None, None);
+        (*polls_until, *denied, *streak) = (None, None, None);
         obstacle.clear();
         (self.mode, self.is_fair, self.parks) = (ModeState::Plain, false, false);
         self.parking.clear();
@@ -468,7 +467,10 @@ impl Op {
 
     /// The streak that ends with the lock that this operation has held since then.
     pub(crate) const fn streak(&self, since: Instant) -> HandoverStreak {
-        if self.tries.streak.count == 0 { HandoverStreak { count: 0, since } } else { self.tries.streak }
+        match self.tries.streak {
+            Some(streak) => streak,
+            None => HandoverStreak { count: 0, since },
+        }
     }
 
     /// The holder's label, for errors of others.

@@ -151,7 +151,7 @@ fn hand_over(core: &mut Core, from: Id, successor: Id, streak: HandoverStreak) {
     new.asked = swapped.union(asked);
     let op = locks.ops.get_mut(successor);
     let deadline = op.await_votes(claim_id, now + new.answer_limit);
-    op.tries.streak = streak;
+    op.tries.streak = Some(streak);
     ground.stats.hand_overs += 1;
     ground.timers.arm(op_timer(successor), deadline);
     fleet.fail_unasked(new);

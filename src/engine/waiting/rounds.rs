@@ -123,7 +123,7 @@ pub(crate) fn begin(core: &mut Core, id: Id) -> Step {
     let ticket_us = Some(parking.ticket_us);
     locks.claims.get_mut(claim_id).parked.put(|over| Parked::new(now, id, ticket_us, over));
     op.claim = claim_id;
-    op.tries.streak.count = 0;
+    op.tries.streak = None;
     op.is_noted = true;
     op.enter(OpState::Parked);
     let deadline = op.deadline().expect("it is parked");
