@@ -301,9 +301,7 @@ impl Fleet {
             return Admission { predecessor, refusal: Some(why), is_reconnect: false, is_restart: false };
         }
         let link = &mut self.links[master.index()];
-        let restart_count = link.stats.restarts;
-        let predecessor = link.finish_handshake(ground.now, &self.config, self.quarantine_time);
-        let is_restart = link.stats.restarts > restart_count;
+        let (predecessor, is_restart) = link.finish_handshake(ground.now, &self.config, self.quarantine_time);
         self.follow_records(ground, master);
         let unfit = self.links[master.index()].refuse_unfit(&self.config);
         let refusal = unfit.or_else(|| self.refuse_declared(master));

@@ -260,14 +260,15 @@ impl Link {
         self.heard_at = now;
     }
 
-    /// The nonce came back: takes over what was learnt. [`Link::set_quarantine`] then decides when the master
-    /// counts, and [`Link::refuse_unfit`] whether it counts at all.
+    /// The nonce came back: takes over what was learnt. Returns also whether another process answered than
+    /// before. [`Link::set_quarantine`] then decides when the master counts, and [`Link::refuse_unfit`] whether
+    /// it counts at all.
     pub(crate) fn finish_handshake(
         &mut self,
         now: Instant,
         config: &Config,
         needed: Duration,
-    ) -> Predecessor {
+    ) -> (Predecessor, bool) {
         if let Some(deadline) = self.connection.deadline() {
             let left = deadline.saturating_duration_since(now);
             self.round_trip.note(config.connect_timeout.saturating_sub(left));
@@ -279,7 +280,7 @@ impl Link {
         self.met_at = now;
         let is_same_process = self.identity.as_ref().is_some_and(|identity| identity.is_of(&self.learnt));
         let age = self.learnt.age(config, needed);
-        let predecessor = if is_same_process { Predecessor::Same } else { self.meet_process(now, age) };
+        let met = if is_same_process { (Predecessor::Same, false) } else { self.meet_process(now, age) };
         if let Some(identity) = self.identity.as_mut().filter(|_| self.learnt.run_id.is_some()) {
             identity.is_replica = self.learnt.replication.is_replica();
             identity.promotion = self.learnt.replication.promotion.or(identity.promotion);
@@ -287,7 +288,7 @@ impl Link {
         if self.learnt.record.is_joining() {
             self.doubt();
         }
-        predecessor
+        met
     }
 
     /// Decides when the master counts, given the length of a quarantine (`needed`).
@@ -312,9 +313,9 @@ impl Link {
 
     /// Another process answered than before. If it may already have run when its predecessor was last heard,
     /// it may have been put in its place without ever having its locks.
-    fn meet_process(&mut self, now: Instant, age: Duration) -> Predecessor {
+    fn meet_process(&mut self, now: Instant, age: Duration) -> (Predecessor, bool) {
         // Nothing to compare: the last named process is remembered.
-        let Some(run_id) = self.learnt.run_id.clone() else { return Predecessor::Unknown };
+        let Some(run_id) = self.learnt.run_id.clone() else { return (Predecessor::Unknown, false) };
         let before = self.identity.take();
         let unheard = before.as_ref().map(|before| now - before.heard_at);
         let has_ended =
@@ -322,7 +323,8 @@ impl Link {
         let may_be_older =
             |unheard| age > unheard || self.learnt.run_time_max().is_none_or(|run_time| run_time > unheard);
         let is_doubtful = unheard.is_some_and(may_be_older);
-        if before.is_some() {
+        let is_restart = before.is_some();
+        if is_restart {
             let count = self.changes.as_ref().map_or(0, |changes| changes.count).saturating_add(1);
             self.changes = Some(Changes { count, last_at: now });
             self.stats.restarts += 1;
@@ -331,7 +333,7 @@ impl Link {
         let heard_at = now;
         self.identity =
             Some(Identity { run_id, watched_since: None, heard_at, is_doubtful, is_replica, promotion });
-        if has_ended { Predecessor::Ended } else { Predecessor::Unknown }
+        (if has_ended { Predecessor::Ended } else { Predecessor::Unknown }, is_restart)
     }
 
     /// Why this server is refused, given its facts. While unfit it may lose locks, so the watch over it
