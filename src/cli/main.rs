@@ -46,16 +46,16 @@ struct Cli {
 enum Command {
     Run(run::Args),
     Elect(run::elect::Args),
-    Bench(bench::Args),
-    Inspect(inspect::InspectArgs),
-    Unlock(inspect::UnlockArgs),
-    Generate(generate::Args),
-    Doctor(examine::Args),
-    Drill(drill::Args),
-    Ls(list::Args),
     Acquire(run::pass::Args),
     Release(handle::Args),
+    Ls(list::Args),
+    Inspect(inspect::InspectArgs),
+    Unlock(inspect::UnlockArgs),
+    Doctor(examine::Args),
+    Drill(drill::Args),
+    Bench(bench::Args),
     Fleet(fleet::Args),
+    Generate(generate::Args),
 }
 
 const EXAMPLES: &str = "\
@@ -63,14 +63,14 @@ Examples:
   export REDLATCH_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
   redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
   redlatch elect scheduler -- ./scheduler                    one leader at a time, and another one when it ends
-  redlatch bench --time 5s                                   how fast these masters grant and release locks
   redlatch acquire --handle /run/lock/a deploy               a lock for several steps; then: redlatch release --handle FILE
-  redlatch inspect nightly-report                            who holds it, and for how long
   redlatch ls 'orders:*'                                     which locks there are
+  redlatch inspect nightly-report                            who holds it, and for how long
   redlatch doctor                                            what is wrong with these masters, and what to do
+  redlatch drill --pause                                     whether they keep the promise under faults
+  redlatch bench --time 5s                                   how fast these masters grant and release locks
   redlatch fleet init                                        new masters: a first lock need not wait
   redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4   a new master in the place of another one
-  redlatch drill --pause                                     whether they keep the promise under faults
 
 `redlatch run --help` and the like say more, exit codes included.";
 
@@ -95,16 +95,16 @@ fn execute() -> u8 {
     let result = match Cli::try_parse() {
         Ok(Cli { command: Command::Run(args) }) => run::execute(&args),
         Ok(Cli { command: Command::Elect(args) }) => run::elect::execute(&args),
-        Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
-        Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
-        Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
-        Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
-        Ok(Cli { command: Command::Doctor(args) }) => examine::execute(&args),
-        Ok(Cli { command: Command::Drill(args) }) => drill::execute(&args),
-        Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
         Ok(Cli { command: Command::Acquire(args) }) => run::pass::execute(&args),
         Ok(Cli { command: Command::Release(args) }) => handle::release(&args),
+        Ok(Cli { command: Command::Ls(args) }) => list::execute(&args),
+        Ok(Cli { command: Command::Inspect(args) }) => inspect::inspect(&args),
+        Ok(Cli { command: Command::Unlock(args) }) => inspect::unlock(&args),
+        Ok(Cli { command: Command::Doctor(args) }) => examine::execute(&args),
+        Ok(Cli { command: Command::Drill(args) }) => drill::execute(&args),
+        Ok(Cli { command: Command::Bench(args) }) => bench::execute(&args),
         Ok(Cli { command: Command::Fleet(args) }) => fleet::execute(&args),
+        Ok(Cli { command: Command::Generate(args) }) => generate::execute(&args, Cli::command()),
         Err(error) => refuse(&error),
     };
     result.unwrap_or_else(|Exit { code, why }| {

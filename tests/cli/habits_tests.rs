@@ -192,7 +192,7 @@ fn manual_pages_name_each_option() {
     expect(
         &finish(redlatch(&[]).args(["generate", "man", "sprint"])),
         64,
-        &["no such page; give run, elect, bench"],
+        &["no such page; give run, elect, acquire"],
     );
 }
 
