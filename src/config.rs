@@ -297,7 +297,7 @@ impl ConfigBuilder {
         urls.into_iter().fold(self, Self::master)
     }
 
-    /// Sets the bytes in front of each resource name in its key; empty by default, at most 256 bytes
+    /// Sets the bytes in front of each lock's name in its key; empty by default, at most 256 bytes
     /// ([`limits::PREFIX_SIZE_MAX`]).
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {

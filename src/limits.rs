@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Largest number of masters of one client: 32. A configuration with more is refused.
 pub const MASTER_COUNT_MAX: usize = 32;
 
-/// Largest size of a resource name without the prefix: 1,024 bytes. An empty or longer name is refused before
+/// Largest size of a lock's name without the prefix: 1,024 bytes. An empty or longer name is refused before
 /// anything is sent.
 pub const RESOURCE_SIZE_MAX: usize = 1024;
 

@@ -31,14 +31,14 @@ use super::watch::Watch;
 #[command(after_help = INSPECT_HELP)]
 pub(crate) struct InspectArgs {
     /// The lock's name.
-    #[arg(value_name = "RESOURCE")]
+    #[arg(value_name = "NAME")]
     resource: OsString,
 
-    /// Take RESOURCE for the name of a pool, and look at this slot of it.
+    /// Treat NAME as a pool, and look at this slot.
     #[arg(long, value_name = "NUMBER")]
     slot: Option<u32>,
 
-    /// Take RESOURCE for the name of a pool of so many slots, and look at each of them.
+    /// Treat NAME as a pool of this many slots, and look at each of them.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["slot", "watch"])]
     slots: Option<u32>,
 
@@ -85,10 +85,10 @@ Examples:
 #[command(after_help = UNLOCK_HELP)]
 pub(crate) struct UnlockArgs {
     /// The lock's name.
-    #[arg(value_name = "RESOURCE")]
+    #[arg(value_name = "NAME")]
     resource: OsString,
 
-    /// Take RESOURCE for the name of a pool, and delete this slot of it.
+    /// Treat NAME as a pool, and delete this slot.
     #[arg(long, value_name = "NUMBER")]
     slot: Option<u32>,
 

@@ -84,7 +84,7 @@ pub(crate) struct MasterOptions {
     #[command(flatten)]
     tls: TlsOptions,
 
-    /// Text put in front of the resource's name to make its key [default: none]; the same for all users of
+    /// Text in front of each lock's name in its key [default: none]; the same for all users of
     /// these masters.
     #[arg(long, value_name = "TEXT", env = env::PREFIX)]
     prefix: Option<OsString>,
@@ -197,7 +197,7 @@ struct TlsOptions {
     key: Option<OsString>,
 
     /// The name or IP address that each master's certificate must have [default: the host of its URL].
-    #[arg(long = "tls-server-name", value_name = "NAME", env = env::TLS_SERVER_NAME)]
+    #[arg(long = "tls-server-name", value_name = "HOST", env = env::TLS_SERVER_NAME)]
     server_name: Option<OsString>,
 }
 

@@ -114,7 +114,7 @@ pub(crate) struct Args {
     ///
     /// No lock is held while the command waits for another one. So commands cannot wait for each other in a
     /// circle, in whatever order they name the locks.
-    #[arg(long, value_name = "RESOURCE")]
+    #[arg(long, value_name = "NAME")]
     also: Vec<OsString>,
 
     /// A file for a handle of the lock, with mode 0600, while the command runs: `redlatch release --handle

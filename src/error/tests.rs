@@ -199,7 +199,7 @@ fn samples_of_several(contended: AcquireError) -> [Sample; 10] {
     [
         judged(&SetError::new(resource(), contended), "lock \"orders:42\" is held"),
         judged(&SetError::new(resource(), AcquireError::Overloaded), "lock \"orders:42\": this client"),
-        judged(&SetError::new("", AcquireError::Input(InputError::SetEmpty)), "no resource"),
+        judged(&SetError::new("", AcquireError::Input(InputError::SetEmpty)), "no lock is named"),
         judged(&SetError::new(resource(), ExtendError::Busy), "lock \"orders:42\": another extension"),
         judged(&SetError::new(resource(), ReleaseError::NotHeld), "lock \"orders:42\": the lock is not held"),
         judged(&SetError::new(resource(), LeaveError::Expired), "lock \"orders:42\": the lock's validity has ended"),

@@ -9,17 +9,17 @@ use crate::words::Rounded;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// An empty resource name.
-    #[error("the resource name is empty; give at least one byte")]
+    /// An empty name.
+    #[error("the lock's name is empty; give at least one byte")]
     ResourceEmpty,
-    /// A resource name of more than 1,024 bytes.
-    #[error("the resource name has {size} bytes; give at most {}", limits::RESOURCE_SIZE_MAX)]
+    /// A name of more than 1,024 bytes.
+    #[error("the lock's name has {size} bytes; give at most {}", limits::RESOURCE_SIZE_MAX)]
     ResourceTooLong {
         /// Length of the name in bytes.
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
-    #[error("redlatch keeps keys of this name itself; choose a name that does not start with redlatch:")]
+    #[error("this name is reserved for redlatch's own keys; choose a name that does not start with redlatch:")]
     ResourceReserved,
     /// An empty holder label.
     #[error("the holder label is empty; give at least one character, or leave it out")]
@@ -53,13 +53,13 @@ pub enum InputError {
     )]
     MaxHoldZero,
     /// An empty set of locks.
-    #[error("no resource is named; name at least one")]
+    #[error("no lock is named; name at least one")]
     SetEmpty,
     /// A set of fair locks.
     #[error("a set of locks cannot be fair; leave fair out")]
     SetFair,
     /// A set of more than 256 locks.
-    #[error("{count} different resources are named; name at most {}", limits::SET_SIZE_MAX)]
+    #[error("{count} different locks are named; name at most {}", limits::SET_SIZE_MAX)]
     SetTooLarge {
         /// Number of different names.
         count: usize,

@@ -12,7 +12,7 @@ const RESOURCE_COUNT_MAX: usize = 1000;
 
 /// Check the promise of a lock on these masters, with faults that you allow.
 ///
-/// Contenders lock a few resources again and again, each as a client of its own, while the faults that you
+/// Contenders lock a few names again and again, each as a client of its own, while the faults that you
 /// allow happen, as a rule to one master at a time. Shows whether a lock ever had two holders, how late calls
 /// ended, and how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its
 /// clients also write PREFIXredlatch:mark. It loads the masters like a few busy services.

@@ -55,6 +55,7 @@ pub(crate) struct Job {
     pub(super) quiet: bool,
 
     /// The lock's name: nearly any text of 1 to 1024 bytes.
+    #[arg(value_name = "NAME")]
     pub(super) resource: OsString,
 
     /// The command and its arguments, behind `--`.

@@ -67,6 +67,7 @@ pub(crate) struct Args {
     quiet: bool,
 
     /// The lock's name: nearly any text of 1 to 1024 bytes.
+    #[arg(value_name = "NAME")]
     resource: OsString,
 
     #[command(flatten)]
