@@ -8,7 +8,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use redlatch::error::ReleaseHandleError;
-use redlatch::{Client, Config, LockHandle, Mode, Released};
+use redlatch::{Client, Config, LockHandle, Mode};
 
 use super::exit::{Exit, code};
 use super::message::{Message, label};
@@ -53,9 +53,7 @@ pub(crate) fn release(args: &Args) -> Result<u8, Exit> {
     let lock = &label([handle.resource()]);
     match client.release_handle(&handle) {
         Ok(released) if released.was_already_gone() => say(Message::HandleGone { lock }),
-        Ok(Released { deleted, .. }) => {
-            say(Message::Released { lock, deleted, count: client.config().master_count() });
-        }
+        Ok(_) => say(Message::Released { lock }),
         Err(error @ ReleaseHandleError::Unconfirmed(_)) => return Err(Exit::new(code::NO_QUORUM, error)),
         Err(error @ (ReleaseHandleError::Foreign(_) | ReleaseHandleError::Input(_))) => {
             return Err(Exit::usage(error));

@@ -92,8 +92,7 @@ messages! {
     Kept { lock: &'a str } => ("{lock} stays held until its --at-least time is over");
     RestUnconfirmed { lock: &'a str, left: Duration } => (
         "{lock} ends in {} at the latest, and sooner if masters answer", Rounded(left));
-    Released { lock: &'a str, deleted: usize, count: usize } => (
-        "{lock} released on {deleted} of {}", Counted(count, "master"));
+    Released { lock: &'a str } => ("{lock} released");
     GoneBefore { lock: &'a str, absent: usize, count: usize } => (
         "{lock} was gone on {absent} of {} before its release; check its work, as another may have run meanwhile",
         Counted(count, "master"));
@@ -261,7 +260,7 @@ mod tests {
         LostInStay { .. } => LostInStay { lock }, "was lost before its --at-least time";
         RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends in 4.4s at the latest, and sooner if masters answer";
         Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
-        Released { .. } => Released { lock, deleted: 2, count: 3 }, "lock \"orders:42\" released on 2 of 3 masters";
+        Released { .. } => Released { lock }, "lock \"orders:42\" released";
         GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
         ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
         Passed { .. } => Passed { lock, left: LONG, file: &"/run/a" }, "lock \"orders:42\" is held for 4.4s; release it by";

@@ -63,7 +63,7 @@ fn a_lock_is_kept_for_a_later_step() {
     // The same place, while the lock is held.
     expect(&finish(&mut place.on(&fleet, "acquire", &["deploy"])), 75, &["held by another client"]);
     let released = finish(&mut place.on(&fleet, "release", &[]));
-    expect(&released, 0, &["lock \"deploy\" released on"]);
+    expect(&released, 0, &["lock \"deploy\" released"]);
     assert_eq!(place.all(), 0);
     eventually(PATIENCE, "it is free", || holder_count(&mut fleet, "deploy") == 0);
     expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["so there is nothing to release"]);
@@ -142,7 +142,7 @@ fn the_lock_of_a_killed_run_is_released() {
     // A quorum has it: the third master may have been connected later.
     assert!(holder_count(&mut fleet, "report") >= 2, "the lock stays");
     let released = finish(&mut place.on(&fleet, "release", &[]));
-    expect(&released, 0, &["lock \"report\" released on"]);
+    expect(&released, 0, &["lock \"report\" released"]);
     assert_eq!((place.all(), holder_count(&mut fleet, "report")), (0, 0));
     // The next run finds its lock and its place free.
     expect(&finish(&mut place.on(&fleet, "run", &["report", "--", "true"])), 0, &[]);
@@ -157,7 +157,7 @@ fn a_release_by_the_file_ends_a_run() {
     let mut run = place.on(&fleet, "run", &["--ttl", "2s", "report", "--", "sh", "-c", &script]);
     let mut first = Running::start(&mut run);
     assert_eq!(first.line(), "in");
-    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["released on"]);
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["released"]);
     expect(&first.finish(), 76, &["lock \"report\""]);
     assert_eq!(holder_count(&mut fleet, "report"), 0);
 }

@@ -54,7 +54,7 @@ fn a_command_that_takes_longer_releases_at_once() {
     let mut fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["-v", "--at-least", "50ms", "report", "--", "sleep", "0.2"]);
-    expect(&finish(&mut command), 0, &["released on"]);
+    expect(&finish(&mut command), 0, &["released"]);
     eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
 }
 

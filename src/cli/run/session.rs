@@ -218,7 +218,7 @@ impl Session {
                 say(Message::GoneBefore { lock, absent, count });
                 return false;
             }
-            &Ok(Released { deleted, .. }) => self.report(Message::Released { lock, deleted, count }),
+            Ok(_) => self.report(Message::Released { lock }),
             Err(error) => say(self.described(error)),
         }
         true
