@@ -192,7 +192,7 @@ impl fmt::Display for RoundVote<'_> {
             (Vote::Refused { .. }, Round::Extend | Round::Leave) => f.write_str("no longer has this lock"),
             (Vote::Refused { .. }, Round::Release) => f.write_str("had no such lock"),
             (Vote::Failed(failure), _) => write!(f, "{failure}"),
-            (Vote::Pending, _) => f.write_str("not waited for"),
+            (Vote::Pending, _) => f.write_str("not needed: already decided"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A master's answer to an attempt, or the reason why there is none.
 ///
-/// Exhaustive: a master grants, refuses, fails or is not waited for, and a tool that judges votes must treat
+/// Exhaustive: a master grants, refuses, fails or is not needed, and a tool that judges votes must treat
 /// each case. New reasons become new variants of [`Failure`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {

@@ -50,7 +50,7 @@ pub(crate) fn release_report(fleet: &Fleet, now: Instant, claim: &Claim, release
         *vote = Vote::Failed(match (claim.asked.contains(link.master), link.connection.is_ready()) {
             (false, _) => Failure::NotHeld,
             (true, false) => Failure::NotConnected { why: link.why.clone() },
-            // It is not waited for, as its answer changes nothing.
+            // Its answer changes nothing.
             (true, true) if now < release.started + claim.answer_limit => continue,
             (true, true) => Failure::NoAnswer { limit: claim.answer_limit },
         });
