@@ -126,12 +126,19 @@ fn refuse(error: &clap::Error) -> Result<u8, Exit> {
             Ok(code::USAGE)
         }
         ErrorKind::UnknownArgument if is_command_without_dashes(error) => Err(Exit::usage(Message::NoDashes)),
+        // clap would suggest `unlock`.
+        ErrorKind::InvalidSubcommand if is_lock(error) => Err(Exit::usage(Message::NoLockCommand)),
         _ => {
             // Not printed by clap: the text repeats the arguments, which may contain a password.
             let text = error.to_string();
             Err(Exit::usage(text.strip_prefix("error: ").unwrap_or(&text).trim_end()))
         }
     }
+}
+
+/// Whether the missing subcommand is `lock`.
+fn is_lock(error: &clap::Error) -> bool {
+    matches!(error.get(ContextKind::InvalidSubcommand), Some(ContextValue::String(word)) if word == "lock")
 }
 
 /// Whether the `--` is missing in `redlatch run NAME COMMAND` or `redlatch elect NAME COMMAND`.

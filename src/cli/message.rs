@@ -30,6 +30,8 @@ messages! {
     /// A bad value of an option or its variable.
     BadSetting { option: &'a str, variable: &'static str, reason: Text<'a> } => ("{option} ({variable}): {reason}");
     NoDashes => ("write -- between the lock's name and the command: redlatch run NAME -- COMMAND");
+    NoLockCommand => (
+        "there is no subcommand lock; use redlatch run NAME -- COMMAND, or redlatch acquire --handle FILE NAME");
     UnknownPage { names: Text<'a> } => ("no such page; give {names}, or nothing for the program's own");
     TtlTooLong { ttl: Duration, max_ttl: Duration } => (
         "--ttl is {}, above the fleet's maximum TTL of {}. Give a shorter --ttl, or a larger --max-ttl. All users \
@@ -226,6 +228,7 @@ mod tests {
         LinesDropped { .. } => LinesDropped { count: 1 }, "1 message was dropped";
         LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, as nobody took them; read stderr faster";
         NoDashes => NoDashes, "write -- between the lock's name and the command";
+        NoLockCommand => NoLockCommand, "use redlatch run NAME -- COMMAND, or redlatch acquire";
         TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: 2 * LONG }, "--ttl is 4.4s, above";
         OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
         UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";

@@ -64,6 +64,7 @@ fn bad_input_gives_64_and_names_the_problem() {
         (&["unlock", "-m", url, "r"], "--force"),
         (&["unlock", "-m", url, "--force", "redlatch:mark"], "does not start with redlatch:"),
         (&["sprint"], "sprint"),
+        (&["lock", "r"], "use redlatch run NAME -- COMMAND, or redlatch acquire"),
         (&[], "Usage"),
     ];
     for (args, named) in rows {
