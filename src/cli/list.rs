@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread;
@@ -117,16 +118,23 @@ pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
         let all: Vec<Value> = locks.iter().map(Listed::json).collect();
         print(&json_line(&json!({ "locks": all, "other_keys": other_count, "is_cut": is_cut })))?;
     } else {
-        let width = terminal_width();
-        let is_wide = width.is_none_or(|width| width >= WIDE);
-        let header = if is_wide && !locks.is_empty() { HEADER } else { "" };
-        let lines = locks.iter().map(|lock| lock.text(width));
-        print(&[header.to_owned()].into_iter().chain(lines).collect::<String>())?;
+        print(&table(&locks, terminal_width(), io::stdout().is_terminal()))?;
     }
     failures.lines(client.masters().len()).iter().for_each(say);
     remarks(other_count, is_cut.then_some(count)).for_each(say);
     let is_unknown = locks.iter().any(|lock| lock.inspection.status() == LockStatus::Unknown);
     Ok(if is_unknown { code::NO_QUORUM } else { 0 })
+}
+
+/// All lines. A program that reads them gets none without locks; a person at a terminal gets a sentence.
+fn table(locks: &[Listed], width: Option<usize>, is_terminal: bool) -> String {
+    let header = match locks.is_empty() {
+        true if is_terminal => "no locks\n",
+        false if width.is_none_or(|width| width >= WIDE) => HEADER,
+        _ => "",
+    };
+    let lines = locks.iter().map(|lock| lock.text(width));
+    [header.to_owned()].into_iter().chain(lines).collect()
 }
 
 /// Remarks on keys that are not listed. `cut_at` is the number of names, if the list was cut.

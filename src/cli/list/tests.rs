@@ -44,6 +44,12 @@ fn a_list_is_shown_as_it_was() {
 }
 
 #[test]
+fn terminal_says_that_there_are_no_locks() {
+    assert_eq!(table(&[], Some(80), true), "no locks\n");
+    assert_eq!(table(&[], None, false), "");
+}
+
+#[test]
 fn each_name_has_its_kind() {
     use KeyState::Absent;
     let (lock, other, forever) = (holds("a", ms(9)), replied("WRONGTYPE no"), holds("a", HolderTtl::Never));
