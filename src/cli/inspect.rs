@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch::error::{ForceUnlockError, HolderTtl, InputError, InspectError};
+use redlatch::error::{Failure, ForceUnlockError, HolderTtl, InputError, InspectError, Vote};
 use redlatch::inspection::{Inspection, KeyState, LockStatus};
 use redlatch::internals::pool::slot_name;
 use redlatch::internals::whole_ms;
@@ -157,7 +157,6 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
     let client = connect(&args.masters)?;
     let name = name(&args.resource, args.slot);
     let lock = &label([&*name]);
-    say(Message::UnlockWarning { lock });
     let (code, report) = match client.force_unlock(&name) {
         Ok(done) => (0, done.report),
         Err(ForceUnlockError::Unconfirmed(report)) => (code::NO_QUORUM, report),
@@ -165,10 +164,18 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
         Err(error) => return Err(Exit::internal(error).of_lock(lock)),
     };
     print(&report.lines().into_iter().map(|line| line + "\n").collect::<String>())?;
+    if report.votes.iter().any(|(_, vote)| may_have_deleted(vote)) {
+        say(Message::UnlockWarning { lock });
+    }
     if code != 0 {
         say(Message::UnlockUnconfirmed { lock });
     }
     Ok(code)
+}
+
+/// Whether the master deleted a key, or may have done so without an answer.
+const fn may_have_deleted(vote: &Vote) -> bool {
+    matches!(vote, Vote::Granted | Vote::Failed(Failure::NoAnswer { .. } | Failure::ConnectionLost))
 }
 
 /// Name of the lock, or of the pool's slot.

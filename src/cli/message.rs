@@ -43,8 +43,8 @@ messages! {
         "--at-least is {}, above the --max-hold of {}; ask for less, or raise --max-hold",
         Rounded(at_least), Rounded(max_hold));
     UnlockWithoutForce => (
-        "unlock deletes the lock of any holder, and does not notify it. See `redlatch inspect`; give --force if two \
-         holders may work at once");
+        "unlock deletes the lock, and does not notify its holder; give --force if two holders may work at once\n  \
+         See the holder with: redlatch inspect NAME");
     // ---- masters ----
     TooFewMasters { ready: usize, count: usize, needed: usize } => (
         "{ready} of {} count, {needed} needed; repair the others", Counted(count, "master"));
@@ -102,10 +102,10 @@ messages! {
         "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"));
     MaybePool => ("if it is a pool of slots, give --slots COUNT");
     UnlockWarning { lock: &'a str } => (
-        "warning: the holder of {lock} is not notified. Until its validity ends, two may hold it");
+        "warning: the holder of {lock} is not notified. Until its validity ends, two clients may hold the lock");
     UnlockUnconfirmed { lock: &'a str } => (
-        "{lock} may exclude others until its TTL ends. Retry when more masters answer. A key of another type \
-         stays until its owner deletes it");
+        "{lock} may exclude others until its TTL ends\n  Inspect it, and retry when more masters answer. Keys of \
+         other types are never deleted");
     // ---- elections ----
     Campaigning { lock: &'a str } => ("campaigning for {lock}");
     Leading { lock: &'a str, term: Text<'a> } => ("leading by {lock}, term {term}");
@@ -231,7 +231,7 @@ mod tests {
         NoLockCommand => NoLockCommand, "use redlatch run NAME -- COMMAND, or redlatch acquire";
         TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: 2 * LONG }, "--ttl is 4.4s, above";
         OutOfBounds { .. } => OutOfBounds { option: "--depth", value: &0, min: &1, max: &9 }, "--depth is 0; give 1 to 9";
-        UnlockWithoutForce => UnlockWithoutForce, "See `redlatch inspect`; give --force";
+        UnlockWithoutForce => UnlockWithoutForce, "does not notify its holder; give --force";
         TooFewMasters { .. } => TooFewMasters { ready: 1, count: 3, needed: 2 }, "1 of 3 masters count, 2 needed; repair";
         AwaitingMasters { .. } => AwaitingMasters { left: LONG, restarted: 2, count: 3 }, "waiting 4.4s: 2 of 3 masters may have restarted";
         Connected { .. } => Connected { ready: 1, count: 3, needed: 2, took: LONG }, "connected to 1 of 3 masters in 4.4s";
@@ -281,7 +281,7 @@ mod tests {
         NoFaults { .. } => NoFaults { missing: &"pause and no hook" }, "there was no pause and no hook, so";
         MaybePool => MaybePool, "if it is a pool of slots, give --slots COUNT";
         UnlockWarning { .. } => UnlockWarning { lock }, "the holder of lock \"orders:42\" is not notified";
-        UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends. Retry";
+        UnlockUnconfirmed { .. } => UnlockUnconfirmed { lock }, "lock \"orders:42\" may exclude others until its TTL ends\n  Inspect it";
         OtherKeys { .. } => OtherKeys { count: 2 }, "not listed: 2 keys";
         ListCut { .. } => ListCut { count: 9 }, "give a narrower PATTERN";
         EndedBySignal { .. } => EndedBySignal { name: "SIGTERM", lock }, "SIGTERM came before the command started; lock \"orders:42\" is not held";
