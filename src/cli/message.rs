@@ -34,8 +34,8 @@ messages! {
         "there is no subcommand lock; use redlatch run NAME -- COMMAND, or redlatch acquire --handle FILE NAME");
     UnknownPage { names: Text<'a> } => ("no such page; give {names}, or nothing for the program's own");
     TtlTooLong { ttl: Duration, max_ttl: Duration } => (
-        "--ttl is {}, above the fleet's maximum TTL of {}. Give a shorter --ttl, or a larger --max-ttl. All users \
-         of these masters need the same --max-ttl (library: max_ttl)",
+        "--ttl is {}, above the maximum TTL of {}; give a shorter --ttl\n  All users of these masters \
+         need the same --max-ttl (library: max_ttl)",
         Rounded(ttl), Rounded(max_ttl));
     OutOfBounds { option: &'static str, value: Text<'a>, min: Text<'a>, max: Text<'a> } => (
         "{option} is {value}; give {min} to {max}");
@@ -88,12 +88,14 @@ messages! {
     LossNear { left: Duration, why: Text<'a> } => ("{} of validity left: {why}", Rounded(left));
     Staying { lock: &'a str, left: Duration } => ("{lock} is held for another {}, its --at-least time", Rounded(left));
     LeastTimeCut { lock: &'a str, left: Duration } => (
-        "{lock} ends in {}, before its --at-least time; raise --max-ttl", Rounded(left));
+        "the signal cuts the --at-least time: {lock} ends in {}\n  Without a signal redlatch stays until the rest fits \
+         into --max-ttl",
+        Rounded(left));
     LockLost => ("the lock was lost");
     LostInStay { lock: &'a str } => ("{lock} was lost before its --at-least time");
     Kept { lock: &'a str } => ("{lock} stays held until its --at-least time is over");
     RestUnconfirmed { lock: &'a str, left: Duration } => (
-        "{lock} ends in {} at the latest, and sooner if masters answer", Rounded(left));
+        "{lock} ends within {}, and sooner if masters answer", Rounded(left));
     Released { lock: &'a str } => ("{lock} released");
     GoneBefore { lock: &'a str, absent: usize, count: usize } => (
         "{lock} was gone on {absent} of {} before its release; check its work, as another may have run meanwhile",
@@ -258,10 +260,10 @@ mod tests {
         NotExtendedInTime { .. } => NotExtendedInTime { lock }, "lock \"orders:42\" was not extended in time";
         LossNear { .. } => LossNear { left: LONG, why }, "4.4s of validity left: lock \"orders:42\"";
         Staying { .. } => Staying { lock, left: LONG }, "lock \"orders:42\" is held for another 4.4s";
-        LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "ends in 4.4s, before its --at-least time; raise --max-ttl";
+        LeastTimeCut { .. } => LeastTimeCut { lock, left: LONG }, "the signal cuts the --at-least time: lock \"orders:42\" ends in 4.4s";
         LeastTimeTooLong { .. } => LeastTimeTooLong { at_least: 2 * LONG, max_hold: LONG }, "above the --max-hold of 4.4s; ask for less";
         LostInStay { .. } => LostInStay { lock }, "was lost before its --at-least time";
-        RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends in 4.4s at the latest, and sooner if masters answer";
+        RestUnconfirmed { .. } => RestUnconfirmed { lock, left: LONG }, "ends within 4.4s, and sooner if masters answer";
         Kept { .. } => Kept { lock }, "lock \"orders:42\" stays held until";
         Released { .. } => Released { lock }, "lock \"orders:42\" released";
         GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
