@@ -56,15 +56,16 @@ messages! {
     NoRoundTrip { error: Text<'a> } => ("the round trip was not measured: {error}");
     // ---- a new fleet ----
     NotDeclared { why: Text<'a> } => ("nothing is declared: {why}");
-    NotSaidNew => ("nobody types the sentence here; give --new if these masters are new and empty");
+    NotSaidNew => ("stdin is no terminal; give --new if these masters are new and empty");
     ClientsUnknown => (
-        "a master does not list its clients (+client|list), so --new is not enough; run this at a terminal");
+        "a master does not list its clients, so --new is not enough; grant +client|list, or run this at a terminal");
     AskWhetherNew { count: usize, sentence: &'static str, is_unsure: bool } => (
-        "{} will count at once. If they restarted, locks that they forgot may get a second holder{}. Type \"{sentence}\"",
-        Counted(count, "master"), if is_unsure { ". Whether clients are connected is unknown" } else { "" });
-    SentenceNotTyped => ("nothing is declared: the sentence was not typed");
+        "{} will count at once; a lock that a restarted master forgot may get a second holder\n{}  \
+         Type \"{sentence}\" to confirm",
+        Counted(count, "master"), if is_unsure { "  Clients may be connected: not all masters list them\n" } else { "" });
+    SentenceNotTyped => ("nothing is declared: this was not confirmed");
     WrittenInPart { master: Text<'a>, why: Text<'a> } => (
-        "a record was not written on {master}, as far as known: {why}. Run the same command again");
+        "the record may be missing on {master}: {why}. Run the same command again");
     // ---- another master ----
     NotReplaced { why: Text<'a> } => ("the master is not replaced: {why}");
     AwaitingLocks { left: Duration, old: Text<'a> } => ("waiting {}: locks may be held on {old}", Rounded(left));
@@ -98,10 +99,10 @@ messages! {
         "{lock} ends within {}, and sooner if masters answer", Rounded(left));
     Released { lock: &'a str } => ("{lock} released");
     GoneBefore { lock: &'a str, absent: usize, count: usize } => (
-        "{lock} was gone on {absent} of {} before its release; check its work, as another may have run meanwhile",
+        "{lock} was gone on {absent} of {} before its release; check its work: another client may have held the lock",
         Counted(count, "master"));
     ReleasesUnconfirmed { left: usize } => (
-        "{} not confirmed by all masters; their keys end with their TTL", Counted(left, "release"));
+        "{} not confirmed by all masters; the keys end with their TTL", Counted(left, "release"));
     MaybePool => ("if it is a pool of slots, give --slots COUNT");
     UnlockWarning { lock: &'a str } => (
         "warning: the holder of {lock} is not notified. Until its validity ends, two clients may hold the lock");
@@ -116,19 +117,19 @@ messages! {
     // ---- handles ----
     Passed { lock: &'a str, left: Duration, file: Text<'a> } => (
         "{lock} is held for {}; release it by: redlatch release --handle {file}", Rounded(left));
-    NoHandle { file: Text<'a> } => ("there is no {file}, so there is nothing to release");
-    HandleGone { lock: &'a str } => ("{lock} was gone already: it was released or adopted, or has ended");
+    NoHandle { file: Text<'a> } => ("there is no {file}: nothing to release");
+    HandleGone { lock: &'a str } => ("{lock} was gone already: released, adopted or expired");
     HandleFile { file: Text<'a>, error: Text<'a> } => ("{file}: {error}");
     HandleReadable { file: Text<'a> } => ("others can read {file}, and release its lock; give it mode 0600");
     HandleThere { file: Text<'a> } => (
-        "{file} has the handle of another lock or reader. Release it, or give another --handle");
+        "{file} contains the handle of another lock or reader. Release it, or give another --handle");
     HandleForeign { file: Text<'a>, error: Text<'a> } => ("{file}: {error}, or delete the file");
     // ---- drill and list ----
     DrillRuns => (
         "another drill runs on these masters with this prefix; wait for its end, or give another --prefix");
     DrillKeysThere { name: Text<'a> } => (
-        "a master has the key of lock {name}; a drill left it, or somebody else uses it. Wait for its TTL, or give \
-         another --prefix");
+        "lock {name} exists on a master: an earlier drill left it, or another program uses it\n  Wait for its TTL, or \
+         give another --prefix");
     DrillProgress { elapsed: Duration, time: Duration, locks: u64, two_holders: u64 } => (
         "{} of {}: {locks} locks, {two_holders} with two holders", Rounded(elapsed), Rounded(time));
     ContenderFailed { number: usize, why: Text<'a> } => (
@@ -136,8 +137,9 @@ messages! {
     FaultFailed { what: Text<'a>, master: Text<'a>, why: Text<'a> } => (
         "{what} on {master} failed ({why}); check the command and the rights");
     NoFaults { missing: Text<'a> } => (
-        "there was no {missing}, so the drill shows nothing about this fault. Give more --time, or repair failed calls");
-    OtherKeys { count: usize } => ("not listed: {} behind the prefix that cannot be a lock", Counted(count, "key"));
+        "there was no {missing}, so the drill proves nothing about it; give more --time, or repair failed calls");
+    OtherKeys { count: usize } => ("not listed: {} with the prefix that cannot be {}",
+        Counted(count, "key"), if count == 1 { "a lock" } else { "locks" });
     ListCut { count: usize } => ("there are more than {count} names; give a narrower PATTERN");
     // ---- the command ----
     EndedBySignal { name: &'static str, lock: &'a str } => ("{name} came before the command started; {lock} is not held");
@@ -146,14 +148,14 @@ messages! {
     CommandEnded { code: u8 } => ("the command ended with code {code}");
     Term { grace: Duration, why: Text<'a> } => ("TERM to the command now, KILL in {}: {why}", Rounded(grace));
     KillAfterGrace { lock: &'a str, left: Duration } => (
-        "KILL to the command: the grace has passed, and {}", Validity(lock, left));
+        "KILL to the command: its grace is over, and {}", Validity(lock, left));
     KillAtOnce { lock: &'a str, left: Duration, why: Text<'a> } => (
-        "KILL to the command at once, as {}: {why}", Validity(lock, left));
+        "KILL to the command at once, because {}: {why}", Validity(lock, left));
     CannotKill { pid: Text<'a> } => (
         "no permission to end process {pid} of the command; it may go on without the lock");
     // ---- stderr ----
     LinesDropped { count: usize } => (
-        "{} {} dropped, as nobody took them; read stderr faster",
+        "{} {} dropped, because stderr was read too slowly",
         Counted(count, "message"), if count == 1 { "was" } else { "were" });
 }
 
@@ -188,7 +190,7 @@ impl fmt::Display for Validity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
             Duration::ZERO => write!(f, "{} is no longer valid", self.0),
-            left => write!(f, "{} is valid for {} more", self.0, Rounded(left)),
+            left => write!(f, "{} has {} of validity left", self.0, Rounded(left)),
         }
     }
 }
@@ -228,7 +230,7 @@ mod tests {
         BadSetting { .. } => BadSetting { option: "--max-ttl", variable: "REDLATCH_MAX_TTL", reason: &"give a time such as 30s" }, "--max-ttl (REDLATCH_MAX_TTL): give a time";
         UnknownPage { .. } => UnknownPage { names: &"run, bench" }, "no such page; give run, bench";
         LinesDropped { .. } => LinesDropped { count: 1 }, "1 message was dropped";
-        LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, as nobody took them; read stderr faster";
+        LinesDropped { .. } => LinesDropped { count: 2 }, "2 messages were dropped, because stderr was read too slowly";
         NoDashes => NoDashes, "write -- between the lock's name and the command";
         NoLockCommand => NoLockCommand, "use redlatch run NAME -- COMMAND, or redlatch acquire";
         TtlTooLong { .. } => TtlTooLong { ttl: LONG, max_ttl: 2 * LONG }, "--ttl is 4.4s, above";
@@ -269,14 +271,14 @@ mod tests {
         GoneBefore { .. } => GoneBefore { lock, absent: 2, count: 3 }, "lock \"orders:42\" was gone on 2 of 3 masters before its release; check its work";
         ReleasesUnconfirmed { .. } => ReleasesUnconfirmed { left: 2 }, "2 releases not confirmed";
         Passed { .. } => Passed { lock, left: LONG, file: &"/run/a" }, "lock \"orders:42\" is held for 4.4s; release it by";
-        NoHandle { .. } => NoHandle { file: &"/run/a" }, "there is no /run/a, so there is nothing to release";
+        NoHandle { .. } => NoHandle { file: &"/run/a" }, "there is no /run/a: nothing to release";
         HandleGone { .. } => HandleGone { lock }, "lock \"orders:42\" was gone already";
         HandleFile { .. } => HandleFile { file: &"/run/a", error: &"No such file or directory" }, "/run/a: No such file";
         HandleReadable { .. } => HandleReadable { file: &"/run/a" }, "give it mode 0600";
-        HandleThere { .. } => HandleThere { file: &"/run/a" }, "/run/a has the handle of another lock or reader. Release it, or";
+        HandleThere { .. } => HandleThere { file: &"/run/a" }, "/run/a contains the handle of another lock or reader. Release it, or";
         HandleForeign { .. } => HandleForeign { file: &"/run/a", error: &"use one prefix" }, "/run/a: use one prefix, or delete";
         DrillRuns => DrillRuns, "another drill runs";
-        DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "a master has the key of lock redlatch-drill:1";
+        DrillKeysThere { .. } => DrillKeysThere { name: &"redlatch-drill:1" }, "lock redlatch-drill:1 exists on a master";
         DrillProgress { .. } => DrillProgress { elapsed: Duration::from_secs(10), time: Duration::from_secs(30), locks: 200, two_holders: 0 }, "10s of 30s: 200 locks, 0 with two holders";
         ContenderFailed { .. } => ContenderFailed { number: 2, why: &"exit status: 1" }, "contender 2 failed (exit status: 1)";
         FaultFailed { .. } => FaultFailed { what: &"CLIENT PAUSE", master: &"redis://h:6379", why: &"NOPERM" }, "CLIENT PAUSE on redis://h:6379 failed (NOPERM)";
@@ -296,7 +298,7 @@ mod tests {
         CommandEnded { .. } => CommandEnded { code: 1 }, "the command ended with code 1";
         Term { .. } => Term { grace: LONG, why }, "TERM to the command now, KILL in 4.4s: lock \"orders:42\"";
         KillAfterGrace { .. } => KillAfterGrace { lock, left: Duration::ZERO }, "lock \"orders:42\" is no longer valid";
-        KillAfterGrace { .. } => KillAfterGrace { lock, left: LONG }, "lock \"orders:42\" is valid for 4.4s more";
+        KillAfterGrace { .. } => KillAfterGrace { lock, left: LONG }, "lock \"orders:42\" has 4.4s of validity left";
         KillAtOnce { .. } => KillAtOnce { lock, left: LONG, why: &"the machine slept" }, "lock \"orders:42\"";
         CannotKill { .. } => CannotKill { pid: &7 }, "it may go on without the lock";
     }

@@ -130,7 +130,7 @@ fn a_drill_without_its_faults_gives_2() {
     let fleet = Fleet::start(3);
     // No fault fits into the time.
     let short = finish(drill(&fleet, "1s").args(["--pause", "--fault-time", "1h"]));
-    expect(&short, 2, &["there was no pause, so the drill shows nothing about this fault"]);
+    expect(&short, 2, &["there was no pause, so the drill proves nothing about it"]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_lock_is_kept_for_a_later_step() {
     expect(&released, 0, &["lock \"deploy\" released"]);
     assert_eq!(place.all(), 0);
     eventually(PATIENCE, "it is free", || holder_count(&mut fleet, "deploy") == 0);
-    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &["so there is nothing to release"]);
+    expect(&finish(&mut place.on(&fleet, "release", &[])), 0, &[": nothing to release"]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_stale_handle_of_the_same_lock_is_replaced() {
     expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
     assert_ne!(place.text(), stale);
     let (before, all) = (place.text(), place.all());
-    let (other, foreign) = ("has the handle of another lock or reader", "use one prefix, or delete the file");
+    let (other, foreign) = ("contains the handle of another lock or reader", "use one prefix, or delete the file");
     for (subcommand, words, why) in [
         ("acquire", &["other"][..], other),
         ("run", &["other", "--", "true"], other),

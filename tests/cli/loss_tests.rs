@@ -184,7 +184,7 @@ fn a_grace_beyond_the_clock_ends_before_the_validity() {
             run.line();
             fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
             let finished = run.finish();
-            expect(&finished, 76, &["TERM to the command", "KILL to the command: the grace has passed"]);
+            expect(&finished, 76, &["TERM to the command", "KILL to the command: its grace is over"]);
             grace != "1h" || left_at_kill(&finished.stderr) < Duration::from_millis(420)
         });
     }
@@ -193,6 +193,6 @@ fn a_grace_beyond_the_clock_ends_before_the_validity() {
 /// The validity that was left when the command got KILL.
 fn left_at_kill(said: &str) -> Duration {
     let (_, left) = said.split_once("KILL to the command").expect("it is said");
-    let left = left.split_once(" is valid for ").and_then(|(_, left)| left.split_once(" more"));
+    let left = left.split_once(" has ").and_then(|(_, left)| left.split_once(" of validity left"));
     left.map_or(Duration::ZERO, |(left, _)| parse_time(left).expect("a time"))
 }

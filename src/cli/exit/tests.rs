@@ -21,7 +21,7 @@ fn each_error_ends_with_its_code() {
         (AcquireError::Cancelled.into(), 70, "was cancelled"),
         (AcquireError::Stopped("drained".into()).into(), 70, "cannot be used: drained"),
         (input().into(), 64, "give at least one byte"),
-        (too_long.into(), 64, "--ttl is 2s, above the fleet's maximum TTL of 1s"),
+        (too_long.into(), 64, "--ttl is 2s, above the maximum TTL of 1s"),
         (ConfigError::ClientName.into(), 64, "use ASCII"),
         (ConnectError::Config(ConfigError::ClientName).into(), 64, "use ASCII"),
         (ConnectError::Io(refused()).into(), 70, "permission denied"),

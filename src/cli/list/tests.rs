@@ -100,7 +100,7 @@ fn a_list_says_that_there_are_more_names() {
         assert_eq!((found.len(), is_found_cut), (count, is_cut));
     }
     let said = |others, cut_at| remarks(others, cut_at).map(|it| it.to_string()).collect::<Vec<_>>();
-    let others = "not listed: 2 keys behind the prefix that cannot be a lock";
+    let others = "not listed: 2 keys with the prefix that cannot be locks";
     let cut = "there are more than 9 names; give a narrower PATTERN";
     assert_eq!(said(0, None), [""; 0]);
     assert_eq!(said(2, None), [others]);
