@@ -107,15 +107,15 @@ pub enum Why {
     #[error("is the same server as {0}; list each server once")]
     SameServer(Arc<str>),
     /// It started too long ago.
-    #[error("has run for {}, above {}; it counts by itself by now", Rounded(*.0), Rounded(limits::FOUNDING_UPTIME_MAX))]
+    #[error("has run for {}, above {}; it counts without a declaration", Rounded(*.0), Rounded(limits::FOUNDING_UPTIME_MAX))]
     Old(Duration),
     /// It already has a record.
     #[error(
-        "has the record of a fleet: it was used, or restarted. Start it without data, or delete PREFIXredlatch:fleet if it never had a lock"
+        "has the record of a fleet: it was used or restarted. Start it without data; if it never had a lock, delete PREFIXredlatch:fleet"
     )]
     HasRecord,
     /// The content of the record's key is unusable.
-    #[error("has no record that can be used: {0}")]
+    #[error("has an unusable record: {0}")]
     Unusable(Unusable),
     /// It has this number of keys.
     #[error("has {} behind the prefix; it is not empty", Counted(*.0, "key"))]
@@ -137,7 +137,7 @@ pub enum Why {
     Listed,
     /// The master to replace may accept writes.
     #[error(
-        "does not refuse {commands} by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER {user} -set -pexpire -evalsha -eval"
+        "still takes writes ({commands}). To replace it, stop it for good, or run there: ACL SETUSER {user} -set -pexpire -evalsha -eval"
     )]
     TakesWrites {
         /// Commands that it does not refuse for lack of rights.
@@ -152,19 +152,20 @@ pub enum Why {
     #[error("differs: {0}")]
     Differs(FleetDifference),
     /// It restarted or lost its record during the replacement's wait.
-    #[error("restarted or lost its record meanwhile; run the command again to go on")]
+    #[error("restarted or lost its record meanwhile; run the command again")]
     ChangedMeanwhile,
     /// It is taking another master's place.
-    #[error("takes another master's place; complete that first: redlatch fleet replace")]
+    #[error("is replacing another master; finish that first: redlatch fleet replace")]
     Joining,
     /// Its record lists no master at this address, which is to be replaced.
     #[error(
-        "has a record without {0}; give the address by which clients know it. If another replacement was begun, complete that"
+        "has a record without {0}; give the address that clients use, or finish an earlier replacement first"
     )]
     LacksOld(Arc<str>),
     /// It cannot join: too few of the other masters answer and have a record.
     #[error(
-        "cannot join: {count} of the other masters have the fleet's record, {needed} needed; check the prefix, connect a client, or repair them"
+        "cannot join: the fleet's record is on {}, {needed} needed; check the prefix, connect a client, or repair them",
+        Counted(*count, "other master")
     )]
     TooFewRecords {
         /// Number of records.

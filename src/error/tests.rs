@@ -284,21 +284,21 @@ fn samples_of_new_fleets() -> Vec<Sample> {
             Replica => Why::Replica, "list a master";
             SameServer(_) => Why::SameServer("redis://i:6379".into()), "list each server once";
             Old(_) => Why::Old(LONG), "has run for 4.4s";
-            Joining => Why::Joining, "complete that first: redlatch fleet replace";
+            Joining => Why::Joining, "finish that first: redlatch fleet replace";
             HasRecord => Why::HasRecord, "Start it without data";
-            Unusable(_) => Why::Unusable(super::fleet::Unusable::Damaged), "can be used";
+            Unusable(_) => Why::Unusable(super::fleet::Unusable::Damaged), "has an unusable record";
             HasKeys(_) => Why::HasKeys(1), "has 1 key behind";
             MayHaveKeys => Why::MayHaveKeys, "+scan";
             HasClients(_) => Why::HasClients(2), "2 connections";
             MayHaveClients => Why::MayHaveClients, "+client|list";
             NotListed => Why::NotListed, "not in the list";
             Listed => Why::Listed, "in the list of masters already";
-            TakesWrites { .. } => Why::TakesWrites { commands: "SET, EVAL".to_owned(), user: "locker".to_owned() }, "does not refuse SET, EVAL by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER locker -set";
+            TakesWrites { .. } => Why::TakesWrites { commands: "SET, EVAL".to_owned(), user: "locker".to_owned() }, "still takes writes (SET, EVAL). To replace it, stop it for good, or run there: ACL SETUSER locker -set";
             MayTakeWrites(_) => Why::MayTakeWrites("no answer within 1s".to_owned()), "may take writes: no answer within 1s. If it is off";
             Differs(_) => Why::Differs(FleetDifference::MasterCount { recorded: 3, ours: 5 }), "differs";
             ChangedMeanwhile => Why::ChangedMeanwhile, "run the command again";
             LacksOld(_) => Why::LacksOld("redis://h:6379".into()), "without redis://h:6379";
-            TooFewRecords { .. } => Why::TooFewRecords { count: 1, needed: 2 }, "1 of the other masters";
+            TooFewRecords { .. } => Why::TooFewRecords { count: 1, needed: 2 }, "the fleet's record is on 1 other master, 2 needed";
         }
     }
 }

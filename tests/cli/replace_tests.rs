@@ -153,14 +153,14 @@ fn a_master_that_refuses_writes_is_replaced() {
     let spare = lists.spare.clone();
     let mut command = lists.replace(1, &spare);
     let writes =
-        "does not refuse SET, PEXPIRE, EVALSHA, EVAL by its ACL. If it is to be replaced: stop it for good";
+        "still takes writes (SET, PEXPIRE, EVALSHA, EVAL). To replace it, stop it for good";
     lists.refused(&mut command, writes);
     // Where it is off by the operator's word, it must not answer otherwise.
     lists.refused(lists.replace(1, &spare).arg("--is-off"), writes);
     lists.fleet.master(1).ask("ACL SETUSER default -set -pexpire -evalsha");
     lists.refused(
         &mut command,
-        "does not refuse EVAL by its ACL. If it is to be replaced: stop it for good, or run there ACL SETUSER default",
+        "still takes writes (EVAL). To replace it, stop it for good, or run there: ACL SETUSER default",
     );
     lists.fleet.master(1).ask("ACL SETUSER default -eval");
     expect(&finish(&mut command), 0, &[]);
@@ -210,9 +210,9 @@ fn a_wrong_argument_replaces_nothing() {
     lists.refused(&mut lists.replace(1, &spare), "has the record of a fleet");
     lists.fleet.master(3).ask("DEL p:redlatch:fleet");
     lists.fleet.master(2).ask("DEL p:redlatch:fleet");
-    lists.refused(&mut lists.replace(1, &spare), "1 of the other masters have the fleet's record, 2 needed");
+    lists.refused(&mut lists.replace(1, &spare), "the fleet's record is on 1 other master, 2 needed");
     lists.fleet.master(2).kill();
-    lists.refused(&mut lists.replace(1, &spare), "1 of the other masters have the fleet's record, 2 needed");
+    lists.refused(&mut lists.replace(1, &spare), "the fleet's record is on 1 other master, 2 needed");
     assert_eq!(finish(&mut lists.replace(1, "redlis://h")).code, Some(64));
 }
 

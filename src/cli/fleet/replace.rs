@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Exit codes:
-  0 if the new master has the old one's place, 1 if it was refused, 64 bad usage, 69 if a master failed: run
+  0 if the master is replaced, 1 if that was refused, 64 bad usage, 69 if a master failed: run
   it again, 70 if the operating system refused something
 
 Example:
@@ -66,6 +66,6 @@ pub(super) fn execute(args: &Args) -> Result<u8, Exit> {
     if !unanswered.is_empty() {
         return Err(Exit::new(code::NO_QUORUM, Message::LeftOut { masters: &unanswered }));
     }
-    print(&format!("{new} has the place of {old}; give the clients the new list now\n"))?;
+    print(&format!("{new} replaces {old}; give the clients the new list now\n"))?;
     Ok(0)
 }
