@@ -197,7 +197,7 @@ impl Denial {
             }
             HeldBy::Readers(count) => {
                 write!(f, "{lock} is shared by {}", Counted(count, "reader"))?;
-                "wait longer, or keep new readers out"
+                "wait longer, or retry later"
             }
             HeldBy::AnotherClient if self.report.is_of_queued() => {
                 return write!(
@@ -224,7 +224,7 @@ impl Denial {
                 let (slots, pool) = (Counted(count as usize, "slot"), PoolOf(&self.report.resource));
                 return write!(
                     f,
-                    "masters disagree about the {slots} of {pool}: other callers contest them, or left one in part; retry"
+                    "no quorum agrees on one of the {slots} of {pool}: other callers compete for them; retry"
                 );
             }
         };
@@ -234,7 +234,7 @@ impl Denial {
                 let before = if self.held_by == HeldBy::ThisClient { ':' } else { ',' };
                 write!(f, "{before} for at most {} unless extended; {advice}", Rounded(left))
             }
-            HolderTtl::Gone => f.write_str(", or was until now; retry"),
+            HolderTtl::Gone => f.write_str(", or was until a moment ago; retry"),
             HolderTtl::Unknown | HolderTtl::Never => write!(f, "; {advice}"),
         }
     }
@@ -249,13 +249,11 @@ impl Denial {
             return f.write_str("; repair what the masters report, then retry");
         };
         let (left, masters) = (Rounded(left), Counted(count, "master"));
-        write!(
-            f,
-            " for another {left}: {masters} may have restarted and forgotten a lock. Safe: wait {left}. Unsafe, unless \
-             masters sync each write to disk: Quarantine::Trust (--trust)"
-        )?;
+        write!(f, " for another {left}: {masters} may have restarted and forgotten a lock; wait")?;
+        let line = if f.alternate() { "\n  " } else { ". " };
+        write!(f, "{line}Quarantine::Trust (--trust) is safe only if masters sync each write to disk")?;
         if self.report.is_of_new_masters() {
-            f.write_str(". If they are new and empty: redlatch fleet init")?;
+            write!(f, "{line}For new, empty masters: redlatch fleet init")?;
         }
         Ok(())
     }
@@ -408,7 +406,7 @@ macro_rules! before_reports {
 
 before_reports! {
     fmt_lost => "{lock} is lost; stop the protected work: ";
-    fmt_not_extended => "{lock} was not extended; retry before it ends, at the latest with the new TTL: ";
+    fmt_not_extended => "{lock} was not extended; retry while it is valid: ";
     fmt_left_lost => "{lock} is lost, so there is nothing to leave: ";
     fmt_rest => "{lock} may end earlier or later than asked; check the masters: ";
     fmt_unconfirmed => "the release of {lock} is not confirmed; it ends with its TTL: ";

@@ -220,7 +220,7 @@ pub(crate) fn doubts(masters: &[MasterStatus]) -> Vec<String> {
             // One time for all: masters that started together share a line.
             MasterState::Quarantined(_) => Some(Failure::Quarantined { left: longest, is_new: false }),
             MasterState::Silent => Some(Failure::Silent),
-            _ => Some(Failure::NotConnected { why: "the attempt is under way".into() }),
+            _ => Some(Failure::NotConnected { why: "still connecting".into() }),
         };
         lines.extend(doubt.map(|doubt| (&**name, doubt.to_string())));
         lines.extend(warnings.iter().map(|warning| (&**name, warning.to_string())));

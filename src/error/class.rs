@@ -77,11 +77,11 @@ impl ErrorClass {
         match self {
             Self::Contended => "another request holds this lock; retry later",
             Self::Outage => "locks are not available at the moment; retry later",
-            Self::Unconfirmed => "it is not confirmed when the lock ends",
-            Self::Overloaded => "too many requests are under way; retry later",
+            Self::Unconfirmed => "the end of the lock is not confirmed",
+            Self::Overloaded => "too many requests at once; retry later",
             Self::Lost => "the lock ended before the work was done",
             Self::Cancelled => "the request was cancelled",
-            Self::Stopped => "locks are not available here any more",
+            Self::Stopped => "locks are no longer available here",
             Self::Rejected => "the lock cannot be used like this",
         }
     }

@@ -104,7 +104,7 @@ impl Report {
             Round::Acquire => "granted",
             Round::Extend => "extended",
             Round::Release => "deleted",
-            Round::Leave => "set the rest",
+            Round::Leave => "set the remaining time",
         }
     }
 
@@ -187,7 +187,7 @@ impl fmt::Display for RoundVote<'_> {
                 HolderTtl::Unknown => f.write_str("refused"),
                 HolderTtl::Left(left) => write!(f, "refused, held for at most {}", Rounded(*left)),
                 HolderTtl::Never => f.write_str("refused, held by a key without a TTL"),
-                HolderTtl::Gone => f.write_str("refused, and free since"),
+                HolderTtl::Gone => f.write_str("refused, but free now"),
             },
             (Vote::Refused { .. }, Round::Extend | Round::Leave) => f.write_str("no longer has this lock"),
             (Vote::Refused { .. }, Round::Release) => f.write_str("had no such lock"),
@@ -219,10 +219,10 @@ impl fmt::Display for Failure {
             Self::QueueFull => {
                 f.write_str("not asked: its queue of requests is full; reduce the load, or check the master")
             }
-            Self::NotHeld => f.write_str("was never sent this lock"),
+            Self::NotHeld => f.write_str("never received this lock"),
             Self::SameServer => f.write_str("the same server as another master; list each server once"),
             Self::TokenRefused(TokenRefusal::Stale) => {
-                f.write_str("refused the fencing token: it has seen one that is as large")
+                f.write_str("refused the fencing token: it has seen the same or a larger one")
             }
             Self::TokenRefused(TokenRefusal::Past { by }) => write!(
                 f,

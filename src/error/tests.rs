@@ -127,15 +127,15 @@ fn samples_of_calls() -> Vec<Sample> {
         AcquireError {
             Contended(_) => contended(Ttl::Left(LONG), other), "lock \"orders:42\" is held by another client, for at most 4.4s unless extended; wait longer, or retry later";
             Contended(_) => contended(Ttl::Unknown, other), "lock \"orders:42\" is held by another client; wait longer, or retry later";
-            Contended(_) => contended(Ttl::Gone, other), "lock \"orders:42\" is held by another client, or was until now; retry";
+            Contended(_) => contended(Ttl::Gone, other), "lock \"orders:42\" is held by another client, or was until a moment ago; retry";
             Contended(_) => contended(Ttl::Left(LONG), own), "lock \"orders:42\" is held by another caller of this client: for at most 4.4s unless extended; release it, or wait longer";
             Contended(_) => queued(Ttl::Left(LONG), own), "waited for 4.4s; no master was asked";
             Contended(_) => queued(Ttl::Unknown, other), "other callers of this client came first for lock \"orders:42\"; wait longer, or retry later";
-            Contended(_) => contended(Ttl::Left(LONG), HeldBy::Readers(2)), "lock \"orders:42\" is shared by 2 readers, for at most 4.4s unless extended; wait longer, or keep new readers out";
+            Contended(_) => contended(Ttl::Left(LONG), HeldBy::Readers(2)), "lock \"orders:42\" is shared by 2 readers, for at most 4.4s unless extended; wait longer, or retry later";
             Contended(_) => contended(Ttl::Unknown, HeldBy::Readers(1)), "is shared by 1 reader;";
             Contended(_) => contended(Ttl::Never, other), "lock \"orders:42\" is held by a key without a TTL, which is no lock; inspect it, then delete it (redlatch unlock --force)";
-            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG, is_new: true }), "Quarantine::Trust (--trust). If they are new and empty: redlatch fleet init";
-            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG, is_new: false }), "no quorum of masters for lock \"orders:42\" for another 4.4s: 5 masters may have restarted and forgotten a lock. Safe: wait 4.4s. Unsafe, unless masters sync each write to disk: Quarantine::Trust (--trust)";
+            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG, is_new: true }), "For new, empty masters: redlatch fleet init";
+            NoQuorum(_) => no_quorum(Failure::Quarantined { left: LONG, is_new: false }), "no quorum of masters for lock \"orders:42\" for another 4.4s: 5 masters may have restarted and forgotten a lock; wait";
             NoQuorum(_) => no_quorum(Failure::ConnectionLost), "no quorum of masters for lock \"orders:42\"; repair what the masters report, then retry";
             NoQuorum(_) => no_quorum(Failure::NotConnected { why: "Connection refused (os error 111)".into() }), "all 5 masters: not connected: Connection refused";
             NoQuorum(_) => no_quorum(replied("NOPERM User locker has no permissions to run the 'time' command")), "(the ACL user lacks +time, which waiters' queues, fenced and shared locks need)";
@@ -149,7 +149,7 @@ fn samples_of_calls() -> Vec<Sample> {
         ExtendError {
             Expired => ExtendError::Expired, "stop the protected work";
             Lost(_) => ExtendError::Lost(gone(Round::Extend)), "lock \"orders:42\" is lost; stop the protected work: 0 of 5 masters extended, 3 needed";
-            NoQuorum(_) => ExtendError::NoQuorum(granted(Failure::NotHeld)), "lock \"orders:42\" was not extended; retry before it ends";
+            NoQuorum(_) => ExtendError::NoQuorum(granted(Failure::NotHeld)), "lock \"orders:42\" was not extended; retry while it is valid";
             HoldLimit { .. } => ExtendError::HoldLimit { max_hold: LONG }, "would pass max_hold, which is 4.4s; release the lock";
             Busy => ExtendError::Busy, "wait for it";
             NotHeld => ExtendError::NotHeld, "acquire it first";
@@ -158,7 +158,7 @@ fn samples_of_calls() -> Vec<Sample> {
         }
         LeaveError {
             Expired => LeaveError::Expired, "stop the protected work";
-            Lost(_) => LeaveError::Lost(gone(Round::Leave)), "lock \"orders:42\" is lost, so there is nothing to leave: 0 of 5 masters set the rest, 3 needed";
+            Lost(_) => LeaveError::Lost(gone(Round::Leave)), "lock \"orders:42\" is lost, so there is nothing to leave: 0 of 5 masters set the remaining time, 3 needed";
             Unconfirmed { .. } => LeaveError::Unconfirmed { report: granted(Failure::Silent).into(), latest_end: Instant::now() }, "lock \"orders:42\" may end earlier or later than asked; check the masters";
             NotHeld => LeaveError::NotHeld, "acquire it first";
             Input(_) => LeaveError::Input(InputError::ResourceEmpty), "at least one byte";
@@ -205,7 +205,7 @@ fn samples_of_several(contended: AcquireError) -> [Sample; 10] {
         judged(&SetError::new(resource(), LeaveError::Expired), "lock \"orders:42\": the lock's validity has ended"),
         judged(&refused_slot(HeldBy::Slots(3)), "all 3 slots of pool \"orders:42\" are taken: slot 0 (job 7) for at most 4.4s unless extended, slot 2; wait longer, or retry later"),
         judged(&refused_slot(HeldBy::Slots(1)), "the only slot of pool \"orders:42\" is taken: slot 0 (job 7) for"),
-        judged(&refused_slot(HeldBy::SlotRivals(3)), "masters disagree about the 3 slots of pool \"orders:42\": other callers contest them, or left one in part; retry"),
+        judged(&refused_slot(HeldBy::SlotRivals(3)), "no quorum agrees on one of the 3 slots of pool \"orders:42\": other callers compete for them; retry"),
         sample(&DriveEnded, "drop the drive too", String::new()),
     ]
 }
@@ -307,16 +307,16 @@ fn samples_of_new_fleets() -> Vec<Sample> {
 fn samples_of_masters() -> Vec<Sample> {
     table! {
         Failure {
-            NotConnected { .. } => Failure::NotConnected { why: Trouble::UnderWay.to_string().into() }, "not connected: the attempt to connect is under way";
+            NotConnected { .. } => Failure::NotConnected { why: Trouble::UnderWay.to_string().into() }, "not connected: still connecting";
             ConnectionLost => Failure::ConnectionLost, "the connection broke before the answer";
             NoAnswer { .. } => Failure::NoAnswer { limit: LONG }, "no answer within 4.4s; check the master, or raise answer_timeout";
             Silent => Failure::Silent, "still owes an earlier answer";
             Quarantined { .. } => Failure::Quarantined { left: LONG, is_new: false }, "not counted for another 4.4s: it may have restarted and forgotten a lock";
             Queued => Failure::Queued, "other callers of this client came first";
             QueueFull => Failure::QueueFull, "its queue of requests is full; reduce the load";
-            NotHeld => Failure::NotHeld, "was never sent this lock";
+            NotHeld => Failure::NotHeld, "never received this lock";
             SameServer => Failure::SameServer, "list each server once";
-            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Stale), "it has seen one that is as large";
+            TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Stale), "it has seen the same or a larger one";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Past { by: LONG }), "its clock is 4.4s ahead; synchronize";
             TokenRefused(_) => Failure::TokenRefused(TokenRefusal::Future { by: LONG }), "its clock is 4.4s behind; synchronize";
             Replied(_) => replied("ERR the fence is no number"), "error reply: ERR the fence is no number";
@@ -379,7 +379,7 @@ fn samples_of_masters() -> Vec<Sample> {
 fn samples_of_trouble() -> Vec<Sample> {
     table! {
         Trouble {
-            UnderWay => Trouble::UnderWay, "the attempt to connect is under way";
+            UnderWay => Trouble::UnderWay, "still connecting";
             NoConnection(_) => Trouble::NoConnection(LONG), "no connection within 4.4s; check name service, address and firewall";
             NoTlsConnection(_) => Trouble::NoTlsConnection(LONG), "no connection within 4.4s; check name service, address, firewall, and that the port speaks TLS";
             NoHandshake(_) => Trouble::NoHandshake(LONG), "no answer to the handshake within 4.4s; check the master";

@@ -113,7 +113,7 @@ pub enum ExtendError {
         max_hold: Duration,
     },
     /// Another extension of this lock is in progress.
-    #[error("another extension of this lock is under way; wait for it")]
+    #[error("another extension of this lock is in progress; wait for it")]
     Busy,
     /// The lock is not held by this client: a drain has released it, or it belongs to another client. Another
     /// caller may hold it.

@@ -531,7 +531,7 @@ fn strict_mode_refuses_a_master_of_another_declared_list() {
 
 #[test]
 fn only_new_masters_are_offered_a_declaration() {
-    let advice = "If they are new and empty: redlatch fleet init";
+    let advice = "For new, empty masters: redlatch fleet init";
     let text = |rig: &mut Rig| {
         rig.acquire("a", 1000, 0);
         denied(rig).to_string()

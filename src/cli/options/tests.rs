@@ -42,7 +42,7 @@ fn doubts_name_each_master_that_does_not_count() {
         [
             "unix:///nowhere/2, unix:///nowhere/3: not counted for another 9s: it may have restarted and forgotten a lock",
             "unix:///nowhere/4: not asked, as it still owes an earlier answer; check the master, or raise answer_timeout",
-            "unix:///nowhere/5: not connected: the attempt is under way",
+            "unix:///nowhere/5: not connected: still connecting",
         ]
     );
     masters.iter_mut().for_each(|master| master.state = MasterState::Down("gone".into()));

@@ -80,7 +80,7 @@ pub enum Warning {
 /// Why a connection ended or could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble<'a> {
-    #[error("the attempt to connect is under way")]
+    #[error("still connecting")]
     UnderWay,
     #[error("no connection within {}; check name service, address and firewall", Rounded(*.0))]
     NoConnection(Duration),
