@@ -130,7 +130,7 @@ fn verdict(granting: usize, count: usize) -> String {
         Some(more) => format!("{more} more may fail"),
     };
     let are = if needed == 1 { "is" } else { "are" };
-    format!("{granting} of {} can grant a lock, {needed} {are} needed: {follows}", Counted(count, "master"))
+    format!("{granting} of {count} masters can grant a lock, {needed} {are} needed: {follows}")
 }
 
 const NO_LOCK: &str = "no lock can be acquired now";

@@ -47,12 +47,12 @@ messages! {
          See the holder with: redlatch inspect NAME");
     // ---- masters ----
     TooFewMasters { ready: usize, count: usize, needed: usize } => (
-        "{ready} of {} count, {needed} needed; repair the others", Counted(count, "master"));
+        "{ready} of {count} masters count, {needed} needed; repair the others");
     AwaitingMasters { left: Duration, restarted: usize, count: usize } => (
-        "waiting {}: {restarted} of {} may have restarted and forgotten a lock (--trust counts them)",
-        Rounded(left), Counted(count, "master"));
+        "waiting {}: {restarted} of {count} masters may have restarted and forgotten a lock (--trust counts them)",
+        Rounded(left));
     Connected { ready: usize, count: usize, needed: usize, took: Duration } => (
-        "connected to {ready} of {} in {}; {needed} make a quorum", Counted(count, "master"), Rounded(took));
+        "connected to {ready} of {count} masters in {}; a quorum needs {needed}", Rounded(took));
     NoRoundTrip { error: Text<'a> } => ("the round trip was not measured: {error}");
     // ---- a new fleet ----
     NotDeclared { why: Text<'a> } => ("nothing is declared: {why}");
@@ -99,8 +99,7 @@ messages! {
         "{lock} ends within {}, and sooner if masters answer", Rounded(left));
     Released { lock: &'a str } => ("{lock} released");
     GoneBefore { lock: &'a str, absent: usize, count: usize } => (
-        "{lock} was gone on {absent} of {} before its release; check its work: another client may have held the lock",
-        Counted(count, "master"));
+        "{lock} was gone on {absent} of {count} masters before its release; check its work: another client may have held the lock");
     ReleasesUnconfirmed { left: usize } => (
         "{} not confirmed by all masters; the keys end with their TTL", Counted(left, "release"));
     MaybePool => ("if it is a pool of slots, give --slots COUNT");
@@ -131,7 +130,8 @@ messages! {
         "lock {name} exists on a master: an earlier drill left it, or another program uses it\n  Wait for its TTL, or \
          give another --prefix");
     DrillProgress { elapsed: Duration, time: Duration, locks: u64, two_holders: u64 } => (
-        "{} of {}: {locks} locks, {two_holders} with two holders", Rounded(elapsed), Rounded(time));
+        "{} of {}: {}, {two_holders} with two holders",
+        Rounded(elapsed), Rounded(time), Counted(usize::try_from(locks).unwrap_or(usize::MAX), "lock"));
     ContenderFailed { number: usize, why: Text<'a> } => (
         "contender {number} failed ({why}); run its command alone to see why");
     FaultFailed { what: Text<'a>, master: Text<'a>, why: Text<'a> } => (

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::advice::advice;
 use crate::limits;
 use crate::lock::{Failure, HolderTtl, LockName, TokenRefusal, Vote, quorum};
-use crate::words::{self, Counted, Rounded};
+use crate::words::{self, Rounded};
 
 /// Command that the votes of a [`Report`] answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +138,8 @@ impl fmt::Display for Report {
             return f.write_str("no master was asked");
         }
         let done = Self::done(self.round);
-        let masters = Counted(self.votes.len(), "master");
-        write!(f, "{} of {masters} {done}, {} needed", self.granted(), self.quorum())?;
+        let count = self.votes.len();
+        write!(f, "{} of {count} masters {done}, {} needed", self.granted(), self.quorum())?;
         for (index, line) in self.lines().into_iter().enumerate() {
             let separator = match index {
                 _ if f.alternate() => "\n  ",

@@ -19,7 +19,9 @@ pub enum InputError {
         size: usize,
     },
     /// The name of a key that the client itself keeps on the masters.
-    #[error("this name is reserved for redlatch's own keys; choose a name that does not start with redlatch:")]
+    #[error(
+        "this name is reserved for redlatch's own keys; choose a name that does not start with redlatch:"
+    )]
     ResourceReserved,
     /// An empty holder label.
     #[error("the holder label is empty; give at least one character, or leave it out")]

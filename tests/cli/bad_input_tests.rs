@@ -241,7 +241,7 @@ fn any_number_of_masters_needs_a_majority_of_them() {
     expect(&run(&urls[..1]), 0, &[]);
     expect(&run(&urls), 0, &[]);
     expect(&run(&urls[2..]), 69, &["0 of 2 masters granted, 2 needed", &urls[3]]);
-    expect(&run(&urls[3..]), 69, &["0 of 1 master granted, 1 needed", &urls[3]]);
+    expect(&run(&urls[3..]), 69, &["0 of 1 masters granted, 1 needed", &urls[3]]);
     fleet.master(2).kill();
     expect(&run(&urls), 69, &["of 4 masters granted, 3 needed", &urls[2], &urls[3]]);
     expect(&run(&urls[..2]), 0, &[]);

@@ -131,7 +131,7 @@ fn a_master_that_ends_is_not_waited_for() {
     let mut run = Running::start(command.args(["bench", "--max-ttl", "1h"]));
     run.wait_for_stderr("waiting");
     fleet.master(0).kill();
-    expect(&run.finish(), 69, &["0 of 1 master count, 1 needed", "not connected"]);
+    expect(&run.finish(), 69, &["0 of 1 masters count, 1 needed", "not connected"]);
 }
 
 #[test]

@@ -176,7 +176,8 @@ fn a_stale_handle_of_the_same_lock_is_replaced() {
     expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
     assert_ne!(place.text(), stale);
     let (before, all) = (place.text(), place.all());
-    let (other, foreign) = ("contains the handle of another lock or reader", "use one prefix, or delete the file");
+    let (other, foreign) =
+        ("contains the handle of another lock or reader", "use one prefix, or delete the file");
     for (subcommand, words, why) in [
         ("acquire", &["other"][..], other),
         ("run", &["other", "--", "true"], other),

@@ -152,8 +152,7 @@ fn a_master_that_refuses_writes_is_replaced() {
     let mut lists = declared(3);
     let spare = lists.spare.clone();
     let mut command = lists.replace(1, &spare);
-    let writes =
-        "still takes writes (SET, PEXPIRE, EVALSHA, EVAL). To replace it, stop it for good";
+    let writes = "still takes writes (SET, PEXPIRE, EVALSHA, EVAL). To replace it, stop it for good";
     lists.refused(&mut command, writes);
     // Where it is off by the operator's word, it must not answer otherwise.
     lists.refused(lists.replace(1, &spare).arg("--is-off"), writes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlatch::engine::quorum;
 use redlatch::internals::whole_ms;
-use redlatch::internals::words::Rounded;
+use redlatch::internals::words::{Counted, Rounded};
 use redlatch::stats::Histogram;
 use redlatch::status::{MasterState, MasterStatus};
 use serde_json::{Value, json};
@@ -85,12 +85,12 @@ impl Report<'_> {
     fn table(&self) -> String {
         let Self { args, masters, measured, .. } = self;
         let mut text = format!(
-            "{} of {} masters ready, quorum {}; depth {}, {} keys, TTL {}, releases {}awaited\n\n",
+            "{} of {} masters ready, quorum {}; depth {}, {}, TTL {}, releases {}awaited\n\n",
             self.ready_count(),
             masters.len(),
             quorum(masters.len()),
             args.depth,
-            args.key_count(),
+            Counted(args.key_count(), "key"),
             Rounded(args.ttl),
             if args.no_await_release { "not " } else { "" }
         );
@@ -107,14 +107,14 @@ impl Report<'_> {
         }
         let _ = writeln!(
             text,
-            "\n{} pairs in {:.2} s: {:.0} pairs/s",
-            measured.pairs,
+            "\n{} in {:.2} s: {:.0} pairs/s",
+            counted(measured.pairs, "pair"),
             measured.elapsed.as_secs_f64(),
             self.pairs_per_s()
         );
         self.write_round_trip(&mut text);
         for (kind, (count, first)) in &measured.errors {
-            let _ = writeln!(text, "{count} errors: {kind}; the first: {first}");
+            let _ = writeln!(text, "{}: {kind}; the first: {first}", counted(*count, "error"));
         }
         text
     }
@@ -182,6 +182,10 @@ fn in_json(histogram: &Histogram) -> Value {
     Value::Object(figures.into_iter().collect())
 }
 
+fn counted(count: u64, what: &'static str) -> Counted {
+    Counted(usize::try_from(count).unwrap_or(usize::MAX), what)
+}
+
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
@@ -206,7 +210,7 @@ impl Progress {
         }
         self.shown_at = elapsed;
         let percent = self.limit.percent(attempts, elapsed);
-        let text = format!("{percent}%, {:.1} s, {pairs} pairs", elapsed.as_secs_f64());
+        let text = format!("{percent}%, {:.1} s, {}", elapsed.as_secs_f64(), counted(pairs, "pair"));
         output::show_progress(&text);
     }
 }

@@ -314,7 +314,7 @@ texts! {
         "it grants no lock",
         "correct user and password: in its URL, in REDLATCH_PASSWORD_FILE, or in the provider of credentials";
     Problem::NoQuorum { granting, count, needed } => "no-quorum",
-        format!("{granting} of {} can grant a lock, {needed} are needed", Counted(*count, "master")),
+        format!("{granting} of {count} masters can grant a lock, {needed} are needed"),
         "no lock can be acquired now",
         "follow the findings about the other masters";
     Problem::TooFewMasters { count } => "too-few-masters",
@@ -389,7 +389,7 @@ texts! {
         "at its memory limit it may delete locks that are held",
         "CONFIG SET maxmemory-policy noeviction, and write it to redis.conf";
     Problem::EvictedKeys { count } => "evicted-keys",
-        format!("the server has evicted {count} keys since its start"),
+        format!("the server has evicted {} since its start", Counted(usize::try_from(*count).unwrap_or(usize::MAX), "key")),
         "some of these keys may have been locks that were held",
         "set noeviction, raise maxmemory; CONFIG RESETSTAT clears the count";
     Problem::MemoryNearLimit { percent } => "memory-near-limit",

@@ -91,7 +91,12 @@ impl Report {
         if let Some(master) = unhealed {
             format!("{master} IS NOT HEALED: its hook failed at the end; heal it by hand")
         } else if self.has_pauses || self.has_hooks {
-            format!("{pauses} pauses, {hooks} hooks, {failed} failed calls")
+            format!(
+                "{}, {}, {}",
+                counted(*pauses, "pause"),
+                counted(*hooks, "hook"),
+                counted(*failed, "failed call")
+            )
         } else {
             "none allowed (--pause, --hook)".to_owned()
         }
@@ -103,17 +108,22 @@ impl Report {
         let (masters, quorum) = (self.master_count, quorum(self.master_count));
         let _ = writeln!(
             text,
-            "{masters} masters, quorum {quorum}; {} clients, {}, {}",
+            "{}, quorum {quorum}; {} clients, {}, {}",
+            Counted(masters, "master"),
             self.contenders,
             Counted(self.resources, "lock"),
             Rounded(self.time)
         );
         let (longest, empty) = self.seconds_without_locks();
         let holders = match found.overlap_count {
-            0 => format!("never, in {} visits", found.visit_count),
-            count => format!("{count} TIMES in {} visits", found.visit_count),
+            0 => format!("never, in {}", counted(found.visit_count, "visit")),
+            1 => format!("ONCE in {}", counted(found.visit_count, "visit")),
+            count => format!("{count} TIMES in {}", counted(found.visit_count, "visit")),
         };
-        let margin = shown(self.least_margin());
+        let margin = self.least_margin().map_or_else(
+            || "unknown".to_owned(),
+            |margin| format!("at least {} above the quorum", Counted(margin, "master")),
+        );
         for (name, value) in [
             ("two holders", holders),
             ("locks", sum.locked.to_string()),
@@ -139,7 +149,7 @@ impl Report {
                     Rounded(found.longest_gap)
                 ),
             ),
-            ("margin", format!("at least {margin} masters above the quorum")),
+            ("margin", margin),
             ("faults", self.faults_text()),
             ("left", self.left()),
         ] {
@@ -195,6 +205,11 @@ impl Report {
         });
         format!("{value}\n")
     }
+}
+
+/// A count of another type than [`Counted`] takes.
+fn counted(count: impl TryInto<usize>, what: &'static str) -> Counted {
+    Counted(count.try_into().unwrap_or(usize::MAX), what)
 }
 
 fn shown(margin: Option<usize>) -> String {

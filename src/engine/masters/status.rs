@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::trouble::Warning;
-use crate::words::{Counted, Rounded};
+use crate::words::Rounded;
 
 /// Whether locks can be acquired now, and the state of each master; from
 /// [`Client::health`](crate::Client::health) and [`Redlock::health`](crate::Redlock::health).
@@ -68,7 +68,7 @@ impl Health {
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counting = self.masters.iter().filter(|master| master.state.counts()).count();
-        write!(f, "{counting} of {} count", Counted(self.masters.len(), "master"))?;
+        write!(f, "{counting} of {} masters count", self.masters.len())?;
         match (self.has_quorum, self.may_fail) {
             (false, _) => f.write_str(": no quorum")?,
             (true, 0) => f.write_str(": a quorum, and none may fail")?,

@@ -220,26 +220,20 @@ impl fmt::Display for Inspection {
         match self.status() {
             LockStatus::Free => {
                 let count = count(&|state| matches!(state, KeyState::Absent));
-                write!(f, "free on {count} of {}", Counted(all, "master"))?;
+                write!(f, "free on {count} of {all} masters")?;
             }
             LockStatus::Held => {
                 let count = count(&|state| state.value() == holder);
-                write!(f, "held on {count} of {}{}", Counted(all, "master"), End(self.remaining()))?;
+                write!(f, "held on {count} of {all} masters{}", End(self.remaining()))?;
             }
             LockStatus::Shared => {
                 let count = count(&|state| matches!(state, KeyState::Shared { .. }));
-                let masters = Counted(all, "master");
-                write!(f, "shared by readers on {count} of {masters}{}", End(self.remaining()))?;
+                write!(f, "shared by readers on {count} of {all} masters{}", End(self.remaining()))?;
             }
             LockStatus::Split => write!(f, "{} ({})", LockStatus::Split, Counted(all, "master"))?,
             LockStatus::Unknown => {
                 let count = count(&|state| !matches!(state, KeyState::Failed(_)));
-                write!(
-                    f,
-                    "unknown: {count} of {} gave a usable answer, {} needed",
-                    Counted(all, "master"),
-                    quorum(all)
-                )?;
+                write!(f, "unknown: {count} of {all} masters gave a usable answer, {} needed", quorum(all))?;
             }
         }
         if f.alternate() {
