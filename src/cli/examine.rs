@@ -41,8 +41,9 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Exit codes:
-  0 if nothing was found but notes, 1 if there are warnings, 2 if there are errors, 64 bad usage,
-  69 if fewer than a quorum of masters can grant a lock now, 70 if the operating system refused something
+  0 if nothing was found but notes, 1 if there are warnings, 2 if there are
+  errors, 64 bad usage, 69 if fewer than a quorum of masters can grant a lock
+  now, 70 if the operating system refused something
 
 Examples:
   redlatch doctor --prefix lock: --max-ttl 30s

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::exit::{Exit, code};
 use super::message::{Message, label};
 use super::options::MasterOptions;
-use super::output::{Colour, json_line, paint, print, say, wrapped};
+use super::output::{Colour, add_paragraph, json_line, paint, print, say, terminal_width, wrapped};
 use super::watch::Watch;
 
 /// Show what each master holds of a lock, of any holder.
@@ -67,8 +67,10 @@ const CONNECT_LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 const INSPECT_HELP: &str = "\
 Exit codes:
-  0 if the lock, or a slot of the pool, is free on a quorum of masters, 75 if it is held, shared or split, 64 bad usage,
-  69 if fewer than a quorum answered, 70 if the operating system refused something; with --watch 0 once nobody reads the output any more
+  0 if the lock, or a slot of the pool, is free on a quorum of masters, 75 if
+  it is held, shared or split, 64 bad usage, 69 if fewer than a quorum
+  answered, 70 if the operating system refused something; with --watch 0 once
+  nobody reads the output any more
 
 Examples:
   redlatch inspect nightly-report
@@ -102,10 +104,12 @@ pub(crate) struct UnlockArgs {
 
 const UNLOCK_HELP: &str = "\
 Exit codes:
-  0 if a quorum of masters has no such lock any more, whether it had one before or not, 64 bad usage or without --force,
-  69 if fewer than a quorum said so, 70 if the operating system refused something
+  0 if a quorum of masters has no such lock any more, whether it had one before
+  or not, 64 bad usage or without --force, 69 if fewer than a quorum said so,
+  70 if the operating system refused something
 
-A key that is no lock, of another type than a string or a set of readers, stays as it is.
+A key that is no lock, of another type than a string or a set of readers, stays
+as it is.
 
 Example:
   redlatch unlock --force nightly-report";
@@ -124,7 +128,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
     if let Some(count) = args.slots {
         let slots = (0..count).map(|slot| look(&name(&args.resource, Some(slot))));
         let slots = slots.collect::<Result<Vec<_>, Exit>>()?;
-        print(&if args.json { slots_json(&slots) } else { slots_text(&slots) })?;
+        print(&if args.json { slots_json(&slots) } else { paragraphs(&slots_text(&slots)) })?;
         // One free slot is enough. Without a free slot, an unknown slot may be free.
         let codes: Vec<_> = slots.iter().map(exit_code).collect();
         let is_any = |code: &u8| codes.contains(code);
@@ -135,7 +139,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<u8, Exit> {
         return watch(|| look(&name), args.json, &label([&*name]));
     }
     let inspection = look(&name)?;
-    print(&if args.json { json_line(&json_of(&inspection)) } else { text(&inspection, None) })?;
+    print(&if args.json { json_line(&json_of(&inspection)) } else { text(&inspection, terminal_width()) })?;
     if inspection.status() == LockStatus::Free && args.slot.is_none() && !args.json {
         say(Message::MaybePool);
     }
@@ -163,7 +167,7 @@ pub(crate) fn unlock(args: &UnlockArgs) -> Result<u8, Exit> {
         Err(ForceUnlockError::Input(error)) => return Err(error.into()),
         Err(error) => return Err(Exit::internal(error).of_lock(lock)),
     };
-    print(&report.lines().into_iter().map(|line| line + "\n").collect::<String>())?;
+    print(&paragraphs(&report.lines().into_iter().map(|line| line + "\n").collect::<String>()))?;
     if report.votes.iter().any(|(_, vote)| may_have_deleted(vote)) {
         say(Message::UnlockWarning { lock });
     }
@@ -219,6 +223,14 @@ fn text(inspection: &Inspection, width: Option<usize>) -> String {
         status => paint(&mut text, 0, status_word(status), Colour::Care),
     }
     text
+}
+
+/// Lines that break between words on a terminal.
+fn paragraphs(lines: &str) -> String {
+    let Some(width) = terminal_width() else { return lines.to_owned() };
+    let mut out = String::new();
+    lines.lines().for_each(|line| add_paragraph(&mut out, width, "", 2, line));
+    out
 }
 
 fn slots_text(slots: &[Inspection]) -> String {

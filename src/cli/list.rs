@@ -56,16 +56,19 @@ pub(crate) struct Args {
 }
 
 const HELP: &str = "\
-Columns: state; masters that hold it; time left by the masters' clocks; kind; waiters; name and holder.
-  A lock is fenced if its name has a fence.
-  Waiters are those in the masters' queues; ? if unknown. Callers that wait behind others of their client count as one.
+Columns: state; masters that hold it; time left by the masters' clocks; kind;
+waiters; name and holder. A lock is fenced if its name has a fence. Waiters are
+those in the masters' queues; ? if unknown. Callers that wait behind others of
+their client count as one.
 
 Exit codes:
-  0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the names or for a lock of the list,
-  which then is unknown, 70 if the operating system refused something. A master in quarantine without the key of
-  a lock counts as no answer.
+  0 if a quorum of masters answered, 64 bad usage, 69 if fewer did, for the
+  names or for a lock of the list, which then is unknown, 70 if the operating
+  system refused something. A master in quarantine without the key of a lock
+  counts as no answer.
 
-The list ends at 100,000 names, or at 64 MiB of names of one master. A message on stderr says so.
+The list ends at 100,000 names, or at 64 MiB of names of one master. A message
+on stderr says so.
 
 Examples:
   redlatch ls 'orders:*'

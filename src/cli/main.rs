@@ -36,7 +36,7 @@ use message::Message;
 
 /// Locks across independent Redis or Valkey masters (Redlock).
 #[derive(Parser)]
-#[command(name = "redlatch", version, after_help = EXAMPLES)]
+#[command(name = "redlatch", version, after_help = EXAMPLES, max_term_width = WIDTH_MAX)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -58,19 +58,32 @@ enum Command {
     Generate(generate::Args),
 }
 
+/// Width of the help on a wider terminal.
+const WIDTH_MAX: usize = 100;
+
 const EXAMPLES: &str = "\
 Examples:
   export REDLATCH_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
-  redlatch run --wait 1min nightly-report -- ./report.sh     one report at a time, whichever machine starts it
-  redlatch elect scheduler -- ./scheduler                    one leader at a time, and another one when it ends
-  redlatch acquire --handle /run/lock/a deploy               a lock for several steps; then: redlatch release --handle FILE
-  redlatch ls 'orders:*'                                     which locks there are
-  redlatch inspect nightly-report                            who holds it, and for how long
-  redlatch doctor                                            what is wrong with these masters, and what to do
-  redlatch drill --pause                                     whether they keep the promise under faults
-  redlatch bench --time 5s                                   how fast these masters grant and release locks
-  redlatch fleet init                                        new masters: a first lock need not wait
-  redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4   a new master in the place of another one
+  redlatch run --wait 1min nightly-report -- ./report.sh
+      one report at a time, whichever machine starts it
+  redlatch elect scheduler -- ./scheduler
+      one leader at a time, and another one when it ends
+  redlatch acquire --handle /run/lock/a deploy
+      a lock for several steps; then: redlatch release --handle FILE
+  redlatch ls 'orders:*'
+      which locks there are
+  redlatch inspect nightly-report
+      who holds it, and for how long
+  redlatch doctor
+      what is wrong with these masters, and what to do
+  redlatch drill --pause
+      whether they keep the promise under faults
+  redlatch bench --time 5s
+      how fast these masters grant and release locks
+  redlatch fleet init
+      new masters: a first lock need not wait
+  redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4
+      a new master in the place of another one
 
 `redlatch run --help` and the like say more, exit codes included.";
 
@@ -179,7 +192,7 @@ mod tests {
             let path = format!("{path}{}", command.get_name());
             let is_shared = |heading: &str| heading == "Masters" || heading.starts_with("TLS");
             // Values of variables are not part of the help. Shared options are shown once.
-            let mut command = command.mut_args(|arg| {
+            let mut command = command.term_width(0).mut_args(|arg| {
                 let is_seen = path != "redlatch run" && arg.get_help_heading().is_some_and(is_shared);
                 arg.hide_env_values(true).hide(is_seen)
             });
@@ -193,6 +206,21 @@ mod tests {
         program.build();
         add(&mut page, "", program);
         golden::assert_golden("help", &page);
+    }
+
+    /// Longer words, such as the form of a URL, cannot be broken.
+    #[test]
+    fn help_fits_into_80_columns() {
+        fn check(command: &mut clap::Command) {
+            let help = command.clone().term_width(80).render_long_help().to_string();
+            for line in help.lines().filter(|line| line.chars().count() > 80) {
+                assert!(line.split_whitespace().count() == 1, "{line}");
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut program = Cli::command();
+        program.build();
+        check(&mut program);
     }
 
     #[test]

@@ -133,70 +133,99 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  The command's own; 128+N if signal N ended it or the wait for the lock. Others:
+  The command's own; 128+N if signal N ended it or the wait for the lock.
+  Others:
    64  bad usage: the message says what is wrong
-   69  too few masters could grant the lock, within 2s or within the --wait: unreachable, in error, or restarted lately
+   69  too few masters could grant the lock, within 2s or within the --wait:
+       unreachable, in error, or restarted lately
    70  the operating system refused something
-   75  another client holds the lock, readers share it, or --fair waiters are ahead (another code: --conflict-exit-code)
-   76  the lock was lost, or could not be extended: before the command, while it ran, or before its --at-least time
+   75  another client holds the lock, readers share it, or --fair waiters are
+       ahead (another code: --conflict-exit-code)
+   76  the lock was lost, or could not be extended: before the command, while
+       it ran, or before its --at-least time
   126  the command cannot be executed
   127  the command was not found
 
 Environment of the command:
-  REDLATCH_RESOURCE   the lock's name; with several locks a line for each, here and in the next two
-  REDLATCH_TOKEN      the token that the lock's value on the masters starts with, in hexadecimal
+  REDLATCH_RESOURCE   the lock's name; with several locks a line for each, here
+                      and in the next two
+  REDLATCH_TOKEN      the token that the lock's value on the masters starts
+                      with, in hexadecimal
   REDLATCH_FENCING_TOKEN
-                      with --fenced: a number that is larger than the number of each earlier --fenced holder
-  REDLATCH_SLOT       with --slots: the slot's number, from 0 on, which no other command has at the same time
+                      with --fenced: a number that is larger than the number of
+                      each earlier --fenced holder
+  REDLATCH_SLOT       with --slots: the slot's number, from 0 on, which no
+                      other command has at the same time
   REDLATCH_TTL_MS     the TTL in milliseconds
-  REDLATCH_VALID_MS   the validity left at the start, in milliseconds; extensions renew it
+  REDLATCH_VALID_MS   the validity left at the start, in milliseconds;
+                      extensions renew it
 
 When the lock is lost:
-  An extension that too few masters answer is tried again. If none has succeeded after two thirds of the TTL, or
-  the masters say that the lock is gone, the command gets TERM, and KILL when the grace has passed. With a --grace
-  below a quarter of the TTL the TERM may come later. KILL is due at the latest when a twentieth of the validity is
-  left (at most 1s), or up to a sixth of it where the machine ran redlatch late before. It goes to the command's group
-  first, then to the other descendants as they are found. A machine that does not run redlatch until the validity has
-  ended makes KILL late: it comes at once when redlatch runs. Only fenced storage refuses the work of such a command.
+  An extension that too few masters answer is tried again. If none has
+  succeeded after two thirds of the TTL, or the masters say that the lock is
+  gone, the command gets TERM, and KILL when the grace has passed. With a
+  --grace below a quarter of the TTL the TERM may come later. KILL is due at
+  the latest when a twentieth of the validity is left (at most 1s), or up to a
+  sixth of it where the machine ran redlatch late before. It goes to the
+  command's group first, then to the other descendants as they are found. A
+  machine that does not run redlatch until the validity has ended makes KILL
+  late: it comes at once when redlatch runs. Only fenced storage refuses the
+  work of such a command.
 
 Processes:
-  The command leads a process group of its own. A lost lock ends the group and, on Linux, all descendants of the
-  command that it may signal, wherever they went (setsid, daemons); redlatch exits when none of these is left.
-  When the command ends by itself redlatch releases or leaves the lock and exits. Processes that the command left
-  in the background go on without the lock: let the command wait for those that need it.
-  If redlatch itself gets KILL (also by the system, which is out of memory), the command gets KILL, too, on Linux with
-  /proc. Its descendants do not get it, and go on without the lock. Nor does a command get it whose file is
-  set-user-ID or set-group-ID or has capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst -u).
-  Run redlatch itself as the final user: setpriv ... redlatch run ... On other systems the command and its descendants go
-  on.
+  The command leads a process group of its own. A lost lock ends the group and,
+  on Linux, all descendants of the command that it may signal, wherever they
+  went (setsid, daemons); redlatch exits when none of these is left. When the
+  command ends by itself redlatch releases or leaves the lock and exits.
+  Processes that the command left in the background go on without the lock: let
+  the command wait for those that need it. If redlatch itself gets KILL (also
+  by the system, which is out of memory), the command gets KILL, too, on Linux
+  with /proc. Its descendants do not get it, and go on without the lock. Nor
+  does a command get it whose file is set-user-ID or set-group-ID or has
+  capabilities, or that changes its user or group (sudo, setpriv, gosu, chpst
+  -u). Run redlatch itself as the final user: setpriv ... redlatch run ... On
+  other systems the command and its descendants go on.
 
 Output:
-  Messages do not delay redlatch while the command runs: if nobody reads stderr, the oldest are dropped and counted,
-  and its end waits at most 1s for a reader.
+  Messages do not delay redlatch while the command runs: if nobody reads
+  stderr, the oldest are dropped and counted, and its end waits at most 1s for
+  a reader.
 
 Signals:
-  TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2 to the command. TERM, INT, HUP or QUIT
-  that was ignored when redlatch started stays ignored (nohup, background jobs of scripts).
+  TERM, INT, HUP and QUIT to redlatch go on to the whole group, USR1 and USR2
+  to the command. TERM, INT, HUP or QUIT that was ignored when redlatch started
+  stays ignored (nohup, background jobs of scripts).
 
 In a terminal:
-  The command has the terminal's foreground, as under a shell, so keys reach the command only. In a pipeline it gets
-  the foreground when it reads from the terminal. If Ctrl-C ends the command, redlatch passes it on to its own job.
-  Ctrl-Z stops the command's group, on Linux its other descendants, and redlatch, so nothing extends the lock. After `fg` or `bg` the
-  command goes on if TERM is not due by then. Else it gets TERM, or with next to no validity KILL at once.
-  STOP to the command alone leaves it its lock.
-  Under `stty tostop` redlatch says what happened when the command has ended, and as a background job nothing.
+  The command has the terminal's foreground, as under a shell, so keys reach
+  the command only. In a pipeline it gets the foreground when it reads from the
+  terminal. If Ctrl-C ends the command, redlatch passes it on to its own job.
+  Ctrl-Z stops the command's group, on Linux its other descendants, and
+  redlatch, so nothing extends the lock. After `fg` or `bg` the command goes on
+  if TERM is not due by then. Else it gets TERM, or with next to no validity
+  KILL at once. STOP to the command alone leaves it its lock. Under `stty
+  tostop` redlatch says what happened when the command has ended, and as a
+  background job nothing.
 
 Examples:
   redlatch run -m redis://a,redis://b,redis://c nightly-report -- ./report.sh
   redlatch run --ttl 30s --wait 5min deploy:web -- sh -c 'make build && make deploy'
-  redlatch run --fair --wait 10min printer -- lp report.ps          first come, first served
-  redlatch run --fenced backup -- ./backup.sh                       with REDLATCH_FENCING_TOKEN
-  redlatch run --shared prices -- ./report.sh                       together with other readers
-  redlatch run --slots 3 --wait 1h migration -- ./migrate.sh        three at once, with REDLATCH_SLOT
-  redlatch run account:1 --also account:2 -- ./transfer.sh          both locks, or none
-  redlatch run --handle /run/report.lock report -- ./report.sh      redlatch release --handle frees it after a KILL
-  redlatch run --at-least 5min report -- ./report.sh                once, whichever machines start it within 5 minutes
-  redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]     fine if another machine does it";
+  redlatch run --fair --wait 10min printer -- lp report.ps
+      first come, first served
+  redlatch run --fenced backup -- ./backup.sh
+      with REDLATCH_FENCING_TOKEN
+  redlatch run --shared prices -- ./report.sh
+      together with other readers
+  redlatch run --slots 3 --wait 1h migration -- ./migrate.sh
+      three at once, with REDLATCH_SLOT
+  redlatch run account:1 --also account:2 -- ./transfer.sh
+      both locks, or none
+  redlatch run --handle /run/report.lock report -- ./report.sh
+      redlatch release --handle frees it after a KILL
+  redlatch run --at-least 5min report -- ./report.sh
+      once, whichever machines start it within 5 minutes
+  redlatch run backup -- tar cf /backup/home.tar /home || [ $? -eq 75 ]
+      fine if another machine does it";
 
 pub(crate) fn execute(args: &Args) -> Result<u8, Exit> {
     let names = names(args)?;

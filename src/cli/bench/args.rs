@@ -60,12 +60,15 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0 if at least one pair succeeded, 64 bad usage, 69 if none did or too few masters can grant,
-  70 if the operating system refused something, 130 after Ctrl-C, 143 after SIGTERM
+  0 if at least one pair succeeded, 64 bad usage, 69 if none did or too few
+  masters can grant, 70 if the operating system refused something, 130 after
+  Ctrl-C, 143 after SIGTERM
 
 Examples:
-  redlatch bench -m redis://a,redis://b,redis://c                  one lock after the other: the latency
-  redlatch bench --depth 64 --no-await-release --pairs 1000000     many at once: the throughput
+  redlatch bench -m redis://a,redis://b,redis://c
+      one lock after the other: the latency
+  redlatch bench --depth 64 --no-await-release --pairs 1000000
+      many at once: the throughput
   redlatch bench --json --time 2s | jq .acquire_us.p99";
 
 impl Args {

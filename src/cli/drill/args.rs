@@ -79,17 +79,21 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its master
-  or an allowed kind of fault never happened, 64 bad usage,
-  69 if too few masters can grant or nobody got a lock, 70 if the operating system refused something, 75 if another drill runs or has left keys,
-  130 after Ctrl-C, 143 after SIGTERM, both once faults are healed
+  0 if no lock had two holders, 1 if one had, 2 if a hook could not heal its
+  master or an allowed kind of fault never happened, 64 bad usage, 69 if too
+  few masters can grant or nobody got a lock, 70 if the operating system
+  refused something, 75 if another drill runs or has left keys, 130 after
+  Ctrl-C, 143 after SIGTERM, both once faults are healed
 
 Examples:
-  redlatch drill --time 5min                              contention alone
-  redlatch drill --pause --fault-time 5s                  masters that stand still, one at a time
+  redlatch drill --time 5min
+      contention alone
+  redlatch drill --pause --fault-time 5s
+      masters that stand still, one at a time
   redlatch drill --hook 'ssh host$REDLATCH_MASTER_NUMBER ./fault.sh $REDLATCH_FAULT'
-                                                          faults of your own, such as restarts or cut cables
-  redlatch drill --contender 'python3 ours.py'            locks of another library";
+      faults of your own, such as restarts or cut cables
+  redlatch drill --contender 'python3 ours.py'
+      locks of another library";
 
 impl Args {
     /// Refuses numbers and times that cannot work.

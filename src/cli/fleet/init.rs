@@ -43,12 +43,14 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Exit codes:
-  0 if the fleet is declared, 1 if it was refused and nothing changed, 64 bad usage, 69 if a master failed
-  halfway: run it again, 70 if the operating system refused something
+  0 if the fleet is declared, 1 if it was refused and nothing changed, 64 bad
+  usage, 69 if a master failed halfway: run it again, 70 if the operating
+  system refused something
 
 Examples:
   redlatch fleet init --prefix lock: --max-ttl 30s
-  redlatch fleet init --prefix lock: --max-ttl 60s --again     another max_ttl for masters in use";
+  redlatch fleet init --prefix lock: --max-ttl 60s --again
+      another max_ttl for masters in use";
 
 /// Pause between updates of the countdown.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);

@@ -38,8 +38,8 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Exit codes:
-  0 if the master is replaced, 1 if that was refused, 64 bad usage, 69 if a master failed: run
-  it again, 70 if the operating system refused something
+  0 if the master is replaced, 1 if that was refused, 64 bad usage, 69 if a
+  master failed: run it again, 70 if the operating system refused something
 
 Example:
   redlatch fleet replace redis://10.0.0.3 redis://10.0.0.4 --prefix lock: --max-ttl 30s";

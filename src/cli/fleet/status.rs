@@ -30,8 +30,8 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Exit codes:
-  0 if nothing differs, 1 if a master that was asked differs, 64 bad usage, 69 if a master could not be asked,
-  70 if the operating system refused something
+  0 if nothing differs, 1 if a master that was asked differs, 64 bad usage, 69
+  if a master could not be asked, 70 if the operating system refused something
 
 Example:
   redlatch fleet status --json | jq -r '.differs[]'";

@@ -46,27 +46,32 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  It ends by a signal or an error, never by the command's own end. After TERM, INT, HUP or QUIT the code is the
-  command's own; 128+N if signal N ended the command, or came while no command ran. Others:
+  It ends by a signal or an error, never by the command's own end. After TERM,
+  INT, HUP or QUIT the code is the command's own; 128+N if signal N ended the
+  command, or came while no command ran. Others:
    64  bad usage: the message says what is wrong
    70  the operating system refused something
-   76  the lock was lost while the command ended by the signal, or redlatch may not end a process of the command
+   76  the lock was lost while the command ended by the signal, or redlatch may
+       not end a process of the command
   126  the command cannot be executed
   127  the command was not found
-  Lost locks, other holders and unreachable masters do not end it. For one run see `redlatch run`.
+  Lost locks, other holders and unreachable masters do not end it. For one run
+  see `redlatch run`.
 
 Environment of the command:
-  As of `redlatch run --fenced`. REDLATCH_FENCING_TOKEN is the term: it is larger than that of each leader before.
-  Give it to the storage, which refuses an older one. Candidates of the library (Client::lead) take part, too.
+  As of `redlatch run --fenced`. REDLATCH_FENCING_TOKEN is the term: it is
+  larger than that of each leader before. Give it to the storage, which refuses
+  an older one. Candidates of the library (Client::lead) take part, too.
 
 Pause:
-  1s after the command's end, so that another candidate leads meanwhile if there is one. It doubles with each command
-  that ends within 30s, up to 30s.
+  1s after the command's end, so that another candidate leads meanwhile if
+  there is one. It doubles with each command that ends within 30s, up to 30s.
 
 Loss, processes, signals, terminal:
-  As of `redlatch run`; its --help says more. A leader ends at --max-hold, too: raise it for one that must not.
-  A signal that asks redlatch to end goes on to the command's group, and the command may take its time for its end.
-  HUP is such a signal: send it to the command itself if it reloads by it.
+  As of `redlatch run`; its --help says more. A leader ends at --max-hold, too:
+  raise it for one that must not. A signal that asks redlatch to end goes on to
+  the command's group, and the command may take its time for its end. HUP is
+  such a signal: send it to the command itself if it reloads by it.
 
 Examples:
   redlatch elect -m redis://a,redis://b,redis://c scheduler -- ./scheduler

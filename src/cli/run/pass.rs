@@ -76,9 +76,10 @@ pub(crate) struct Args {
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0 if the lock is held, 64 bad usage or another file at the place, 69 too few masters could grant the lock, 70 the operating
-  system refused something (the lock is released), 75 another client holds the lock, 76 the lock ended before its file and
-  its token were written, 128+N if signal N ended the wait
+  0 if the lock is held, 64 bad usage or another file at the place, 69 too few
+  masters could grant the lock, 70 the operating system refused something (the
+  lock is released), 75 another client holds the lock, 76 the lock ended before
+  its file and its token were written, 128+N if signal N ended the wait
 
 The file is a secret: a user that can read it can release the lock.
 
