@@ -24,8 +24,8 @@ use super::watch::Watch;
 /// Show what each master holds of a lock, of any holder.
 ///
 /// It asks each master once, and takes no part in the lock. A master without an answer delays it by the time
-/// limits of --connect-timeout and --answer-timeout. By the time that the result is read, anything may have
-/// changed. A master that restarted lately and has no such key does not count as free, as it may have
+/// limits of --connect-timeout and --answer-timeout. The lock may change before you read the
+/// result. A master that restarted lately and has no such key does not count as free, as it may have
 /// forgotten one.
 #[derive(clap::Args)]
 #[command(after_help = INSPECT_HELP)]
@@ -81,7 +81,7 @@ Examples:
 /// Delete a lock, whoever holds it.
 ///
 /// THIS BREAKS THE LOCK. The holder is not notified: it may go on as if it held the lock, beside the next
-/// holder. Use it if the holder is known to be dead and nobody can wait for the end of its TTL, which
+/// holder. Use it if the holder is surely dead and nobody can wait for the end of its TTL, which
 /// `redlatch inspect` shows.
 #[derive(clap::Args)]
 #[command(after_help = UNLOCK_HELP)]
@@ -94,7 +94,7 @@ pub(crate) struct UnlockArgs {
     #[arg(long, value_name = "NUMBER")]
     slot: Option<u32>,
 
-    /// Confirm that the lock is to be broken; nothing is deleted without it.
+    /// Confirm that you want to break the lock; nothing is deleted without it.
     #[arg(long)]
     force: bool,
 

@@ -89,7 +89,7 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "TEXT", env = env::PREFIX)]
     prefix: Option<OsString>,
 
-    /// By how many millionths the rates of clocks may differ; the same for all users of these masters
+    /// Largest difference between the rates of clocks, in millionths; the same for all users of these masters
     /// [default: 10000].
     #[arg(long, value_name = "PPM", env = env::DRIFT_PPM)]
     drift_ppm: Option<OsString>,
@@ -188,7 +188,7 @@ struct TlsOptions {
     #[arg(long = "tls-ca", value_name = "FILE", env = env::TLS_CA)]
     ca: Option<OsString>,
 
-    /// A file with the certificate that is shown to the masters, in PEM form; needs --tls-key.
+    /// A file with the client certificate for the masters, in PEM form; needs --tls-key.
     #[arg(long = "tls-cert", value_name = "FILE", env = env::TLS_CERT)]
     certificate: Option<OsString>,
 

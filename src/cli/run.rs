@@ -100,7 +100,7 @@ pub(crate) struct Args {
     /// Take one of this many slots, 1 to 1024: so many commands of the name run at once. The command finds
     /// its number, from 0 on, in REDLATCH_SLOT.
     ///
-    /// All users of the name are to give the same number. With --wait commands start in the order in which
+    /// All users of the name must give the same number. With --wait commands start in the order in which
     /// they began to wait. Not together with --fair, --shared or --also.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["fair", "also", "shared"])]
     slots: Option<u32>,
@@ -120,7 +120,7 @@ pub(crate) struct Args {
     /// A file for a handle of the lock, with mode 0600, while the command runs: `redlatch release --handle
     /// FILE` frees the lock of a redlatch that was killed, before its TTL ends.
     ///
-    /// It is written before the command starts, and removed behind the release. A handle of the same lock
+    /// It is written before the command starts, and removed after the release. A handle of the same lock
     /// that is there is replaced once the lock is held, but not with --shared; any other file stays, and is
     /// an error. A release by the file while redlatch runs breaks the lock: its next extension fails, and the
     /// command is ended. Not together with --also or --slots.

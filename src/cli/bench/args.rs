@@ -16,13 +16,13 @@ const KEY_COUNT_MAX: usize = 10_000_000;
 
 /// Measure acquire and release pairs per second, and their latency.
 ///
-/// Acquires and releases locks on keys of its own for five seconds, unless an option says otherwise, and
+/// Acquires and releases locks on its own keys for five seconds, unless an option says otherwise, and
 /// shows percentiles of the latency beside the round trip of a PING in the same run. A percentile is at most
-/// an eighth too long; mean and maximum are exact. Loads the masters: not for busy ones.
+/// an eighth too long; mean and maximum are exact. It loads the masters, so do not run it on busy ones.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Pairs under way at the same time.
+    /// Pairs in progress at the same time.
     #[arg(short, long, value_name = "COUNT", default_value_t = 1)]
     pub(super) depth: usize,
 

@@ -13,7 +13,7 @@ const RESOURCE_COUNT_MAX: usize = 1000;
 /// Check the promise of a lock on these masters, with faults that you allow.
 ///
 /// Contenders lock a few names again and again, each as a client of its own, while the faults that you
-/// allow happen, as a rule to one master at a time. Shows whether a lock ever had two holders, how late calls
+/// allow happen, usually to one master at a time. Shows whether a lock ever had two holders, how late calls
 /// ended, and how long nobody held a lock. Its keys begin with PREFIXredlatch-drill: and with --strict its
 /// clients also write PREFIXredlatch:mark. It loads the masters like a few busy services.
 #[derive(clap::Args)]
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// `acquired AT UNTIL` follows an acquire, and `released AT` precedes a release. Times are in ns of
     /// CLOCK_MONOTONIC. UNTIL is the end of the validity that the library states [default: AT and the
     /// TTL]. Without AT the time of reading counts, and a late line can look like two holders. These let
-    /// late calls be found: `asked AT` before an acquire, `refused AT` after one in vain, `done AT` after
+    /// late calls be found: `asked AT` before an acquire, `refused AT` after a failed one, `done AT` after
     /// a release. Each call may take one TTL. Other lines are ignored.
     ///
     /// The program finds the masters in REDLATCH_MASTERS, the key to lock in REDLATCH_DRILL_NAME and its
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMAND")]
     pub(super) hook: Option<String>,
 
-    /// The longest time of one fault; a pause takes 10s at the most, as nothing can end it before. Each call
+    /// The longest time of one fault; a pause takes at most 10s, because nothing can end it earlier. Each call
     /// of a hook may take 10s more.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     pub(super) fault_time: Duration,

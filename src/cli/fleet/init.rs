@@ -26,7 +26,7 @@ use crate::output::{Countdown, print, say};
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// State that the masters are new, in place of the sentence that a person types.
+    /// State that the masters are new, without a question at the terminal.
     #[arg(long)]
     new: bool,
 

@@ -31,7 +31,7 @@ const SOON: Duration = PAUSE_MAX;
 
 /// Run a command as the leader, one at a time over all machines, again and again.
 ///
-/// Campaigns for the lock without an end, runs the command while it is held, and keeps extending it. When the
+/// Campaigns for the lock without a limit, runs the command while it is held, and keeps extending it. When the
 /// command has ended, or the lock is lost, which ends the command, it pauses and campaigns again. TERM or INT
 /// ends the command, releases the lock and ends redlatch.
 #[derive(clap::Args)]

@@ -58,7 +58,7 @@ pub(crate) struct Job {
     #[arg(value_name = "NAME")]
     pub(super) resource: OsString,
 
-    /// The command and its arguments, behind `--`.
+    /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
