@@ -324,11 +324,11 @@ texts! {
         } else {
             "the failure of any master stops all locks"
         },
-        "take three masters, or five, on independent machines";
+        "use three or five masters on independent machines";
     Problem::EvenCount { count } => "even-count",
         format!("the list has {count} masters, an even number"),
-        "it tolerates no more failures than one master less would",
-        "take one master more, or one less";
+        "it tolerates no more failures than a list with one master less",
+        "add a master, or remove one";
     Problem::SameServer { run_id } => "same-server",
         format!("these addresses lead to one server (run_id {run_id})"),
         "one server would vote several times; a client refuses the later addresses",
@@ -346,7 +346,7 @@ texts! {
         "synchronize the clocks of all masters (chrony, ntpd)";
     Problem::ClockRate { ppm, error_ppm, allowed_ppm } => "clock-rate",
         format!("its clock is {ppm} ppm (±{error_ppm}) off this machine's"),
-        format!("two may hold one lock if clock rates differ by more than {allowed_ppm} ppm"),
+        format!("two clients may hold one lock if clock rates differ by more than {allowed_ppm} ppm"),
         "examine again, as a clock that was set looks the same; then check both clocks";
     Problem::SlowRoundTrip { p99, limit } => "slow-round-trip",
         format!(
@@ -367,19 +367,19 @@ texts! {
     Problem::NotTested { server } => "not-tested",
         format!("the server calls itself {server}"),
         "redlatch is tested with Redis and Valkey only",
-        "take a Redis or Valkey server, or test this one: redlatch drill";
+        "use a Redis or Valkey server, or test this one: redlatch drill";
     Problem::Unreported { fields } => "unreported",
         format!("INFO does not report {fields}"),
         "strict mode refuses it; the other modes may count each reconnect as a restart, or miss an eviction",
-        "take a Redis or Valkey server";
+        "use a Redis or Valkey server";
     Problem::ClusterWithoutHashTag { prefix } => "cluster-without-hash-tag",
         "the server is a cluster node, and the prefix has no hash tag",
         "waiters' queues, fenced and shared locks use several keys, which fail with CROSSSLOT",
-        format!("take independent masters; else let all clients use the prefix \"{prefix}\"");
+        format!("use independent masters; or give all clients the prefix \"{prefix}\"");
     Problem::ClusterNode => "cluster-node",
         "the server is a cluster node",
         "a failover there may lose locks, and a moved slot refuses them",
-        "take independent masters with cluster-enabled no";
+        "use independent masters with cluster-enabled no";
     Problem::WritesRefused { refusal } => "writes-refused",
         format!("the server refuses writes: \"{refusal}\""),
         "it grants no lock",
@@ -393,36 +393,36 @@ texts! {
         "some of these keys may have been locks that were held",
         "set noeviction, raise maxmemory; CONFIG RESETSTAT clears the count";
     Problem::MemoryNearLimit { percent } => "memory-near-limit",
-        format!("{percent} % of maxmemory are in use"),
-        "a full master extends, releases and hands over locks, and grants no other new one",
+        format!("{percent}% of maxmemory is in use"),
+        "a full master still extends, releases and hands over locks, but grants no others",
         "raise maxmemory, or move other data elsewhere";
     Problem::NoMemoryLimit => "no-memory-limit",
         "maxmemory is not set",
-        "the system may end a server that takes all memory",
+        "the system may kill a server that uses all memory",
         "set maxmemory, with the policy noeviction";
     Problem::DiskFailing => "disk-failing",
         "the last write of its data to disk failed",
         "the server may refuse writes now, and a restart loses what is not on disk",
-        "look at its log and its disk";
+        "check its log and its disk";
     Problem::TrustUnsynced { loss, remedy } => "trust-unsynced",
         *loss,
-        "the client counts it at once after a restart, so two may hold one lock",
+        "the client counts it after a restart at once; then two clients may hold one lock",
         *remedy;
     Problem::TrustUnverified => "trust-unverified",
         "nothing shows whether each write is synced to disk",
         "Trust is right only with appendonly yes and appendfsync always",
-        "grant +config|get and +info to the login of the examination";
+        "grant +config|get and +info to the login that runs doctor";
     Problem::TrustJustified => "trust-justified",
         "each master syncs each write to disk",
         "Quarantine::Trust is justified, and saves the wait after a restart",
         "keep the quarantine, or set Trust if the wait costs more";
     Problem::RestartForgets => "restart-forgets",
         "a restart may lose all locks: appendonly is no",
-        "the quarantine covers it; locks that are held lose one master of their margin",
+        "the quarantine covers it; a restart takes one master from the margin of held locks",
         "nothing; or set appendonly yes to keep the margin";
     Problem::ShortBacklogTtl { ttl, needed } => "short-backlog-ttl",
         format!("it forgets after {} that it was a replica: repl-backlog-ttl is shorter than {}", Rounded(*ttl), Rounded(*needed)),
-        "it may count after a resync that lost held locks, so two may hold one",
+        "it may count after a resync that lost locks, so two clients may hold one",
         "set repl-backlog-ttl 3600, or 0 for never";
     Problem::Quarantined { left, is_new } => "quarantined",
         format!("the master restarted or was promoted lately: not counted for another {}", Rounded(*left)),
@@ -439,7 +439,7 @@ texts! {
     Problem::MissingCommands { feature, effect, commands } => "missing-commands",
         format!("the server does not know commands for {feature} ({})", commands.join(" ")),
         *effect,
-        "remove rename-command from redis.conf, or take another server";
+        "remove rename-command from redis.conf, or use another server";
     Problem::NoScripts { refusal, has_native, advice } => "no-scripts",
         format!("the server runs no scripts: \"{refusal}\""),
         if *has_native {
@@ -449,9 +449,9 @@ texts! {
         },
         advice.as_str();
     Problem::OddAnswer { commands, answer } => "odd-answer",
-        format!("the server answers {} with \"{answer}\", as no Redis does", commands.join(", ")),
+        format!("the server answers {} with \"{answer}\", unlike Redis", commands.join(", ")),
         "locks may fail there, or stay until their TTL ends",
-        "take a Redis or Valkey server, without a proxy that refuses these commands";
+        "use a Redis or Valkey server, without a proxy that refuses these commands";
     Problem::PatternSubscribers { count } => "pattern-subscribers",
         format!("clients subscribe to {} of channels (PSUBSCRIBE)", Counted(usize::try_from(*count).unwrap_or(usize::MAX), "pattern")),
         "a dead waiter may look alive: it then blocks its lock for up to 10 s",
@@ -467,7 +467,7 @@ texts! {
     Problem::NoFleetRecord { why } => "no-fleet-record",
         why.to_string(),
         "clients compare no settings there, so a difference stays unnoticed",
-        "follow the reason; locks work all the same";
+        "follow the reason; locks still work";
     Problem::NearPrefix { prefix } => "near-prefix",
         format!("clients with the prefix \"{prefix}\" use this master, too"),
         "it differs by one character: with another prefix clients lock other keys, and do not exclude each other",
@@ -478,7 +478,7 @@ texts! {
         } else {
             format!("its certificate ends in {}", Counted(days(*left), "day"))
         },
-        "after its end no client connects to this master",
+        "after its end no client can connect to this master",
         "replace its certificate; docs/operating.md says how, without a restart";
 }
 

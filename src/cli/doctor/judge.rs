@@ -320,7 +320,7 @@ impl Findings<'_> {
             let denied = SCRIPT_RIGHTS.iter().filter(|right| rights.denied.contains(right));
             let missing = denied.map(|right| format!("+{right}")).collect::<Vec<_>>().join(" ");
             let advice = match &*missing {
-                "" => "let it run EVALSHA and EVAL, or take another server".to_owned(),
+                "" => "let it run EVALSHA and EVAL, or use another server".to_owned(),
                 rights => format!("run \"ACL SETUSER {user} {rights}\", then \"ACL SAVE\""),
             };
             self.add(severity, master, Problem::NoScripts { refusal: refusal.clone(), has_native, advice });
