@@ -6,7 +6,7 @@
 //! and the commands that all masters together were sent for each lock. The last do not depend on the load of
 //! the machine.
 
-#[path = "../tests/masters/fleet.rs"]
+#[path = "../tests/support/fleet.rs"]
 mod fleet;
 
 use std::collections::BTreeMap;

@@ -18,11 +18,11 @@
 //! ```
 
 #[cfg(feature = "tls")]
-#[path = "../tests/tls/certificates.rs"]
+#[path = "../tests/support/certificates.rs"]
 mod certificates;
 #[path = "client_loop.rs"]
 mod client_loop;
-#[path = "../tests/masters/fleet.rs"]
+#[path = "../tests/support/fleet.rs"]
 mod fleet;
 #[path = "lock_loop.rs"]
 mod lock_loop;

@@ -1,6 +1,6 @@
 //! Acquire and release pairs on real masters on loopback: N = 1, 3, 5, 7, one and 128 in flight.
 
-#[path = "../tests/masters/fleet.rs"]
+#[path = "../tests/support/fleet.rs"]
 mod fleet;
 #[path = "lock_loop.rs"]
 mod lock_loop;

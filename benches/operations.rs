@@ -6,7 +6,7 @@
 
 #[path = "client_loop.rs"]
 mod client_loop;
-#[path = "../tests/masters/fleet.rs"]
+#[path = "../tests/support/fleet.rs"]
 mod fleet;
 #[path = "lock_loop.rs"]
 mod lock_loop;

@@ -4,7 +4,7 @@
 //! `cargo bench --bench slots` prints the table of `docs/dev/speed.md`. The two take turns on five masters on
 //! loopback, so that a busy machine slows both.
 
-#[path = "../tests/masters/fleet.rs"]
+#[path = "../tests/support/fleet.rs"]
 mod fleet;
 
 use std::time::{Duration, Instant};

@@ -1,9 +1,10 @@
 //! How messages show times and locks.
 
 #[cfg(test)]
-#[path = "../tests/golden/golden.rs"]
+#[path = "../tests/support/golden.rs"]
 pub(crate) mod golden;
 #[cfg(test)]
+#[path = "../tests/support/rules.rs"]
 pub(crate) mod rules;
 
 use std::fmt;

@@ -2,9 +2,9 @@
 //! rustls allocates once for each record.
 
 #[cfg(feature = "tls")]
-#[path = "tls/certificates.rs"]
+#[path = "support/certificates.rs"]
 mod certificates;
-#[path = "masters/fleet.rs"]
+#[path = "support/fleet.rs"]
 mod fleet;
 
 use std::alloc::System;

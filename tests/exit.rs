@@ -4,7 +4,7 @@
 //! The program starts itself anew as the process that ends, for the test harness has threads and an exit of
 //! its own.
 
-#[path = "masters/fleet.rs"]
+#[path = "support/fleet.rs"]
 mod fleet;
 
 use std::cell::Cell;

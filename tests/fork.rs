@@ -4,7 +4,7 @@
 //! The child has one thread and copies of all locks as they were, so the program forks with no test harness
 //! around; the child says by its exit code how it went.
 
-#[path = "masters/fleet.rs"]
+#[path = "support/fleet.rs"]
 mod fleet;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -3,9 +3,9 @@
 //!
 //! The program starts itself anew as the service, for that ends by a signal.
 
-#[path = "tls/certificates.rs"]
+#[path = "support/certificates.rs"]
 mod certificates;
-#[path = "masters/fleet.rs"]
+#[path = "support/fleet.rs"]
 mod fleet;
 #[path = "../examples/payments.rs"]
 mod payments;

@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 #[cfg(target_os = "linux")]
-#[path = "masters/fleet.rs"]
+#[path = "support/fleet.rs"]
 mod fleet;
 
 #[cfg(not(target_os = "linux"))]

@@ -1,7 +1,7 @@
 //! Pairs over TLS: what engine, event loop and rustls take together, with one real server. More servers would
 //! answer in turns of the loop that differ from run to run.
 
-#[path = "../../tests/tls/certificates.rs"]
+#[path = "../../tests/support/certificates.rs"]
 mod certificates;
 
 use std::time::Duration;

@@ -6,8 +6,8 @@
 pub mod doctor;
 
 #[cfg(test)]
-#[path = "../../tests/golden/golden.rs"]
+#[path = "../../tests/support/golden.rs"]
 mod golden;
 #[cfg(test)]
-#[path = "../words/rules.rs"]
+#[path = "../../tests/support/rules.rs"]
 mod rules;

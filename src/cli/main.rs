@@ -19,10 +19,10 @@ mod scan;
 mod watch;
 
 #[cfg(test)]
-#[path = "../../tests/golden/golden.rs"]
+#[path = "../../tests/support/golden.rs"]
 mod golden;
 #[cfg(test)]
-#[path = "../words/rules.rs"]
+#[path = "../../tests/support/rules.rs"]
 mod rules;
 
 use std::io::{self, Write};

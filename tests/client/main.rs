@@ -14,9 +14,9 @@ mod dropping_tests;
 mod early_tests;
 mod expired_tests;
 mod fair_tests;
-#[path = "../masters/fleet.rs"]
+#[path = "../support/fleet.rs"]
 mod fleet;
-#[path = "../golden/golden.rs"]
+#[path = "../support/golden.rs"]
 mod golden;
 mod handle_tests;
 mod harness;
@@ -33,9 +33,9 @@ mod name_tests;
 mod options_tests;
 mod overload_tests;
 mod owned_tests;
-#[path = "../golden/page.rs"]
+#[path = "../support/page.rs"]
 mod page;
-#[path = "../masters/proxy.rs"]
+#[path = "../support/proxy.rs"]
 mod proxy;
 mod recipe_tests;
 mod redlock_trace;
@@ -46,7 +46,7 @@ mod runtime_tests;
 mod rw_tests;
 mod scarce_tests;
 mod set_tests;
-#[path = "../golden/shown.rs"]
+#[path = "../support/shown.rs"]
 mod shown;
 mod slot_tests;
 mod stopping_tests;

@@ -8,7 +8,7 @@ mod ends;
 mod events;
 mod fair;
 mod fenced;
-#[path = "../golden/golden.rs"]
+#[path = "../support/golden.rs"]
 mod golden;
 mod handles;
 mod hold;
@@ -18,7 +18,7 @@ mod leave;
 mod login;
 mod loss;
 mod masters;
-#[path = "../golden/page.rs"]
+#[path = "../support/page.rs"]
 mod page;
 mod pairs;
 mod parked;
@@ -28,11 +28,10 @@ mod record;
 mod regressions;
 mod repairs;
 mod resync;
-#[path = "../sim/rig.rs"]
 mod rig;
 mod scriptless;
 mod second_faults;
-#[path = "../golden/shown.rs"]
+#[path = "../support/shown.rs"]
 mod shown;
 mod stats;
 mod strict;

@@ -9,11 +9,11 @@
 //!
 //! Without the variable it runs for five seconds with fewer tasks, as a test of itself.
 
-#[path = "../tls/certificates.rs"]
+#[path = "../support/certificates.rs"]
 mod certificates;
 mod crowd;
 mod faults;
-#[path = "../masters/fleet.rs"]
+#[path = "../support/fleet.rs"]
 mod fleet;
 mod lateness;
 mod tasks;

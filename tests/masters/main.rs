@@ -7,11 +7,13 @@ mod contest;
 mod error_tests;
 mod example_tests;
 mod fence_tests;
+#[path = "../support/fleet.rs"]
 mod fleet;
 mod foreign_tests;
 mod full_tests;
 mod handover_tests;
 mod harness_tests;
+#[path = "../support/judge.rs"]
 mod judge;
 mod lease_tests;
 mod lock_tests;
@@ -20,6 +22,7 @@ mod model_tests;
 mod netns;
 mod network_tests;
 mod outage_tests;
+#[path = "../support/proxy.rs"]
 mod proxy;
 mod record_tests;
 mod refusal_tests;

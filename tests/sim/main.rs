@@ -44,7 +44,7 @@ mod clock;
 mod defects;
 mod directed;
 mod faults;
-#[path = "../golden/golden.rs"]
+#[path = "../support/golden.rs"]
 mod golden;
 mod handles;
 mod history;

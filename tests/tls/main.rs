@@ -1,8 +1,9 @@
 //! TLS: `rediss://` on the TLS port of real `redis-server` processes, and on peers that break it.
 
 mod broken_tests;
+#[path = "../support/certificates.rs"]
 mod certificates;
-#[path = "../masters/fleet.rs"]
+#[path = "../support/fleet.rs"]
 mod fleet;
 mod front;
 mod refusal_tests;

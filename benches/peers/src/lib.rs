@@ -31,9 +31,9 @@ pub mod scenario;
 
 #[path = "../../../tests/support/blocking.rs"]
 mod blocking;
-#[path = "../../../tests/masters/fleet.rs"]
+#[path = "../../../tests/support/fleet.rs"]
 mod fleet;
-#[path = "../../../tests/masters/proxy.rs"]
+#[path = "../../../tests/support/proxy.rs"]
 mod proxy;
 #[path = "../../raw_loop.rs"]
 mod raw_loop;

@@ -13,7 +13,7 @@
 //! to others is that they compare and delete. redis-py knows one server; here its lock is taken on each, as
 //! redlock-py and others do.
 
-#[path = "../../../tests/masters/fleet.rs"]
+#[path = "../../../tests/support/fleet.rs"]
 mod fleet;
 
 use std::time::Duration;

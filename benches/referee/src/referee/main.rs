@@ -23,7 +23,7 @@ mod fleet {
         redlatch_testing::free_port().expect("a free port")
     }
 }
-#[path = "../../../../tests/masters/proxy.rs"]
+#[path = "../../../../tests/support/proxy.rs"]
 mod proxy;
 
 use std::process::ExitCode;
