@@ -6,9 +6,6 @@
 //! and the commands that all masters together were sent for each lock. The last do not depend on the load of
 //! the machine.
 
-#[path = "../tests/support/fleet.rs"]
-mod fleet;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Barrier;
@@ -16,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fleet::Fleet;
 use redlatch::{Client, Config, Quarantine};
+use redlatch_support::Fleet;
 
 const MASTER_COUNT: usize = 5;
 const TTL: Duration = Duration::from_secs(10);

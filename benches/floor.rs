@@ -17,24 +17,19 @@
 //!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
 //! ```
 
-#[cfg(feature = "tls")]
-#[path = "../tests/support/certificates.rs"]
-mod certificates;
 #[path = "client_loop.rs"]
 mod client_loop;
-#[path = "../tests/support/fleet.rs"]
-mod fleet;
 #[path = "lock_loop.rs"]
 mod lock_loop;
 #[path = "raw_loop.rs"]
 mod raw_loop;
 
 use redlatch::HeldLocks;
+use redlatch_support::Fleet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use client_loop::{ClientLoop, Executor};
-use fleet::Fleet;
 use lock_loop::LockLoop;
 use raw_loop::RawLoop;
 
@@ -156,9 +151,8 @@ fn compare(rounds: usize, deep_pairs: usize) {
 #[cfg(feature = "tls")]
 mod over_tls {
     use redlatch::{Pem, Tls};
+    use redlatch_support::{Certificates, Fleet};
 
-    use super::certificates::Certificates;
-    use super::fleet::Fleet;
     use super::lock_loop::LockLoop;
     use super::{KEY_COUNT, locked, median};
 

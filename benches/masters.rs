@@ -1,12 +1,11 @@
 //! Acquire and release pairs on real masters on loopback: N = 1, 3, 5, 7, one and 128 in flight.
 
-#[path = "../tests/support/fleet.rs"]
-mod fleet;
 #[path = "lock_loop.rs"]
 mod lock_loop;
 
+use redlatch_support::Fleet;
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fleet::Fleet;
 use lock_loop::LockLoop;
 
 const KEY_COUNT: usize = 1024;

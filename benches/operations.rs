@@ -6,17 +6,16 @@
 
 #[path = "client_loop.rs"]
 mod client_loop;
-#[path = "../tests/support/fleet.rs"]
-mod fleet;
 #[path = "lock_loop.rs"]
 mod lock_loop;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch_support::Fleet;
+
 use client_loop::{ClientLoop, Executor};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fleet::Fleet;
 use lock_loop::LockLoop;
 use redlatch::{Client, Options};
 

@@ -4,16 +4,13 @@
 //! `cargo bench --bench slots` prints the table of `docs/dev/speed.md`. The two take turns on five masters on
 //! loopback, so that a busy machine slows both.
 
-#[path = "../tests/support/fleet.rs"]
-mod fleet;
-
 use std::time::{Duration, Instant};
 
-use fleet::Fleet;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, Guard, Quarantine};
+use redlatch_support::Fleet;
 
 const MASTER_COUNT: usize = 5;
 const TTL: Duration = Duration::from_secs(120);

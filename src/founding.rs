@@ -267,8 +267,9 @@ fn check_unused(name: &Arc<str>, candidate: &Candidate) -> Result<bool, Refusal>
 
 #[cfg(test)]
 mod tests {
+    use redlatch_support::broken_rule;
+
     use super::*;
-    use crate::words::rules::broken_rule;
 
     fn config() -> Config {
         let urls = ["redis://a", "redis://b", "redis://c"];

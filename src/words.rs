@@ -1,12 +1,5 @@
 //! How messages show times and locks.
 
-#[cfg(test)]
-#[path = "../tests/support/golden.rs"]
-pub(crate) mod golden;
-#[cfg(test)]
-#[path = "../tests/support/rules.rs"]
-pub(crate) mod rules;
-
 use std::fmt;
 use std::time::Duration;
 

@@ -1,12 +1,6 @@
 //! `Redlock` and `Client` allocate nothing for a lock once they have been warmed up, on any thread. Over TLS,
 //! rustls allocates once for each record.
 
-#[cfg(feature = "tls")]
-#[path = "support/certificates.rs"]
-mod certificates;
-#[path = "support/fleet.rs"]
-mod fleet;
-
 use std::alloc::System;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,10 +8,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use fleet::Fleet;
 use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::stats::Stats;
 use redlatch::{Client, Config, Guard, LockRequest, Options, Quarantine, Redlock};
+use redlatch_support::Fleet;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -195,7 +189,7 @@ fn assert_counted(stats: &Stats) {
 fn tls_allocates_for_records_alone() {
     const MASTER_COUNT: usize = 5;
     const RECORDS_PER_MASTER: usize = 6;
-    let certificates = certificates::Certificates::new();
+    let certificates = redlatch_support::Certificates::new();
     let path = |file: &str| certificates.path(file).display().to_string();
     let (certificate, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
     let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];

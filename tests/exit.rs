@@ -4,9 +4,6 @@
 //! The program starts itself anew as the process that ends, for the test harness has threads and an exit of
 //! its own.
 
-#[path = "support/fleet.rs"]
-mod fleet;
-
 use std::cell::Cell;
 use std::pin::pin;
 use std::process::{Command, ExitCode, exit};
@@ -15,8 +12,8 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fleet::Fleet;
 use redlatch::{Client, Config, Guard, Quarantine};
+use redlatch_support::Fleet;
 
 /// Longer than any wait for the end of a key.
 const TTL: Duration = Duration::from_secs(300);

@@ -4,9 +4,6 @@
 //! The child has one thread and copies of all locks as they were, so the program forks with no test harness
 //! around; the child says by its exit code how it went.
 
-#[path = "support/fleet.rs"]
-mod fleet;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::{self, Command};
@@ -16,7 +13,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fleet::Fleet;
 use fork::{Fork, fork, waitpid_nohang};
 use redlatch::engine::{OpId, Outcome, Request, Resource, SubmitError};
 use redlatch::error::LockReentrantError;
@@ -27,6 +23,7 @@ use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, LockEnd, Options,
     Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, RunError, Waited,
 };
+use redlatch_support::{Fleet, Until};
 
 const TTL: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -167,7 +164,7 @@ fn a_reentrant_lock_is_refused(fleet: &Fleet) {
                 }
             });
         }
-        let _end = fleet::Until(&is_over);
+        let _end = Until(&is_over);
         for _ in 0..RACE_COUNT {
             in_child("a reentrant lock", || {
                 let (first, second) = holds.take().expect("it has them");

@@ -3,10 +3,6 @@
 //!
 //! The program starts itself anew as the service, for that ends by a signal.
 
-#[path = "support/certificates.rs"]
-mod certificates;
-#[path = "support/fleet.rs"]
-mod fleet;
 #[path = "../examples/payments.rs"]
 mod payments;
 
@@ -20,8 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use certificates::Certificates;
-use fleet::{Fleet, eventually};
+use redlatch_support::{Certificates, Fleet, Master, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -135,7 +130,7 @@ fn set_password(fleet: &mut Fleet, rules: &[&str]) {
 }
 
 /// How often anybody has logged in.
-fn login_count(master: &mut fleet::Master) -> u64 {
+fn login_count(master: &mut Master) -> u64 {
     let info = master.ask("INFO commandstats").text();
     let calls = info.split("cmdstat_auth:calls=").nth(1).unwrap_or("0,");
     calls.split(',').next().and_then(|calls| calls.parse().ok()).unwrap_or_default()

@@ -7,10 +7,6 @@
 
 use std::process::ExitCode;
 
-#[cfg(target_os = "linux")]
-#[path = "support/fleet.rs"]
-mod fleet;
-
 #[cfg(not(target_os = "linux"))]
 fn main() -> ExitCode {
     println!("skipped: there are time namespaces on Linux only");
@@ -42,9 +38,8 @@ mod linux {
 
     use redlatch::engine::{OpId, Outcome, Request, Resource};
     use redlatch::{Config, ExtendError, Options, Quarantine, Redlock};
+    use redlatch_support::{Fleet, command};
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-    use crate::fleet::{Fleet, command};
 
     const SLEEP: Duration = Duration::from_secs(3_600);
     /// Longer than any test may take, shorter than the sleep.

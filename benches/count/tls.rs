@@ -1,14 +1,11 @@
 //! Pairs over TLS: what engine, event loop and rustls take together, with one real server. More servers would
 //! answer in turns of the loop that differ from run to run.
 
-#[path = "../../tests/support/certificates.rs"]
-mod certificates;
-
 use std::time::Duration;
 
-use certificates::Certificates;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{Config, Options, Pem, Quarantine, Redlock, Tls};
+use redlatch_support::Certificates;
 use redlatch_testing::{Fleet, Server};
 
 /// No answer takes so long, under callgrind either.

@@ -4,10 +4,3 @@
 #![warn(missing_docs, unreachable_pub)]
 
 pub mod doctor;
-
-#[cfg(test)]
-#[path = "../../tests/support/golden.rs"]
-mod golden;
-#[cfg(test)]
-#[path = "../../tests/support/rules.rs"]
-mod rules;

@@ -18,13 +18,6 @@ mod run;
 mod scan;
 mod watch;
 
-#[cfg(test)]
-#[path = "../../tests/support/golden.rs"]
-mod golden;
-#[cfg(test)]
-#[path = "../../tests/support/rules.rs"]
-mod rules;
-
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -205,7 +198,7 @@ mod tests {
         let mut program = Cli::command();
         program.build();
         add(&mut page, "", program);
-        golden::assert_golden("help", &page);
+        redlatch_support::assert_golden("help", &page);
     }
 
     /// Longer words, such as the form of a URL, cannot be broken.

@@ -197,9 +197,9 @@ impl fmt::Display for Validity<'_> {
 
 #[cfg(test)]
 mod tests {
+    use redlatch_support::{assert_golden, broken_rule};
+
     use super::*;
-    use crate::golden::assert_golden;
-    use crate::rules::broken_rule;
 
     const LONG: Duration = Duration::from_nanos(4_408_173_216);
 

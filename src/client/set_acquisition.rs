@@ -535,6 +535,6 @@ mod tests {
             page += &format!("# {count}\n");
             walk(count, &[], &mut seen, &mut page);
         }
-        crate::words::golden::assert_golden("sets", &page);
+        redlatch_support::assert_golden("sets", &page);
     }
 }

@@ -1,7 +1,8 @@
 //! Settings and their checks.
 
+use redlatch_support::assert_golden;
+
 use super::*;
-use crate::words::golden::assert_golden;
 
 /// Settings for the masters of a double, as its own ones, which are of another copy of this package.
 #[cfg(unix)]

@@ -6,6 +6,8 @@
 
 use std::time::Instant;
 
+use redlatch_support::broken_rule;
+
 use super::fleet::{FleetDifference, FleetId, Unusable};
 use super::probe::ProbeError;
 use super::*;
@@ -19,7 +21,6 @@ use crate::engine::masters::status::MasterState;
 use crate::engine::masters::trouble::{Trouble, Warning};
 use crate::founding::Why;
 use crate::lock::TokenRefusal;
-use crate::words::rules::broken_rule;
 use judgement::{Judged, Unjudged};
 
 /// A time with more digits than a message may have.

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, Until, eventually};
+use redlatch_support::judge::overlaps;
+use redlatch_support::{Fleet, Until, eventually};
+
 use crate::harness::{PATIENCE, expect, finish, redlatch};
-use crate::judge::overlaps;
 use crate::replace_tests::{Contender, contend};
 
 fn init(urls: &[String], how: &str, max_ttl: &str) -> Command {

@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, Raw, eventually};
+use redlatch_support::{Fleet, Raw, eventually};
+
 use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch};
 
 #[test]

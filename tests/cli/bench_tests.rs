@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{PATIENCE, Running, expect, finish, redlatch, trusting};
 
 #[test]

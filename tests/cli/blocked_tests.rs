@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use redlatch_support::{Fleet, eventually};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     FOREVER, Leftovers, PATIENCE, exists, expect, finish, holder_count, redlatch, signal, trusting,
 };

@@ -6,10 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use redlatch::{Config, Quarantine};
+use redlatch_support::{Fleet, root};
 
 use crate::doctor_tests::{PAGE, examine};
-use crate::fleet::Fleet;
-use crate::golden::root;
 use crate::harness::{PATIENT, expect, finish, redlatch};
 
 const CONF: &str = include_str!("../../deploy/redis.conf");

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
+use redlatch_support::{Fleet, eventually};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     FOREVER, PATIENCE, PATIENT, Running, command, exists, expect, finish, holder_count, signal, trusting,
 };

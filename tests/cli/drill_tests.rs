@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use redlatch_support::{Fleet, eventually};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, trusting};
 
 fn drill(fleet: &Fleet, time: &str) -> Command {

@@ -4,7 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{
     FOREVER, Finished, PATIENCE, Running, expect, finish, holder_count, redlatch, signal, trusting,
 };

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{Finished, PATIENCE, Running, expect, finish, redlatch};
 use crate::terminal::Session;
 

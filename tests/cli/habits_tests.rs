@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
 
 /// The variables that `PATIENT` has as options.

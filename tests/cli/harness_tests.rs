@@ -1,6 +1,7 @@
 //! The harness itself: tests do not depend on their starter, and leave nothing behind.
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{FOREVER, PATIENCE, Running, command, exists, finish, trusting};
 
 #[test]

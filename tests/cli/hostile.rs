@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::certificates::Certificates;
+use redlatch_support::Certificates;
 
 /// What it does in place of an answer.
 #[derive(Debug, Clone, Copy)]

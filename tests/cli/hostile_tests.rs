@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use redlatch::{Config, Pem, Tls};
 use redlatch_cli::doctor::{Problem, examine};
+use redlatch_support::{Certificates, Fleet, eventually};
 
-use crate::certificates::Certificates;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{Finished, PATIENCE, PATIENT, expect, finish, redlatch};
 use crate::hostile::{ANY, Conduct, Hostile};
 use Conduct::{Close, Drip, Endless, Say};

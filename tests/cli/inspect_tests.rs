@@ -1,6 +1,7 @@
 //! `redlatch inspect` and `redlatch unlock --force`: what they show, and their exit codes.
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
 use crate::terminal::Session;
 

@@ -4,9 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use redlatch::internals::env::parse_time;
+use redlatch_support::{Fleet, eventually, root};
 
-use crate::fleet::{Fleet, eventually};
-use crate::golden::root;
 use crate::harness::{PATIENCE, PATIENT, Running, exists, expect, finish, redlatch};
 
 fn read(file: &str) -> String {

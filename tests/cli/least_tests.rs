@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, assert_sooner, eventually};
+use redlatch_support::{Fleet, assert_sooner, eventually};
+
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
 
 /// A run with a least time within the longest TTL.

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::internals::env::parse_time;
+use redlatch_support::{Fleet, assert_sooner, eventually};
 
-use crate::fleet::{Fleet, assert_sooner, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, impatient, trusting};
 
 #[test]

@@ -8,18 +8,12 @@ mod again_tests;
 mod bad_input_tests;
 mod bench_tests;
 mod blocked_tests;
-#[path = "../support/certificates.rs"]
-mod certificates;
 mod deploy_tests;
 mod descendant_tests;
 mod doctor_tests;
 mod drill_tests;
 mod elect_tests;
-#[path = "../support/fleet.rs"]
-mod fleet;
 mod fleet_tests;
-#[path = "../support/golden.rs"]
-mod golden;
 mod habits_tests;
 mod handle_tests;
 mod harness;
@@ -28,14 +22,10 @@ mod hostile;
 mod hostile_tests;
 mod inspect_tests;
 mod interval_tests;
-#[path = "../support/judge.rs"]
-mod judge;
 mod least_tests;
 mod list_tests;
 mod loss_tests;
 mod outage_tests;
-#[path = "../support/page.rs"]
-mod page;
 mod page_tests;
 mod replace_tests;
 mod run_tests;

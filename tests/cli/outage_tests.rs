@@ -1,6 +1,7 @@
 //! `redlatch run` before it has its lock: a short outage is tried again, contention is not.
 
-use crate::fleet::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, eventually};
+
 use crate::harness::{Finished, PATIENCE, Running, expect, finish, redlatch, trusting};
 
 /// A run whose first attempts meet two masters that stand still, and later ones do not. A key of another

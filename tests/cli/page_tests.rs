@@ -13,8 +13,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use crate::fleet::Fleet;
-use crate::golden::root;
+use redlatch_support::{Fleet, root};
+
 use crate::harness::{Leftovers, command};
 
 /// How long a step may take without a line. A step of `start.md` compiles the library.

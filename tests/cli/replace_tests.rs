@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use redlatch::Config;
 use redlatch::internals::fleet::{Change, Found};
 use redlatch_cli::doctor::candidates::write_records;
+use redlatch_support::judge::{Visit, VisitName, overlaps};
+use redlatch_support::{Fleet, Master, Until, eventually};
 
-use crate::fleet::{Fleet, Master, Until, eventually};
 use crate::harness::{PATIENCE, Running, expect, finish, redlatch};
-use crate::judge::{Visit, VisitName, overlaps};
 
 /// Settings of all clients. No busy machine is taken for a silent master.
 const SETTINGS: [&str; 8] =

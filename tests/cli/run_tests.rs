@@ -4,9 +4,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use redlatch::limits;
+use redlatch_support::{Fleet, Raw, assert_sooner, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fleet::{Fleet, Raw, assert_sooner, eventually};
 use crate::harness::{
     FOREVER, PATIENCE, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, signal,
     trusting,

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::fleet::{Fleet, Raw};
+use redlatch_support::{Fleet, Place, Raw};
+
 use crate::harness::{expect, finish, trusting};
 
 /// A file that goes with the test.
@@ -88,10 +89,8 @@ fn a_database_over_a_unix_socket_is_used() {
 #[test]
 fn a_zone_of_an_address_is_used() {
     // The zone of the loopback device is its number.
-    let fleet = Fleet::start_at(vec![crate::fleet::Place {
-        host: std::net::Ipv6Addr::LOCALHOST.into(),
-        ..crate::fleet::Place::default()
-    }]);
+    let fleet =
+        Fleet::start_at(vec![Place { host: std::net::Ipv6Addr::LOCALHOST.into(), ..Place::default() }]);
     let url = fleet.urls()[0].replace("[::1]", "[::1%251]");
     let mut command = trusting(&fleet, "run");
     expect(&finish(command.env("REDLATCH_MASTERS", &url).args(["-v", "a", "--", "true"])), 0, &[&url]);

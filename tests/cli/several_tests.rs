@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redlatch::limits;
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
 use crate::hostile::{ANY, Conduct, Hostile};
 

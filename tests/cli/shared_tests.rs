@@ -1,6 +1,7 @@
 //! `redlatch run --shared`, and what `inspect` shows of them.
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
 
 /// A command that holds the lock until it is ended.

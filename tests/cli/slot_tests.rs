@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::fleet::{Fleet, eventually};
-use crate::golden::root;
+use redlatch_support::{Fleet, eventually, root};
+
 use crate::harness::{
     FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting,
 };

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch_support::eventually;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::fleet::eventually;
 use crate::harness::{Leftovers, PATIENCE, command};
 
 /// A shell script with a terminal. It ends with the test.

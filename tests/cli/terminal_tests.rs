@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count, signal};
 use crate::terminal::Session;
 

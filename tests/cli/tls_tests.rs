@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::certificates::Certificates;
-use crate::fleet::Fleet;
+use redlatch_support::{Certificates, Fleet};
+
 use crate::harness::{PATIENT, expect, finish, redlatch};
 
 /// Three masters that want a client certificate, and their URLs.

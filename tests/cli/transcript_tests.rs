@@ -4,10 +4,9 @@
 
 use std::path::Path;
 
-use crate::fleet::Fleet;
-use crate::golden::assert_golden;
+use redlatch_support::{Fleet, assert_golden, differing, wrapped};
+
 use crate::harness::{Finished, PATIENT, finish, redlatch};
-use crate::page::{differing, wrapped};
 
 /// A command line, in the words of a shell; `FILE` is a path of the test.
 const LINES: &[&str] = &[

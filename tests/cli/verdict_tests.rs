@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::fleet::{Fleet, eventually};
+use redlatch_support::{Fleet, eventually};
+
 use crate::harness::{Finished, PATIENCE, expect, finish, redlatch};
 
 /// The most used commands that ask masters, short ones first.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard};
+use redlatch_support::{Fleet, Master, eventually};
 
-use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, block_on, open, within,
 };

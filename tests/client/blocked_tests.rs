@@ -7,9 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{Client, HeldLocks};
+use redlatch_support::{Blocking, Fleet, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open};
 
 const WAIT: Duration = Duration::from_secs(2);

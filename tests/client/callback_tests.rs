@@ -9,8 +9,8 @@ use std::time::Duration;
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{Acquire, AcquireError, Cancel, Client, Guard, HeldLocks, ReentrantLock};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, assert_nothing_left, assert_nothing_left_of, block_on, drive_on_tokio, open,
     poll_once, poll_with, within,

@@ -10,9 +10,8 @@ use std::time::Duration;
 use redlatch::error::{CredentialsError, ProviderError};
 use redlatch::status::{MasterState, Warning};
 use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event};
+use redlatch_support::{Blocking, Fleet, Until, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config,
 };

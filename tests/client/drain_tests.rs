@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{AcquireError, Client, HeldLocks, LockEnd};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, await_held, await_no_keys, await_waiters, block_on, config, open, poll_once,
     poll_with, within,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Cancel, Client, Drive};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, within};
 
 /// Turns until the future is ready.

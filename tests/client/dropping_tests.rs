@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, ExtendError, Guard, Release, limits};
+use redlatch_support::{Fleet, Raw, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_no_keys, block_on, open,
     poll_once, poll_with, within,
@@ -29,9 +29,7 @@ fn assert_answers_are_right(client: &Client, fleet: &mut Fleet) {
         let token = guard.token().as_bytes().to_vec();
         guard.extend(TTL).expect("held");
         eventually(PATIENCE, "each master has it", || {
-            fleet
-                .masters()
-                .all(|master| master.ask(&format!("GET {name}")) == crate::fleet::Raw::Text(token.clone()))
+            fleet.masters().all(|master| master.ask(&format!("GET {name}")) == Raw::Text(token.clone()))
         });
         let released = if round % 2 == 0 { guard.release() } else { block_on(guard.release_async()) };
         assert!(!released.expect("confirmed").was_already_gone());

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, ReentrantLock};
+use redlatch_support::{Fleet, eventually};
 
 use crate::batch_tests::work;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, assert_nothing_left, await_held, block_on, config, open, poll_once, within,
 };

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{Client, ExtendError, Guard, HeldLocks, LockEnd};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
 
 /// The TTL of locks that a test lets expire.

@@ -8,8 +8,8 @@ use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
+use redlatch_support::{Fleet, Master, Raw, assert_sooner, eventually};
 
-use crate::fleet::{Fleet, Master, Raw, assert_sooner, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
 };

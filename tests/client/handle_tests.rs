@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use redlatch::error::{AdoptError, ForeignHandle, ReleaseHandleError};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard, LockHandle, LockRequest, Mode, Options};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_waiters,
     block_on, config, open,

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+use redlatch_support::{Fleet, eventually};
 use tokio::io::{Interest, unix::AsyncFd};
-
-use crate::fleet::{Fleet, eventually};
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);

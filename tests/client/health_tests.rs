@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
+use redlatch_support::{Blocking, Fleet, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, config, open, within};
 
 #[test]

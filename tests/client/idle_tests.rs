@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::limits;
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, await_connections, block_on, config, open};
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redlatch::ExtendError;
 use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::LockStatus;
+use redlatch_support::{Fleet, assert_sooner, eventually};
 
-use crate::fleet::{Fleet, assert_sooner, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once};
 
 #[test]

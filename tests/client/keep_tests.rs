@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{ExtendError, Guard};
+use redlatch_support::{Fleet, Master, eventually};
 
-use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{Count, LONG, PATIENCE, SHORT, assert_nothing_left, block_on, open, poll_with};
 
 /// Short, so that a test sees several renewals; far above what a loaded machine holds a thread up for.

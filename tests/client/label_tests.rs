@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redlatch::error::{ConfigError, HeldBy, InputError};
 use redlatch::{AcquireError, Client, LockRequest};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open};
 
 const LABEL: &str = "web-3:4711:billing";

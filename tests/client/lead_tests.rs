@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::thread;
 
 use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, Leadership, LockEnd};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once, within};
 
 fn candidate(client: &Client) -> Candidate {

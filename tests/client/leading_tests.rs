@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_no_keys,
     await_waiters, block_on, config, open, poll_with, within,

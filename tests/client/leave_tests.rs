@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use redlatch::error::{InputError, LeaveError};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Guard, Left, LockEnd};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once};
 
 /// The shortest and the longest time left to the key on any master.

@@ -12,9 +12,8 @@ use redlatch::{
     Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, HeldLocks,
     LockRequest, Release, limits,
 };
+use redlatch_support::{Blocking, Fleet, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, drive_on_tokio, open, poll_with,
     within,

@@ -3,8 +3,6 @@
 mod batch_tests;
 #[cfg(target_os = "linux")]
 mod blocked_tests;
-#[path = "../support/blocking.rs"]
-mod blocking;
 mod callback_tests;
 mod credentials_tests;
 mod drain_tests;
@@ -14,10 +12,6 @@ mod dropping_tests;
 mod early_tests;
 mod expired_tests;
 mod fair_tests;
-#[path = "../support/fleet.rs"]
-mod fleet;
-#[path = "../support/golden.rs"]
-mod golden;
 mod handle_tests;
 mod harness;
 mod health_tests;
@@ -33,10 +27,6 @@ mod name_tests;
 mod options_tests;
 mod overload_tests;
 mod owned_tests;
-#[path = "../support/page.rs"]
-mod page;
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod recipe_tests;
 mod redlock_trace;
 mod reentrant_tests;
@@ -46,8 +36,6 @@ mod runtime_tests;
 mod rw_tests;
 mod scarce_tests;
 mod set_tests;
-#[path = "../support/shown.rs"]
-mod shown;
 mod slot_tests;
 mod stopping_tests;
 mod stress_tests;

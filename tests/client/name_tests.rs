@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use redlatch::{AcquireError, Client, Guard, LockName};
+use redlatch_support::Fleet;
 
-use crate::fleet::Fleet;
 use crate::harness::{LONG, TTL, block_on, open};
 
 /// A name of each kind for each call.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redlatch::AcquireError;
 use redlatch::error::{InputError, LockReentrantError};
 use redlatch::internals::settle;
+use redlatch_support::Fleet;
 
-use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, limits};
+use redlatch_support::Fleet;
 
-use crate::fleet::Fleet;
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once};
 
 /// What nothing here waits for: the masters.

@@ -6,8 +6,8 @@ use std::thread;
 use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, LockRequest, LockSetRequest, Options};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once, within};
 
 /// What a service may keep.

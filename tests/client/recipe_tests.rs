@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Client;
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, SHORT, TTL, await_held, await_no_keys, open};
 
 const RECIPES: &str = include_str!("../../docs/recipes.md");

@@ -9,9 +9,9 @@ use std::time::Duration;
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, ReentrantLock};
+use redlatch_support::{Fleet, eventually};
 
 use crate::batch_tests::work;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_subscribed,
     await_waiters, block_on, open, poll_once, within,

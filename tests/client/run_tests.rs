@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, ErrorClass, Guard, HeldLocks, LockRequest, RunError};
+use redlatch_support::{Fleet, Master, eventually};
 
-use crate::fleet::{Fleet, Master, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, block_on, open, poll_once,
 };

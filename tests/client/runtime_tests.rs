@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
+use redlatch_support::Fleet;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::fleet::Fleet;
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_connections, block_on, config, poll_once, within,
 };

@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, Guard};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_with, within};
 
 /// Each holder's time is over by itself, so that the next one comes as early as it may.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
+use redlatch_support::{Fleet, eventually};
 
 use crate::batch_tests::{reads_of, work};
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{
     LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, await_waiters, block_on, config, open,
     poll_once, within,

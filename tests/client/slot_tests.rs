@@ -9,9 +9,9 @@ use redlatch::error::{HeldBy, InputError};
 use redlatch::inspection::LockStatus;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
+use redlatch_support::{Fleet, eventually};
 
 use crate::batch_tests::work;
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_once, within};
 
 /// More than the first waiter stands at.

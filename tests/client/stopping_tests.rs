@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, ReleaseError};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::harness::{Count, LONG, PATIENCE, TTL, block_on, open, poll_once, poll_with, within};
 
 /// Panics when it is woken, quietly.

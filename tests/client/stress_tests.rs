@@ -14,11 +14,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, ExtendError, Guard, ReleaseError, limits};
+use redlatch_support::{Fleet, Proxy, Until, eventually};
 use tokio::runtime::Runtime;
 
-use crate::fleet::{Fleet, Until, eventually};
 use crate::harness::{PATIENCE, await_no_keys, block_on, config, drive_on_tokio};
-use crate::proxy::Proxy;
 
 const THREAD_COUNT: usize = 64;
 const TASK_COUNT: usize = 256;

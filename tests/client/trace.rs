@@ -12,12 +12,9 @@ use std::time::{Duration, Instant};
 use redlatch::stats::Stats;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Cancel, Client, Guard, HeldLocks, LockHandle};
+use redlatch_support::{Fleet, Shown, Style, assert_golden, differing, eventually, wrapped};
 
-use crate::fleet::{Fleet, eventually};
-use crate::golden::assert_golden;
 use crate::harness::{LONG, PATIENCE, TTL, block_on, config, poll_once};
-use crate::page::{differing, wrapped};
-use crate::shown::{Shown, Style};
 
 /// States of the master while a call runs.
 pub(crate) const STATES: [&str; 5] =

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
+use redlatch_support::{Fleet, Master, Proxy, assert_sooner, eventually};
 
-use crate::fleet::{Fleet, Master, assert_sooner, eventually};
 use crate::harness::{
     LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters,
     config, poll_once, within,
 };
-use crate::proxy::Proxy;
 
 /// Longer than any test: a waiter that gets the lock in time did not poll.
 const NEVER: Duration = Duration::from_secs(600);

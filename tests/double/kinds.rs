@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::Request;
 use redlatch::{AcquireError, Client, Event, Guard, LockEnd, limits};
+use redlatch_support::Blocking;
 use tokio::task::JoinSet;
 
-use crate::blocking::Blocking;
 use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
 
 /// A thread that waits for a lock.

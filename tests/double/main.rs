@@ -1,7 +1,5 @@
 //! `redlatch_testing::Double` as users meet it: real clients on model masters in this process, no server.
 
-#[path = "../support/blocking.rs"]
-mod blocking;
 mod kinds;
 mod many;
 mod trials;
@@ -15,9 +13,8 @@ use std::{fmt, thread};
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::inspection::LockStatus;
 use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
+use redlatch_support::Blocking;
 use redlatch_testing::{Double, DoubleMaster, FleetError, Reply};
-
-use crate::blocking::Blocking;
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);

@@ -8,8 +8,6 @@ mod ends;
 mod events;
 mod fair;
 mod fenced;
-#[path = "../support/golden.rs"]
-mod golden;
 mod handles;
 mod hold;
 mod joining;
@@ -18,8 +16,6 @@ mod leave;
 mod login;
 mod loss;
 mod masters;
-#[path = "../support/page.rs"]
-mod page;
 mod pairs;
 mod parked;
 mod parked_rounds;
@@ -31,8 +27,6 @@ mod resync;
 mod rig;
 mod scriptless;
 mod second_faults;
-#[path = "../support/shown.rs"]
-mod shown;
 mod stats;
 mod strict;
 #[cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
 //! One engine and N model masters in one thread: each test decides when bytes and time move. Faults and times
-//! have the names that `World` has for them.
+//! have the names that `World` of tests/sim has for them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{HandleAct, MasterId, OpId, Reason, Request, Resource};
 use redlatch::internals::SCRIPTS;
 use redlatch::{AcquireError, HeldLocks, Options};
+use redlatch_support::{Shown, Style, assert_golden, differing, wrapped};
 
-use crate::golden::assert_golden;
 use crate::ms;
-use crate::page::{differing, wrapped};
 use crate::rig::Rig;
-use crate::shown::{Shown, Style};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The callers' wall clock at the beginning, as the time since 1970; that of the masters agrees.

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client};
+use redlatch_support::Fleet;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::TTL;
-use crate::fleet::Fleet;
 use crate::lateness::Lateness;
 use crate::tasks::{LatestCall, runtime};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::fleet::Fleet;
+use redlatch_support::Fleet;
 
 /// The thread that harms the masters.
 pub(crate) struct Faults {

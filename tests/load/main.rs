@@ -9,12 +9,8 @@
 //!
 //! Without the variable it runs for five seconds with fewer tasks, as a test of itself.
 
-#[path = "../support/certificates.rs"]
-mod certificates;
 mod crowd;
 mod faults;
-#[path = "../support/fleet.rs"]
-mod fleet;
 mod lateness;
 mod tasks;
 #[path = "../../src/cli/drill/witness.rs"]
@@ -28,10 +24,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Config, HeldLocks, Pem, Tls, limits};
+use redlatch_support::{Certificates, Fleet, Master, Raw, eventually};
 
-use certificates::Certificates;
 use faults::Faults;
-use fleet::{Fleet, eventually};
 use lateness::Lateness;
 use tasks::{LatestCall, Tasks};
 use witness::Witness;
@@ -233,8 +228,8 @@ fn assert_none_inside_twice(witness: &Witness) {
 
 /// Number of keys of locks on a master, with those of wait queues if `has_queues`. Keys of fences and
 /// marks do not count.
-fn key_count(master: &mut fleet::Master, has_queues: bool) -> usize {
-    let fleet::Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
+fn key_count(master: &mut Master, has_queues: bool) -> usize {
+    let Raw::List(keys) = master.ask("KEYS *") else { panic!("a list of keys") };
     let is_queue = |key: &str| key.starts_with("redlatch:wait:");
     let is_counted = |key: &str| !key.starts_with("redlatch:") || (has_queues && is_queue(key));
     keys.iter().filter(|key| is_counted(&key.text())).count()

@@ -18,10 +18,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, ExtendError, Quarantine, ReleaseError, limits};
+use redlatch_support::judge::{self, Visit, VisitName};
+use redlatch_support::{Blocking, Connection, Fleet, Raw, assert_sooner, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Connection, Fleet, Raw, assert_sooner, eventually};
-use crate::judge::{self, Visit, VisitName};
 use crate::lockers::{Held, Locker, Mode, Way};
 
 /// Also the fleet's longest one.

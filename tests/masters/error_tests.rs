@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::AcquireError;
 use redlatch::error::Vote;
+use redlatch_support::{Fleet, Master, eventually, free_port};
 
-use crate::fleet::{Fleet, Master, eventually, free_port};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 /// What can be wrong with a master.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::PATIENCE;
 
 #[path = "../../examples/axum.rs"]

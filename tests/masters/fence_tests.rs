@@ -10,11 +10,9 @@ use redlatch::internals::SCRIPTS;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, Config, HeldLocks};
+use redlatch_support::{Blocking, Fleet, Lease, Place, Proxy, Raw, Until, eventually, valkey_9};
 
-use crate::blocking::{Blocking, Lease};
-use crate::fleet::{Fleet, Place, Raw, Until, eventually, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings, state};
-use crate::proxy::Proxy;
 
 /// One holder: when it asked, when it got the answer, and its token.
 struct Held {

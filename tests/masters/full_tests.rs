@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{AcquireError, Client, HeldLocks, Options};
+use redlatch_support::{Blocking, Fleet, Lease, Place, Raw, eventually, valkey_9};
 
-use crate::blocking::{Blocking, Lease};
-use crate::fleet::{Fleet, Place, Raw, eventually, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 #[derive(Debug, Clone, Copy)]

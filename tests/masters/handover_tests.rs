@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{HeldLocks, Options, limits};
+use redlatch_support::{Blocking, Fleet, Place, valkey_9};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, Place, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 use crate::valkey_tests::Native;
 

@@ -1,7 +1,6 @@
 //! The harness itself: what the other tests take for granted.
 
-use crate::fleet::{Fleet, Raw, assert_sooner, command, eventually};
-use crate::proxy::Proxy;
+use redlatch_support::{Fleet, Proxy, Raw, assert_sooner, command, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::status::MasterState;
 use redlatch::{ExtendError, HeldLocks, Options, limits};
+use redlatch_support::{Fleet, Proxy, assert_sooner, eventually};
 
-use crate::fleet::{Fleet, assert_sooner, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};
-use crate::proxy::Proxy;
 
 #[test]
 fn a_lease_never_outlives_its_keys() {

@@ -12,10 +12,8 @@ use redlatch::status::MasterState;
 use redlatch::{
     AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, ReleaseError, limits,
 };
+use redlatch_support::{Blocking, Fleet, Proxy, assert_sooner, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, assert_sooner, eventually};
-use crate::proxy::Proxy;
 use crate::rogue::Rogue;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
+use redlatch_support::{Blocking, Lease};
 
-use crate::blocking::{Blocking, Lease};
 use redlatch::status::MasterStatus;
 use redlatch::{AcquireError, Client, ExtendError, Guard, HeldLocks, LockRequest, ReleaseError, Released};
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use crate::fleet::{Place, command};
+use redlatch_support::{Place, command};
 
 /// Owns the namespace and the cable, and removes both on drop. End the processes in it first.
 pub(crate) struct Netns {

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{HeldLocks, Quarantine, limits};
+use redlatch_support::{Blocking, Fleet, Proxy, eventually};
 
-use crate::blocking::Blocking;
 use crate::contest::{Contest, Rules, TTL};
-use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 use crate::netns::Netns;
-use crate::proxy::Proxy;
 use crate::rogue::Rogue;
 
 #[test]

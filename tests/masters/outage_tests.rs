@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use redlatch::Options;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::status::MasterState;
+use redlatch_support::{Blocking, Fleet};
 
-use crate::blocking::Blocking;
 use crate::contest::{Contest, Rules, TTL};
-use crate::fleet::Fleet;
 use crate::lock_tests::{PATIENCE, drive, open, settings};
 use crate::lockers::{Mode, Way};
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::{FleetDifference, MasterState, Warning};
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
+use redlatch_support::{Fleet, eventually};
 
-use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
 
 fn settings(urls: &[String]) -> ConfigBuilder {

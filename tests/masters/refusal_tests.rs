@@ -13,9 +13,9 @@ use redlatch::inspection::KeyState;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Guard, LockRequest, Quarantine};
+use redlatch_support::{Fleet, Master, eventually};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
-use crate::fleet::{Fleet, Master, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
 use crate::valkey_tests::Native;
 

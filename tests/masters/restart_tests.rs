@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Quarantine};
+use redlatch_support::{Fleet, Raw};
 
 use crate::contest::{Contest, Rules, TTL};
-use crate::fleet::{Fleet, Raw};
 use crate::lock_tests::{PATIENCE, drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{Config, ConfigBuilder, Quarantine};
+use redlatch_support::{Blocking, Fleet, Master, Proxy, command, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, Master, command, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
-use crate::proxy::Proxy;
 
 const MAX_TTL: Duration = Duration::from_secs(3);
 

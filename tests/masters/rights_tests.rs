@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redlatch::internals::settle;
 use redlatch::{Client, Quarantine};
+use redlatch_support::{Fleet, Master};
 
 use crate::error_tests::ok;
-use crate::fleet::{Fleet, Master};
 use crate::lock_tests::PATIENCE;
 use crate::refusal_tests::{KINDS, Kind, RIGHTS, TTL, acquire, inspect, open};
 

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::HolderTtl;
 use redlatch::{AcquireError, ExtendError, HeldLocks};
+use redlatch_support::{Blocking, Fleet, Lease, Master, Raw, eventually};
 
-use crate::blocking::{Blocking, Lease};
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
-use crate::fleet::{Fleet, Raw, eventually};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 use crate::lockers::{Mode, Way};
 
@@ -150,7 +149,7 @@ const FOREIGN: [&str; 7] = [
 ];
 
 /// What a master has at the lock's key, and when it ends, to the byte and the millisecond.
-fn image(master: &mut crate::fleet::Master) -> (Raw, Raw) {
+fn image(master: &mut Master) -> (Raw, Raw) {
     (master.ask("DUMP a"), master.ask("PEXPIRETIME a"))
 }
 
@@ -239,7 +238,7 @@ fn readers_end_by_their_own_ttl() {
         redlock.margin(&first) == 1 || begun.elapsed() > long
     });
     let mut second = redlock.lock("a").ttl(short).wait(PATIENCE).shared().acquire().expect("shared");
-    let left = |master: &mut crate::fleet::Master| master.ask("PTTL a").text().parse().unwrap_or(0_i64);
+    let left = |master: &mut Master| master.ask("PTTL a").text().parse().unwrap_or(0_i64);
     fleet.masters().for_each(|master| assert!(left(master) > 300 || begun.elapsed() > long / 2, "cut short"));
     eventually(PATIENCE, "its time is over", || !second.is_valid());
     assert!(matches!(redlock.extend(&mut second, long), Err(ExtendError::Expired)));

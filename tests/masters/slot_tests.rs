@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::{AcquireError, Client, Config, SlotsRequest, limits};
+use redlatch_support::judge::{self, Visit, VisitName};
+use redlatch_support::{Fleet, eventually};
 
 use crate::contest::TTL;
-use crate::fleet::{Fleet, eventually};
-use crate::judge::{self, Visit, VisitName};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
 
 const CALLERS: usize = 8;

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::thread;
 
 use redlatch::{Client, FencingToken};
+use redlatch_support::Fleet;
 
-use crate::fleet::Fleet;
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, settings};
 
 #[path = "../../examples/fences.rs"]

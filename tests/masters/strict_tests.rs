@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{Config, ConfigBuilder, Quarantine};
+use redlatch_support::{Blocking, Fleet, eventually};
 
-use crate::blocking::Blocking;
-use crate::fleet::{Fleet, eventually};
 use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
 
 const MAX_TTL: Duration = Duration::from_secs(1);

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, HeldLocks, Quarantine};
+use redlatch_support::{Fleet, Master, Place, Raw, eventually, valkey_9};
 
 use crate::contest::{Contest, Rules};
-use crate::fleet::{Fleet, Master, Place, Raw, eventually, valkey_9};
 use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
 
 #[test]

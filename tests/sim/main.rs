@@ -44,8 +44,6 @@ mod clock;
 mod defects;
 mod directed;
 mod faults;
-#[path = "../support/golden.rs"]
-mod golden;
 mod handles;
 mod history;
 mod judge;

@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::{NamedScript, SCRIPTS};
 use redlatch::resp;
+use redlatch_support::assert_golden;
 
 use cases::{Case, Refused, cases, refusals};
 
-use crate::golden::assert_golden;
 use crate::lua;
 use crate::model::{Dialect, Entry, Keys, ModelMaster, Value, WITHOUT_LIKENESS, fence_key, queue_key};
 

@@ -1,6 +1,4 @@
 //! Calls that wait for one lock, on the one thread of a [`Redlock`].
-#![allow(dead_code, unreachable_pub, reason = "each program that includes this file uses the part it needs")]
-
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};

@@ -1,8 +1,6 @@
 //! Certificates of one test, made anew: a CA, what it has signed, and some that are wrong. The files go with
 //! the value.
 
-#![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -20,14 +18,15 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 /// | `soon` | as `server`, ends in three days |
 /// | `foreign` | as `server`, from `other-ca` |
 /// | `client`, `foreign-client` | for clients, from `ca` and from `other-ca` |
-pub(crate) struct Certificates {
+pub struct Certificates {
     dir: PathBuf,
 }
 
 const LOCAL: &[&str] = &["127.0.0.1", "localhost"];
 
 impl Certificates {
-    pub(crate) fn new() -> Self {
+    #[expect(clippy::new_without_default, reason = "it writes files")]
+    pub fn new() -> Self {
         use std::hash::BuildHasher;
         let random = std::hash::RandomState::new().hash_one(0);
         let dir = std::env::temp_dir().join(format!("redlatch-tls-{}-{random:08x}", std::process::id()));
@@ -57,15 +56,15 @@ impl Certificates {
         own
     }
 
-    pub(crate) fn path(&self, file: &str) -> PathBuf {
+    pub fn path(&self, file: &str) -> PathBuf {
         self.dir.join(file)
     }
 
-    pub(crate) fn read(&self, file: &str) -> Vec<u8> {
+    pub fn read(&self, file: &str) -> Vec<u8> {
         fs::read(self.path(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
     }
 
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 

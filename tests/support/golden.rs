@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// The folder of the workspace: this package's, or one above it.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let has_pages = |folder: &&Path| folder.join("tests/golden").is_dir();
     package.ancestors().find(has_pages).expect("a folder with tests").to_owned()
@@ -12,7 +12,7 @@ pub(crate) fn root() -> PathBuf {
 
 /// Holds a text to its file.
 #[track_caller]
-pub(crate) fn assert_golden(file: &str, text: &str) {
+pub fn assert_golden(file: &str, text: &str) {
     let path = root().join("tests/golden").join(file);
     if std::env::var_os("REDLATCH_GOLDEN").is_some_and(|mode| mode == "write") {
         return std::fs::write(&path, text).expect("the file can be written");

@@ -12,24 +12,24 @@ use std::time::Instant;
 
 /// One lease, from its grant until it was given up or ended.
 #[derive(Debug, Clone)]
-pub(crate) struct Visit {
-    pub(crate) name: VisitName,
+pub struct Visit {
+    pub name: VisitName,
     /// Others of this kind may be there at the same time.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
     /// After the grant was handed out.
-    pub(crate) from: Instant,
+    pub from: Instant,
     /// Before it was given up, or the end of its validity if that was sooner.
-    pub(crate) until: Instant,
+    pub until: Instant,
     /// Whether entry and exit were written, and the validity lasted until both were confirmed.
-    pub(crate) is_witnessed: bool,
-    pub(crate) fencing_token: Option<u64>,
+    pub is_witnessed: bool,
+    pub fencing_token: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct VisitName {
-    pub(crate) resource: usize,
-    pub(crate) client: usize,
-    pub(crate) number: usize,
+pub struct VisitName {
+    pub resource: usize,
+    pub client: usize,
+    pub number: usize,
 }
 
 impl fmt::Display for VisitName {
@@ -39,7 +39,7 @@ impl fmt::Display for VisitName {
 }
 
 /// Pairs of visits to one resource that were valid at the same time, in words.
-pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
+pub fn overlaps(visits: &[Visit]) -> Vec<String> {
     let mut visits: Vec<&Visit> = visits.iter().collect();
     visits.sort_by_key(|visit| (visit.name.resource, visit.from));
     let mut found = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) fn overlaps(visits: &[Visit]) -> Vec<String> {
 }
 
 /// Fenced visits to one resource whose token is not larger than each earlier one, in words.
-pub(crate) fn token_disorders(visits: &[Visit]) -> Vec<String> {
+pub fn token_disorders(visits: &[Visit]) -> Vec<String> {
     let fenced = visits.iter().filter_map(|visit| Some((visit, visit.fencing_token?)));
     let mut fenced: Vec<_> = fenced.collect();
     fenced.sort_by_key(|(visit, _)| (visit.name.resource, visit.from));
@@ -79,7 +79,7 @@ pub(crate) fn token_disorders(visits: &[Visit]) -> Vec<String> {
 
 /// What is wrong with the checker's log of one resource (`+` and `-` with a visit's name, in the order of
 /// arrival).
-pub(crate) fn disorders(resource: usize, log: &[String], visits: &[Visit]) -> Vec<String> {
+pub fn disorders(resource: usize, log: &[String], visits: &[Visit]) -> Vec<String> {
     let witnessed: BTreeSet<String> = visits
         .iter()
         .filter(|visit| visit.name.resource == resource && visit.is_witnessed)

@@ -1,7 +1,7 @@
 //! Golden pages that show one state whole, and of the other states only what differs.
 
 /// How many of a step's lines are as when all is well (` 2=`, or ` =` for all of them), and the other lines.
-pub(crate) fn differing<'a>(lines: &'a [String], usual: &[String]) -> (String, Vec<&'a str>) {
+pub fn differing<'a>(lines: &'a [String], usual: &[String]) -> (String, Vec<&'a str>) {
     let other: Vec<_> = lines.iter().filter(|line| !usual.contains(line)).map(String::as_str).collect();
     let mark = match lines.len() - other.len() {
         0 => String::new(),
@@ -12,7 +12,7 @@ pub(crate) fn differing<'a>(lines: &'a [String], usual: &[String]) -> (String, V
 }
 
 /// Wraps a line at 118 columns; the rest is indented further.
-pub(crate) fn wrapped(indent: usize, line: &str) -> String {
+pub fn wrapped(indent: usize, line: &str) -> String {
     let mut page = " ".repeat(indent);
     let mut width = indent;
     for (index, word) in line.split(' ').enumerate() {

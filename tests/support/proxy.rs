@@ -11,11 +11,9 @@
 //!
 //! So a delay is a latency and not a rate: everything under way waits at the same time. A delay holds for
 //! bytes, not for the TCP handshake, which the kernel answers. Delays are met to some 100 µs (two thread
-//! switches and timer slack). The file that includes this one must include `fleet.rs` beside it.
+//! switches and timer slack).
 
-#![allow(dead_code, reason = "each program that includes this file uses the part it needs")]
-
-use super::fleet::free_port;
+use crate::fleet::free_port;
 use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -35,7 +33,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a port that refuses connections may stay in somebody else's hands before it listens again.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) struct Proxy {
+pub struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
     /// None while connections are refused.
@@ -49,7 +47,7 @@ struct Acceptor {
 
 impl Proxy {
     /// Listens on a free port and passes what comes on to `target`, for now as fast as it can.
-    pub(crate) fn start(target: SocketAddr) -> Self {
+    pub fn start(target: SocketAddr) -> Self {
         let listener = (0..1_000).find_map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).ok());
         let listener = listener.expect("a free port stays free for a moment");
         let addr = listener.local_addr().expect("a bound listener has an address");
@@ -60,58 +58,58 @@ impl Proxy {
     }
 
     /// Connections that come from now on lead to another master.
-    pub(crate) fn lead_to(&self, target: SocketAddr) {
+    pub fn lead_to(&self, target: SocketAddr) {
         *locked(&self.shared.target) = Some(target);
     }
 
-    pub(crate) fn addr(&self) -> SocketAddr {
+    pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}", self.addr)
     }
 
     /// Connections accepted so far, those that have ended too.
-    pub(crate) fn accepted_count(&self) -> usize {
+    pub fn accepted_count(&self) -> usize {
         self.shared.accepted_count.load(Ordering::SeqCst)
     }
 
     /// Delays what is read from now on, by this much in each direction: the round trip takes twice as much.
-    pub(crate) fn delay(&self, one_way: Duration) {
+    pub fn delay(&self, one_way: Duration) {
         self.delay_requests(one_way);
         self.delay_replies(one_way);
     }
 
-    pub(crate) fn delay_requests(&self, one_way: Duration) {
+    pub fn delay_requests(&self, one_way: Duration) {
         self.shared.requests.set_delay(one_way);
     }
 
-    pub(crate) fn delay_replies(&self, one_way: Duration) {
+    pub fn delay_replies(&self, one_way: Duration) {
         self.shared.replies.set_delay(one_way);
     }
 
     /// While true, connections stay and bytes are taken, but none come out; afterwards they come out in
     /// order.
-    pub(crate) fn stall(&self, stalled: bool) {
+    pub fn stall(&self, stalled: bool) {
         self.stall_requests(stalled);
         self.stall_replies(stalled);
     }
 
-    pub(crate) fn stall_requests(&self, stalled: bool) {
+    pub fn stall_requests(&self, stalled: bool) {
         self.shared.requests.stalled.store(stalled, Ordering::SeqCst);
         self.shared.wake_writers();
     }
 
     /// The master gets and carries out what is asked; nobody hears of it.
-    pub(crate) fn stall_replies(&self, stalled: bool) {
+    pub fn stall_replies(&self, stalled: bool) {
         self.shared.replies.stalled.store(stalled, Ordering::SeqCst);
         self.shared.wake_writers();
     }
 
     /// Passes bytes on in writes of at most this size, in both directions; `usize::MAX` passes them on as
     /// they came.
-    pub(crate) fn chunk(&self, size: usize) {
+    pub fn chunk(&self, size: usize) {
         assert!(size > 0, "a chunk of nothing never ends");
         self.shared.requests.chunk_size.store(size, Ordering::SeqCst);
         self.shared.replies.chunk_size.store(size, Ordering::SeqCst);
@@ -119,7 +117,7 @@ impl Proxy {
 
     /// Cuts the network in two: connections stay and stall, and new ones are accepted and never heard of
     /// again. When it is whole again, connections go on, and those that never were are reset.
-    pub(crate) fn isolate(&self, isolated: bool) {
+    pub fn isolate(&self, isolated: bool) {
         self.shared.isolated.store(isolated, Ordering::SeqCst);
         if !isolated {
             for client in std::mem::take(&mut *locked(&self.shared.unheard)) {
@@ -131,22 +129,22 @@ impl Proxy {
 
     /// Passes this many more bytes of replies, counted over all connections; resets the connection on which
     /// they end.
-    pub(crate) fn reset_after_reply_bytes(&self, count: usize) {
+    pub fn reset_after_reply_bytes(&self, count: usize) {
         *locked(&self.shared.replies.left_until_reset) = Some(count);
     }
 
     /// The same with requests: the master gets the first part of one.
-    pub(crate) fn reset_after_request_bytes(&self, count: usize) {
+    pub fn reset_after_request_bytes(&self, count: usize) {
         *locked(&self.shared.requests.left_until_reset) = Some(count);
     }
 
     /// Whether a reset is still to come.
-    pub(crate) fn is_reset_due(&self) -> bool {
+    pub fn is_reset_due(&self) -> bool {
         [&self.shared.requests, &self.shared.replies].iter().any(|it| locked(&it.left_until_reset).is_some())
     }
 
     /// Sends each client these bytes as if the master had.
-    pub(crate) fn inject_replies(&self, bytes: &[u8]) {
+    pub fn inject_replies(&self, bytes: &[u8]) {
         for connection in locked(&self.shared.connections).iter() {
             connection.line.replies.push(Instant::now(), bytes.to_vec());
         }
@@ -154,7 +152,7 @@ impl Proxy {
 
     /// Resets all connections (RST, both to the client and to the master); what was under way in them is
     /// lost.
-    pub(crate) fn drop_connections(&self) {
+    pub fn drop_connections(&self) {
         // Taken out first: the threads that are joined here need the lock no more than new connections do.
         let connections = std::mem::take(&mut *locked(&self.shared.connections));
         for connection in &connections {
@@ -166,7 +164,7 @@ impl Proxy {
     }
 
     /// While true, nobody listens on the port. Connections that exist stay.
-    pub(crate) fn refuse(&mut self, refusing: bool) {
+    pub fn refuse(&mut self, refusing: bool) {
         if refusing {
             self.close_listener();
         } else if self.acceptor.is_none() {

@@ -13,7 +13,7 @@ const IDIOM: [&str; 7] = ["told", "tell", "tells", "who", "whoever", "whom", "be
 ///
 /// A sentence ends at the end of a line, at a parenthesis, and at a period, colon, semicolon or question mark
 /// followed by a blank. A quotation counts as one word.
-pub(crate) fn broken_rule(message: &str) -> Option<String> {
+pub fn broken_rule(message: &str) -> Option<String> {
     let outside: Vec<&str> = message.split('"').step_by(2).collect();
     let text = outside.join("quotation");
     let mut sentence = 0;

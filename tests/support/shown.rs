@@ -13,12 +13,12 @@ use redlatch::{AcquireError, Event, ExtendError, Left, ReleaseError, Released, R
 
 /// Whether a page shows times, which only a virtual clock repeats.
 #[derive(Clone, Copy)]
-pub(crate) struct Style {
+pub struct Style {
     /// The start of a page with times.
-    pub(crate) start: Option<Instant>,
+    pub start: Option<Instant>,
 }
 
-pub(crate) trait Shown {
+pub trait Shown {
     fn shown(&self, style: Style) -> String;
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::certificates::Certificates;
-use crate::fleet::Fleet;
+use redlatch_support::{Certificates, Fleet};
+
 use crate::front::{Conduct, Front};
 use crate::{PATIENCE, TTL, await_down, eventually, expect_refusal, open, settings, trusting};
 

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
-use crate::certificates::Certificates;
+use redlatch_support::Certificates;
 
 /// Conduct of the front on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,6 @@
 //! TLS: `rediss://` on the TLS port of real `redis-server` processes, and on peers that break it.
 
 mod broken_tests;
-#[path = "../support/certificates.rs"]
-mod certificates;
-#[path = "../support/fleet.rs"]
-mod fleet;
 mod front;
 mod refusal_tests;
 mod work_tests;
@@ -13,9 +9,7 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Pem, Quarantine, Tls};
-
-use certificates::Certificates;
-use fleet::{Fleet, eventually};
+use redlatch_support::{Certificates, Fleet, eventually};
 
 /// How long anything may take that must happen: a slow machine only takes longer.
 const PATIENCE: Duration = Duration::from_secs(40);

@@ -1,9 +1,8 @@
 //! Peers that are refused, or refuse: what the client says, on both connections of a master.
 
 use redlatch::{Client, ConnectError, Pem, Redlock, Tls, TlsError};
+use redlatch_support::{Certificates, Fleet};
 
-use crate::certificates::Certificates;
-use crate::fleet::Fleet;
 use crate::front::{Conduct, Front};
 use crate::{PATIENCE, TTL, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
 

@@ -29,11 +29,5 @@ pub mod rivals;
 pub mod run;
 pub mod scenario;
 
-#[path = "../../../tests/support/blocking.rs"]
-mod blocking;
-#[path = "../../../tests/support/fleet.rs"]
-mod fleet;
-#[path = "../../../tests/support/proxy.rs"]
-mod proxy;
 #[path = "../../raw_loop.rs"]
 mod raw_loop;

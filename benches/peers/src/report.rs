@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use redlatch_support::Fleet;
+
 use crate::chart;
 use crate::child::Job;
 use crate::counts::{self, Counters, Counts};
 use crate::figures::{Figures, ScenarioFigures};
-use crate::fleet::Fleet;
 use crate::load::Work;
 use crate::rivals::{Peer, locked_version};
 use crate::run::{self, Pace};

@@ -6,11 +6,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use redlatch_support::{Fleet, Proxy};
+
 use crate::child::Job;
 use crate::figures::{Fate, PeerFigures, ScenarioFigures};
-use crate::fleet::Fleet;
 use crate::load::Round;
-use crate::proxy::Proxy;
 use crate::rivals::Peer;
 use crate::scenario::{Network, Scenario};
 

@@ -13,14 +13,11 @@
 //! to others is that they compare and delete. redis-py knows one server; here its lock is taken on each, as
 //! redlock-py and others do.
 
-#[path = "../../../tests/support/fleet.rs"]
-mod fleet;
-
 use std::time::Duration;
 
-use fleet::{Fleet, Raw};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, Guard, Quarantine};
+use redlatch_support::{Fleet, Raw};
 
 const TTL: Duration = Duration::from_secs(20);
 const TTL_MS: &str = "20000";

@@ -343,7 +343,7 @@ mod tests {
         (report.has_pauses, report.has_hooks) = (false, false);
         report.sum.seconds = (0..30).map(|locked| second(locked, true, None)).collect();
         pages.push(report.text());
-        crate::golden::assert_golden("drill", &pages.join("\n"));
+        redlatch_support::assert_golden("drill", &pages.join("\n"));
     }
 
     #[test]

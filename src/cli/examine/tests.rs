@@ -3,9 +3,9 @@
 use redlatch::internals::fleet::{Found, Origin, Record, Seen};
 use redlatch::internals::probe::ProbeError;
 use redlatch_cli::doctor::facts::{ClockOffset, ClockRate};
+use redlatch_support::assert_golden;
 
 use super::*;
-use crate::golden::assert_golden;
 
 fn config(quarantine: Quarantine, count: usize) -> Config {
     let urls = (1..=count).map(|index| format!("redis://10.0.0.{index}"));

@@ -46,7 +46,7 @@ fn the_json_is_as_it_was() {
         .map(|states| inspection(states))
         .map(|it| format!("{}{it:#}\n\n", json_line(&json_of(&it))))
         .collect();
-    crate::golden::assert_golden("inspections", &pages);
+    redlatch_support::assert_golden("inspections", &pages);
 }
 
 #[test]

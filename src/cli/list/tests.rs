@@ -40,7 +40,7 @@ fn a_list_is_shown_as_it_was() {
         page.push('\n');
     }
     page.extend(all.iter().map(|lock| json_line(&lock.json())));
-    crate::golden::assert_golden("list", &page);
+    redlatch_support::assert_golden("list", &page);
 }
 
 #[test]

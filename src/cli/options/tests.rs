@@ -24,7 +24,7 @@ fn bounds_are_part_of_what_is_allowed() {
 fn each_variable_has_its_option() {
     let shown: String =
         env::variables().map(|variable| format!("{variable} {}\n", option_of(variable))).collect();
-    crate::golden::assert_golden("variables", &shown);
+    redlatch_support::assert_golden("variables", &shown);
 }
 
 #[test]

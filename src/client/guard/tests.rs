@@ -7,7 +7,7 @@ use super::*;
 use crate::client::Count;
 use crate::config::tests::of_double;
 use crate::engine::HeldLocks;
-use crate::words::golden::assert_golden;
+use redlatch_support::assert_golden;
 use redlatch_testing::Double;
 
 /// Time limit for anything that must happen. A slow machine only takes longer.

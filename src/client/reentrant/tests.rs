@@ -15,7 +15,7 @@ use crate::cancel::Cancel;
 use crate::client::Drive;
 use crate::config::tests::of_double;
 use crate::engine::Request;
-use crate::words::golden::assert_golden;
+use redlatch_support::assert_golden;
 use redlatch_testing::Double;
 
 /// Time limit for anything that must happen. A slow machine only takes longer.

@@ -394,7 +394,7 @@ fn each_step_of_a_slot_is_as_it_was() {
         page += &format!("# {count} slots{fenced}{attempts}\n");
         walk(count, options, &[], &mut Vec::new(), &mut page);
     }
-    crate::words::golden::assert_golden("slots", &page);
+    redlatch_support::assert_golden("slots", &page);
 }
 
 #[test]

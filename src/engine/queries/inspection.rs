@@ -369,7 +369,7 @@ mod tests {
             let inspection = inspection(&state);
             assert_eq!(inspection.to_string(), line);
             assert_eq!(format!("{inspection:#}"), [&[line], lines].concat().join("\n  "));
-            assert_eq!(words::rules::broken_rule(line), None);
+            assert_eq!(redlatch_support::broken_rule(line), None);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 #[cfg(feature = "tls")]
-use crate::words::golden::assert_golden;
+use redlatch_support::assert_golden;
 
 /// Class and source of an error.
 pub(super) trait Judged {

@@ -11,10 +11,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::resp::{self, Decoded, Reply};
+use redlatch_support::{Fleet, valkey_9};
 
 use super::commands::{text_of, wall_us};
 use super::messages::Audience;
-use crate::fleet::{Fleet, valkey_9};
 
 const LOCK: &[u8] = b"lock";
 const QUEUE: &[u8] = b"redlatch:wait:lock";

@@ -6,10 +6,10 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::resp::{self, Decoded, Reply};
+use redlatch_support::{Fleet, valkey_9};
 
 use super::commands::text_of;
 use super::messages::Audience;
-use crate::fleet::{Fleet, valkey_9};
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 const CHANNELS: [&[u8]; 2] = [b"a", b"\r\n"];

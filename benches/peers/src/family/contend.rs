@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use redlatch_support::{Fleet, Proxy};
+
 use super::{FamilyPeer, Pace, Player, READY, calls, cpu_of, median};
-use crate::fleet::Fleet;
-use crate::proxy::Proxy;
 
 /// A caller that asked so much later and had the lock earlier has overtaken: as long as it takes to ask, and
 /// to be refused.

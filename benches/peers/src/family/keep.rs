@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use redlatch_support::Fleet;
+
 use super::{FamilyPeer, Player, calls};
-use crate::fleet::Fleet;
 
 const READY_PATIENCE: Duration = Duration::from_secs(60);
 

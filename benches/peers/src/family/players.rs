@@ -5,9 +5,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redlatch::{Client, Config, Quarantine};
+use redlatch_support::Blocking;
 
 use super::{FamilyPeer, Pace, READY};
-use crate::blocking::Blocking;
 use crate::rivals::redis_rs::RedisRs;
 
 const TTL: Duration = Duration::from_secs(10);

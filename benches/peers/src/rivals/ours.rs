@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{Client, Config, Options, Quarantine, Redlock};
+use redlatch_support::Blocking;
 
-use crate::blocking::Blocking;
 use crate::load::{AsyncLocks, BlockingLocks, Keys, Limit, Rig, Round, TTL, Tally, WAIT, Work};
 
 /// Above the slowest round trip of any scenario, so that no master is ever taken for silent by mistake.

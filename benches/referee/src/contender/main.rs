@@ -5,8 +5,6 @@
 //!   contender LIBRARY
 //! ```
 
-#[path = "../../../../tests/support/blocking.rs"]
-mod blocking;
 mod none;
 mod redis_rs;
 mod redlatch_lock;

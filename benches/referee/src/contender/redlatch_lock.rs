@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Config, HeldLocks, Quarantine};
+use redlatch_support::{Blocking, Lease};
 
-use crate::blocking::{Blocking, Lease};
 use crate::{Locks, Terms};
 
 pub(crate) struct Ours {

@@ -5,12 +5,12 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlatch_support::Proxy;
 use redlatch_testing::{Fleet, Server};
 use serde_json::Value;
 
 use crate::faults::{Fault, Field, sleep_until};
 use crate::libraries::{Library, NO_LOCK};
-use crate::proxy::Proxy;
 
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 pub(crate) const MASTER_COUNT: usize = 5;

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::seq::SliceRandom;
+use redlatch_support::Proxy;
 use redlatch_testing::Fleet;
 
 use crate::contest::TTL;
-use crate::proxy::Proxy;
 
 /// By how much a clock steps.
 const STEP_S: i64 = 60;

@@ -17,15 +17,6 @@ mod faults;
 mod libraries;
 mod table;
 
-/// For the proxy of the tests.
-mod fleet {
-    pub(crate) fn free_port() -> u16 {
-        redlatch_testing::free_port().expect("a free port")
-    }
-}
-#[path = "../../../../tests/support/proxy.rs"]
-mod proxy;
-
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ fn a_result_is_shown_as_it_was() {
         args.json = true;
         page += &report(&args, has_round_trip, self::measured()).text();
     }
-    crate::golden::assert_golden("bench", &page);
+    redlatch_support::assert_golden("bench", &page);
 }
 
 #[test]

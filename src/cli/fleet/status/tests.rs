@@ -63,5 +63,5 @@ fn a_status_is_shown_as_it_was() {
         let status = Status::new(&config, masters);
         page += &format!("# {title}\n{}\n{}\n{}\n", status.text(110), status.text(40), status.json());
     }
-    crate::golden::assert_golden("fleet", &page);
+    redlatch_support::assert_golden("fleet", &page);
 }

@@ -12,11 +12,12 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
+use redlatch_support::assert_golden;
+
 use super::super::{Inner, OutcomeKind, Shared, Sleep};
 use crate::clock;
 use crate::engine::{HeldLocks, Request, Resource};
 use crate::limits;
-use crate::words::golden::assert_golden;
 use stage::{LONG, Shown as _, Stage};
 
 /// Nobody leads by itself, so each decision of a caller shows.

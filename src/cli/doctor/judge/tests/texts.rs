@@ -1,8 +1,8 @@
 //! Texts of all findings.
 
+use redlatch_support::{assert_golden, broken_rule};
+
 use super::*;
-use crate::golden::assert_golden;
-use crate::rules::broken_rule;
 
 /// Finding of a master that refuses scripts, with or without a native release.
 fn no_scripts(has_native: bool) -> Problem {

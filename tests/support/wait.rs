@@ -1,0 +1,34 @@
+//! How tests wait: for something to become true, never for a time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often to look again for something that is waited for.
+const POLL_PAUSE: Duration = Duration::from_millis(1);
+
+/// At its end the flag is true, also if that is a panic: a scope waits for threads that look at it.
+pub struct Until<'a>(pub &'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Fails where something took as long as only a fault takes: the reason says how long that is. A test has no
+/// other upper bound on real time, since a machine may be slow.
+#[track_caller]
+pub fn assert_sooner(since: Instant, bound: Duration, reason: &str) {
+    let took = since.elapsed();
+    assert!(took < bound, "{took:?}: {reason}");
+}
+
+/// Waits for something to become true; panics with `what` if it does not within `patience`.
+#[track_caller]
+pub fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut() -> bool) {
+    let given_up = Instant::now() + patience;
+    while !is_true() {
+        assert!(Instant::now() < given_up, "not within {patience:?}: {what}");
+        std::thread::sleep(POLL_PAUSE);
+    }
+}
