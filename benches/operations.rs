@@ -12,7 +12,7 @@ mod lock_loop;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE};
 
 use client_loop::{ClientLoop, Executor};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -22,7 +22,6 @@ use redlatch::{Client, Options};
 const MASTER_COUNT: usize = 5;
 const KEY_COUNT: usize = 1024;
 const TTL: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(60);
 const CONTENDER_COUNT: usize = 16;
 /// Pairs of one measurement with many in flight.
 const BATCH: usize = 1024;

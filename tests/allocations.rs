@@ -3,22 +3,19 @@
 
 use std::alloc::System;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redlatch::engine::{HolderLabel, OpId, Outcome, Request, Resource};
 use redlatch::stats::Stats;
 use redlatch::{Client, Config, Guard, LockRequest, Options, Quarantine, Redlock};
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE, block_on};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const TTL: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Pairs that are measured.
 const PAIR_COUNT: usize = 400;
 
@@ -316,26 +313,6 @@ async fn measure_async(client: &Client, what: &str) {
                 break;
             }
         }
-    }
-}
-
-/// The smallest executor: it allocates its waker, once.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        thread::park();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

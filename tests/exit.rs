@@ -13,11 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Config, Guard, Quarantine};
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE};
 
 /// Longer than any wait for the end of a key.
 const TTL: Duration = Duration::from_secs(300);
-const PATIENCE: Duration = Duration::from_secs(40);
 /// Names the masters and the way to end, for the program that is started anew.
 const TASK: &str = "REDLATCH_EXIT_TEST";
 

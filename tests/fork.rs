@@ -23,10 +23,9 @@ use redlatch::{
     Acquire, AcquireError, Client, Config, Drive, ExtendError, Guard, GuardSet, HeldLocks, LockEnd, Options,
     Quarantine, Redlock, ReentrantGuard, ReentrantLock, ReleaseError, RunError, Waited,
 };
-use redlatch_support::{Fleet, Until};
+use redlatch_support::{Fleet, PATIENCE, Until};
 
 const TTL: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Forks of a process whose other threads lock and unlock without a pause: one of them finds the mutex
 /// locked.

@@ -14,12 +14,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use redlatch_support::{Certificates, Fleet, Master, eventually};
+use redlatch_support::{Certificates, Fleet, Master, PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Names the task of the program that is started anew.
 const TASK: &str = "REDLATCH_SERVICE_TEST";
 /// Orders that all callers charge again and again.

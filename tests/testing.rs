@@ -3,12 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use redlatch::{Client, HeldLocks, Quarantine};
+use redlatch_support::PATIENCE;
 use redlatch_testing::{Connection, Fleet, FleetError, Master, Reply, Server};
-
-const PATIENCE: Duration = Duration::from_secs(40);
 
 fn open(fleet: &Fleet) -> Client {
     fleet.config().connect().expect("an event loop")

@@ -161,12 +161,9 @@ impl Observing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redlatch_support::PATIENCE;
     use std::sync::mpsc;
     use std::task::Waker;
-    use std::time::Duration;
-
-    /// A slow machine only takes longer.
-    const PATIENCE: Duration = Duration::from_secs(40);
 
     fn report(callbacks: &Callbacks, callback: impl FnOnce() + Send + 'static) {
         Waker::from(callbacks.call_once(callback)).wake();

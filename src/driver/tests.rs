@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use redlatch_support::PATIENCE;
+
 use super::{Channel, Config, Driver, LinkRequest, Poller};
 use crate::clock;
 #[cfg(unix)]
 use crate::config::tests::of_double;
 use crate::lock::MasterId;
 use crate::status::MasterState;
-
-/// Limit for anything that must happen; a slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A server that accepts one connection and does not answer in TLS.
 fn start_plain() -> SocketAddr {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redlatch::{Config, ConfigBuilder, HeldLocks, Quarantine};
 use redlatch_cli::doctor::examine;
-use redlatch_support::{Fleet, Master, Place, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, Place, eventually};
 
-use crate::harness::{PATIENCE, command, expect, finish, redlatch};
+use crate::harness::{command, expect, finish, redlatch};
 
 const TTL: Duration = Duration::from_secs(10);
 

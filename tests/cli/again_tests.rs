@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch_support::judge::overlaps;
-use redlatch_support::{Fleet, Until, eventually};
+use redlatch_support::{Fleet, PATIENCE, Until, eventually};
 
-use crate::harness::{PATIENCE, expect, finish, redlatch};
+use crate::harness::{expect, finish, redlatch};
 use crate::replace_tests::{Contender, contend};
 
 fn init(urls: &[String], how: &str, max_ttl: &str) -> Command {

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Fleet, Raw, eventually};
+use redlatch_support::{Fleet, PATIENCE, Raw, eventually};
 
-use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch};
+use crate::harness::{Finished, PATIENT, Running, expect, finish, holder_count, redlatch};
 
 #[test]
 fn bad_input_gives_64_and_names_the_problem() {

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{PATIENCE, Running, expect, finish, redlatch, trusting};
+use crate::harness::{Running, expect, finish, redlatch, trusting};
 
 #[test]
 fn bench_prints_one_json_object_with_its_figures() {

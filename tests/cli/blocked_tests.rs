@@ -5,12 +5,10 @@ use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::harness::{
-    FOREVER, Leftovers, PATIENCE, exists, expect, finish, holder_count, redlatch, signal, trusting,
-};
+use crate::harness::{FOREVER, Leftovers, exists, expect, finish, holder_count, redlatch, signal, trusting};
 
 /// A program with a stderr that nobody reads. Whatever it started ends with this.
 struct Unheard {

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::harness::{
-    FOREVER, PATIENCE, PATIENT, Running, command, exists, expect, finish, holder_count, signal, trusting,
+    FOREVER, PATIENT, Running, command, exists, expect, finish, holder_count, signal, trusting,
 };
 
 /// A command whose descendant, with a session of its own, shows its process id.

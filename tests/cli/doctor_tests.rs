@@ -7,9 +7,9 @@ use std::time::Duration;
 use redlatch::internals::probe::ProbeError;
 use redlatch::{Config, Credentials};
 use redlatch_cli::doctor::{self, facts::ask_all};
-use redlatch_support::{Certificates, Fleet, Place, eventually, valkey_9};
+use redlatch_support::{Certificates, Fleet, PATIENCE, Place, eventually, valkey_9};
 
-use crate::harness::{PATIENCE, command, expect, finish, redlatch};
+use crate::harness::{command, expect, finish, redlatch};
 use crate::terminal::Session;
 
 pub(crate) const PAGE: &str =

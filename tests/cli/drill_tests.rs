@@ -3,10 +3,10 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::harness::{PATIENCE, Running, expect, finish, trusting};
+use crate::harness::{Running, expect, finish, trusting};
 
 fn drill(fleet: &Fleet, time: &str) -> Command {
     let mut command = trusting(fleet, "drill");

@@ -4,11 +4,9 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{
-    FOREVER, Finished, PATIENCE, Running, expect, finish, holder_count, redlatch, signal, trusting,
-};
+use crate::harness::{FOREVER, Finished, Running, expect, finish, holder_count, redlatch, signal, trusting};
 
 /// `redlatch elect leader`, with a TTL of some seconds, of a shell that says its term and runs the script.
 fn elect(fleet: &Fleet, script: &str) -> Command {

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{Finished, PATIENCE, Running, expect, finish, redlatch};
+use crate::harness::{Finished, Running, expect, finish, redlatch};
 use crate::terminal::Session;
 
 /// Options with which no busy machine is taken for a silent master.

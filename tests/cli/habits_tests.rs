@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{Finished, PATIENCE, PATIENT, Running, expect, finish, redlatch, trusting};
+use crate::harness::{Finished, PATIENT, Running, expect, finish, redlatch, trusting};
 
 /// The variables that `PATIENT` has as options.
 const PATIENT_VARIABLES: [(&str, &str); 3] = [

@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use redlatch::{Client, Guard, LockHandle, Quarantine};
-use redlatch_support::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, eventually};
 
 use crate::blocked_tests::fill;
-use crate::harness::{FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, signal, trusting};
+use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, signal, trusting};
 
 /// A place for a file, in a folder that is removed with its test.
 struct Place(PathBuf);

@@ -11,15 +11,12 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
-use redlatch_support::{Fleet, Raw, eventually};
-
-/// How long anything may take that is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+use redlatch_support::{Fleet, PATIENCE, Raw, eventually};
 
 /// A loop for `sh` that ends only by a signal.
 pub(crate) const FOREVER: &str = "while :; do sleep 0.02; done";

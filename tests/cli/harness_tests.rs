@@ -1,8 +1,8 @@
 //! The harness itself: tests do not depend on their starter, and leave nothing behind.
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, command, exists, finish, trusting};
+use crate::harness::{FOREVER, Running, command, exists, finish, trusting};
 
 #[test]
 fn tests_ignore_no_signal_that_their_starter_ignores() {

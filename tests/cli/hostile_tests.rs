@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redlatch::{Config, Pem, Tls};
 use redlatch_cli::doctor::{Problem, examine};
-use redlatch_support::{Certificates, Fleet, eventually};
+use redlatch_support::{Certificates, Fleet, PATIENCE, eventually};
 
-use crate::harness::{Finished, PATIENCE, PATIENT, expect, finish, redlatch};
+use crate::harness::{Finished, PATIENT, expect, finish, redlatch};
 use crate::hostile::{ANY, Conduct, Hostile};
 use Conduct::{Close, Drip, Endless, Say};
 

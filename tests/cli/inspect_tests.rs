@@ -1,8 +1,8 @@
 //! `redlatch inspect` and `redlatch unlock --force`: what they show, and their exit codes.
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
+use crate::harness::{FOREVER, Running, expect, finish, holder_count, redlatch, trusting};
 use crate::terminal::Session;
 
 #[test]

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use redlatch::internals::env::parse_time;
-use redlatch_support::{Fleet, eventually, root};
+use redlatch_support::{Fleet, PATIENCE, eventually, root};
 
-use crate::harness::{PATIENCE, PATIENT, Running, exists, expect, finish, redlatch};
+use crate::harness::{PATIENT, Running, exists, expect, finish, redlatch};
 
 fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).expect("an example")

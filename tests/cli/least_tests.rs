@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Fleet, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, assert_sooner, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+use crate::harness::{FOREVER, Running, expect, finish, holder_count, trusting};
 
 /// A run with a least time within the longest TTL.
 fn run(fleet: &Fleet, at_least: &str, command: &[&str]) -> Command {

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, redlatch, trusting};
+use crate::harness::{FOREVER, Running, expect, finish, redlatch, trusting};
 use crate::terminal::Session;
 
 fn list(fleet: &Fleet) -> Command {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redlatch::internals::env::parse_time;
-use redlatch_support::{Fleet, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, assert_sooner, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, exists, expect, finish, holder_count, impatient, trusting};
+use crate::harness::{FOREVER, Running, exists, expect, finish, holder_count, impatient, trusting};
 
 #[test]
 fn a_lost_lock_ends_the_command_with_term() {

@@ -1,8 +1,8 @@
 //! `redlatch run` before it has its lock: a short outage is tried again, contention is not.
 
-use redlatch_support::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, eventually};
 
-use crate::harness::{Finished, PATIENCE, Running, expect, finish, redlatch, trusting};
+use crate::harness::{Finished, Running, expect, finish, redlatch, trusting};
 
 /// A run whose first attempts meet two masters that stand still, and later ones do not. A key of another
 /// holder, if there is one, ends so long after the stall.

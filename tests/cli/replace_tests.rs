@@ -9,9 +9,9 @@ use redlatch::Config;
 use redlatch::internals::fleet::{Change, Found};
 use redlatch_cli::doctor::candidates::write_records;
 use redlatch_support::judge::{Visit, VisitName, overlaps};
-use redlatch_support::{Fleet, Master, Until, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, Until, eventually};
 
-use crate::harness::{PATIENCE, Running, expect, finish, redlatch};
+use crate::harness::{Running, expect, finish, redlatch};
 
 /// Settings of all clients. No busy machine is taken for a silent master.
 const SETTINGS: [&str; 8] =

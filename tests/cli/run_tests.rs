@@ -4,12 +4,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use redlatch::limits;
-use redlatch_support::{Fleet, Raw, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, Raw, assert_sooner, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{
-    FOREVER, PATIENCE, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, signal,
-    trusting,
+    FOREVER, PATIENT, Running, command, expect, finish, holder_count, impatient, redlatch, signal, trusting,
 };
 
 // ---- the command and its lock ----

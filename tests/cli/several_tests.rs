@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use redlatch::limits;
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, redlatch, trusting};
+use crate::harness::{FOREVER, Running, expect, finish, holder_count, redlatch, trusting};
 use crate::hostile::{ANY, Conduct, Hostile};
 
 #[test]

@@ -1,8 +1,8 @@
 //! `redlatch run --shared`, and what `inspect` shows of them.
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, Running, expect, finish, holder_count, trusting};
+use crate::harness::{FOREVER, Running, expect, finish, holder_count, trusting};
 
 /// A command that holds the lock until it is ended.
 fn hold(fleet: &Fleet, flags: &[&str]) -> Running {

@@ -2,11 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use redlatch_support::{Fleet, eventually, root};
+use redlatch_support::{Fleet, PATIENCE, eventually, root};
 
-use crate::harness::{
-    FOREVER, PATIENCE, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting,
-};
+use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting};
 
 /// The recipe of the page, with another command.
 #[test]

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlatch_support::eventually;
+use redlatch_support::{PATIENCE, eventually};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::harness::{Leftovers, PATIENCE, command};
+use crate::harness::{Leftovers, command};
 
 /// A shell script with a terminal. It ends with the test.
 pub(crate) struct Session {

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{FOREVER, PATIENCE, PATIENT, exists, holder_count, signal};
+use crate::harness::{FOREVER, PATIENT, exists, holder_count, signal};
 use crate::terminal::Session;
 
 // A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here

@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{Finished, PATIENCE, expect, finish, redlatch};
+use crate::harness::{Finished, expect, finish, redlatch};
 
 /// The most used commands that ask masters, short ones first.
 const COMMANDS: [&[&str]; 9] = [

@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard};
-use redlatch_support::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
 
-use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, block_on, open, within,
-};
+use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, await_subscribed, open, within};
 
 fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|index| format!("{prefix}:{index}")).collect()

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{Client, HeldLocks};
-use redlatch_support::{Blocking, Fleet, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open};
+use crate::harness::{LONG, TTL, await_held, open};
 
 const WAIT: Duration = Duration::from_secs(2);
 /// Far more than the turns of two seconds need, and far less than a loop without a pause takes on a busy

@@ -9,11 +9,11 @@ use std::time::Duration;
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{Acquire, AcquireError, Cancel, Client, Guard, HeldLocks, ReentrantLock};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, assert_nothing_left_of, block_on, drive_on_tokio, open,
-    poll_once, poll_with, within,
+    Count, LONG, TTL, assert_nothing_left, assert_nothing_left_of, drive_on_tokio, open, poll_once,
+    poll_with, within,
 };
 
 /// The TTL of a lock that is lost soon, for it is not extended.

@@ -10,11 +10,9 @@ use std::time::Duration;
 use redlatch::error::{CredentialsError, ProviderError};
 use redlatch::status::{MasterState, Warning};
 use redlatch::{AcquireError, Client, Config, ConfigBuilder, Credentials, Event};
-use redlatch_support::{Blocking, Fleet, Until, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, Until, eventually};
 
-use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config,
-};
+use crate::harness::{LONG, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config};
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(600);

@@ -6,11 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{AcquireError, Client, HeldLocks, LockEnd};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, await_held, await_no_keys, await_waiters, block_on, config, open, poll_once,
-    poll_with, within,
+    Count, LONG, TTL, await_held, await_no_keys, await_waiters, config, open, poll_once, poll_with, within,
 };
 
 /// Until when a drain waits that a test waits for.

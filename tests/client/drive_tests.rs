@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Cancel, Client, Drive};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, within};
+use crate::harness::{LONG, TTL, await_held, open, poll_once, within};
 
 /// Turns until the future is ready.
 fn drive_until_ready<F: Future + Unpin>(drive: &mut Drive, future: &mut F) -> F::Output {

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, ExtendError, Guard, Release, limits};
-use redlatch_support::{Fleet, Raw, eventually};
+use redlatch_support::{Fleet, PATIENCE, Raw, block_on, eventually};
 
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_no_keys, block_on, open,
-    poll_once, poll_with, within,
+    Count, LONG, TTL, assert_nothing_left, await_connections, await_no_keys, open, poll_once, poll_with,
+    within,
 };
 
 /// What no drop waits for: the masters' answers.

@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, LockRequest, Quarantine, ReentrantLock};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
-use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, await_held, block_on, config, open, poll_once, within,
-};
+use crate::harness::{Count, LONG, TTL, assert_nothing_left, await_held, config, open, poll_once, within};
 
 /// The wait of each caller: none of them may use it up.
 const FOREVER: Duration = Duration::from_secs(3600);

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::{Client, ExtendError, Guard, HeldLocks, LockEnd};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, within};
+use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, within};
 
 /// The TTL of locks that a test lets expire.
 const BRIEF: Duration = Duration::from_millis(100);

@@ -8,10 +8,10 @@ use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, ErrorClass, Guard, limits};
-use redlatch_support::{Fleet, Master, Raw, assert_sooner, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, Raw, assert_sooner, eventually};
 
 use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
+    LONG, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
 };
 
 /// Clients that know the masters' time: an idle one reads the answers of its handshake late.

@@ -6,11 +6,10 @@ use std::time::{Duration, SystemTime};
 use redlatch::error::{AdoptError, ForeignHandle, ReleaseHandleError};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, Guard, LockHandle, LockRequest, Mode, Options};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_waiters,
-    block_on, config, open,
+    LONG, SHORT, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_waiters, config, open,
 };
 
 /// Waits until a client of three masters asks all of them. Just after connecting it may leave out the slowest.

@@ -5,16 +5,14 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use redlatch::internals::settle;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// How long anything may take that must happen: a slow machine only takes longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// The TTL of locks that no test waits for to end: no key is gone because of it within [`PATIENCE`].
 pub(crate) const TTL: Duration = Duration::from_secs(120);
 /// An answer limit that is not met by chance.
@@ -120,30 +118,6 @@ pub(crate) fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Se
         Err(mpsc::RecvTimeoutError::Disconnected) => {
             std::panic::resume_unwind(running.join().expect_err("it sent nothing"))
         }
-    }
-}
-
-/// The smallest executor. Panics if the future hangs.
-#[track_caller]
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let given_up = Instant::now() + PATIENCE;
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        let left = given_up.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "a future hangs");
-        thread::park_timeout(left);
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
-use redlatch_support::{Blocking, Fleet, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, config, open, within};
+use crate::harness::{LONG, TTL, config, open, within};
 
 #[test]
 fn health_counts_the_masters_that_may_fail() {

@@ -4,9 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use redlatch::limits;
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, await_connections, block_on, config, open};
+use crate::harness::{LONG, TTL, await_connections, config, open};
 
 #[test]
 fn closed_idle_connections_are_made_again() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redlatch::ExtendError;
 use redlatch::error::{ForceUnlockError, HolderTtl, InspectError};
 use redlatch::inspection::LockStatus;
-use redlatch_support::{Fleet, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, assert_sooner, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once};
+use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, poll_once};
 
 #[test]
 fn an_inspection_shows_holder_and_time() {

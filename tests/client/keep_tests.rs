@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{ExtendError, Guard};
-use redlatch_support::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
 
-use crate::harness::{Count, LONG, PATIENCE, SHORT, assert_nothing_left, block_on, open, poll_with};
+use crate::harness::{Count, LONG, SHORT, assert_nothing_left, open, poll_with};
 
 /// Short, so that a test sees several renewals; far above what a loaded machine holds a thread up for.
 const KEPT_TTL: Duration = Duration::from_millis(900);

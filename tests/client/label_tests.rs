@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use redlatch::error::{ConfigError, HeldBy, InputError};
 use redlatch::{AcquireError, Client, LockRequest};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, config, open};
+use crate::harness::{LONG, TTL, assert_nothing_left, await_no_keys, config, open};
 
 const LABEL: &str = "web-3:4711:billing";
 

@@ -7,9 +7,9 @@ use std::task::Poll;
 use std::thread;
 
 use redlatch::{AcquireError, Cancel, Candidate, Client, HeldLocks, Leadership, LockEnd};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, block_on, open, poll_once, within};
+use crate::harness::{LONG, TTL, open, poll_once, within};
 
 fn candidate(client: &Client) -> Candidate {
     client.lead("leader").ttl(TTL)

@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_no_keys,
-    await_waiters, block_on, config, open, poll_with, within,
+    Count, LONG, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_no_keys, await_waiters,
+    config, open, poll_with, within,
 };
 
 const ROUNDS: u32 = 30;

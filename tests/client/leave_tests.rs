@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use redlatch::error::{InputError, LeaveError};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Guard, Left, LockEnd};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, await_no_keys, block_on, open, poll_once};
+use crate::harness::{LONG, TTL, assert_nothing_left, await_no_keys, open, poll_once};
 
 /// The shortest and the longest time left to the key on any master.
 fn times_left(fleet: &mut Fleet, key: &str) -> (Duration, Duration) {

@@ -12,11 +12,10 @@ use redlatch::{
     Acquire, AcquireError, Client, ConfigBuilder, Connect, ConnectError, Extend, Guard, HeldLocks,
     LockRequest, Release, limits,
 };
-use redlatch_support::{Blocking, Fleet, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{
-    Count, LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, drive_on_tokio, open, poll_with,
-    within,
+    Count, LONG, TTL, assert_nothing_left, config, drive_on_tokio, open, poll_with, within,
 };
 
 /// What the compiler knows: handles go everywhere.

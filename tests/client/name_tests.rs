@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use redlatch::{AcquireError, Client, Guard, LockName};
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, block_on};
 
-use crate::harness::{LONG, TTL, block_on, open};
+use crate::harness::{LONG, TTL, open};
 
 /// A name of each kind for each call.
 fn each_call<'n, N: Into<LockName<'n>>>(client: &Client, name: impl Fn() -> N) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redlatch::AcquireError;
 use redlatch::error::{InputError, LockReentrantError};
 use redlatch::internals::settle;
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE, block_on};
 
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open};
+use crate::harness::{LONG, TTL, assert_nothing_left, config, open};
 
 #[test]
 fn max_attempts_bounds_the_attempts() {

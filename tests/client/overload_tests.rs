@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, limits};
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE, block_on};
 
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_once};
+use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_once};
 
 /// What nothing here waits for: the masters.
 const PROMPT: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use std::thread;
 use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, Guard, LockEnd, LockRequest, LockSetRequest, Options};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, assert_nothing_left, block_on, open, poll_once, within};
+use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, poll_once, within};
 
 /// What a service may keep.
 struct Job {

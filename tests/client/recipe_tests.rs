@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::Client;
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::harness::{LONG, PATIENCE, SHORT, TTL, await_held, await_no_keys, open};
+use crate::harness::{LONG, SHORT, TTL, await_held, await_no_keys, open};
 
 const RECIPES: &str = include_str!("../../docs/recipes.md");
 

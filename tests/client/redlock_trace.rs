@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::status::MasterState;
 use redlatch::{HeldLocks, Options, Redlock};
-use redlatch_support::{Fleet, Shown, assert_golden, eventually};
+use redlatch_support::{Fleet, PATIENCE, Shown, assert_golden, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, config};
+use crate::harness::{LONG, TTL, config};
 use crate::trace::{STATES, STYLE, begin, counters, end, rendered};
 
 /// A `Redlock` that holds `a`.

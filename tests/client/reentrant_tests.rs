@@ -9,12 +9,12 @@ use std::time::Duration;
 use redlatch::error::LockReentrantError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, ExtendError, LockEnd, ReentrantGuard, ReentrantLock};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_subscribed,
-    await_waiters, block_on, open, poll_once, within,
+    LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_subscribed, await_waiters, open,
+    poll_once, within,
 };
 
 #[test]

@@ -9,11 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, ErrorClass, Guard, HeldLocks, LockRequest, RunError};
-use redlatch_support::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
 
-use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, block_on, open, poll_once,
-};
+use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, open, poll_once};
 
 /// A lock of a second that is renewed, so that a loss shows soon.
 fn renewed(client: &Client) -> LockRequest<'_> {

@@ -7,12 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, limits};
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE, block_on};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, await_connections, block_on, config, poll_once, within,
-};
+use crate::harness::{LONG, TTL, assert_nothing_left, await_connections, config, poll_once, within};
 
 /// Name of a client's background thread.
 const BACKGROUND: &str = "redlatch";

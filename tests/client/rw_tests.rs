@@ -9,11 +9,11 @@ use redlatch::error::{HeldBy, HolderTtl, InputError};
 use redlatch::inspection::{KeyState, LockStatus};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, ExtendError, Guard, limits};
-use redlatch_support::{Fleet, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, assert_sooner, block_on, eventually};
 
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, block_on,
-    config, open, poll_once, within,
+    LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, poll_once,
+    within,
 };
 
 /// Longer than any test: a waiter that gets the lock in time was served.

@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Client, Guard};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, open, poll_with, within};
+use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_with, within};
 
 /// Each holder's time is over by itself, so that the next one comes as early as it may.
 const BRIEF: Duration = Duration::from_millis(300);

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use redlatch::error::InputError;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, Guard, GuardSet, limits};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::{reads_of, work};
 use crate::harness::{
-    LONG, PATIENCE, SHORT, TTL, assert_nothing_left, await_subscribed, await_waiters, block_on, config, open,
-    poll_once, within,
+    LONG, SHORT, TTL, assert_nothing_left, await_subscribed, await_waiters, config, open, poll_once, within,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

@@ -9,10 +9,10 @@ use redlatch::error::{HeldBy, InputError};
 use redlatch::inspection::LockStatus;
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Cancel, Client, HeldLocks, Options, SlotGuard, SlotsRequest, limits};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::batch_tests::work;
-use crate::harness::{LONG, PATIENCE, TTL, assert_nothing_left, block_on, config, open, poll_once, within};
+use crate::harness::{LONG, TTL, assert_nothing_left, config, open, poll_once, within};
 
 /// More than the first waiter stands at.
 const MANY: u32 = limits::SLOT_STAND_MAX + 4;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ExtendError, ReleaseError};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
-use crate::harness::{Count, LONG, PATIENCE, TTL, block_on, open, poll_once, poll_with, within};
+use crate::harness::{Count, LONG, TTL, open, poll_once, poll_with, within};
 
 /// Panics when it is woken, quietly.
 struct Panics;

@@ -14,10 +14,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, Config, ExtendError, Guard, ReleaseError, limits};
-use redlatch_support::{Fleet, Proxy, Until, eventually};
+use redlatch_support::{Fleet, PATIENCE, Proxy, Until, block_on, eventually};
 use tokio::runtime::Runtime;
 
-use crate::harness::{PATIENCE, await_no_keys, block_on, config, drive_on_tokio};
+use crate::harness::{await_no_keys, config, drive_on_tokio};
 
 const THREAD_COUNT: usize = 64;
 const TASK_COUNT: usize = 256;

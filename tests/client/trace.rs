@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use redlatch::stats::Stats;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Cancel, Client, Guard, HeldLocks, LockHandle};
-use redlatch_support::{Fleet, Shown, Style, assert_golden, differing, eventually, wrapped};
+use redlatch_support::{
+    Fleet, PATIENCE, Shown, Style, assert_golden, block_on, differing, eventually, wrapped,
+};
 
-use crate::harness::{LONG, PATIENCE, TTL, block_on, config, poll_once};
+use crate::harness::{LONG, TTL, config, poll_once};
 
 /// States of the master while a call runs.
 pub(crate) const STATES: [&str; 5] =

@@ -11,12 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, Cancel, Client, Guard};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Metadata, Span, Subscriber, dispatcher, info_span};
 
-use crate::harness::{Count, LONG, PATIENCE, TTL, await_held, block_on, open, poll_once, poll_with, within};
+use crate::harness::{Count, LONG, TTL, await_held, open, poll_once, poll_with, within};
 
 /// One span, as the subscriber saw it.
 #[derive(Debug, Clone, Default)]

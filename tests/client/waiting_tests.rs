@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{AcquireError, Client, ConfigBuilder, Guard, limits};
-use redlatch_support::{Fleet, Master, Proxy, assert_sooner, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, Proxy, assert_sooner, eventually};
 
 use crate::harness::{
-    LONG, PATIENCE, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters,
-    config, poll_once, within,
+    LONG, TTL, assert_nothing_left, await_connections, await_held, await_no_keys, await_waiters, config,
+    poll_once, within,
 };
 
 /// Longer than any test: a waiter that gets the lock in time did not poll.

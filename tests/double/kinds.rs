@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::Request;
 use redlatch::{AcquireError, Client, Event, Guard, LockEnd, limits};
-use redlatch_support::Blocking;
+use redlatch_support::{Blocking, PATIENCE, eventually};
 use tokio::task::JoinSet;
 
-use crate::{PATIENCE, SHORT, TTL, asked, await_held, await_waiters, contended, eventually, open, start};
+use crate::{SHORT, TTL, asked, await_held, await_waiters, contended, open, start};
 
 /// A thread that waits for a lock.
 fn wait(client: &Client, name: &'static str) -> thread::JoinHandle<Guard> {
@@ -170,7 +170,7 @@ fn kept_locks_are_renewed_on_the_masters() {
     let double = start(3);
     let client = open(&double);
     let guard = client.lock("a").ttl(Duration::from_secs(3)).auto_extend(PATIENCE).acquire().expect("free");
-    eventually("it is extended", || client.stats().extended > 0);
+    eventually(PATIENCE, "it is extended", || client.stats().extended > 0);
     drop(guard);
 }
 
@@ -186,9 +186,9 @@ fn an_adoption_fetched_too_late_is_none() {
     let mut poll = || adopting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
     let polled = Instant::now();
-    eventually("its TTL is over", || polled.elapsed() > SHORT);
+    eventually(PATIENCE, "its TTL is over", || polled.elapsed() > SHORT);
     let mut adopted = poll();
-    eventually("it is answered", || {
+    eventually(PATIENCE, "it is answered", || {
         if adopted.is_pending() {
             adopted = poll();
         }
@@ -256,7 +256,7 @@ fn an_observer_ends_with_its_client() {
     let client = double.config().on_event(move |_| _ = &its).connect().expect("an event loop");
     drop(client.lock("a").acquire().expect("free"));
     drop(client);
-    eventually("its thread has ended", || Arc::strong_count(&kept) == 1);
+    eventually(PATIENCE, "its thread has ended", || Arc::strong_count(&kept) == 1);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_redlock_writes_what_is_queued_as_it_is_dropped() {
     redlock.submit(Request::Release { lock: lease.id(), awaited: false }).expect("always taken");
     drop(redlock);
     for master in double.masters() {
-        eventually("it is released", || asked(master, &["EXISTS", "a"]) == "0");
+        eventually(PATIENCE, "it is released", || asked(master, &["EXISTS", "a"]) == "0");
     }
 }
 

@@ -4,20 +4,18 @@ mod kinds;
 mod many;
 mod trials;
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
 
 use redlatch::error::{Denial, Failure, HolderTtl, Vote};
 use redlatch::inspection::LockStatus;
 use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
-use redlatch_support::Blocking;
+use redlatch_support::{Blocking, PATIENCE, eventually};
 use redlatch_testing::{Double, DoubleMaster, FleetError, Reply};
 
-/// How long anything may take that must happen: a slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// The TTL of locks that no test waits for to end.
 const TTL: Duration = Duration::from_secs(120);
 /// An answer limit that a test waits for.
@@ -97,7 +95,7 @@ fn no_time_is_too_long() {
 /// A client that gives masters up soon, once it has them all.
 fn open_impatient(double: &Double) -> Client {
     let client = double.config().max_ttl(TTL).answer_timeout(SHORT).connect().expect("an event loop");
-    eventually("all are ready", || client.stats().ready() == double.masters().count());
+    eventually(PATIENCE, "all are ready", || client.stats().ready() == double.masters().count());
     client
 }
 
@@ -121,15 +119,6 @@ fn failure_count(denial: &Denial, is_meant: impl Fn(&Failure) -> bool) -> usize 
     votes.filter(|(_, vote)| matches!(vote, Vote::Failed(failure) if is_meant(failure))).count()
 }
 
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let given_up = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < given_up, "never: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 fn asked(master: DoubleMaster<'_>, words: &[&str]) -> String {
     master.command(words).expect("an answer").text()
 }
@@ -137,14 +126,16 @@ fn asked(master: DoubleMaster<'_>, words: &[&str]) -> String {
 /// The lock is on each master: nothing of its acquisition is under way.
 fn await_held(double: &Double, name: &str) {
     for master in double.masters() {
-        eventually("it is on each master", || asked(master, &["EXISTS", name]) == "1");
+        eventually(PATIENCE, "it is on each master", || asked(master, &["EXISTS", name]) == "1");
     }
 }
 
 fn await_waiters(double: &Double, name: &str, count: usize) {
     let queue = format!("redlatch:wait:{name}");
     for master in double.masters() {
-        eventually("they stand in the queue", || asked(master, &["ZCARD", &queue]) == count.to_string());
+        eventually(PATIENCE, "they stand in the queue", || {
+            asked(master, &["ZCARD", &queue]) == count.to_string()
+        });
     }
 }
 
@@ -175,7 +166,7 @@ fn a_minority_of_killed_and_hanging_masters_delays_nobody() {
     // Any wait for a master would have lasted as long as the answer limit.
     assert!(start.elapsed() < PATIENCE);
     double.master(0).resume().expect("it runs");
-    eventually("the queued commands are answered", || client.stats().operations == 0);
+    eventually(PATIENCE, "the queued commands are answered", || client.stats().operations == 0);
     assert_eq!(asked(double.master(0), &["EXISTS", "orders:1"]), "0");
 }
 
@@ -185,7 +176,7 @@ fn a_killed_majority_is_reported_as_not_connected() {
     let client = open_impatient(&double);
     double.master(0).kill();
     double.master(1).kill();
-    eventually("the client notices", || !client.health().has_quorum);
+    eventually(PATIENCE, "the client notices", || !client.health().has_quorum);
     let denial = no_quorum(client.lock("a").ttl(SHORT).try_acquire());
     assert!(failure_count(&denial, |it| matches!(it, Failure::NotConnected { .. })) >= 2, "{denial:#}");
     assert!(

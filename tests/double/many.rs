@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{AcquireError, HeldLocks, limits};
+use redlatch_support::{PATIENCE, eventually};
 use redlatch_testing::Double;
 
-use crate::{PATIENCE, TTL, contended, eventually, open, start};
+use crate::{TTL, contended, open, start};
 
 const COUNT: usize = 1_000;
 /// Threads that use them side by side, as a test run does.
@@ -65,7 +66,7 @@ fn a_client_without_room_is_drained() {
     let double = Double::start(1).expect("a free port");
     let client = double.config().connect().expect("an event loop");
     double.master(0).kill();
-    eventually("it notices", || !client.health().has_quorum);
+    eventually(PATIENCE, "it notices", || !client.health().has_quorum);
     let request = |number: usize| client.lock(number.to_string()).wait(10 * PATIENCE);
     let acquiring = client.acquire_all((0..limits::OPERATION_COUNT_MAX).map(request));
     assert!(matches!(client.lock("a").try_acquire(), Err(AcquireError::Overloaded)));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use redlatch_support::{PATIENCE, eventually};
+
 use crate::start;
 
 #[test]
@@ -21,7 +23,7 @@ fn a_client_names_masters_without_scripts() {
     let double = start(3);
     double.master(1).refuse("EVAL", "ERR unsupported command");
     let client = double.config().connect().expect("an event loop");
-    crate::eventually("all are ready", || client.stats().ready() == 3);
+    eventually(PATIENCE, "all are ready", || client.stats().ready() == 3);
     let warnings = client.health().masters.iter().map(|it| it.warnings.len()).collect::<Vec<_>>();
     assert_eq!(warnings, [0, 1, 0], "{}", client.health());
     let shown = format!("{:#}", client.health());

@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Config, HeldLocks, Pem, Tls, limits};
-use redlatch_support::{Certificates, Fleet, Master, Raw, eventually};
+use redlatch_support::{Certificates, Fleet, Master, PATIENCE, Raw, eventually};
 
 use faults::Faults;
 use lateness::Lateness;
@@ -35,8 +35,6 @@ use witness::Witness;
 const TTL: Duration = Duration::from_secs(2);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
 const CLIENT_COUNT: usize = 4;
-/// How long anything may take that must happen but has no deadline of its own.
-const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(50);
 /// How long a drain waits: less than the TTL, by which the masters delete what nobody releases.
 const DRAIN_TIME: Duration = Duration::from_secs(1);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::error::{ConfigError, Failure, HolderTtl, InputError, Report, Vote};
 use redlatch::{AcquireError, ConnectError, ExtendError, Options, Redlock, ReleaseError, Released, limits};
-use redlatch_support::{Blocking, Fleet, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
-use crate::lock_tests::{PATIENCE, TTL, open, settings};
+use crate::lock_tests::{TTL, open, settings};
 
 /// A lock of this client can be had and given back, and nothing else is on the master.
 #[track_caller]

@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, ExtendError, Quarantine, ReleaseError, limits};
 use redlatch_support::judge::{self, Visit, VisitName};
-use redlatch_support::{Blocking, Connection, Fleet, Raw, assert_sooner, eventually};
+use redlatch_support::{Blocking, Connection, Fleet, PATIENCE, Raw, assert_sooner, eventually};
 
 use crate::lockers::{Held, Locker, Mode, Way};
 
@@ -29,8 +29,6 @@ pub(crate) const TTL: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 const RESOURCES: [&str; 2] = ["orders:1", "orders:2"];
 const CLIENT_COUNT: usize = 4;
-/// How long anything may take that must happen but has no deadline of its own.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(5);
 /// Validity that must be left to enter, and that an exit is planned to leave.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::AcquireError;
 use redlatch::error::Vote;
-use redlatch_support::{Fleet, Master, eventually, free_port};
+use redlatch_support::{Fleet, Master, PATIENCE, eventually, free_port};
 
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::lock_tests::{TTL, drive, open, settings};
 
 /// What can be wrong with a master.
 struct Trouble {

@@ -12,9 +12,7 @@ use std::time::Duration;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Quarantine};
-use redlatch_support::{Fleet, eventually};
-
-use crate::lock_tests::PATIENCE;
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
 #[path = "../../examples/axum.rs"]
 mod axum_service;

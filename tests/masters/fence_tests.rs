@@ -10,9 +10,9 @@ use redlatch::internals::SCRIPTS;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Client, Config, HeldLocks};
-use redlatch_support::{Blocking, Fleet, Lease, Place, Proxy, Raw, Until, eventually, valkey_9};
+use redlatch_support::{Blocking, Fleet, Lease, PATIENCE, Place, Proxy, Raw, Until, eventually, valkey_9};
 
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings, state};
+use crate::lock_tests::{TTL, drive, open, settings, state};
 
 /// One holder: when it asked, when it got the answer, and its token.
 struct Held {

@@ -11,9 +11,9 @@ use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::error::{Failure, Vote};
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Config, HeldLocks, Options, Quarantine};
-use redlatch_support::{Blocking, Fleet, Master, Place, Raw, valkey_9};
+use redlatch_support::{Blocking, Fleet, Master, PATIENCE, Place, Raw, valkey_9};
 
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, drive, open, settings, state};
+use crate::lock_tests::{ANSWER_TIMEOUT, TTL, drive, open, settings, state};
 
 /// A key of each type: command and arguments behind the key. The scores look like times that are over and
 /// that are not.

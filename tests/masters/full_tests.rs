@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::{AcquireError, Client, HeldLocks, Options};
-use redlatch_support::{Blocking, Fleet, Lease, Place, Raw, eventually, valkey_9};
+use redlatch_support::{Blocking, Fleet, Lease, PATIENCE, Place, Raw, eventually, valkey_9};
 
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::lock_tests::{TTL, drive, open, settings};
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::{HeldLocks, Options, limits};
-use redlatch_support::{Blocking, Fleet, Place, valkey_9};
+use redlatch_support::{Blocking, Fleet, PATIENCE, Place, valkey_9};
 
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::lock_tests::{TTL, drive, open, settings};
 use crate::valkey_tests::Native;
 
 fn submit(redlock: &mut Blocking) -> OpId {

@@ -1,13 +1,11 @@
 //! The harness itself: what the other tests take for granted.
 
-use redlatch_support::{Fleet, Proxy, Raw, assert_sooner, command, eventually};
+use redlatch_support::{Fleet, PATIENCE, Proxy, Raw, assert_sooner, command, eventually};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_fleet_answers_and_leaves_nothing() {

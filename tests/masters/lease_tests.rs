@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use redlatch::engine::{Outcome, Request, Resource};
 use redlatch::status::MasterState;
 use redlatch::{ExtendError, HeldLocks, Options, limits};
-use redlatch_support::{Fleet, Proxy, assert_sooner, eventually};
+use redlatch_support::{Fleet, PATIENCE, Proxy, assert_sooner, eventually};
 
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, TTL, open, settings, state};
+use crate::lock_tests::{ANSWER_TIMEOUT, TTL, open, settings, state};
 
 #[test]
 fn a_lease_never_outlives_its_keys() {

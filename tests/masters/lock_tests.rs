@@ -12,14 +12,13 @@ use redlatch::status::MasterState;
 use redlatch::{
     AcquireError, Config, ConfigBuilder, ExtendError, HeldLocks, Options, Quarantine, ReleaseError, limits,
 };
-use redlatch_support::{Blocking, Fleet, Proxy, assert_sooner, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, Proxy, assert_sooner, eventually};
 
 use crate::rogue::Rogue;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 /// Long enough that a slow machine is not taken for a silent master.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn settings(urls: &[String]) -> ConfigBuilder {
     Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)

@@ -27,10 +27,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::resp::{self, Decoded};
-use redlatch_support::{Fleet, eventually, valkey_9};
+use redlatch_support::{Fleet, PATIENCE, eventually, valkey_9};
 use redlatch_testing::model::{self, Dialect, ModelMaster};
 
-use crate::lock_tests::PATIENCE;
 use commands::{Command, Commands, KEYS, wall_us};
 
 const SEEDS: Range<u64> = 0..6;

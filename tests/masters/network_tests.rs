@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{HeldLocks, Quarantine, limits};
-use redlatch_support::{Blocking, Fleet, Proxy, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, Proxy, eventually};
 
 use crate::contest::{Contest, Rules, TTL};
-use crate::lock_tests::{self, PATIENCE, drive, open, settings, state};
+use crate::lock_tests::{self, drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 use crate::netns::Netns;
 use crate::rogue::Rogue;

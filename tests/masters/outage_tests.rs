@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use redlatch::Options;
 use redlatch::engine::{OpId, Outcome, Request, Resource};
 use redlatch::status::MasterState;
-use redlatch_support::{Blocking, Fleet};
+use redlatch_support::{Blocking, Fleet, PATIENCE};
 
 use crate::contest::{Contest, Rules, TTL};
-use crate::lock_tests::{PATIENCE, drive, open, settings};
+use crate::lock_tests::{drive, open, settings};
 use crate::lockers::{Mode, Way};
 
 #[test]

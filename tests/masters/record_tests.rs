@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::{FleetDifference, MasterState, Warning};
 use redlatch::{Client, Config, ConfigBuilder, Event, Quarantine};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
+use crate::lock_tests::ANSWER_TIMEOUT;
 
 fn settings(urls: &[String]) -> ConfigBuilder {
     Config::builder()

@@ -13,10 +13,10 @@ use redlatch::inspection::KeyState;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Guard, LockRequest, Quarantine};
-use redlatch_support::{Fleet, Master, eventually};
+use redlatch_support::{Fleet, Master, PATIENCE, eventually};
 
 use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
+use crate::lock_tests::ANSWER_TIMEOUT;
 use crate::valkey_tests::Native;
 
 /// A lock that is held for so long may have waiters, so its release serves them.

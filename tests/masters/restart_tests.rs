@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{AcquireError, Quarantine};
-use redlatch_support::{Fleet, Raw};
+use redlatch_support::{Fleet, PATIENCE, Raw};
 
 use crate::contest::{Contest, Rules, TTL};
-use crate::lock_tests::{PATIENCE, drive, open, settings, state};
+use crate::lock_tests::{drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 
 const MODES: [Mode; 4] = [Mode::Plain, Mode::Fair, Mode::Fenced, Mode::Shared];

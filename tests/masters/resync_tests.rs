@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{Config, ConfigBuilder, Quarantine};
-use redlatch_support::{Blocking, Fleet, Master, Proxy, command, eventually};
+use redlatch_support::{Blocking, Fleet, Master, PATIENCE, Proxy, command, eventually};
 
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
+use crate::lock_tests::{ANSWER_TIMEOUT, drive, open, state};
 
 const MAX_TTL: Duration = Duration::from_secs(3);
 

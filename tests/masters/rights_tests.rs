@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use redlatch::internals::settle;
 use redlatch::{Client, Quarantine};
-use redlatch_support::{Fleet, Master};
+use redlatch_support::{Fleet, Master, PATIENCE};
 
 use crate::error_tests::ok;
-use crate::lock_tests::PATIENCE;
 use crate::refusal_tests::{KINDS, Kind, RIGHTS, TTL, acquire, inspect, open};
 
 const PAGE: &str = include_str!("../../docs/rights.md");

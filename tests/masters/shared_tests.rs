@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::error::HolderTtl;
 use redlatch::{AcquireError, ExtendError, HeldLocks};
-use redlatch_support::{Blocking, Fleet, Lease, Master, Raw, eventually};
+use redlatch_support::{Blocking, Fleet, Lease, Master, PATIENCE, Raw, eventually};
 
 use crate::contest::{Contest, Rules, TTL as CONTEST_TTL};
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::lock_tests::{TTL, drive, open, settings};
 use crate::lockers::{Mode, Way};
 
 fn refused(result: Result<Lease, AcquireError>) -> HolderTtl {

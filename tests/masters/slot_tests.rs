@@ -8,10 +8,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use redlatch::{AcquireError, Client, Config, SlotsRequest, limits};
 use redlatch_support::judge::{self, Visit, VisitName};
-use redlatch_support::{Fleet, eventually};
+use redlatch_support::{Fleet, PATIENCE, eventually};
 
 use crate::contest::TTL;
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE};
+use crate::lock_tests::ANSWER_TIMEOUT;
 
 const CALLERS: usize = 8;
 

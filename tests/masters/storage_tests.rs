@@ -6,9 +6,9 @@ use std::process::Command;
 use std::thread;
 
 use redlatch::{Client, FencingToken};
-use redlatch_support::Fleet;
+use redlatch_support::{Fleet, PATIENCE};
 
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, settings};
+use crate::lock_tests::{ANSWER_TIMEOUT, settings};
 
 #[path = "../../examples/fences.rs"]
 mod fences;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::status::MasterState;
 use redlatch::{Config, ConfigBuilder, Quarantine};
-use redlatch_support::{Blocking, Fleet, eventually};
+use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
-use crate::lock_tests::{ANSWER_TIMEOUT, PATIENCE, drive, open, state};
+use crate::lock_tests::{ANSWER_TIMEOUT, drive, open, state};
 
 const MAX_TTL: Duration = Duration::from_secs(1);
 

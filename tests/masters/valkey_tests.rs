@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use redlatch::internals::settle;
 use redlatch::{Client, HeldLocks, Quarantine};
-use redlatch_support::{Fleet, Master, Place, Raw, eventually, valkey_9};
+use redlatch_support::{Fleet, Master, PATIENCE, Place, Raw, eventually, valkey_9};
 
 use crate::contest::{Contest, Rules};
-use crate::lock_tests::{PATIENCE, TTL, drive, open, settings};
+use crate::lock_tests::{TTL, drive, open, settings};
 
 #[test]
 fn valkey_9_releases_and_extends_natively() {

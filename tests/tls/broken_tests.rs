@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch_support::{Certificates, Fleet};
+use redlatch_support::{Certificates, Fleet, PATIENCE, eventually};
 
 use crate::front::{Conduct, Front};
-use crate::{PATIENCE, TTL, await_down, eventually, expect_refusal, open, settings, trusting};
+use crate::{TTL, await_down, expect_refusal, open, settings, trusting};
 
 /// A front whose connections all behave like this.
 fn start(conduct: Conduct) -> (Fleet, Certificates, Front) {

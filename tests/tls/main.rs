@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use redlatch::status::MasterState;
 use redlatch::{Client, Config, ConfigBuilder, Pem, Quarantine, Tls};
-use redlatch_support::{Certificates, Fleet, eventually};
+use redlatch_support::{Certificates, Fleet, PATIENCE};
 
-/// How long anything may take that must happen: a slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// The TTL of locks that no test waits for to end.
 const TTL: Duration = Duration::from_secs(30);
 

@@ -1,10 +1,10 @@
 //! Peers that are refused, or refuse: what the client says, on both connections of a master.
 
 use redlatch::{Client, ConnectError, Pem, Redlock, Tls, TlsError};
-use redlatch_support::{Certificates, Fleet};
+use redlatch_support::{Certificates, Fleet, PATIENCE};
 
 use crate::front::{Conduct, Front};
-use crate::{PATIENCE, TTL, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
+use crate::{TTL, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
 
 #[test]
 fn bad_server_certificates_are_refused_by_name() {

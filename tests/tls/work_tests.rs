@@ -7,11 +7,11 @@ use std::time::Duration;
 use redlatch::internals::settle;
 use redlatch::status::MasterState;
 use redlatch::{Client, Credentials, Pem, Redlock, Tls};
-use redlatch_support::{Certificates, Fleet};
+use redlatch_support::{Certificates, Fleet, PATIENCE, eventually};
 use rustls::HandshakeKind;
 
 use crate::front::{Conduct, Front};
-use crate::{PATIENCE, TTL, eventually, open, settings, start, start_as, tls_urls, trusting};
+use crate::{TTL, open, settings, start, start_as, tls_urls, trusting};
 
 /// One client waits for the lock of the other, and gets it when that one releases it.
 #[track_caller]

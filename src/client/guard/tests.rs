@@ -7,11 +7,9 @@ use super::*;
 use crate::client::Count;
 use crate::config::tests::of_double;
 use crate::engine::HeldLocks;
-use redlatch_support::assert_golden;
+use redlatch_support::{PATIENCE, assert_golden};
 use redlatch_testing::Double;
 
-/// Time limit for anything that must happen. A slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// A TTL that no step waits out.
 const LONG: Duration = PATIENCE.saturating_mul(10);
 

@@ -14,6 +14,8 @@ use std::sync::mpsc;
 use std::task::{Context, Wake};
 use std::time::Duration;
 
+use redlatch_support::PATIENCE;
+
 use super::*;
 use crate::client::guard::HeldName;
 use crate::client::pending::{Ask, Pending, submit_all};
@@ -24,8 +26,6 @@ use crate::error::{AcquireError, LockReentrantError};
 use crate::event::Event;
 use crate::options::Options;
 
-/// Time limit for anything that must happen. A slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// Wait of callers that only the end of the client answers in time.
 const LONG: Duration = PATIENCE.saturating_mul(10);
 /// Wait whose end meets the broken answer.

@@ -10,10 +10,9 @@ use super::*;
 use crate::client::Drive;
 use crate::config::tests::of_double;
 use crate::lock::MasterId;
+use redlatch_support::PATIENCE;
 use redlatch_testing::Double;
 
-/// Time limit for anything that must happen. A slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// A TTL and wait that no step waits out.
 const LONG: Duration = PATIENCE.saturating_mul(10);
 

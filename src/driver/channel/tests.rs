@@ -3,15 +3,13 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 
+use redlatch_support::PATIENCE;
+
 use super::{Channel, Received, Socket};
 use crate::clock;
-
-/// Limit for anything that must happen; a slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Error of a failing plaintext connection; `connects` says whether it is open before.
 fn trouble(connects: bool, open: impl FnOnce(&Poll) -> Socket, fail: impl FnOnce()) -> String {

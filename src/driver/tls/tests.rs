@@ -16,12 +16,11 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
+use redlatch_support::PATIENCE;
+
 use super::{TlsMaster, TlsSocket};
 use crate::driver::socket::{Received, Socket};
 use crate::limits;
-
-/// Limit for anything that must happen; a slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A certificate for the server `h` with its key.
 struct Certificate {

@@ -8,12 +8,11 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use redlatch::resp::{self, Decoded};
-use redlatch_support::{Fleet, eventually, valkey_9};
+use redlatch_support::{Fleet, PATIENCE, eventually, valkey_9};
 
 use super::commands::{KEYS, wall_us};
 use super::dialect_in;
 use super::model::{Dialect, ModelMaster};
-use crate::lock_tests::PATIENCE;
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 

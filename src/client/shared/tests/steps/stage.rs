@@ -14,10 +14,9 @@ use crate::config::tests::of_double;
 use crate::engine::Released;
 use crate::error::{AcquireError, ReleaseError};
 use crate::lock::MasterId;
+use redlatch_support::PATIENCE;
 use redlatch_testing::Double;
 
-/// Time limit for anything that must happen. A slow machine only takes longer.
-const PATIENCE: Duration = Duration::from_secs(40);
 /// Longer than any test, so that nothing ends because of it.
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
