@@ -1,6 +1,5 @@
 //! The engine alone: submit, encode, votes and decode of acquire and release pairs, no sockets.
 
-#[path = "engine_loop.rs"]
 mod engine_loop;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

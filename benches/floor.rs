@@ -17,11 +17,8 @@
 //!             +2clients, +4clients: so many clients, each with its own names, as so many event loops
 //! ```
 
-#[path = "client_loop.rs"]
 mod client_loop;
-#[path = "lock_loop.rs"]
 mod lock_loop;
-#[path = "raw_loop.rs"]
 mod raw_loop;
 
 use redlatch::HeldLocks;

@@ -1,6 +1,5 @@
 //! Acquire and release pairs on real masters on loopback: N = 1, 3, 5, 7, one and 128 in flight.
 
-#[path = "lock_loop.rs"]
 mod lock_loop;
 
 use redlatch_support::Fleet;

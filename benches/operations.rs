@@ -4,9 +4,7 @@
 //! `cargo bench --bench operations` prints the time and the rate of each. One name filters, as in
 //! `cargo bench --bench operations -- contended`.
 
-#[path = "client_loop.rs"]
 mod client_loop;
-#[path = "lock_loop.rs"]
 mod lock_loop;
 
 use std::thread;
