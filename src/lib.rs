@@ -226,8 +226,8 @@ pub mod internals {
         pub use crate::founding::replacement::{OldMaster, Replacement, Step};
         pub use crate::founding::{Candidate, Change, Founding, Refusal, found, seen};
     }
-    pub use crate::lock::{Drift, NamedScript, SCRIPTS, Tally, Verdict, whole_ms, whole_us};
     pub use crate::lock::{FENCE_NAME, PROBE_NAME, command::park::WAIT_NAME};
+    pub use crate::lock::{NamedScript, SCRIPTS, whole_ms, whole_us};
     /// Answers of servers.
     pub mod server {
         pub use crate::engine::masters::handshake::{Replication, info_field};

@@ -31,9 +31,11 @@ pub use name::LockName;
 pub use resource::PROBE_NAME;
 pub use resource::Resource;
 pub(crate) use resource::{FLEET_NAME, MARK_NAME};
-pub use tally::{Tally, Verdict, quorum};
+pub use tally::quorum;
+pub(crate) use tally::{Tally, Verdict};
 pub use token::Token;
-pub use ttl::{Drift, Ttl};
+pub(crate) use ttl::Drift;
+pub use ttl::Ttl;
 #[doc(hidden)]
 pub use ttl::{whole_ms, whole_us};
 pub use vote::{Failure, HolderTtl, TokenRefusal, Vote};

@@ -21,7 +21,7 @@ pub const fn quorum(master_count: usize) -> usize {
 
 /// The votes of one round; each master is in at most one set.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Masters that granted.
     pub granted: MasterSet,
     /// Masters that refused.
@@ -32,7 +32,7 @@ pub struct Tally {
 
 /// Outcome of a round, if it is certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// A quorum granted.
     Granted,
     /// A quorum is out of reach, although enough masters answered or may still answer: somebody else holds
@@ -47,7 +47,7 @@ pub enum Verdict {
 impl Tally {
     /// Returns the verdict over `master_count` masters. Votes of `quarantined` masters do not count (I8).
     #[must_use]
-    pub fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
+    pub(crate) fn verdict(&self, master_count: usize, quarantined: MasterSet) -> Verdict {
         let needed = quorum(master_count);
         if quarantined.is_empty() && self.granted.has(needed) {
             return Verdict::Granted;
@@ -67,7 +67,7 @@ impl Tally {
 
     /// Returns the masters that have voted.
     #[must_use]
-    pub const fn heard(&self) -> MasterSet {
+    pub(crate) const fn heard(&self) -> MasterSet {
         self.granted.union(self.refused).union(self.failed)
     }
 }
