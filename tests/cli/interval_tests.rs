@@ -56,7 +56,7 @@ fn one_of_five_machines_runs_the_unit() {
     }
     // Its rest is longer than the maximum TTL, so it stays.
     first.signal("TERM");
-    expect(&first.finish(), 0, &["before its --at-least time"]);
+    expect(&first.finish(), 0, &["cuts the --at-least time"]);
     assert_eq!(finish(&mut machine(&fleet, &["echo", "report"])).stdout, "", "shortened to the maximum TTL");
 }
 
