@@ -142,6 +142,7 @@ mod suspend {
             Reading { boot: us(boot_us), awake }
         }
 
+        // I111
         #[test]
         fn only_a_sleep_makes_the_clocks_differ() {
             let start = Instant::now();

@@ -328,6 +328,7 @@ mod tests {
         }
     }
 
+    // I36
     #[test]
     fn each_sign_of_use_refuses_it() {
         let mut unanswered: Vec<_> = all().into_iter().map(Ok).collect();
@@ -385,6 +386,7 @@ mod tests {
         }
     }
 
+    // I36
     #[test]
     fn a_second_run_completes_the_same_processes_only() {
         let first = found_of(all()).expect("new").changes;

@@ -356,6 +356,7 @@ mod tests {
         assert_eq!(LockHandle::from_bytes(&longest.to_bytes()), Ok(longest));
     }
 
+    // I49
     #[test]
     fn a_damaged_handle_is_recognised() {
         let bytes = handle(Kind::Fenced(FencingToken::near(9))).to_bytes();
@@ -400,6 +401,7 @@ mod tests {
         assert_eq!(read(|bytes| bytes.push(0)), Err(ParseHandleError::Malformed), "a byte behind the name");
     }
 
+    // I49
     #[test]
     fn a_newer_version_is_named() {
         let mut bytes = handle(Kind::Plain).to_bytes();
@@ -409,6 +411,7 @@ mod tests {
         assert_eq!(LockHandle::from_bytes(&bytes), Err(ParseHandleError::Malformed), "there was none before");
     }
 
+    // I49
     #[test]
     fn debug_output_shows_no_token() {
         let handle = handle(Kind::Plain);
@@ -417,6 +420,7 @@ mod tests {
         assert!(!shown.contains(&handle.token.to_string()), "{shown}");
     }
 
+    // I49
     #[test]
     fn a_fleet_is_its_masters_in_any_order() {
         let fleet =

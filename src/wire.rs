@@ -350,6 +350,7 @@ mod tests {
         }
     }
 
+    // I14, I15
     #[test]
     fn replies_meet_their_requests_in_order() {
         let mut wire = Wire::new();

@@ -200,6 +200,7 @@ mod tests {
         assert_eq!(Rounded(Duration::MAX).to_string(), "18446744073709551616s");
     }
 
+    // I147
     #[test]
     fn text_of_others_is_shown_without_deception() {
         for (text, shown) in [

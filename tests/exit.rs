@@ -53,6 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
+// I128
 fn a_guard_is_released_whichever_way_its_process_ends() {
     let mut fleet = Fleet::start(3);
     for &end in ENDS {

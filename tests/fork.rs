@@ -99,6 +99,7 @@ fn work_that_forks_is_lost_in_the_child(fleet: &Fleet) {
     assert_eq!(settle(&client, TTL), 0);
 }
 
+// I127
 fn a_client_is_refused(fleet: &mut Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let [kept, child_extends, child_releases] =
@@ -149,6 +150,7 @@ fn refused_in_child(
 }
 
 /// Its state is a mutex of its own, which the fork may find locked by another thread.
+// I127
 fn a_reentrant_lock_is_refused(fleet: &Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let lock = client.lock("reentrant").ttl(TTL).reentrant();
@@ -190,6 +192,7 @@ fn reentrant_refused_in_child(lock: &ReentrantLock, first: ReentrantGuard, secon
     drop(second);
 }
 
+// I127
 fn a_redlock_is_refused(fleet: &mut Fleet) {
     let mut redlock = Redlock::open(settings(fleet)).expect("an event loop");
     let mut submit = |name: &str| redlock.submit(acquisition(&name)).expect("there is room");
@@ -258,6 +261,7 @@ type Asked<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<(), String>> 
 
 /// One of each kind, with what it needs: the fork comes before it is polled, while the masters are silent,
 /// and when its answer has come and nobody has fetched it.
+// I127
 fn every_future_is_refused_at_every_stage(fleet: &mut Fleet) {
     let client = Client::open(settings(fleet)).expect("an event loop");
     let held = |name: &str| client.lock(name).ttl(TTL).acquire().expect("free");

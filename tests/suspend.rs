@@ -47,6 +47,7 @@ mod linux {
     /// What lives longer than the sleep.
     const LONG_TTL: Duration = Duration::from_secs(7_200);
 
+    // I111
     pub(super) fn a_lock_does_not_outlive_a_sleep(sleep: &Sleep) {
         let fleet = Fleet::start(3);
         let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).max_ttl(LONG_TTL);

@@ -450,6 +450,7 @@ mod tests {
         std::iter::from_fn(|| queue.take()).collect()
     }
 
+    // I98
     #[test]
     fn the_oldest_lines_give_way_and_are_counted() {
         let mut queue = Queue::new();
@@ -512,6 +513,7 @@ mod tests {
         assert_eq!((&*cut("ab", Some(13)), &*cut("ab", Some(12))), ("redlatch: ab", "redlatch: …"));
     }
 
+    // I147
     #[test]
     fn json_keeps_text_and_shows_ascii_only() {
         let value = serde_json::json!({ "name": "a\u{202e}b \u{7f}\n\"é𝄞" });

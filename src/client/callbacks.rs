@@ -169,6 +169,7 @@ mod tests {
         Waker::from(callbacks.call_once(callback)).wake();
     }
 
+    // I121
     #[test]
     fn callbacks_run_in_order_on_one_thread() {
         let callbacks = Callbacks::default();

@@ -135,6 +135,7 @@ mod tests {
         }
     }
 
+    // I93
     #[test]
     fn the_leader_wakes_one_task_of_each_thread() {
         let now = clock::now();
@@ -147,6 +148,7 @@ mod tests {
         assert_eq!(relay.until(), None);
     }
 
+    // I93
     #[test]
     fn a_woken_thread_takes_later_answers_too() {
         let now = clock::now();
@@ -163,6 +165,7 @@ mod tests {
         assert_eq!((woken(&later), woken(&next)), (vec![1, 1], vec![1, 0]));
     }
 
+    // I93
     #[test]
     fn the_leader_wakes_all_in_the_end() {
         let now = clock::now();
@@ -189,6 +192,7 @@ mod tests {
         assert_eq!(relay.until(), Some(now + RELAY_MAX));
     }
 
+    // I126
     #[test]
     fn tasks_are_woken_in_the_order_of_their_answers() {
         let (mut relay, counts) = relay(&[1, 2, 1, 3, 2, 1]);

@@ -138,6 +138,7 @@ mod tests {
         assert_eq!(longest.clone().checked(), Ok(longest));
     }
 
+    // I142
     #[test]
     fn a_providers_error_is_kept_and_not_shown() {
         let refuse = |_: &str| Err(std::io::Error::other("GET https://vault/?token=s3cret: 403").into());
@@ -148,6 +149,7 @@ mod tests {
         assert!(source.is::<std::io::Error>() && source.to_string().contains("s3cret"), "{source}");
     }
 
+    // I145
     #[test]
     fn debug_output_shows_no_credentials() {
         let credentials = Credentials::new("s3cret").user("locker").valid_for(Duration::from_secs(60));

@@ -321,6 +321,7 @@ mod tests {
         builder(lookup)?.build()
     }
 
+    // I146
     #[test]
     fn each_variable_sets_its_setting() {
         let config = read(&[
@@ -416,6 +417,7 @@ mod tests {
         }
     }
 
+    // I146
     #[test]
     fn bad_values_name_the_variable_and_what_is_accepted() {
         let url = (MASTERS, "redis://a");
@@ -439,6 +441,7 @@ mod tests {
         }
     }
 
+    // I146
     #[test]
     fn no_variables_error_shows_a_password() {
         for list in

@@ -15,6 +15,7 @@ fn one() -> ConfigBuilder {
     Config::builder().master("redis://h")
 }
 
+// I123
 #[test]
 fn a_delay_function_is_called_for_the_settings_only() {
     let mut called = Vec::new();
@@ -196,6 +197,7 @@ fn all_set() -> ConfigBuilder {
     builder.credentials(|_| Err("none".into()))
 }
 
+// I110
 #[test]
 fn the_answer_limit_has_bounds_by_the_ttl() {
     let bounds = |config: &Config, ms| {

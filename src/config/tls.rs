@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
+    // I145
     #[test]
     fn debug_output_shows_no_key() {
         let bytes = || Pem::Bytes(b"s3cret".to_vec());
@@ -131,6 +132,7 @@ mod tests {
         }
     }
 
+    // I136
     #[test]
     fn tls_settings_without_a_tls_master_are_refused() {
         let plain = Config::builder().masters(["redis://h", "unix:///run/x"]).tls(Tls::new());

@@ -50,6 +50,7 @@ fn trouble_with(addresses: Vec<SocketAddr>) -> String {
     }
 }
 
+// I140
 #[test]
 fn the_most_informative_trouble_of_an_address_is_reported() {
     // Nothing listens at the first; the second is the broadcast address.

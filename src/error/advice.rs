@@ -99,6 +99,7 @@ fn missing_right(text: &str) -> Cow<'static, str> {
 mod tests {
     use super::*;
 
+    // I108
     #[test]
     fn an_acl_refusal_names_right_and_feature() {
         // The exact texts of Redis 7.0; Redis 8.0 and Valkey 8.1; Valkey 9.1; any of them without the place

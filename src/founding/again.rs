@@ -130,6 +130,7 @@ mod tests {
         again.next(now, &masters.iter().cloned().map(Ok).collect::<Vec<_>>())
     }
 
+    // I35
     #[test]
     fn used_masters_are_declared_after_the_longer_ttl() {
         let now = crate::clock::now();
@@ -160,6 +161,7 @@ mod tests {
         }
     }
 
+    // I35
     #[test]
     fn process_that_changes_meanwhile_is_not_declared() {
         let (mut masters, mut again) = (used(), Redeclaration::new(config(&URLS, 20)));
@@ -170,6 +172,7 @@ mod tests {
         assert_eq!(next(&mut again, now + Duration::from_secs(60), &masters), changed);
     }
 
+    // I35
     #[test]
     fn other_masters_are_not_declared_again() {
         let now = crate::clock::now();

@@ -313,6 +313,7 @@ mod tests {
     }
 
     /// Otherwise two operators with two new masters would both complete their replacements.
+    // I27
     #[test]
     fn one_record_is_no_majority_of_the_others() {
         let (mut replacement, mut masters) = replacement(TTL);
@@ -327,6 +328,7 @@ mod tests {
     }
 
     /// The other records may belong to another operator's replacement.
+    // I27
     #[test]
     fn new_master_that_one_record_names_is_refused() {
         let (mut replacement, mut masters) = joining(TTL);

@@ -183,6 +183,7 @@ mod tests {
         check(&[b"GETRANGE", key, b"0", b"255"], &|out| encode_value(out, entry.key()));
     }
 
+    // I74
     #[test]
     fn a_label_is_part_of_each_value() {
         let (key, token) = (b"a\r\nb".as_slice(), token());

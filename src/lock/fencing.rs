@@ -93,6 +93,7 @@ impl Window {
 mod tests {
     use super::*;
 
+    // I12
     #[test]
     fn the_window_fits_the_quarantine() {
         for max_ttl_us in [1_000, 1_001, 300_000, 30_000_000, 604_800_000_000] {

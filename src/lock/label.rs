@@ -90,6 +90,7 @@ mod tests {
         }
     }
 
+    // I74
     #[test]
     fn only_values_of_our_form_have_a_label() {
         let token = [b'\t'; Token::SIZE];

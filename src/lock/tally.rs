@@ -77,6 +77,7 @@ mod tests {
     use super::*;
     use crate::lock::MasterId;
 
+    // I4
     #[test]
     fn quorum_table_is_a_strict_majority() {
         for count in 1..=32 {

@@ -157,6 +157,7 @@ fn events_of_masters() -> Vec<(Event, String)> {
     ]
 }
 
+// I133
 #[test]
 fn each_event_is_traced_with_its_fields() {
     let cases = [events_of_locks(), events_of_masters()].concat();

@@ -22,6 +22,7 @@ fn records(fleet: &mut Fleet) -> Vec<String> {
     fleet.masters().map(|master| master.ask("GET p:redlatch:fleet").text()).collect()
 }
 
+// I35
 #[test]
 fn max_ttl_is_raised_and_lowered_under_load() {
     let mut fleet = Fleet::start(3);

@@ -94,6 +94,7 @@ fn an_end_with_a_message_is_quick() {
     });
 }
 
+// I28
 #[test]
 fn a_ttl_above_the_fleets_maximum_is_refused() {
     let url = "redis://127.0.0.1:1";

@@ -61,6 +61,7 @@ pub(crate) fn fill(pipe: &mut PipeWriter) {
     fcntl_setfl(&*pipe, flags).expect("an open file");
 }
 
+// I98
 #[test]
 fn a_lock_is_extended_though_nobody_reads_stderr() {
     let mut fleet = Fleet::start(3);
@@ -79,6 +80,7 @@ fn a_lock_is_extended_though_nobody_reads_stderr() {
     assert_eq!(holder_count(&mut fleet, "r"), 0, "released before the exit");
 }
 
+// I98
 #[test]
 fn a_lost_lock_ends_the_command_though_nobody_reads_stderr() {
     let mut fleet = Fleet::start(3);
@@ -92,6 +94,7 @@ fn a_lost_lock_ends_the_command_though_nobody_reads_stderr() {
     assert!(!exists(&pid));
 }
 
+// I98
 #[test]
 fn an_error_ends_the_program_though_nobody_reads_it() {
     let mut run = Unheard::start(redlatch(&[]).args(["run", "r", "--", "true"]));
@@ -121,6 +124,7 @@ fn a_lock_that_ended_while_nobody_took_its_token_is_no_success() {
     assert!(stderr.contains("lock \"r\" was gone already") && !file.exists(), "{stderr}");
 }
 
+// I98
 #[test]
 fn a_signal_ends_a_drill_that_nobody_reads() {
     let fleet = Fleet::start(3);

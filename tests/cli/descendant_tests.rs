@@ -26,6 +26,7 @@ fn lose_lock(fleet: &mut Fleet) {
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
 }
 
+// I103
 #[test]
 fn descendants_outside_the_group_end_with_the_lock() {
     let mut fleet = Fleet::start(3);
@@ -48,6 +49,7 @@ fn descendants_outside_the_group_end_with_the_lock() {
     }
 }
 
+// I103
 #[test]
 fn descendants_that_ignore_term_end_before_the_program_does() {
     let mut fleet = Fleet::start(3);
@@ -137,6 +139,7 @@ fn adopted_processes_that_have_ended_are_reaped() {
     expect(&run.finish(), 143, &[]);
 }
 
+// I102
 #[test]
 fn a_killed_redlatch_ends_its_command() {
     let fleet = Fleet::start(3);
@@ -147,6 +150,7 @@ fn a_killed_redlatch_ends_its_command() {
     eventually(PATIENCE, "the command has ended", || !exists(&pid));
 }
 
+// I102
 #[test]
 fn the_command_has_the_files_that_redlatch_has() {
     let fleet = Fleet::start(1);

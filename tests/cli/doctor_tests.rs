@@ -89,6 +89,7 @@ fn expect_found(urls: &[String], args: &[&str], exit: i32, codes: &[&str]) {
     }
 }
 
+// I153
 #[test]
 fn a_healthy_fleet_gives_no_finding() {
     let mut fleet = start();
@@ -187,6 +188,7 @@ fn the_json_has_each_fact_of_a_master() {
     assert_eq!(facts, expected);
 }
 
+// I153
 #[test]
 fn planted_misconfigurations_are_found_one_by_one() {
     let mut fleet = start();
@@ -256,6 +258,7 @@ fn planted_misconfigurations_are_found_one_by_one() {
     expect_found(&three, &[], 2, &["unreachable"]);
 }
 
+// I153
 #[test]
 fn a_login_without_rights_gets_the_acl_line() {
     let mut fleet = start();

@@ -18,6 +18,7 @@ fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("JSON and nothing else")
 }
 
+// I151
 #[test]
 fn a_drill_with_faults_finds_no_two_holders() {
     let mut fleet = Fleet::start(5);
@@ -45,6 +46,7 @@ fn a_drill_with_faults_finds_no_two_holders() {
     }
 }
 
+// I151
 #[test]
 fn a_drill_finds_the_two_holders_of_a_forgetful_fleet() {
     let mut fleet = Fleet::start(3);
@@ -59,6 +61,7 @@ fn a_drill_finds_the_two_holders_of_a_forgetful_fleet() {
     assert!(!json(&finished.stdout)["two_holders"].as_array().expect("a list").is_empty());
 }
 
+// I151
 #[test]
 fn a_drill_refuses_names_in_use_and_changes_nothing() {
     let mut fleet = Fleet::start(3);
@@ -97,6 +100,7 @@ fn locks_on_a_master_that_hangs_are_left() {
     assert!(json(&finished.stdout)["unreleased"].as_u64() > Some(0), "{}", finished.stdout);
 }
 
+// I151
 #[test]
 fn a_drill_without_masters_or_sense_says_so() {
     let mut fleet = Fleet::start(3);
@@ -195,6 +199,7 @@ fn foreign(fleet: &Fleet, program: &str) -> Command {
     command
 }
 
+// I152
 #[test]
 fn a_contender_that_takes_no_lock_is_found_out() {
     let fleet = Fleet::start(3);
@@ -245,6 +250,7 @@ fn a_contender_may_end_after_the_drill() {
     assert_eq!((&report["contended"], &report["other_errors"]), (&6.into(), &0.into()), "{report}");
 }
 
+// I152
 #[test]
 fn the_times_in_the_lines_of_a_contender_count() {
     let fleet = Fleet::start(3);
@@ -281,6 +287,7 @@ fn the_times_in_the_lines_of_a_contender_count() {
     assert_eq!(report["latest_call_ms"], 0.0, "{report}");
 }
 
+// I152
 #[test]
 fn a_contender_gets_what_it_needs_and_is_killed_when_it_hangs() {
     let fleet = Fleet::start(3);

@@ -29,6 +29,7 @@ fn terminate(elect: Running) -> Finished {
     elect.finish()
 }
 
+// I115
 #[test]
 fn another_candidate_leads_after_the_leaders_death() {
     let fleet = Fleet::start(3);
@@ -76,6 +77,7 @@ fn releases_that_a_hanging_master_owes_are_counted() {
     expect(&ended, 128 + 15, &["1 release not confirmed by all masters"]);
 }
 
+// I115
 #[test]
 fn a_signal_ends_the_command_and_releases_the_lock() {
     let mut fleet = Fleet::start(3);
@@ -89,6 +91,7 @@ fn a_signal_ends_the_command_and_releases_the_lock() {
     assert_eq!(holder_count(&mut fleet, "leader"), 0);
 }
 
+// I115
 #[test]
 fn a_command_that_ends_soon_runs_again_after_a_pause() {
     let mut fleet = Fleet::start(3);
@@ -117,6 +120,7 @@ fn zombies(parent: u32) -> usize {
     stats.filter(|stat| stat.contains(&of_parent)).count()
 }
 
+// I115
 #[test]
 fn a_lost_lock_ends_the_command_and_campaigns_again() {
     let mut fleet = Fleet::start(3);
@@ -133,6 +137,7 @@ fn a_lost_lock_ends_the_command_and_campaigns_again() {
     expect(&terminate(elect), 0, &[]);
 }
 
+// I115
 #[test]
 fn an_outage_is_waited_out() {
     let mut fleet = Fleet::start(3);

@@ -30,6 +30,7 @@ fn records(fleet: &mut Fleet) -> Vec<String> {
     fleet.masters().map(|master| master.ask("GET p:redlatch:fleet").text()).collect()
 }
 
+// I36
 #[test]
 fn a_first_lock_on_new_masters_works_at_once() {
     let mut fleet = Fleet::start(5);
@@ -78,6 +79,7 @@ fn a_strict_run_does_not_wait_for_the_last_master() {
 }
 
 /// One host has an old password for a master, another one has no other master in its list.
+// I30
 #[test]
 fn two_holders_by_settings_are_never_silent() {
     let mut fleet = Fleet::start(3);
@@ -105,6 +107,7 @@ fn two_holders_by_settings_are_never_silent() {
     }
 }
 
+// I30
 #[test]
 fn each_command_that_locks_says_a_contradiction() {
     let fleet = Fleet::start(3);
@@ -142,6 +145,7 @@ fn each_command_that_locks_says_a_contradiction() {
     );
 }
 
+// I36
 #[test]
 fn a_fleet_in_use_is_not_declared() {
     let mut fleet = Fleet::start(3);

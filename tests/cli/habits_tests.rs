@@ -38,6 +38,7 @@ fn key_in_use(fleet: &mut Fleet, command: &mut Command) -> String {
     keys
 }
 
+// I146
 #[test]
 fn variables_are_settings_and_options_override_them() {
     let mut fleet = Fleet::start(3);
@@ -60,6 +61,7 @@ fn variables_are_settings_and_options_override_them() {
     expect(&finish(strict), 0, &[]);
 }
 
+// I146
 #[test]
 fn bad_settings_name_option_and_variable() {
     let url = "redis://me:s3cret@127.0.0.1:1";

@@ -61,6 +61,7 @@ fn expect_taken(peer: &Hostile, size_max: usize) {
     assert!(size < count * size_max, "{size} bytes were taken over {count} connections");
 }
 
+// I150
 #[test]
 fn an_examination_survives_any_peer() {
     let fleet = Fleet::start(1);
@@ -83,6 +84,7 @@ fn an_examination_survives_any_peer() {
     }
 }
 
+// I150
 #[test]
 fn an_examination_of_a_stalling_peer_ends_in_time() {
     let fleet = Fleet::start(1);
@@ -116,6 +118,7 @@ fn an_examination_of_a_stalling_peer_ends_in_time() {
     }
 }
 
+// I150
 #[test]
 fn an_examination_outlasts_no_provider() {
     let fleet = Fleet::start(1);
@@ -167,6 +170,7 @@ fn shown(finished: &Finished) -> String {
     text
 }
 
+// I150
 #[test]
 fn a_list_of_locks_survives_any_peer() {
     let fleet = start();
@@ -211,6 +215,7 @@ fn the_status_of_a_fleet_survives_any_peer() {
     }
 }
 
+// I150
 #[test]
 fn an_inspection_survives_any_peer() {
     let fleet = start();
@@ -225,6 +230,7 @@ fn an_inspection_survives_any_peer() {
     }
 }
 
+// I149
 #[test]
 fn a_stalling_peer_is_named_with_its_limit() {
     let fleet = start();
@@ -249,6 +255,7 @@ fn a_stalling_peer_is_named_with_its_limit() {
     expect_left(&peer);
 }
 
+// I149
 #[test]
 fn a_slow_master_is_waited_for() {
     let fleet = start();
@@ -262,6 +269,7 @@ fn a_slow_master_is_waited_for() {
     eventually(PATIENCE, "its connections are closed", || peer.open_count() == 0);
 }
 
+// I149
 #[test]
 fn a_stopped_master_is_named_with_its_limit() {
     let mut fleet = start();
@@ -282,6 +290,7 @@ fn a_stopped_master_is_named_with_its_limit() {
     );
 }
 
+// I150
 #[test]
 fn a_fault_of_a_drill_survives_any_peer() {
     let fleet = start();
@@ -296,6 +305,7 @@ fn a_fault_of_a_drill_survives_any_peer() {
     }
 }
 
+// I150
 #[test]
 fn a_bench_survives_any_peer_in_its_round_trip() {
     let fleet = start();
@@ -316,6 +326,7 @@ fn a_bench_survives_any_peer_in_its_round_trip() {
     }
 }
 
+// I150
 #[test]
 fn no_password_that_a_peer_repeats_is_shown() {
     let fleet = start();

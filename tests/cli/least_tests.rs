@@ -14,6 +14,7 @@ fn run(fleet: &Fleet, at_least: &str, command: &[&str]) -> Command {
     run
 }
 
+// I44
 #[test]
 fn a_second_run_in_the_interval_does_not_run() {
     for (script, code) in [("true", 0), ("exit 3", 3), ("kill -KILL $$", 137)] {
@@ -26,6 +27,7 @@ fn a_second_run_in_the_interval_does_not_run() {
     }
 }
 
+// I44
 #[test]
 fn a_run_that_is_ended_by_a_signal_keeps_its_interval() {
     let fleet = Fleet::start(3);
@@ -36,6 +38,7 @@ fn a_run_that_is_ended_by_a_signal_keeps_its_interval() {
     expect(&finish(&mut run(&fleet, "10min", &["echo", "again"])), 75, &[]);
 }
 
+// I44
 #[test]
 fn the_interval_ends_and_the_next_run_runs() {
     let fleet = Fleet::start(3);
@@ -59,6 +62,7 @@ fn a_command_that_takes_longer_releases_at_once() {
     eventually(PATIENCE, "it is released", || holder_count(&mut fleet, "report") == 0);
 }
 
+// I44
 #[test]
 fn nothing_is_kept_where_no_command_ran() {
     let mut fleet = Fleet::start(3);
@@ -98,6 +102,7 @@ fn a_loss_while_the_command_runs_ends_the_interval() {
 }
 
 /// The least time is longer than the longest TTL: the program stays, until a signal comes.
+// I44
 #[test]
 fn a_stay_beyond_max_ttl_ends_with_a_signal() {
     let mut fleet = Fleet::start(3);
@@ -144,6 +149,7 @@ fn a_signal_behind_the_one_that_ends_changes_nothing() {
     expect(&first.finish(), 3, &["the signal cuts the --at-least time", "ends in 30s"]);
 }
 
+// I44
 #[test]
 fn a_stay_ends_when_the_rest_fits() {
     let fleet = Fleet::start(3);
@@ -158,6 +164,7 @@ fn a_stay_ends_when_the_rest_fits() {
 }
 
 /// Two connections break before the command ends: the masters get the rest over new ones.
+// I44
 #[test]
 fn a_broken_connection_does_not_block_for_the_old_ttl() {
     let mut fleet = Fleet::start(3);
@@ -194,6 +201,7 @@ fn a_broken_connection_does_not_block_for_the_old_ttl() {
 }
 
 /// Two masters stand still while the command ends, and for longer than its least time.
+// I44
 #[test]
 fn a_silent_master_does_not_block_for_the_old_ttl() {
     let mut fleet = Fleet::start(3);
@@ -235,6 +243,7 @@ fn a_signal_ends_the_wait_for_silent_masters() {
     expect(&finished, 0, &[]);
 }
 
+// I44
 #[test]
 fn a_lock_that_is_lost_in_the_stay_is_reported() {
     let mut fleet = Fleet::start(3);

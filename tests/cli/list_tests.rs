@@ -48,6 +48,7 @@ fn assert_fields(all: &serde_json::Map<String, serde_json::Value>) {
     assert!(all["plain"]["remaining_ms"].as_u64().is_some_and(|left| left > 0 && left <= 20_000));
 }
 
+// I148
 #[test]
 fn locks_are_listed_by_kind_and_quorum() {
     let mut fleet = Fleet::start(3);
@@ -118,6 +119,7 @@ fn locks_are_listed_by_kind_and_quorum() {
     assert_eq!(text.stdout.lines().count(), 7, "{}", text.stdout);
 }
 
+// I148
 #[test]
 fn a_list_needs_a_quorum_and_rights() {
     let mut fleet = Fleet::start(3);
@@ -162,6 +164,7 @@ fn a_list_fits_into_forty_columns() {
     }
 }
 
+// I148
 #[test]
 fn long_foreign_keys_are_no_locks_and_no_trouble() {
     let mut fleet = Fleet::start(3);
@@ -187,6 +190,7 @@ fn long_foreign_keys_are_no_locks_and_no_trouble() {
     assert_eq!(names, [pool.as_str(), &format!("redlatch:slot:1023:{pool}")]);
 }
 
+// I147
 #[test]
 fn names_and_labels_forge_no_columns() {
     let mut fleet = Fleet::start(1);

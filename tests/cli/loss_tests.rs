@@ -154,6 +154,7 @@ fn max_hold_ends_the_command() {
     expect(&finish(trusting(&fleet, "run").args(options)), 76, &["TERM to the command", "max_hold"]);
 }
 
+// I101
 #[test]
 fn a_validity_ended_in_a_pause_gives_kill() {
     let mut fleet = Fleet::start(3);
@@ -172,6 +173,7 @@ fn a_validity_ended_in_a_pause_gives_kill() {
     assert!(!finished.stderr.contains("TERM to the command"), "{}", finished.stderr);
 }
 
+// I101
 #[test]
 fn a_grace_beyond_the_clock_ends_before_the_validity() {
     let mut fleet = Fleet::start(3);

@@ -23,6 +23,7 @@ fn run_through_a_stall(fleet: &mut Fleet, held_ms: Option<u32>) -> Finished {
     run.finish()
 }
 
+// I99
 #[test]
 fn a_stall_of_two_masters_does_not_end_a_run() {
     let mut fleet = Fleet::start(3);
@@ -31,6 +32,7 @@ fn a_stall_of_two_masters_does_not_end_a_run() {
     assert_eq!(finished.stdout, "ran\n");
 }
 
+// I99
 #[test]
 fn contention_after_a_stall_ends_a_run() {
     let mut fleet = Fleet::start(3);
@@ -49,6 +51,7 @@ fn contention_after_a_stall_ends_a_run() {
     });
 }
 
+// I99
 #[test]
 fn contention_after_a_quarantine_ends_a_run() {
     let mut fleet = Fleet::start(3);
@@ -71,6 +74,7 @@ fn contention_after_a_quarantine_ends_a_run() {
     });
 }
 
+// I99
 #[test]
 fn an_outage_that_lasts_gives_69_after_the_grace() {
     let mut fleet = Fleet::start(3);
@@ -88,6 +92,7 @@ fn an_outage_that_lasts_gives_69_after_the_grace() {
     assert!(!once.stderr.contains("waiting"), "{}", once.stderr);
 }
 
+// I99
 #[test]
 fn a_held_lock_ends_a_run_at_once() {
     let mut fleet = Fleet::start(3);

@@ -99,6 +99,7 @@ pub(crate) fn contend(contender: &Contender<'_>, is_over: &AtomicBool, count: &A
     visits
 }
 
+// I27
 #[test]
 fn a_dead_master_of_five_is_replaced_under_load() {
     let mut lists = declared(5);
@@ -147,6 +148,7 @@ fn a_dead_master_of_five_is_replaced_under_load() {
     println!("{} visits, no two at one time", visits.len());
 }
 
+// I27
 #[test]
 fn a_master_that_refuses_writes_is_replaced() {
     let mut lists = declared(3);
@@ -183,6 +185,7 @@ fn a_master_that_refuses_writes_is_replaced() {
     lists.refused(back.args([&spare, &lists.old[1].clone()]), "has the record of a fleet");
 }
 
+// I27
 #[test]
 fn a_wrong_argument_replaces_nothing() {
     let mut lists = declared(3);
@@ -236,6 +239,7 @@ fn a_record_that_changed_meanwhile_stays() {
 }
 
 /// The operator's process dies while it waits, and between two records.
+// I27
 #[test]
 fn a_replacement_that_was_cut_short_goes_on() {
     let mut lists = declared(5);

@@ -77,6 +77,7 @@ fn a_signal_that_ends_the_command_adds_128() {
     assert_eq!(run.expect("redlatch was built").status.code(), Some(128 + 9));
 }
 
+// I102
 #[test]
 fn a_command_that_cannot_start_frees_the_lock() {
     let mut fleet = Fleet::start(3);
@@ -87,6 +88,7 @@ fn a_command_that_cannot_start_frees_the_lock() {
     }
 }
 
+// I102
 #[test]
 fn a_lack_of_files_is_no_fault_of_the_command() {
     let fleet = Fleet::start(1);
@@ -264,6 +266,7 @@ fn fair_commands_run_in_order_of_start() {
 }
 
 /// Nobody hears its notification, so it leaves the queue at once.
+// I60
 #[test]
 fn a_killed_waiter_costs_nothing() {
     let mut fleet = Fleet::start(3);
@@ -475,6 +478,7 @@ fn signals_that_end_reach_what_the_command_has_started() {
     assert_eq!(finished.stdout, "grandchild ends\n");
 }
 
+// I102
 #[test]
 fn a_signal_ignored_from_the_start_stays_ignored() {
     let fleet = Fleet::start(1);

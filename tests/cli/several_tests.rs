@@ -111,6 +111,7 @@ fn a_wait_beyond_any_clock_is_one_without_end() {
     }
 }
 
+// I100
 #[test]
 fn several_locks_are_extended_and_lost_together() {
     let mut fleet = Fleet::start(3);

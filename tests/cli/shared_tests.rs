@@ -47,6 +47,7 @@ fn sharing_commands_run_together_and_exclude_others() {
     expect(&finish(trusting(&fleet, "run").args(["--shared", "r", "--", "true"])), 0, &[]);
 }
 
+// I92
 #[test]
 fn a_waiting_command_keeps_readers_out() {
     let mut fleet = Fleet::start(3);

@@ -7,6 +7,7 @@ use redlatch_support::{Fleet, PATIENCE, eventually, root};
 use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting};
 
 /// The recipe of the page, with another command.
+// I80
 #[test]
 fn three_of_eight_machines_run_at_once() {
     let recipes = std::fs::read_to_string(root().join("docs/recipes.md")).expect("a page");

@@ -32,6 +32,7 @@ fn has_terminal(pid: &str) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| rest.split_ascii_whitespace().nth(5) == Some(pid))
 }
 
+// I103
 #[test]
 fn in_a_terminal_a_lost_lock_ends_everything() {
     let mut fleet = Fleet::start(3);
@@ -47,6 +48,7 @@ fn in_a_terminal_a_lost_lock_ends_everything() {
 }
 
 /// The foreground may move between a look at it and a write, which then would stop the program.
+// I103
 #[test]
 fn a_terminal_that_stops_writers_is_written_to_afterwards() {
     let mut fleet = Fleet::start(3);
@@ -257,6 +259,7 @@ fn a_stopped_command_continues_with_its_lock() {
     session.finish();
 }
 
+// I103
 #[test]
 fn a_stopped_command_whose_lock_ended_gets_kill() {
     let mut fleet = Fleet::start(1);

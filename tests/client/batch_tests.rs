@@ -155,6 +155,7 @@ fn batch_results_come_in_any_order() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I129
 #[test]
 fn each_request_without_room_is_answered() {
     let mut fleet = Fleet::start(1);

@@ -43,6 +43,7 @@ fn acquires_in_callback(client: &Client) {
     receiver.recv_timeout(PATIENCE).expect("the callback returns").expect("free");
 }
 
+// I121
 #[test]
 fn a_loss_callback_may_acquire_while_a_caller_leads() {
     let mut fleet = Fleet::start(3);
@@ -77,6 +78,7 @@ fn a_loss_callback_may_acquire_on_a_driven_client() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I121
 #[test]
 fn a_loss_callback_that_blocks_keeps_nobody_waiting() {
     let mut fleet = Fleet::start(3);
@@ -100,6 +102,7 @@ fn a_loss_callback_that_blocks_keeps_nobody_waiting() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I121
 #[test]
 fn a_loss_callback_that_panics_ends_alone() {
     let mut fleet = Fleet::start(3);
@@ -121,6 +124,7 @@ fn a_loss_callback_that_panics_ends_alone() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I121
 #[test]
 fn a_late_loss_callback_runs_on_another_thread() {
     let mut fleet = Fleet::start(3);
@@ -192,6 +196,7 @@ const BLOCKING: [Blocking; 10] = [
     |client, _| shown(client.force_unlock("inner")),
 ];
 
+// I122
 #[test]
 fn a_waker_that_blocks_gets_an_error() {
     let mut fleet = Fleet::start(3);
@@ -208,6 +213,7 @@ fn a_waker_that_blocks_gets_an_error() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I122
 #[test]
 fn a_lock_awaited_in_vain_is_released() {
     let mut fleet = Fleet::start(3);
@@ -224,6 +230,7 @@ fn a_lock_awaited_in_vain_is_released() {
     assert_nothing_left(client, &mut fleet);
 }
 
+// I122
 #[test]
 fn a_waker_that_drains_its_client_returns_at_once() {
     let mut fleet = Fleet::start(3);
@@ -238,6 +245,7 @@ fn a_waker_that_drains_its_client_returns_at_once() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I122
 #[test]
 fn a_waker_waiting_for_a_hold_gets_an_error() {
     let mut fleet = Fleet::start(3);
@@ -286,6 +294,7 @@ impl Wake for Numbered {
     }
 }
 
+// I126
 #[test]
 fn tasks_are_woken_in_the_order_of_their_answers() {
     const COUNT: usize = 100;

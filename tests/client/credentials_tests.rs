@@ -128,6 +128,7 @@ fn why_down(client: &Client, index: usize) -> String {
     }
 }
 
+// I141
 #[test]
 fn a_password_changes_under_load_and_no_lock_is_lost() {
     let mut fleet = start(5, "pw0");
@@ -173,6 +174,7 @@ fn a_password_changes_under_load_and_no_lock_is_lost() {
     assert_nothing_left(&clients[1], &mut fleet);
 }
 
+// I54
 #[test]
 fn a_waiter_is_served_behind_changed_credentials() {
     let mut fleet = start(3, "pw0");
@@ -199,6 +201,7 @@ fn a_waiter_is_served_behind_changed_credentials() {
     assert_eq!((waiter.stats().reconnects(), errors(&waiter)), (0, vec![]));
 }
 
+// I142
 #[test]
 fn a_bad_provider_costs_its_masters_only() {
     let mut fleet = start(5, "s3cret");
@@ -234,6 +237,7 @@ fn a_bad_provider_costs_its_masters_only() {
     assert_eq!(errors(&client), []);
 }
 
+// I141
 #[test]
 fn refused_credentials_stay_until_the_server_closes() {
     let mut fleet = start(3, "right");
@@ -270,6 +274,7 @@ fn refused_credentials_stay_until_the_server_closes() {
     await_no_keys(&mut fleet);
 }
 
+// I142
 #[test]
 fn a_redlock_renews_credentials_in_its_calls() {
     let mut fleet = start(3, "pw0");
@@ -300,6 +305,7 @@ fn a_connection_returns_without_a_call(fleet: &mut Fleet, builder: ConfigBuilder
     eventually(PATIENCE, "the connection is made again", || client.stats().reconnects() >= 1);
 }
 
+// I144
 #[test]
 fn an_idle_client_reconnects_with_its_provider() {
     let mut fleet = start(3, "pw");
@@ -308,6 +314,7 @@ fn an_idle_client_reconnects_with_its_provider() {
     a_connection_returns_without_a_call(&mut fleet, builder);
 }
 
+// I144
 #[test]
 fn an_idle_client_reconnects_by_host_names() {
     let mut fleet = Fleet::start(3);

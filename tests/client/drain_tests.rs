@@ -33,6 +33,7 @@ fn assert_no_keys(fleet: &mut Fleet) {
     }
 }
 
+// I117
 #[test]
 fn a_drain_ends_waiting_acquisitions_with_an_error() {
     for is_async in [false, true] {
@@ -59,6 +60,7 @@ fn a_drain_ends_waiting_acquisitions_with_an_error() {
     }
 }
 
+// I117
 #[test]
 fn a_drain_waits_for_guards_to_release() {
     for is_async in [false, true] {
@@ -82,6 +84,7 @@ fn a_drain_waits_for_guards_to_release() {
     }
 }
 
+// I117
 #[test]
 fn a_lock_left_by_a_drain_outlives_the_client() {
     let mut fleet = Fleet::start(3);
@@ -96,6 +99,7 @@ fn a_lock_left_by_a_drain_outlives_the_client() {
     }
 }
 
+// I117
 #[test]
 fn a_drain_releases_under_living_guards() {
     let mut fleet = Fleet::start(3);
@@ -156,6 +160,7 @@ fn a_driven_client_that_was_drained_leaves_no_thread() {
     eventually(PATIENCE, "its thread has ended", || Arc::strong_count(&kept) == 1);
 }
 
+// I117
 #[test]
 fn a_dropped_drain_leaves_the_guards_served() {
     let mut fleet = Fleet::start(3);
@@ -171,6 +176,7 @@ fn a_dropped_drain_leaves_the_guards_served() {
     assert_no_keys(&mut fleet);
 }
 
+// I117
 #[test]
 fn a_drain_beside_a_dead_quorum_ends_in_time() {
     let mut fleet = Fleet::start(3);
@@ -183,6 +189,7 @@ fn a_drain_beside_a_dead_quorum_ends_in_time() {
     assert_eq!(left, 1, "two masters cannot confirm");
 }
 
+// I117
 #[test]
 fn a_guard_ends_well_beside_a_drain() {
     let fleet = Fleet::start(3);
@@ -236,6 +243,7 @@ fn an_answer_that_came_before_the_end_is_handed_out() {
     }
 }
 
+// I117
 #[test]
 fn a_drain_without_time_still_releases() {
     let mut fleet = Fleet::start(3);
@@ -248,6 +256,7 @@ fn a_drain_without_time_still_releases() {
     await_no_keys(&mut fleet);
 }
 
+// I117
 #[test]
 fn a_fair_waiter_leaves_no_entry_behind_a_drain() {
     let mut fleet = Fleet::start(3);

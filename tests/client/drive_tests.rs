@@ -50,6 +50,7 @@ fn a_drive_takes_over_and_gives_back() {
 }
 
 /// A thread that waits leads by itself, also where a handle may end its wait.
+// I124
 #[test]
 fn a_blocking_call_needs_no_turn_of_the_drive() {
     type Call = fn(&Client, &Cancel, Duration) -> Result<(), AcquireError>;

@@ -86,6 +86,7 @@ const STAGES: [Stage; 6] = [
     by_a_batch_never_fetched,
 ];
 
+// I119
 #[test]
 fn a_dropped_acquisition_leaves_nothing_at_any_stage() {
     let mut fleet = Fleet::start(3);
@@ -116,6 +117,7 @@ fn an_outcome_that_nobody_fetches_is_released() {
     assert_answers_are_right(&client, &mut fleet);
 }
 
+// I119
 #[test]
 fn drops_do_not_wait_for_stopped_masters() {
     let mut fleet = Fleet::start(3);

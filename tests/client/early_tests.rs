@@ -93,6 +93,7 @@ fn assert_nothing_locked<const N: usize>(clients: [&Client; N], fleet: &mut Flee
     }
 }
 
+// I83
 #[test]
 fn one_attempt_is_one_attempt_for_each_caller() {
     let mut fleet = Fleet::start(3);
@@ -145,6 +146,7 @@ fn quarantined(fleet: &Fleet) -> Config {
         .expect("valid settings")
 }
 
+// I83
 #[test]
 fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
     let mut fleet = Fleet::start(3);
@@ -187,6 +189,7 @@ fn a_quarantine_beyond_the_wait_is_an_error_at_once() {
     assert_nothing_locked([&client], &mut fleet);
 }
 
+// I83
 #[test]
 fn each_caller_adds_at_most_one_attempt() {
     let mut fleet = Fleet::start(3);
@@ -212,6 +215,7 @@ fn each_caller_adds_at_most_one_attempt() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I83
 #[test]
 fn a_longer_wait_goes_on_after_a_failure() {
     let mut fleet = Fleet::start(3);
@@ -256,6 +260,7 @@ fn goes_on_in_an_outage(name: &str, client: &Client, mut asking: Asking) {
     assert!(made <= 2 * (begun.elapsed().as_millis() + 2), "{name}: {made} attempts without a pause");
 }
 
+// I83
 #[test]
 fn other_tasks_go_on_while_one_waits_out_an_outage() {
     let mut fleet = Fleet::start(3);

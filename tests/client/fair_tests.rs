@@ -102,6 +102,7 @@ fn order_of_waiters<const N: usize>(fleet: &mut Fleet, count: usize) -> Vec<usiz
     receiver.try_iter().collect()
 }
 
+// I57
 #[test]
 fn fair_waiters_get_the_lock_in_order() {
     within("each waiter has the lock", || {
@@ -147,6 +148,7 @@ fn wait_in_task(client: &Client) -> impl Sized {
 }
 
 /// Nobody hears the channel of a client that has ended. More than one call removes.
+// I60
 #[test]
 fn dead_waiters_cost_nothing_however_many() {
     within("the lock is had", || {
@@ -165,6 +167,7 @@ fn dead_waiters_cost_nothing_however_many() {
 }
 
 /// Its process is stopped, or its connection is: a ring reaches it, and nothing follows.
+// I60
 #[test]
 fn a_waiter_that_stands_still_loses_its_turn() {
     within("the lock is had", || {
@@ -196,6 +199,7 @@ fn waiters(master: &mut Master) -> Vec<Vec<u8>> {
 }
 
 /// Its entry outlives the connection by its stay, and the waiter comes again before.
+// I57
 #[test]
 fn a_waiter_that_is_cut_off_keeps_its_place() {
     within("each waiter has the lock", || {
@@ -256,6 +260,7 @@ fn fair_order_survives_an_absent_minority() {
     });
 }
 
+// I70
 #[test]
 fn fair_and_plain_locks_exclude_each_other() {
     within("each waiter has the lock", || {
@@ -329,6 +334,7 @@ fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'stati
     client.masters().into_iter().flat_map(|master| master.refused).collect()
 }
 
+// I55
 #[test]
 fn a_server_without_messages_is_polled() {
     within("each waiter has the lock", || {
@@ -339,6 +345,7 @@ fn a_server_without_messages_is_polled() {
     });
 }
 
+// I55
 #[test]
 fn a_login_that_may_not_queue_is_polled() {
     within("each waiter has the lock", || {
@@ -365,6 +372,7 @@ fn count_scripts(master: &mut Master) -> u64 {
     stats.lines().filter(is_sent).filter_map(calls).sum()
 }
 
+// I58
 #[test]
 fn the_scripts_are_sent_to_each_master_once() {
     let mut fleet = Fleet::start(3);

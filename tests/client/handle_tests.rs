@@ -56,6 +56,7 @@ fn counted(fleet: &mut Fleet, section: &str, name: &str) -> u64 {
     fleet.masters().filter_map(|master| count(master.ask(&format!("INFO {section}")).text())).sum()
 }
 
+// I45
 #[test]
 fn a_lock_passes_to_another_client() {
     for mode in [Mode::Plain, Mode::Fenced, Mode::Shared] {
@@ -102,6 +103,7 @@ fn an_adoption_leaves_nothing_to_write() {
     drop((guard, drive));
 }
 
+// I45
 #[test]
 fn a_used_handle_adopts_nothing() {
     let mut fleet = Fleet::start(3);
@@ -141,6 +143,7 @@ fn of_two_processes_at_most_one_adopts() {
     assert_nothing_left_of(&[&first, &second], &mut fleet);
 }
 
+// I46
 #[test]
 fn an_old_handle_sends_nothing() {
     let mut fleet = Fleet::start(3);
@@ -154,6 +157,7 @@ fn an_old_handle_sends_nothing() {
     assert_eq!(counted(&mut fleet, "commandstats", "cmdstat_eval:calls"), before);
 }
 
+// I49
 #[test]
 fn a_handle_of_another_fleet_is_refused() {
     let fleet = Fleet::start(3);
@@ -174,6 +178,7 @@ fn a_handle_of_another_fleet_is_refused() {
     assert!(open(&urls, LONG).adopt(&handle).is_ok(), "the order does not matter");
 }
 
+// I45
 #[test]
 fn a_handle_that_only_releases_adopts_nothing() {
     let fleet = Fleet::start(3);
@@ -244,6 +249,7 @@ fn a_handle_that_is_to_be_renewed_needs_time_for_it() {
     drop(first.adopt(&handle).expect("it is as it was"));
 }
 
+// I48
 #[test]
 fn a_fenced_lock_keeps_its_token() {
     let mut fleet = Fleet::start(3);

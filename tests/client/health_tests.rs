@@ -11,6 +11,7 @@ use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
 use crate::harness::{LONG, TTL, config, open, within};
 
+// I134
 #[test]
 fn health_counts_the_masters_that_may_fail() {
     let mut fleet = Fleet::start(5);
@@ -36,6 +37,7 @@ fn health_counts_the_masters_that_may_fail() {
     );
 }
 
+// I134
 #[test]
 fn a_fleet_in_quarantine_is_not_ready() {
     let fleet = Fleet::start(3);
@@ -126,6 +128,7 @@ fn a_redlocks_observer_is_called_after_each_call() {
     assert!(redlock.health().has_quorum && redlock.health().may_fail == 1);
 }
 
+// I133
 #[test]
 fn an_observer_that_panics_harms_nobody() {
     let fleet = Fleet::start(3);
@@ -142,6 +145,7 @@ fn an_observer_that_panics_harms_nobody() {
     });
 }
 
+// I133
 #[test]
 fn an_observer_may_look_at_its_client() {
     let fleet = Fleet::start(3);
@@ -165,6 +169,7 @@ fn an_observer_may_look_at_its_client() {
     while seen.recv_timeout(PATIENCE).expect("an event of the lock") != (true, 1) {}
 }
 
+// I133
 #[test]
 fn an_observer_that_blocks_stops_no_other_thread() {
     let fleet = Fleet::start(3);

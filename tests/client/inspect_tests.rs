@@ -30,6 +30,7 @@ fn an_inspection_shows_holder_and_time() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I75
 #[test]
 fn a_broken_lock_is_free_at_once() {
     let mut fleet = Fleet::start(3);

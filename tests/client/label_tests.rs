@@ -22,6 +22,7 @@ fn refusal(request: LockRequest<'_>) -> redlatch::error::Denial {
     }
 }
 
+// I74
 #[test]
 fn a_label_follows_the_token_in_the_value() {
     let mut fleet = Fleet::start(3);
@@ -68,6 +69,7 @@ fn eventually_held(client: &Client) -> redlatch::inspection::Inspection {
     found.expect("it was found")
 }
 
+// I74
 #[test]
 fn a_refusal_names_the_holder() {
     let mut fleet = Fleet::start(3);
@@ -133,6 +135,7 @@ fn a_guard_says_for_whom_it_waited() {
 }
 
 /// A key as earlier versions and other libraries set it.
+// I74
 #[test]
 fn a_labelled_lock_and_a_bare_value_exclude_each_other() {
     let mut fleet = Fleet::start(3);
@@ -157,6 +160,7 @@ fn a_labelled_lock_and_a_bare_value_exclude_each_other() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I74
 #[test]
 fn a_bad_label_is_refused_before_anything_is_sent() {
     let fleet = Fleet::start(1);

@@ -22,6 +22,7 @@ fn await_no_leader(fleet: &mut Fleet) {
     }
 }
 
+// I116
 #[test]
 fn one_leads_at_a_time_and_terms_rise() {
     let mut fleet = Fleet::start(3);
@@ -69,6 +70,7 @@ fn a_leadership_has_the_ttl_of_its_candidate() {
     }
 }
 
+// I116
 #[test]
 fn a_lost_leadership_ends_the_work_and_campaigns_again() {
     let fleet = Fleet::start(3);
@@ -95,6 +97,7 @@ fn a_lost_leadership_ends_the_work_and_campaigns_again() {
     assert_eq!(within("the leader", move || leading.join().expect("no panic")).expect("it leads"), second);
 }
 
+// I116
 #[test]
 fn a_campaign_is_cancelled_drained_and_dropped() {
     let mut fleet = Fleet::start(3);
@@ -135,6 +138,7 @@ fn a_campaign_is_cancelled_drained_and_dropped() {
     await_no_leader(&mut fleet);
 }
 
+// I116
 #[test]
 fn dropped_work_resigns() {
     let mut fleet = Fleet::start(3);

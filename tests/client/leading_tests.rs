@@ -120,6 +120,7 @@ fn a_dropped_guard_is_released_soon_though_nobody_calls() {
 }
 
 /// The loop leader leaves tasks to the first one that it wakes, which may never be polled again.
+// I93
 #[test]
 fn a_task_that_is_not_polled_delays_no_other() {
     let mut fleet = Fleet::start(3);

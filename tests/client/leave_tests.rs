@@ -26,6 +26,7 @@ fn await_keys(fleet: &mut Fleet, key: &str) {
     }
 }
 
+// I42
 #[test]
 fn a_left_lock_stays_after_its_client() {
     let mut fleet = Fleet::start(3);
@@ -55,6 +56,7 @@ fn a_lock_that_masters_lost_cannot_be_left() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I43
 #[test]
 fn a_lock_that_is_left_for_a_time_outlives_its_client() {
     type Leave = fn(Guard, Duration) -> Result<Left, LeaveError>;
@@ -78,6 +80,7 @@ fn a_lock_that_is_left_for_a_time_outlives_its_client() {
     }
 }
 
+// I43
 #[test]
 fn a_lock_that_is_left_for_a_time_ends_by_itself() {
     let mut fleet = Fleet::start(3);
@@ -91,6 +94,7 @@ fn a_lock_that_is_left_for_a_time_ends_by_itself() {
     await_no_keys(&mut fleet);
 }
 
+// I43
 #[test]
 fn a_dropped_guard_releases_always() {
     let mut fleet = Fleet::start(3);
@@ -114,6 +118,7 @@ fn a_dropped_guard_releases_always() {
     eventually(PATIENCE, "the client has the answers", || client.stats().left == 1);
 }
 
+// I42
 #[test]
 fn sets_can_be_left() {
     let mut fleet = Fleet::start(3);

@@ -12,6 +12,7 @@ use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_once};
 /// What nothing here waits for: the masters.
 const PROMPT: Duration = Duration::from_secs(10);
 
+// I130, I154
 #[test]
 fn bytes_beyond_the_queues_are_overload_at_once() {
     let mut fleet = Fleet::start(3);

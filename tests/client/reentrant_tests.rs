@@ -64,6 +64,7 @@ fn holds_at_one_time_have_one_fencing_token() {
     assert_eq!(plain.lock().expect("free").fencing_token(), None);
 }
 
+// I82
 #[test]
 fn callers_of_one_owner_share_one_attempt() {
     let mut fleet = Fleet::start(3);
@@ -105,6 +106,7 @@ fn callers_of_one_owner_share_one_attempt() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I82
 #[test]
 fn a_lost_lock_waits_for_its_holds_end() {
     let mut fleet = Fleet::start(3);
@@ -239,6 +241,7 @@ fn a_cancelled_request_ends_all_its_callers() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I82
 #[test]
 fn holds_that_are_dropped_at_any_moment_leave_nothing() {
     let mut fleet = Fleet::start(3);
@@ -286,6 +289,7 @@ impl Witness {
     }
 }
 
+// I82
 #[test]
 fn owners_exclude_each_other() {
     let mut fleet = Fleet::start(3);

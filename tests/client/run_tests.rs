@@ -104,6 +104,7 @@ fn a_loss_that_a_renewal_shows_ends_the_work() {
     assert_eq!(lost, Err(RunError::Lost(None)));
 }
 
+// I113
 #[test]
 fn a_loss_by_the_clock_ends_the_work() {
     let mut fleet = Fleet::start(3);
@@ -124,6 +125,7 @@ fn a_loss_by_the_clock_ends_the_work() {
 }
 
 /// Without a renewal only the answers to the release show the loss.
+// I113
 #[test]
 fn a_loss_that_the_release_shows_is_an_error() {
     let mut fleet = Fleet::start(3);
@@ -166,6 +168,7 @@ fn a_release_behind_the_validity_shows_no_loss() {
     });
 }
 
+// I113
 #[test]
 fn an_unconfirmed_release_is_no_error() {
     let mut fleet = Fleet::start(3);
@@ -193,6 +196,7 @@ fn a_drain_ends_the_work() {
     assert_eq!(lost, Err(RunError::Lost(None)));
 }
 
+// I113
 #[test]
 fn a_panic_of_the_work_releases_the_lock() {
     let mut fleet = Fleet::start(3);
@@ -218,6 +222,7 @@ impl Drop for Noted<'_> {
     }
 }
 
+// I113
 #[test]
 fn dropping_the_future_drops_the_work_and_releases() {
     let mut fleet = Fleet::start(3);
@@ -241,6 +246,7 @@ fn dropping_the_future_drops_the_work_and_releases() {
 }
 
 /// Work that is ready beside a loss does not take another step.
+// I113
 #[test]
 fn a_loss_comes_before_work_that_is_ready() {
     let fleet = Fleet::start(3);
@@ -264,6 +270,7 @@ fn a_loss_comes_before_work_that_is_ready() {
     assert_eq!(steps.load(Ordering::SeqCst), 1);
 }
 
+// I113
 #[test]
 fn work_that_blocks_beyond_the_validity_was_lost() {
     let fleet = Fleet::start(3);

@@ -92,6 +92,7 @@ fn other_executors_leave_the_background_thread() {
     assert!(are_from_background(&wakers), "{wakers:?}");
 }
 
+// I143
 #[test]
 fn blocked_runtime_loses_no_kept_lock() {
     const KEPT_TTL: Duration = Duration::from_secs(2);
@@ -127,6 +128,7 @@ fn acquires_soon(client: &Client, what: &str) {
     }
 }
 
+// I143
 #[test]
 fn blocked_runtime_delays_no_other_callers() {
     let fleet = Fleet::start(3);
@@ -143,6 +145,7 @@ fn blocked_runtime_delays_no_other_callers() {
     assert!(!are_from_background(&wakers), "{wakers:?}");
 }
 
+// I143
 #[test]
 fn static_client_outlives_its_first_runtime() {
     static CLIENT: OnceLock<Client> = OnceLock::new();

@@ -69,6 +69,7 @@ impl Witness {
     }
 }
 
+// I86
 #[test]
 fn clients_read_together_and_write_alone() {
     const ROUNDS: usize = 20;
@@ -221,6 +222,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
 }
 
 /// Readers that come and go so that there is always one, until a writer has had its turn.
+// I92
 #[test]
 fn a_writer_gets_its_turn_among_readers() {
     let mut fleet = Fleet::start(3);
@@ -252,6 +254,7 @@ fn a_writer_gets_its_turn_among_readers() {
     await_no_keys(&mut fleet);
 }
 
+// I92
 #[test]
 fn a_waiting_writer_keeps_new_readers_out() {
     let mut fleet = Fleet::start(3);
@@ -314,6 +317,7 @@ fn sets_and_reentrant_locks_of_readers_are_shared_too() {
     await_no_keys(&mut fleet);
 }
 
+// I88
 #[test]
 fn an_abandoned_reader_leaves_nothing() {
     let mut fleet = Fleet::start(3);

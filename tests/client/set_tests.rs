@@ -53,6 +53,7 @@ fn a_free_set_is_one_write_per_master() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I77
 #[test]
 fn an_impossible_set_names_the_lock_and_keeps_none() {
     let mut fleet = Fleet::start(3);
@@ -96,6 +97,7 @@ fn an_impossible_set_names_the_lock_and_keeps_none() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I77
 #[test]
 fn nothing_is_held_while_a_set_waits() {
     let mut fleet = Fleet::start(3);
@@ -201,6 +203,7 @@ impl Table {
     }
 }
 
+// I77
 #[test]
 fn philosophers_exclude_each_other_and_all_dine() {
     let mut fleet = Fleet::start(3);
@@ -237,6 +240,7 @@ fn philosophers_exclude_each_other_and_all_dine() {
     assert_nothing_left(&clients[0], &mut fleet);
 }
 
+// I77
 #[test]
 fn an_abandoned_set_leaves_nothing() {
     let mut fleet = Fleet::start(3);

@@ -29,6 +29,7 @@ fn take_all(client: &Client, count: u32) -> Vec<SlotGuard> {
     (0..count).map(|_| slots(client, count).try_acquire().expect("one is free")).collect()
 }
 
+// I78
 #[test]
 fn each_holder_has_a_number_of_its_own() {
     let mut fleet = Fleet::start(3);
@@ -61,6 +62,7 @@ fn each_holder_has_a_number_of_its_own() {
 }
 
 /// None waits, and all ask at once: the votes for some slots are split.
+// I79
 #[test]
 fn callers_that_come_together_fill_the_pool() {
     const CALLERS: usize = 6;
@@ -251,6 +253,7 @@ fn the_tries_of_a_call_do_not_bound_those_for_the_slots_that_it_waits_for() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I81
 #[test]
 fn a_wait_that_is_ended_leaves_nothing() {
     let mut fleet = Fleet::start(3);
@@ -290,6 +293,7 @@ fn a_wait_that_is_ended_leaves_nothing() {
     assert_nothing_left(&client, &mut fleet);
 }
 
+// I81
 #[test]
 fn a_drain_ends_waits_for_slots() {
     let fleet = Fleet::start(3);
@@ -330,6 +334,7 @@ fn each_slot_has_a_fence_of_its_own() {
     }
 }
 
+// I78
 #[test]
 fn a_smaller_pool_has_the_lower_numbers() {
     let mut fleet = Fleet::start(3);

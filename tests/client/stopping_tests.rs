@@ -29,6 +29,7 @@ fn assert_stopped(client: &Client) {
     assert_eq!(client.masters().len(), 3);
 }
 
+// I119
 #[test]
 fn panicking_wakers_on_the_background_thread_stop_all() {
     let mut fleet = Fleet::start(3);

@@ -327,6 +327,7 @@ fn withstand(open: fn(&Runtime, Config) -> Client) {
     await_no_keys(&mut fleet);
 }
 
+// I119
 #[test]
 fn a_client_withstands_many_threads_and_tasks_and_harm() {
     withstand(|_, config| Client::open(config).expect("an event loop"));
@@ -341,6 +342,7 @@ fn a_driven_client_withstands_threads_tasks_and_harm() {
     });
 }
 
+// I143
 #[cfg(all(unix, feature = "tokio"))]
 #[test]
 fn client_of_a_runtime_withstands_threads_tasks_and_harm() {

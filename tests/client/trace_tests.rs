@@ -168,6 +168,7 @@ fn time(field: &str) -> Duration {
     parsed.unwrap_or_else(|| panic!("no time: {field}"))
 }
 
+// I114
 #[test]
 fn a_threads_lock_has_spans_below_the_callers() {
     let fleet = Fleet::start(3);
@@ -197,6 +198,7 @@ fn a_threads_lock_has_spans_below_the_callers() {
 }
 
 /// The first poll and the others are on several threads, as on an executor with more than one.
+// I114
 #[test]
 fn a_tasks_span_is_entered_on_each_thread() {
     let mut fleet = Fleet::start(3);
@@ -324,6 +326,7 @@ fn a_slots_span_lasts_while_a_thread_waits() {
 }
 
 /// A subscriber may use the client. It would wait for itself if it were called with the client locked.
+// I114
 #[test]
 fn no_subscriber_is_called_with_the_client_locked() {
     within("a subscriber that asks the client", || {

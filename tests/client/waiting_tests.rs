@@ -76,6 +76,7 @@ fn relay(waiter_count: usize) {
 }
 
 /// With a TTL that masters grant by themselves, and one for which they ring.
+// I54
 #[test]
 fn a_waiting_client_gets_a_released_lock() {
     within("a waiter is served", || {
@@ -107,12 +108,14 @@ fn a_waiting_client_gets_a_released_lock() {
     });
 }
 
+// I54
 #[test]
 fn ten_and_a_hundred_waiting_clients_all_succeed() {
     within("each of ten clients has the lock", || relay(10));
     within("each of a hundred clients has the lock", || relay(100));
 }
 
+// I54
 #[test]
 fn two_hanging_masters_delay_no_waiter() {
     within("a waiter is served", || {
@@ -136,6 +139,7 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
 }
 
 /// A pattern receives no message of a sharded channel.
+// I60
 #[test]
 fn a_pattern_subscriber_keeps_no_dead_waiter_alive() {
     serve_behind_a_dead_waiter(|fleet| {
@@ -187,6 +191,7 @@ fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 's
 }
 
 /// An ACL without channels, on so many masters; then the rest park, or waiters poll.
+// I55
 #[test]
 fn masters_that_forbid_channels_are_still_waited_for() {
     within("a waiter gets the lock", || {
@@ -217,6 +222,7 @@ fn masters_that_forbid_channels_are_still_waited_for() {
     });
 }
 
+// I55
 #[test]
 fn a_silent_client_neither_parks_nor_subscribes() {
     within("a waiter gets the lock", || {
@@ -236,6 +242,7 @@ fn a_silent_client_neither_parks_nor_subscribes() {
 }
 
 /// Another library deletes its key, and no script runs.
+// I56
 #[test]
 fn a_waiter_looks_for_a_lock_released_by_hand() {
     within("a waiter finds it", || {
@@ -255,6 +262,7 @@ fn a_waiter_looks_for_a_lock_released_by_hand() {
     });
 }
 
+// I56
 #[test]
 fn idle_waiters_send_few_requests_over_no_more_connections() {
     const CLIENT_COUNT: usize = 4;

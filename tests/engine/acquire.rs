@@ -385,6 +385,7 @@ fn retries_are_jittered_and_bounded() {
     assert!(different.len() > 10, "random pauses: {pauses:?}");
 }
 
+// I130
 #[test]
 fn the_table_of_locks_is_bounded() {
     let mut rig = Rig::unconnected(1, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
@@ -425,6 +426,7 @@ fn fill(rig: &mut Rig, prefix: &str) -> Vec<OpId> {
     unreachable!("the queues are bounded")
 }
 
+// I130
 #[test]
 fn an_acquisition_without_room_is_overloaded_at_once() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
@@ -509,6 +511,7 @@ fn grants_without_a_quorums_room_are_released() {
     assert_eq!((rig.engine.claim_count(), rig.holder_count("b")), (count, 0));
 }
 
+// I84
 #[test]
 fn no_more_attempts_are_made_than_asked_for() {
     for (masters_up, count, made) in [(3, 1, 1), (3, 3, 3), (0, 0, 1), (0, 2, 2)] {
@@ -536,6 +539,7 @@ fn no_more_attempts_are_made_than_asked_for() {
     }
 }
 
+// I84
 #[test]
 fn a_callers_delay_is_a_random_lower_bound() {
     let sent_count = |rig: &Rig| rig.masters[0].log.iter().filter(|args| args[0] == b"SET").count();

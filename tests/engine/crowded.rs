@@ -61,6 +61,7 @@ fn fill(rig: &mut Rig, less: u64) {
     }
 }
 
+// I71
 #[test]
 fn an_unanswered_wait_ends_at_its_ticket() {
     let (mut rig, lock) = unanswered(with_other(Rig::new(3, defaults)), 0, fair());
@@ -69,6 +70,7 @@ fn an_unanswered_wait_ends_at_its_ticket() {
     assert_eq!(entry_count(&rig, 0), 0);
 }
 
+// I71
 #[test]
 fn a_park_behind_a_lost_answer_names_its_ticket() {
     let (mut rig, _) = unanswered(with_other(Rig::new(3, defaults)), 0, fair());
@@ -89,6 +91,7 @@ fn ahead(count: usize) -> Rig {
     with_other(rig)
 }
 
+// I71
 #[test]
 fn an_entry_elsewhere_ends_behind_its_answer() {
     let (mut rig, lock) = unanswered(ahead(3), 0, fair());
@@ -100,6 +103,7 @@ fn an_entry_elsewhere_ends_behind_its_answer() {
     assert_eq!((entry_count(&rig, 0), rig.engine.claim_count()), (1, 0));
 }
 
+// I71
 #[test]
 fn a_wait_that_ends_is_not_served_by_its_end() {
     let (mut rig, lock) = unanswered(ahead(3), 0, fair());
@@ -109,6 +113,7 @@ fn a_wait_that_ends_is_not_served_by_its_end() {
     assert_eq!((rig.masters[0].value(now, KEY), entry_count(&rig, 0)), (None, 0));
 }
 
+// I71
 #[test]
 fn a_swap_beside_the_entry_is_followed_by_its_end() {
     let waiting = Options::new().ttl(ms(10_000)).wait(ms(60_000));
@@ -125,6 +130,7 @@ fn a_swap_beside_the_entry_is_followed_by_its_end() {
     assert_eq!(entry_count(&rig, 0), 0);
 }
 
+// I72
 #[test]
 fn a_heartbeat_in_a_full_queue_keeps_its_place() {
     let mut rig = with_other(Rig::new(1, defaults));
@@ -147,6 +153,7 @@ fn pauses(rig: &mut Rig) -> Vec<Duration> {
     seen.windows(2).map(|times| times[1] - times[0]).collect()
 }
 
+// I72
 #[test]
 fn who_is_told_full_comes_back_in_growing_times() {
     for is_fair in [false, true] {
@@ -164,6 +171,7 @@ fn who_is_told_full_comes_back_in_growing_times() {
 }
 
 /// Answers take up to this time. A waiter sends less where masters are slow, not more.
+// I72
 #[test]
 fn the_slower_the_masters_the_less_a_waiter_sends() {
     let sent = [0, 700, 1500, 3000].map(|delay| {

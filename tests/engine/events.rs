@@ -68,6 +68,7 @@ fn a_masters_ups_and_downs_are_events() {
     assert!(matches!(&up[2..], [Event::Quarantined { master, .. }] if *master == name()), "{up:?}");
 }
 
+// I133
 #[test]
 fn events_that_nobody_fetches_are_bounded() {
     let mut rig = Rig::new(1, observed);
@@ -83,6 +84,7 @@ fn events_that_nobody_fetches_are_bounded() {
     assert_eq!((events(&mut rig).len(), stats(&rig).events_dropped), (1, count));
 }
 
+// I133
 #[test]
 fn without_an_observer_there_is_no_event() {
     let mut rig = Rig::new(1, defaults);

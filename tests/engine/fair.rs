@@ -45,6 +45,7 @@ fn a_free_fair_lock_takes_one_round_trip() {
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count(), rig.engine.operation_count()), (0, 0, 0));
 }
 
+// I61
 #[test]
 fn a_caller_without_wait_sends_one_command() {
     let mut rig = Rig::new(3, defaults);
@@ -59,6 +60,7 @@ fn a_caller_without_wait_sends_one_command() {
 }
 
 /// A master that answers again would have another round begin, with a limit of its own.
+// I22
 #[test]
 fn a_caller_without_wait_ends_by_its_limit_though_a_master_comes_back() {
     let mut rig = Rig::new(3, |config| config.answer_timeout(ms(200)));
@@ -261,6 +263,7 @@ fn without_sharded_channels_others_are_used() {
     }
 }
 
+// I58
 #[test]
 fn the_slowest_master_learns_the_script() {
     for kind in ["fenced", "shared"] {
@@ -363,6 +366,7 @@ fn a_waiter_asks_once_a_second_or_in_a_quarter_of_its_ttl() {
     }
 }
 
+// I59
 #[test]
 fn many_unknown_attempts_load_scripts_once() {
     for (kind, script_count) in [("fair", 4), ("fenced", 2), ("shared", 3)] {

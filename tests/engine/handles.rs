@@ -33,6 +33,7 @@ fn assert_released(rig: &mut Rig) {
 }
 
 /// One master has lost the fence when the release comes.
+// I48
 #[test]
 fn a_release_by_a_handle_raises_the_fence() {
     let (mut rig, handle) = passed(Options::new().fenced());

@@ -102,6 +102,7 @@ fn a_restarted_master_gets_a_lock_whose_shorter_extension_it_owed() {
     assert_eq!((rig.engine.margin(lock), rig.holder_count("a")), (1, 3));
 }
 
+// I22
 #[test]
 fn an_awaited_release_ends_at_its_limit() {
     let mut rig = Rig::new(3, defaults);
@@ -123,6 +124,7 @@ fn an_awaited_release_ends_at_its_limit() {
     assert!(matches!(outcome, Some(Outcome::Release(Err(ReleaseError::Unconfirmed(_))))), "{outcome:?}");
 }
 
+// I22
 #[test]
 fn a_long_submission_is_no_silence() {
     let mut rig = Rig::new(3, defaults);
@@ -151,6 +153,7 @@ fn releases_in_bulk_are_awaited() {
     release_in_bulk(ms(8));
 }
 
+// I22
 #[test]
 fn releases_are_awaited_while_masters_answer() {
     // The last replies come 240 ms after the release. The first backlog puts the limit off to 190 ms.
@@ -390,6 +393,7 @@ fn releasing_what_is_gone_is_an_answer() {
 
 /// The answer to a release is lost. The one sent again finds nothing, which is proof where no `SET` may come
 /// any more.
+// I9
 #[test]
 fn a_lost_answer_to_a_release_does_not_keep_the_claim() {
     for is_heard in [true, false] {
@@ -423,6 +427,7 @@ fn a_release_never_deletes_somebody_elses_key() {
     }
 }
 
+// I107
 #[test]
 fn an_absent_master_gets_the_lock_later() {
     let mut rig = Rig::unconnected(3, |b| b.quarantine(Quarantine::Trust));
@@ -501,6 +506,7 @@ fn an_expired_lock_is_not_put_back() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
+// I107
 #[test]
 fn an_ended_lock_is_not_put_back() {
     for early in [Duration::from_nanos(1), Duration::ZERO] {
@@ -522,6 +528,7 @@ fn an_ended_lock_is_not_put_back() {
     }
 }
 
+// I8
 #[test]
 fn quarantined_masters_extend_no_repaired_lock() {
     let mut rig = Rig::new(3, |b| b.max_ttl(ms(10_000)));

@@ -166,6 +166,7 @@ fn a_forgotten_script_serves_no_superseded_renewal() {
     assert_eq!(rig.masters[0].take_log().iter().filter(|name| *name == "EVAL").count(), 1);
 }
 
+// I96
 #[test]
 fn a_failed_renewal_says_which_masters_failed() {
     let (mut rig, lock) = keep_observed(ms(600_000));
@@ -198,6 +199,7 @@ fn a_failed_renewal_says_nothing_of_the_one_before() {
     assert_eq!(fail(&mut rig, [0, 1]), Vote::Pending);
 }
 
+// I96
 #[test]
 fn a_renewal_that_meets_a_loss_reports_it_once() {
     for notifies_loss in [false, true] {
@@ -214,6 +216,7 @@ fn a_renewal_that_meets_a_loss_reports_it_once() {
 }
 
 /// The renewal has failed when the answer comes.
+// I96
 #[test]
 fn a_loss_that_a_late_answer_proves_is_reported_once() {
     let (mut rig, lock) = keep_observed(ms(600_000));
@@ -228,6 +231,7 @@ fn a_loss_that_a_late_answer_proves_is_reported_once() {
     assert_eq!((rig.outcome(), failure(&mut rig)), (None, None));
 }
 
+// I96
 #[test]
 fn a_renewal_that_gives_way_is_not_reported() {
     let (mut rig, lock) = keep_observed(ms(600_000));
@@ -242,6 +246,7 @@ fn a_renewal_that_gives_way_is_not_reported() {
     assert!(renewal(&mut rig, lock).is_ok(), "the next one is");
 }
 
+// I96
 #[test]
 fn the_longest_hold_is_reported_before_the_validity_ends() {
     // The last renewal is cut to the longest hold, or there is none.
@@ -258,6 +263,7 @@ fn the_longest_hold_is_reported_before_the_validity_ends() {
     }
 }
 
+// I96
 #[test]
 fn a_renewal_after_a_long_pause_is_reported_expired() {
     let (mut rig, lock) = keep_observed(ms(600_000));

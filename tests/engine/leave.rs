@@ -44,6 +44,7 @@ fn assert_ends_after(rig: &mut Rig, time: Duration) {
     assert_eq!(nothing, (0, 0), "nothing is left behind");
 }
 
+// I42
 #[test]
 fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
     let mut rig = Rig::new(3, |builder| builder.on_event(|_| {}));
@@ -66,6 +67,7 @@ fn a_left_lock_sends_nothing_and_ends_by_its_ttl() {
     assert!(std::iter::from_fn(|| rig.engine.poll_event()).any(is_left));
 }
 
+// I42
 #[test]
 fn a_lost_lock_cannot_be_left() {
     let mut rig = Rig::new(3, defaults);
@@ -78,6 +80,7 @@ fn a_lost_lock_cannot_be_left() {
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
 }
 
+// I42
 #[test]
 fn a_grant_that_comes_after_the_leave_is_part_of_the_lock() {
     let mut rig = Rig::new(3, defaults);
@@ -88,6 +91,7 @@ fn a_grant_that_comes_after_the_leave_is_part_of_the_lock() {
     assert_ends_after(&mut rig, ms(5000));
 }
 
+// I42
 #[test]
 fn a_waiter_gets_a_left_lock_after_its_ttl() {
     let mut rig = Rig::new(3, defaults);
@@ -111,6 +115,7 @@ fn a_waiter_gets_a_left_lock_after_its_ttl() {
     }
 }
 
+// I43
 #[test]
 fn a_lock_is_left_for_the_rest_of_a_time() {
     // Longer and shorter than what its TTL has left; less than a millisecond is rounded up.
@@ -128,6 +133,7 @@ fn a_lock_is_left_for_the_rest_of_a_time() {
     }
 }
 
+// I43
 #[test]
 fn a_lock_that_is_left_for_no_time_is_released() {
     let mut rig = Rig::new(3, defaults);
@@ -178,6 +184,7 @@ fn a_lock_may_be_left_for_the_longest_ttl() {
     assert_ends_after(&mut rig, ms(30_000));
 }
 
+// I43
 #[test]
 fn a_lock_that_cannot_be_left_for_a_time_is_as_before() {
     let mut rig = Rig::new(3, defaults);
@@ -193,6 +200,7 @@ fn a_lock_that_cannot_be_left_for_a_time_is_as_before() {
     assert_eq!((rig.engine.operation_count(), rig.engine.claim_count()), (0, 0));
 }
 
+// I43
 #[test]
 fn a_lock_is_left_for_a_time_once() {
     let mut rig = Rig::new(3, defaults);
@@ -208,6 +216,7 @@ fn a_lock_is_left_for_a_time_once() {
 }
 
 /// Two connections break before the lock is left, and the masters come back before or after its time.
+// I43
 #[test]
 fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
     for away_ms in [50, 450, 600, 3000] {
@@ -238,6 +247,7 @@ fn a_master_that_is_back_does_not_block_for_the_old_ttl() {
 }
 
 /// Its answer comes before the time is over, just after it, and when the release is overdue.
+// I43
 #[test]
 fn a_silent_master_is_released_after_the_time() {
     for (silent_ms, is_forgotten) in [(1900, false), (2020, false), (2020, true), (2300, false), (2300, true)]
@@ -266,6 +276,7 @@ fn a_silent_master_is_released_after_the_time() {
 }
 
 /// One master answers the rest after another one, which was away, was sent it.
+// I43
 #[test]
 fn a_rest_sent_later_leaves_an_earlier_one_in_time() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(5000)));
@@ -283,6 +294,7 @@ fn a_rest_sent_later_leaves_an_earlier_one_in_time() {
 }
 
 /// The connections of two masters break while an extension is on its way to them.
+// I43
 #[test]
 fn a_broken_shorter_extension_confirms_no_rest() {
     let mut rig = Rig::new(3, defaults);
@@ -324,6 +336,7 @@ fn a_late_rest_does_not_block_behind_its_end() {
     assert_eq!(rig.holder_count("a"), 0, "released when the time is over");
 }
 
+// I43
 #[test]
 fn an_answered_shorter_extension_confirms_the_rest() {
     let mut rig = Rig::new(3, defaults);
@@ -338,6 +351,7 @@ fn an_answered_shorter_extension_confirms_the_rest() {
 }
 
 /// Two masters do not know the script of the extension, and know it when the rest comes.
+// I43
 #[test]
 fn an_extension_never_follows_the_rest() {
     let mut rig = Rig::new(3, defaults);
@@ -367,6 +381,7 @@ fn no_rest_follows_the_end_of_the_time() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
+// I43
 #[test]
 fn latest_end_counts_each_rest_from_its_answer() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(500)));
@@ -422,6 +437,7 @@ fn a_lock_is_left_at_once_where_no_master_is_connected() {
     assert!(matches!(leave_for(&mut rig, lock, ms(2000)), Err(LeaveError::Unconfirmed { .. })));
 }
 
+// I43
 #[test]
 fn latest_end_counts_an_extension_that_may_come_late() {
     let mut rig = Rig::new(3, defaults);
@@ -439,6 +455,7 @@ fn latest_end_counts_an_extension_that_may_come_late() {
     assert!(rig.now < left.latest_end, "{:?} too early", rig.now - left.latest_end);
 }
 
+// I43
 #[test]
 fn a_fair_lock_left_for_no_time_passes_on_at_once() {
     let mut rig = Rig::new(3, defaults);
@@ -454,6 +471,7 @@ fn a_fair_lock_left_for_no_time_passes_on_at_once() {
 }
 
 /// By the rest, and whether the masters have lost the key.
+// I43
 #[test]
 fn a_lock_is_counted_by_how_its_leave_ended() {
     for (rest_ms, is_lost, expected) in
@@ -481,6 +499,7 @@ fn a_lock_is_counted_by_how_its_leave_ended() {
     }
 }
 
+// I43
 #[test]
 fn a_lock_that_masters_lost_is_not_called_left() {
     let mut rig = Rig::new(3, defaults);
@@ -492,6 +511,7 @@ fn a_lock_that_masters_lost_is_not_called_left() {
     assert_eq!((rig.holder_count("a"), rig.engine.claim_count()), (0, 0));
 }
 
+// I43
 #[test]
 fn a_waiter_behind_a_left_lock_waits_for_its_end() {
     let mut rig = Rig::new(3, defaults);
@@ -504,6 +524,7 @@ fn a_waiter_behind_a_left_lock_waits_for_its_end() {
     granted(&mut rig);
 }
 
+// I42
 #[test]
 fn each_mode_of_a_lock_can_be_left() {
     let plain = Options::new().ttl(ms(2000)).wait(ms(1000));
@@ -533,6 +554,7 @@ fn each_mode_of_a_lock_can_be_left() {
     }
 }
 
+// I43
 #[test]
 fn a_drain_waits_for_a_rest_that_is_owed() {
     for is_back in [true, false] {

@@ -82,6 +82,7 @@ fn events(rig: &mut Rig) -> Vec<CredentialsError> {
         .collect()
 }
 
+// I142
 #[test]
 fn each_connect_asks_for_credentials_first() {
     let mut rig = Rig::unconnected(3, asking);
@@ -98,6 +99,7 @@ fn each_connect_asks_for_credentials_first() {
     assert!(rig.asked.contains(&0), "a reconnect does not ask");
 }
 
+// I142
 #[test]
 fn a_failing_provider_costs_its_master_only() {
     let mut rig = unanswered("pw");
@@ -125,6 +127,7 @@ fn a_failing_provider_costs_its_master_only() {
     assert_eq!(granted(&mut rig).granted.iter().collect::<Vec<_>>(), [id(1), id(2)]);
 }
 
+// I142
 #[test]
 fn credentials_are_renewed_before_they_end() {
     let mut rig = connected("pw");
@@ -148,6 +151,7 @@ fn credentials_are_renewed_before_they_end() {
     assert_eq!(rig.asked, [0, 1, 2]);
 }
 
+// I141
 #[test]
 fn refused_credentials_are_a_warning_until_accepted() {
     let mut rig = connected("pw");
@@ -171,6 +175,7 @@ fn refused_credentials_are_a_warning_until_accepted() {
     assert!(events(&mut rig).is_empty());
 }
 
+// I142
 #[test]
 fn a_provider_that_fails_at_a_connect_is_an_event() {
     let mut rig = Rig::unconnected(3, asking);
@@ -185,6 +190,7 @@ fn a_provider_that_fails_at_a_connect_is_an_event() {
     assert_eq!((events(&mut rig), errors(&rig, 0)), (vec![], vec![]));
 }
 
+// I142
 #[test]
 fn a_provider_that_fails_later_is_a_warning() {
     let mut rig = connected("pw");
@@ -205,6 +211,7 @@ fn a_provider_that_fails_later_is_a_warning() {
     assert_eq!((errors(&rig, 0), errors(&rig, 1)), (vec![], vec![]));
 }
 
+// I141
 #[test]
 fn a_connection_lost_during_auth_logs_in_anew() {
     let mut rig = connected("pw");
@@ -223,6 +230,7 @@ fn a_connection_lost_during_auth_logs_in_anew() {
     assert_eq!(errors(&rig, 0), []);
 }
 
+// I141
 #[test]
 fn a_reply_to_auth_is_no_vote() {
     for refusal in [None, Some("WRONGPASS no")] {
@@ -258,6 +266,7 @@ fn a_waiter_stays_parked_under_new_credentials() {
     assert_eq!(rig.masters[0].parked(rig.now, b"b").len(), 1, "the waiter left the queue");
 }
 
+// I145
 #[test]
 fn a_login_under_way_is_not_shown() {
     let mut rig = connected("pw");
@@ -279,6 +288,7 @@ fn a_login_under_way_is_not_shown() {
     assert!(shown.contains("CredentialsFailed") && shown.contains("Gathered"), "{shown}");
 }
 
+// I145
 #[test]
 fn a_password_in_a_servers_error_is_not_shown() {
     for (text, shown) in [("WRONGPASS s3cret is wrong", "WRONGPASS"), ("s3cret is wrong", "ERR")] {
@@ -295,6 +305,7 @@ fn a_password_in_a_servers_error_is_not_shown() {
     }
 }
 
+// I142
 #[test]
 fn credentials_too_late_for_a_connect_serve_the_next() {
     let mut rig = unanswered("pw");
@@ -311,6 +322,7 @@ fn credentials_too_late_for_a_connect_serve_the_next() {
     assert_eq!(rig.asked, [0]);
 }
 
+// I141
 #[test]
 fn refused_credentials_are_sent_again_whatever_failed_since() {
     let mut rig = connected("pw");
@@ -361,6 +373,7 @@ fn the_pause_after_each_failure_is_twice_as_long() {
     }
 }
 
+// I141
 #[test]
 fn a_refused_login_is_sent_again_after_a_pause() {
     let mut rig = connected("pw");
@@ -383,6 +396,7 @@ fn a_refused_login_is_sent_again_after_a_pause() {
     assert_eq!(errors(&rig, 0), []);
 }
 
+// I145
 #[test]
 fn no_part_of_a_repeated_password_is_shown() {
     let long = "s3cret".repeat(100);
@@ -406,6 +420,7 @@ fn no_part_of_a_repeated_password_is_shown() {
     assert_eq!((errors(&rig, 0), rig.engine.owed_count(id(0))), (vec![], 0));
 }
 
+// I141
 #[test]
 fn a_login_beyond_the_room_is_sent_later() {
     let mut rig = connected("pw");
@@ -426,6 +441,7 @@ fn a_login_beyond_the_room_is_sent_later() {
     assert!(seen(&mut rig, 0) == [password], "the login was lost");
 }
 
+// I142
 #[test]
 fn an_unusable_answer_is_refused_by_the_engine() {
     let mut rig = unanswered("pw");
@@ -439,6 +455,7 @@ fn an_unusable_answer_is_refused_by_the_engine() {
     }
 }
 
+// I142
 #[test]
 fn a_failed_renewal_in_a_handshake_is_repeated() {
     let mut rig = Rig::unconnected(1, |builder| asking(builder).connect_timeout(ms(5000)));

@@ -33,6 +33,7 @@ fn extend(rig: &mut Rig, lock: OpId) -> Result<(), ExtendError> {
     }
 }
 
+// I105
 #[test]
 fn a_master_that_was_never_asked_proves_a_loss() {
     let mut rig = Rig::unconnected(3, defaults);
@@ -46,6 +47,7 @@ fn a_master_that_was_never_asked_proves_a_loss() {
     assert!(rig.engine.valid_until(lock) <= Some(rig.now));
 }
 
+// I105
 #[test]
 fn a_master_granted_later_proves_no_loss() {
     let mut rig = Rig::unconnected(3, defaults);
@@ -60,6 +62,7 @@ fn a_master_granted_later_proves_no_loss() {
     assert_eq!(extend(&mut rig, lock), Ok(()));
 }
 
+// I105
 #[test]
 fn restarted_and_unasked_masters_prove_a_loss() {
     let mut rig = Rig::unconnected(3, defaults);
@@ -71,6 +74,7 @@ fn restarted_and_unasked_masters_prove_a_loss() {
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
 }
 
+// I105
 #[test]
 fn empty_quarantined_masters_prove_a_loss() {
     let mut rig = Rig::new(3, defaults);
@@ -80,6 +84,7 @@ fn empty_quarantined_masters_prove_a_loss() {
     assert!(matches!(extend(&mut rig, lock), Err(ExtendError::Lost(_))), "one of three may hold it");
 }
 
+// I105
 #[test]
 fn a_renewal_reports_the_kept_locks_loss() {
     let mut rig = Rig::new(3, defaults);
@@ -96,6 +101,7 @@ fn a_renewal_reports_the_kept_locks_loss() {
 }
 
 /// Nobody waits for the second answer any more when it comes.
+// I105
 #[test]
 fn an_answer_that_comes_late_proves_a_loss() {
     let mut rig = Rig::new(3, defaults);
@@ -114,6 +120,7 @@ fn an_answer_that_comes_late_proves_a_loss() {
 }
 
 /// It said so, and was lost then.
+// I105
 #[test]
 fn an_emptied_master_reconnecting_proves_a_loss() {
     let mut rig = Rig::new(3, defaults);

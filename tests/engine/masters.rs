@@ -150,6 +150,7 @@ fn start_late(rig: &mut Rig, index: usize) {
     rig.masters[index].started = rig.now;
 }
 
+// I118
 #[test]
 fn a_wait_shorter_than_the_quarantine_fails() {
     let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
@@ -176,6 +177,7 @@ fn a_wait_shorter_than_the_quarantine_fails() {
     granted(&mut rig);
 }
 
+// I118
 #[test]
 fn a_wait_goes_on_for_a_returning_master() {
     let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));

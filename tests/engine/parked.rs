@@ -205,6 +205,7 @@ fn a_message_of_an_earlier_round_changes_nothing() {
 }
 
 /// No master sends them: votes are the places of claims, so a stranger could guess them.
+// I109
 #[test]
 fn messages_for_a_lock_that_never_waited_change_nothing() {
     let mut rig = Rig::new(3, defaults);
@@ -217,6 +218,7 @@ fn messages_for_a_lock_that_never_waited_change_nothing() {
 }
 
 /// Its place has the memory of one that waited.
+// I109
 #[test]
 fn messages_for_a_lock_that_was_left_change_nothing() {
     let mut rig = rig_with_other(3);
@@ -264,6 +266,7 @@ fn a_quorum_of_rings_begins_the_next_round_at_once() {
     assert_eq!(granted(&mut rig).attempts, 2);
 }
 
+// I73
 #[test]
 fn a_master_that_rings_late_has_the_key() {
     let mut rig = rig_with_other(3);
@@ -609,6 +612,7 @@ const BY_SET: [&str; 2] = ["SET", "release"];
 const BY_PARK: [&str; 2] = ["park", "unpark"];
 const BY_BOTH: [&str; 3] = ["SET", "park", "unpark"];
 
+// I63
 #[test]
 fn a_waiter_of_a_contended_lock_parks_at_once() {
     let mut rig = Rig::new(5, defaults);
@@ -624,6 +628,7 @@ fn a_waiter_of_a_contended_lock_parks_at_once() {
     assert_eq!(rig.masters[0].take_log().len(), 1, "a SET");
 }
 
+// I63
 #[test]
 fn a_lock_that_is_free_is_asked_for_by_set() {
     let mut rig = Rig::new(3, defaults);
@@ -635,6 +640,7 @@ fn a_lock_that_is_free_is_asked_for_by_set() {
     assert_eq!(free_pair(&mut rig, waiting()), BY_SET, "it was found free");
 }
 
+// I63
 #[test]
 fn a_contended_lock_is_known_for_a_second() {
     for (pause, expected) in [(ms(990), &BY_PARK[..]), (ms(1000), &BY_BOTH[..])] {
@@ -646,6 +652,7 @@ fn a_contended_lock_is_known_for_a_second() {
 }
 
 /// A park lasts for the whole wait.
+// I63
 #[test]
 fn a_limited_number_of_attempts_begins_with_a_set() {
     let mut rig = Rig::new(3, defaults);

@@ -56,6 +56,7 @@ fn an_inspection_takes_one_round_trip() {
     assert_eq!(rig.engine.operation_count(), 1, "a look is over with its answer");
 }
 
+// I76
 #[test]
 fn an_inspection_ends_with_each_masters_reason() {
     let mut rig = Rig::new(5, defaults);
@@ -98,6 +99,7 @@ fn an_inspection_says_why_readers_are_not_counted() {
     assert!(is_named, "{state:?}");
 }
 
+// I76
 #[test]
 fn a_quarantined_master_is_not_called_free() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
@@ -127,6 +129,7 @@ fn a_value_of_any_size_is_cut() {
     assert_eq!(inspection.remaining(), HolderTtl::Never);
 }
 
+// I76
 #[test]
 fn an_answer_to_an_inspection_is_no_vote() {
     let mut rig = Rig::new(3, defaults);
@@ -158,6 +161,7 @@ fn a_lock_in_the_slot_of_a_look_asks_for_itself() {
     }
 }
 
+// I75
 #[test]
 fn only_a_forced_unlock_deletes_without_comparing() {
     let mut rig = Rig::new(3, defaults);
@@ -184,6 +188,7 @@ fn only_a_forced_unlock_deletes_without_comparing() {
     assert_eq!(rig.holder_count("a"), 0);
 }
 
+// I75
 #[test]
 fn a_forced_unlock_leaves_other_keys() {
     let mut rig = Rig::new(3, defaults);
@@ -199,6 +204,7 @@ fn a_forced_unlock_leaves_other_keys() {
     assert!((0..2).all(|index| rig.masters[index].is_taken(rig.now, b"a")), "a key of others is deleted");
 }
 
+// I85
 #[test]
 fn an_extension_reveals_a_forced_unlock() {
     let mut rig = Rig::new(3, defaults);
@@ -255,6 +261,7 @@ fn a_pause_is_random_and_can_be_cancelled() {
     assert!(rig.now - begun <= ms(2) + Duration::from_micros(100), "the limit ends it");
 }
 
+// I76
 #[test]
 fn an_impossible_reply_to_a_query_ends_the_connection() {
     for (replies, is_forced) in [

@@ -109,6 +109,7 @@ fn the_handshake_has_one_command_more() {
     assert_eq!(names, ["GET", "SET", "GET"], "read, written where there was none, and read");
 }
 
+// I30
 #[test]
 fn a_second_maximum_ttl_is_noticed_at_once() {
     let mut rig = Rig::new(3, prefixed);
@@ -145,6 +146,7 @@ fn another_drift_and_count_are_noticed() {
     assert_eq!(differences(&fewer), vec![Some(FleetDifference::MasterCount { recorded: 3, ours: 2 }); 2]);
 }
 
+// I30
 #[test]
 fn two_lists_that_share_a_master_are_noticed() {
     let mut rig = Rig::new(3, prefixed);
@@ -199,6 +201,7 @@ fn nothing_is_written_beside_a_record_of_a_later_version() {
     assert_eq!((&reasons(&rig)[..], &records(&rig)[1..]), (&[Unusable::Newer][..], &[None, None][..]));
 }
 
+// I31
 #[test]
 fn no_part_of_a_list_is_written() {
     let urls = ["redis://m0", "redis://m1", "redis://m2"];
@@ -220,6 +223,7 @@ fn second_back(mut one: Rig, mut other: Rig) -> Rig {
     one
 }
 
+// I31
 #[test]
 fn no_record_is_written_before_all_masters_count() {
     let mut rig = Rig::unconnected(3, prefixed);
@@ -256,6 +260,7 @@ fn quarantine(rig: &Rig, master: usize) -> Option<std::time::Duration> {
     }
 }
 
+// I33
 #[test]
 fn declared_longer_ttl_lengthens_each_quarantine() {
     let urls = ["redis://m0", "redis://m1", "redis://m2"];
@@ -283,6 +288,7 @@ fn declared_longer_ttl_lengthens_each_quarantine() {
     denied(&mut other);
 }
 
+// I33
 #[test]
 fn declared_shorter_ttl_shortens_no_quarantine() {
     let mut rig = Rig::new(3, prefixed);
@@ -294,6 +300,7 @@ fn declared_shorter_ttl_shortens_no_quarantine() {
     assert_eq!(quarantine(&other, 1), Some(ms(9102)));
 }
 
+// I33
 #[test]
 fn record_is_read_again_once_a_minute() {
     let mut rig = Rig::new(3, prefixed);
@@ -346,6 +353,7 @@ fn record_is_read_later_where_it_had_no_room() {
 }
 
 /// The others were declared anew less than a minute ago.
+// I33
 #[test]
 fn restarted_master_has_the_other_records_read() {
     let mut rig = Rig::new(3, prefixed);
@@ -358,6 +366,7 @@ fn restarted_master_has_the_other_records_read() {
 }
 
 /// It knows the others by their labels alone.
+// I31
 #[test]
 fn client_behind_a_port_keeps_labels_and_addresses() {
     let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Trust));
@@ -368,6 +377,7 @@ fn client_behind_a_port_keeps_labels_and_addresses() {
     assert_eq!(records(&other), before);
 }
 
+// I32
 #[test]
 fn strict_client_stays_where_settings_are_declared_anew() {
     let mut rig = Rig::new(3, |builder| prefixed(builder).quarantine(Quarantine::Strict));
@@ -383,6 +393,7 @@ fn strict_client_stays_where_settings_are_declared_anew() {
     assert!(has_lock(&mut rig), "the others stay");
 }
 
+// I30
 #[test]
 fn unusable_records_are_named_and_stay() {
     for (text, why) in [
@@ -404,6 +415,7 @@ fn unusable_records_are_named_and_stay() {
     assert!(has_lock(&mut rig));
 }
 
+// I30
 #[test]
 fn a_login_without_rights_locks_all_the_same() {
     let mut rig = Rig::unconnected(1, prefixed);
@@ -446,6 +458,7 @@ fn declare(rig: &mut Rig) {
     }
 }
 
+// I32
 #[test]
 fn strict_mode_refuses_other_declared_settings() {
     let strict = |builder| prefixed(builder).quarantine(Quarantine::Strict);
@@ -504,6 +517,7 @@ fn a_refused_master_is_sent_nothing() {
     assert_eq!(rig.engine.owed_count(id(2)), 0, "the attempt of the caller that waits");
 }
 
+// I32
 #[test]
 fn strict_mode_refuses_a_master_of_another_declared_list() {
     let mut rig = Rig::new(3, prefixed);

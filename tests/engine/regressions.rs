@@ -24,6 +24,7 @@ fn a_retry_delay_of_zero_makes_no_endless_loop() {
     assert_eq!(wait.recv_timeout(Duration::from_secs(10)), Ok(true), "handle_timeout never returns");
 }
 
+// I18
 #[test]
 fn one_stopped_master_of_three_is_skipped() {
     for awaited in [true, false] {
@@ -351,6 +352,7 @@ fn a_process_started_at_the_last_answer_needs_no_second_release() {
     assert_eq!((rig.now - heard_at, rig.engine.claim_count()), (ms(2000), 0));
 }
 
+// I145
 #[test]
 fn a_repeated_password_is_not_shown() {
     for quote in ["'", "`"] {

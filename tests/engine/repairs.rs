@@ -11,6 +11,7 @@ fn is_set(rig: &Rig, index: usize) -> bool {
 }
 
 /// The answer to an earlier command comes after the stay of an entry, and shows that the master is there.
+// I73
 #[test]
 fn no_repair_goes_where_a_park_is_owed() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
@@ -30,6 +31,7 @@ fn no_repair_goes_where_a_park_is_owed() {
 }
 
 /// The extension to two seconds is on its way over a connection that is gone.
+// I104
 #[test]
 fn no_repair_goes_where_a_stray_extension_may_come() {
     let mut rig = Rig::new(3, defaults);

@@ -88,6 +88,7 @@ fn counting(settings: impl Fn(ConfigBuilder) -> ConfigBuilder) -> Rig {
 
 // ---- evidence ----
 
+// I37
 #[test]
 fn a_resynced_process_counts_as_another_one() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
@@ -109,6 +110,7 @@ fn a_resynced_process_counts_as_another_one() {
     }
 }
 
+// I37
 #[test]
 fn a_new_replication_id_is_no_evidence() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
@@ -123,6 +125,7 @@ fn a_new_replication_id_is_no_evidence() {
     }
 }
 
+// I37
 #[test]
 fn an_expired_backlog_quarantines_nobody() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
@@ -138,6 +141,7 @@ fn an_expired_backlog_quarantines_nobody() {
 }
 
 /// Redis 7 keeps the offset of a snapshot.
+// I37
 #[test]
 fn a_restart_with_an_offset_costs_one_quarantine() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
@@ -159,6 +163,7 @@ fn a_restart_with_an_offset_costs_one_quarantine() {
 
 // ---- the mark ----
 
+// I37
 #[test]
 fn later_clients_count_from_the_first_sight() {
     let uptime = mode(Quarantine::Uptime);
@@ -182,6 +187,7 @@ fn later_clients_count_from_the_first_sight() {
     assert_eq!(left(&next_client(&mut third, mode(Quarantine::Strict))), Duration::ZERO);
 }
 
+// I29
 #[test]
 fn a_mark_of_another_history_is_replaced() {
     let strict = mode(Quarantine::Strict);
@@ -213,6 +219,7 @@ fn a_first_sight_in_the_future_is_replaced() {
     assert!(mark(&next).contains(" 3600"), "{}", mark(&next));
 }
 
+// I29
 #[test]
 fn a_mark_that_came_meanwhile_is_not_overwritten() {
     let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
@@ -236,6 +243,7 @@ fn other_peoples_keys_are_no_first_sight() {
     assert!(refused.iter().any(|(_, text)| text.contains("is no mark")), "{refused:?}");
 }
 
+// I37
 #[test]
 fn a_failover_and_back_ends_a_declaration() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
@@ -269,6 +277,7 @@ fn a_watched_process_that_joins_is_watched_anew() {
 
 // ---- connections that stand ----
 
+// I38
 #[test]
 fn an_open_connection_notices_within_a_minute() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict] {
@@ -283,6 +292,7 @@ fn an_open_connection_notices_within_a_minute() {
     }
 }
 
+// I38
 #[test]
 fn a_policy_that_evicts_is_noticed_within_a_minute() {
     let mut rig = counting(mode(Quarantine::Strict));
@@ -301,6 +311,7 @@ fn a_policy_that_evicts_is_noticed_within_a_minute() {
     assert_eq!(warnings, [Warning::Evicting { policy: "allkeys-lru".into() }]);
 }
 
+// I38
 #[test]
 fn a_vote_after_a_pause_comes_behind_the_facts() {
     let mut rig = counting(mode(Quarantine::Uptime));
@@ -342,6 +353,7 @@ fn assert_asked_first(mut rig: Rig) {
     assert!(!has_lock(&mut rig));
 }
 
+// I38
 #[test]
 fn a_waiter_asks_for_facts_after_a_pause() {
     // It polls; or it stands in the queue, where it would be granted the lock or rung.
@@ -375,6 +387,7 @@ fn a_park_at_a_master_heard_again_follows_facts() {
     assert_eq!(log.first().map(String::as_str), Some("INFO"), "{log:?}");
 }
 
+// I38
 #[test]
 fn a_busy_client_asks_for_facts_after_a_pause() {
     let mut rig = paused(true, 300_000, |rig, _| {
@@ -444,6 +457,7 @@ fn strict_mode_leaves_where_it_may_not_ask() {
 }
 
 /// Its next connection shows nothing: its promotion is forgotten.
+// I38
 #[test]
 fn a_known_replica_is_watched_anew() {
     for by_facts in [false, true] {
@@ -479,6 +493,7 @@ fn facts_that_may_not_be_asked_are_not_asked_again() {
 
 // ---- another server is the master now ----
 
+// I39
 #[test]
 fn a_demoted_master_is_left_once_for_a_burst() {
     for error in [
@@ -517,6 +532,7 @@ fn a_demoted_master_is_left_once_for_a_burst() {
     }
 }
 
+// I39
 #[test]
 fn a_demoted_masters_earlier_grant_is_void() {
     let mut rig = Rig::new(3, mode(Quarantine::Uptime));
@@ -534,6 +550,7 @@ fn a_demoted_masters_earlier_grant_is_void() {
     no_quorum(&mut rig);
 }
 
+// I39
 #[test]
 fn votes_pushed_by_a_demoted_master_are_void() {
     let mut rig = with_other(Rig::new(3, defaults));
@@ -554,6 +571,7 @@ fn votes_pushed_by_a_demoted_master_are_void() {
     assert!(!has_lock(&mut rig), "one of three has granted it over a connection that stands");
 }
 
+// I39
 #[test]
 fn a_replica_is_not_ready_and_asked_quietly() {
     for quarantine in [Quarantine::Uptime, Quarantine::Strict, Quarantine::Trust] {
@@ -578,6 +596,7 @@ fn a_replica_is_not_ready_and_asked_quietly() {
     }
 }
 
+// I39
 #[test]
 fn a_blocked_master_is_looked_up_now_and_then() {
     for error in ["NOREPLICAS Not enough good replicas to write.", "MISCONF Redis is configured to save"] {

@@ -73,6 +73,7 @@ fn a_master_that_lost_the_lock_twice_proves_a_loss() {
 
 /// A silent master is sent the lock again, and then its late answer shows that it has it. The connection
 /// breaks, and the second `SET` comes after the release.
+// I9
 #[test]
 fn a_repair_that_comes_after_the_release_is_released() {
     let mut rig = Rig::new(3, defaults);
@@ -98,6 +99,7 @@ fn a_repair_that_comes_after_the_release_is_released() {
 }
 
 /// As before, with a second silence: the master owes two answers to repairs when the first one comes.
+// I9
 #[test]
 fn a_second_repair_that_comes_after_the_release_is_released() {
     let mut rig = Rig::new(3, defaults);
@@ -126,6 +128,7 @@ fn a_second_repair_that_comes_after_the_release_is_released() {
 }
 
 /// The connection leads to another server for a while, which has no key, and then back.
+// I9
 #[test]
 fn a_server_that_is_back_is_released_though_another_had_no_key() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
@@ -158,6 +161,7 @@ fn a_server_that_is_back_is_released_though_another_had_no_key() {
 }
 
 /// A copy of the key is deleted on another server, which took the place of the first.
+// I9
 #[test]
 fn a_copy_that_is_deleted_proves_nothing_about_the_first() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
@@ -177,6 +181,7 @@ fn a_copy_that_is_deleted_proves_nothing_about_the_first() {
 }
 
 /// The answer that asks for the script comes when the lock is over.
+// I9
 #[test]
 fn an_attempt_is_not_sent_again_for_a_lock_that_is_over() {
     let mut rig = Rig::new(3, defaults);

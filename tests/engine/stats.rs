@@ -335,6 +335,7 @@ const LIVES: &[Row] = &[
     ),
 ];
 
+// I131
 #[test]
 fn each_end_of_a_lock_has_its_counter() {
     for (name, run, expected) in LIVES {
@@ -440,6 +441,7 @@ const MASTERS: &[Row] = &[
     ),
 ];
 
+// I131
 #[test]
 fn each_answer_of_a_master_has_its_counter() {
     for (name, run, expected) in MASTERS {
@@ -466,6 +468,7 @@ fn a_release_notification_is_counted() {
     assert_eq!((stats(&rig).notified, rig.engine.woken_count()), (2, 2), "the messages of a quorum");
 }
 
+// I131
 #[test]
 fn the_time_in_quarantine_counts_until_its_end() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
@@ -490,6 +493,7 @@ fn the_time_in_quarantine_counts_until_its_end() {
     assert_eq!((stats(&rig).may_fail(), stats(&rig).masters[1].is_ready), (1, true));
 }
 
+// I132
 #[test]
 fn acquisitions_waits_and_holds_are_timed() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(100)));
@@ -528,6 +532,7 @@ fn acquisitions_waits_and_holds_are_timed() {
     assert_eq!((last.contended, last.wait_time.count()), (2, 2), "one attempt is no wait");
 }
 
+// I132
 #[test]
 fn of_many_acquisitions_a_share_is_timed() {
     let mut rig = Rig::new(3, defaults);

@@ -248,6 +248,7 @@ fn an_unfit_mark_is_ignored_and_overwritten() {
     }
 }
 
+// I29
 #[test]
 fn what_is_no_mark_counts_for_nothing_and_stays() {
     for mark in [Some("run0"), Some("run0 - - "), Some("10102"), Some("run0 - - -10102"), Some(""), None] {
@@ -374,6 +375,7 @@ fn silence_ends_a_watched_connection_too() {
 
 // ---- what strict mode refuses ----
 
+// I40
 #[test]
 fn strict_mode_refuses_unfit_masters_with_advice() {
     type Fault = fn(&mut Rig);
@@ -473,6 +475,7 @@ fn one_server_twice_is_refused_with_both_names() {
     assert!(why.contains("same server as redis://m0") && why.contains("list each server once"), "{why}");
 }
 
+// I131
 #[test]
 fn an_unfit_masters_restart_is_counted_and_an_event() {
     let mut rig = Rig::new(1, |builder| strict(builder).on_event(|_| unreachable!("an engine calls none")));

@@ -56,6 +56,7 @@ fn swap_count(rig: &Rig) -> usize {
         .count()
 }
 
+// I41
 #[test]
 fn queued_callers_follow_in_one_round_trip_each() {
     let (mut rig, mut held) = rig_with_holder(3);
@@ -137,6 +138,7 @@ fn who_leaves_the_line_is_not_waited_for() {
     assert_eq!((rig.outcome(), rig.engine.operation_count()), (None, 1));
 }
 
+// I41
 #[test]
 fn a_wait_ended_in_the_queue_is_answered() {
     let (mut rig, _) = rig_with_holder(3);
@@ -232,6 +234,7 @@ fn a_waiter_between_attempts_waits_for_a_quicker_caller() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
+// I41, I130
 #[test]
 fn the_line_is_bounded_and_says_so_at_once() {
     let mut rig = Rig::new(1, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
@@ -260,6 +263,7 @@ fn the_line_is_bounded_and_says_so_at_once() {
     assert!(rig.outcomes.len() >= limits::QUEUED_COUNT_MAX);
 }
 
+// I53
 #[test]
 fn a_run_of_hand_overs_ends_released() {
     let (mut rig, mut held) = polling_rig_with_holder(1);
@@ -367,6 +371,7 @@ fn a_yielding_pause_has_a_bound_behind_long_holds() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
+// I50
 #[test]
 fn a_holder_that_expires_delays_nobody() {
     let (mut rig, held) = rig_with_holder(3);
@@ -429,6 +434,7 @@ fn a_waiter_that_polls_follows_one_that_gave_up_soon() {
     assert_eq!(next_holder(&mut rig), next);
 }
 
+// I50
 #[test]
 fn a_shorter_extension_brings_the_next_turn_forward() {
     let (mut rig, held) = rig_with_holder(3);

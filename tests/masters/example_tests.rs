@@ -65,6 +65,7 @@ fn the_blocking_example_runs_unless_another_holds_it() {
     assert_eq!(rows, ["a", "b"]);
 }
 
+// I134
 #[test]
 fn the_readiness_example_follows_the_quorum() {
     let mut fleet = Fleet::start(3);
@@ -228,6 +229,7 @@ fn a_loop_of_ones_own_drives_an_engine() {
     assert!(other.lock("a").try_acquire().is_ok(), "it is not released");
 }
 
+// I78
 #[test]
 fn the_worker_ids_never_collide() {
     let fleet = Fleet::start(3);

@@ -54,6 +54,7 @@ fn contend(urls: &[String], held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
     }
 }
 
+// I12
 #[test]
 fn tokens_rise_through_kills_stops_and_pauses() {
     let mut fleet = Fleet::start(5);
@@ -84,6 +85,7 @@ fn tokens_rise_through_kills_stops_and_pauses() {
     assert_rising(held.into_inner().expect("no panic"));
 }
 
+// I12
 #[test]
 fn an_acquire_after_its_release_is_stale() {
     let mut fleet = Fleet::start(3);
@@ -210,6 +212,7 @@ fn valkey_and_redis_give_rising_tokens_together() {
 
 /// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id`
 /// shows it.
+// I21
 #[test]
 fn one_server_behind_two_addresses_votes_once_without_info() {
     type Acquire = fn(&mut Blocking) -> Result<Lease, AcquireError>;

@@ -178,6 +178,7 @@ fn cases<'a>(places: &'a [&'a str]) -> impl Iterator<Item = (&'a str, (&'static 
     })
 }
 
+// I90
 #[test]
 fn no_acquisition_changes_a_foreign_key() {
     let waits = [Duration::ZERO, Duration::from_millis(30)];
@@ -217,6 +218,7 @@ fn no_acquisition_changes_a_foreign_key() {
 }
 
 /// The key is lost by then; its place was taken.
+// I90
 #[test]
 fn no_command_changes_a_foreign_key() {
     for mut fleet in servers() {
@@ -256,6 +258,7 @@ fn no_command_changes_a_foreign_key() {
     }
 }
 
+// I90
 #[test]
 fn no_renewal_changes_a_foreign_key() {
     for mut fleet in servers() {
@@ -288,6 +291,7 @@ fn no_renewal_changes_a_foreign_key() {
 }
 
 /// Their keys are there when somebody takes the place, and they come again and again.
+// I90
 #[test]
 fn no_waiter_changes_a_foreign_key() {
     for mut fleet in servers() {
@@ -324,6 +328,7 @@ fn no_waiter_changes_a_foreign_key() {
     }
 }
 
+// I90
 #[test]
 fn no_repair_changes_a_foreign_key() {
     let mut fleet = Fleet::start(3);
@@ -358,6 +363,7 @@ fn no_repair_changes_a_foreign_key() {
     assert_eq!(worker.redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
+// I29
 #[test]
 fn strict_mode_writes_no_mark_over_a_foreign_key() {
     let mut fleet = Fleet::start(1);
@@ -391,6 +397,7 @@ fn strict_mode_writes_no_mark_over_a_foreign_key() {
     }
 }
 
+// I75
 #[test]
 fn force_deletes_only_what_can_be_locks() {
     for mut fleet in servers() {
@@ -431,6 +438,7 @@ fn force_deletes_only_what_can_be_locks() {
 }
 
 /// What is no number as a fence is written is not taken for one, whatever Lua makes of it.
+// I90
 #[test]
 fn no_text_is_taken_for_a_fence() {
     for mut fleet in servers() {

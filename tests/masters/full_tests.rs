@@ -38,6 +38,7 @@ fn fill(fleet: &mut Fleet, is_full: bool) {
     fleet.masters().for_each(|master| assert_eq!(master.ask(&line).text(), "OK"));
 }
 
+// I106
 #[test]
 fn a_full_server_extends_and_releases() {
     for mut fleet in fleets() {
@@ -60,6 +61,7 @@ fn a_full_server_extends_and_releases() {
     }
 }
 
+// I106
 #[test]
 fn a_full_server_grants_nothing_and_says_why() {
     for mut fleet in fleets() {
@@ -81,6 +83,7 @@ fn a_full_server_grants_nothing_and_says_why() {
     }
 }
 
+// I106
 #[test]
 fn full_servers_allow_hand_overs() {
     for mut fleet in fleets() {
@@ -119,6 +122,7 @@ fn drive_outcomes(redlock: &mut Blocking, mut is_it: impl FnMut(redlatch::engine
     }
 }
 
+// I54, I106
 #[test]
 fn a_full_server_serves_waiters_and_unlocks_by_force() {
     for mut fleet in fleets() {

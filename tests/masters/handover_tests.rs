@@ -83,6 +83,7 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
     }
 }
 
+// I51
 #[test]
 fn a_lock_passes_on_in_one_command() {
     for count in [1, 5] {
@@ -98,6 +99,7 @@ fn valkey_9_hands_over_natively_and_redis_by_script() {
     a_hand_over_is_one_command_a_master(Fleet::start_at(places));
 }
 
+// I53
 #[test]
 fn another_client_gets_its_turn_between_hand_overs() {
     let fleet = Fleet::start(3);

@@ -42,6 +42,7 @@ const SHORT_MAX: i64 = 1_000;
 
 const PASSWORD: &str = "right";
 
+// I89
 #[test]
 fn the_model_answers_as_the_server_does() {
     let mut fleet = Fleet::start(1);

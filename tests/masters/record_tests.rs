@@ -52,6 +52,7 @@ fn noticing(what: &str, settings: ConfigBuilder) -> Client {
     second
 }
 
+// I30
 #[test]
 fn two_maximum_ttls_are_noticed_at_the_connect() {
     let mut fleet = Fleet::start(3);
@@ -67,6 +68,7 @@ fn two_maximum_ttls_are_noticed_at_the_connect() {
     second.lock("a").acquire().expect("it locks all the same").release().expect("confirmed");
 }
 
+// I30
 #[test]
 fn two_lists_are_noticed_and_two_prefixes_are_legal() {
     let mut fleet = Fleet::start(5);

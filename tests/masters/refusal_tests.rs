@@ -156,6 +156,7 @@ enum Refused {
     Everything,
 }
 
+// I108
 #[test]
 fn a_replica_refuses_each_write_by_name() {
     let mut fleet = Fleet::start(1);
@@ -167,6 +168,7 @@ fn a_replica_refuses_each_write_by_name() {
     refuse(fleet.master(0), "it is a replica", Refused::Everything, begin, end);
 }
 
+// I108
 #[test]
 fn a_failed_snapshot_refuses_each_write_by_name() {
     let mut fleet = Fleet::start_with(1, &["--enable-protected-configs", "yes"]);
@@ -174,6 +176,7 @@ fn a_failed_snapshot_refuses_each_write_by_name() {
     refuse(fleet.master(0), "MISCONF", Refused::Writes, fail_snapshot, end);
 }
 
+// I108
 #[test]
 fn a_loading_master_refuses_each_operation_by_name() {
     let mut fleet = Fleet::start_with(1, &["--enable-debug-command", "yes"]);
@@ -275,6 +278,7 @@ fn grant_all_but(master: &mut Master, right: &str) {
     ok(master, &rule);
 }
 
+// I108
 #[test]
 fn a_missing_right_is_named_where_it_is_needed() {
     const REASONS: [&str; 2] = ["NOPERM", "the ACL user lacks"];

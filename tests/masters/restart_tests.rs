@@ -35,6 +35,7 @@ fn a_forgetful_quorum_serves_no_rival_early() {
     rival.release(second).expect("confirmed");
 }
 
+// I8
 #[test]
 fn masters_that_come_back_empty_give_no_lock_twice() {
     come_back_empty(&Rules::default());

@@ -61,6 +61,7 @@ fn is_quarantined(redlock: &Blocking) -> bool {
 }
 
 /// A waiter meets the replicas; a client that does not ask meanwhile needs an end of its connections.
+// I37
 #[test]
 fn masters_resynced_from_nothing_give_no_lock_twice() {
     thread::scope(|scope| {
@@ -217,6 +218,7 @@ fn a_failover_and_back_ends_a_mark() {
     }
 }
 
+// I39
 #[test]
 fn a_stable_name_leads_to_the_new_master() {
     for quarantine in [Quarantine::Uptime, Quarantine::Trust] {

@@ -25,6 +25,7 @@ fn everywhere(redlock: &mut Blocking) -> Lease {
     lease
 }
 
+// I86
 #[test]
 fn readers_and_writers_survive_empty_restarts() {
     for way in [Way::Redlock, Way::Client] {
@@ -52,6 +53,7 @@ fn readers_and_writers_survive_empty_restarts() {
     }
 }
 
+// I86
 #[test]
 fn readers_and_writers_survive_masters_that_stand_still() {
     for way in [Way::Redlock, Way::Client] {
@@ -104,6 +106,7 @@ fn a_redlock_reads_beside_others_and_writes_alone() {
 }
 
 /// Whatever takes the key by `SET NX`, as the locks of other libraries do, and whatever else is there.
+// I86
 #[test]
 fn readers_and_locks_of_other_libraries_exclude_each_other() {
     let mut fleet = Fleet::start(3);
@@ -153,6 +156,7 @@ fn image(master: &mut Master) -> (Raw, Raw) {
     (master.ask("DUMP a"), master.ask("PEXPIRETIME a"))
 }
 
+// I89
 #[test]
 fn readers_leave_every_foreign_key_as_it_is() {
     let mut fleet = Fleet::start(3);
@@ -184,6 +188,7 @@ fn readers_leave_every_foreign_key_as_it_is() {
 }
 
 /// The marker does not keep the key alive, nor does it count as a reader.
+// I89
 #[test]
 fn a_set_of_readers_goes_with_its_last_reader() {
     let mut fleet = Fleet::start(1);
@@ -198,6 +203,7 @@ fn a_set_of_readers_goes_with_its_last_reader() {
 }
 
 /// Another reader may be extended, be released or join beside it.
+// I87
 #[test]
 fn the_key_ends_with_the_last_reader() {
     let mut fleet = Fleet::start(1);
@@ -224,6 +230,7 @@ fn the_key_ends_with_the_last_reader() {
     one.release(first).expect("confirmed");
 }
 
+// I86
 #[test]
 fn readers_end_by_their_own_ttl() {
     let mut fleet = Fleet::start(3);

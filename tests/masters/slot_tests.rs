@@ -107,6 +107,7 @@ fn contest(slots: u32) {
     println!("{slots} slots: {} visits", visits.len());
 }
 
+// I78
 #[test]
 fn a_slot_never_has_two_holders_though_masters_die() {
     // The first waiter stands in the queues of few slots, and looks for many.

@@ -55,6 +55,7 @@ fn valkey_9_releases_and_extends_natively() {
 }
 
 /// Its place in the queues outlasts a native release, and that of a script serves it.
+// I54
 #[test]
 fn a_waiter_follows_each_way_of_release() {
     let Some(valkey) = valkey_9() else { return };

@@ -141,6 +141,7 @@ fn a_full_queue_drops_the_dead() {
 }
 
 /// The dead of a crowd that came after a waiter.
+// I71
 #[test]
 fn dead_entries_behind_a_live_head_make_room() {
     let mut rig = Rig::new();
@@ -158,6 +159,7 @@ fn dead_entries_behind_a_live_head_make_room() {
     assert!((4096 - 64..4096).contains(&count), "{count}");
 }
 
+// I72
 #[test]
 fn a_heartbeat_in_a_full_queue_keeps_its_place() {
     let mut rig = Rig::new();
@@ -184,6 +186,7 @@ const COUNTING: &str = "local looked, raw = 0, redis local function count(found)
     status_reply = raw.status_reply} local function run() ";
 
 /// Beside them at most sixteen that it removes, and the first one a few times.
+// I71
 #[test]
 fn no_call_looks_at_more_than_64_entries() {
     let mut rig = Rig::new();

@@ -71,6 +71,7 @@ fn an_own_reader_lets_later_ones_in() {
     assert_eq!(rig.readers().len(), 2);
 }
 
+// I71
 #[test]
 fn one_call_serves_64_readers() {
     let mut rig = Rig::new();

@@ -82,6 +82,7 @@ const TRACE_SHOWN: usize = 150;
 /// Between two lines that show how far a long run is.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
 
+// I23, I37, I43, I45, I46, I48, I57, I94, I131, I141
 #[test]
 fn histories_keep_every_rule() {
     let seeds = seeds("REDLATCH_SEEDS", SEEDS);
@@ -128,6 +129,7 @@ fn replay() {
     assert_eq!(report.violation, None);
 }
 
+// I25
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
     let mut before = None;

@@ -90,6 +90,7 @@ fn serve(listener: &TcpListener, model: &Mutex<ModelMaster>) {
 }
 
 /// The handshake's answers take more than one read.
+// I154
 pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
     let server = Server::start(|model| model.maxmemory_policy = "x".repeat(redlatch::limits::READ_SIZE));
     let redlock = server.connect();
@@ -99,6 +100,7 @@ pub fn more_than_one_read_full_of_replies_is_read() -> Verdict {
 }
 
 /// The server reads nothing for a while, so its socket takes a part of what is written.
+// I154
 pub fn a_short_write_is_continued() -> Verdict {
     let server = Server::start(|_| {});
     // Nothing may time out while this looks: the release would have the rest written.
@@ -135,6 +137,7 @@ pub fn a_short_write_is_continued() -> Verdict {
 }
 
 /// The process was stopped, say, while the answer came.
+// I2
 pub fn an_answer_that_is_here_is_not_late() -> Verdict {
     let server = Server::start(|_| {});
     let mut redlock = server.connect();
@@ -153,6 +156,7 @@ pub fn an_answer_that_is_here_is_not_late() -> Verdict {
     }
 }
 
+// I24
 pub fn a_dropped_guard_is_released_also_in_a_panic() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
@@ -168,6 +172,7 @@ pub fn a_dropped_guard_is_released_also_in_a_panic() -> Verdict {
 }
 
 /// A task is polled again long after its lock was acquired.
+// I2
 pub fn a_late_fetched_answer_is_no_lock() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
@@ -189,6 +194,7 @@ pub fn a_late_fetched_answer_is_no_lock() -> Verdict {
 }
 
 /// The lock is valid when it is fetched, and for less time than was asked for.
+// I2
 pub fn a_late_fetched_answer_has_enough_validity() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
@@ -236,6 +242,7 @@ fn losses_are_reported_in_time(client: &Client) -> Verdict {
 }
 
 /// No caller waits; the client's thread sleeps.
+// I95
 pub fn a_loss_is_reported_in_time_though_nobody_calls() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);
@@ -245,6 +252,7 @@ pub fn a_loss_is_reported_in_time_though_nobody_calls() -> Verdict {
 }
 
 /// A thread waits for a lock, and sleeps until that lock ends.
+// I95
 pub fn a_loss_is_reported_in_time_beside_a_leader() -> Verdict {
     let server = Server::start(|_| {});
     let client = server.client(PATIENCE);

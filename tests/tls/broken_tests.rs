@@ -14,6 +14,7 @@ fn start(conduct: Conduct) -> (Fleet, Certificates, Front) {
     (fleet, certificates, front)
 }
 
+// I138
 #[test]
 fn an_end_without_close_notify_is_an_error() {
     for reply_size in [0, 3, 100] {
@@ -27,6 +28,7 @@ fn an_end_without_close_notify_is_an_error() {
     }
 }
 
+// I138
 #[test]
 fn an_end_with_close_notify_is_a_close() {
     let (_fleet, certificates, front) = start(Conduct::End { reply_size: 3 });
@@ -34,6 +36,7 @@ fn an_end_with_close_notify_is_a_close() {
     await_down(&client, &["the server closed the connection"]);
 }
 
+// I138
 #[test]
 fn a_cut_inside_a_reply_costs_no_lock() {
     let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));
@@ -51,6 +54,7 @@ fn a_cut_inside_a_reply_costs_no_lock() {
     eventually(PATIENCE, "nothing is left", || fleet.master(0).key_count() == "0");
 }
 
+// I136
 #[test]
 fn a_peer_that_stalls_ends_by_the_time_limit() {
     let (certificates, fleet) = (Certificates::new(), Fleet::start(1));

@@ -6,6 +6,7 @@ use redlatch_support::{Certificates, Fleet, PATIENCE};
 use crate::front::{Conduct, Front};
 use crate::{TTL, expect_refusal, open, settings, start, start_as, tls_urls, trusting};
 
+// I136
 #[test]
 fn bad_server_certificates_are_refused_by_name() {
     let certificates = Certificates::new();
@@ -22,6 +23,7 @@ fn bad_server_certificates_are_refused_by_name() {
     }
 }
 
+// I137
 #[test]
 fn a_missing_or_foreign_client_certificate_is_named() {
     let certificates = Certificates::new();
@@ -40,6 +42,7 @@ fn a_missing_or_foreign_client_certificate_is_named() {
     }
 }
 
+// I137
 #[test]
 fn a_missing_common_cipher_is_named() {
     let certificates = Certificates::new();
@@ -72,6 +75,7 @@ fn an_answer_without_tls_is_named() {
     expect_refusal(&client, &["it does not answer in TLS; check the port"]);
 }
 
+// I145
 #[test]
 fn unusable_files_are_named() {
     let certificates = Certificates::new();

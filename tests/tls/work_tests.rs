@@ -84,6 +84,7 @@ fn debug_output_of_a_client_shows_no_key() {
     }
 }
 
+// I141
 #[test]
 fn credentials_change_over_tls() {
     let (mut fleet, certificates) = start(1, "no");
@@ -133,6 +134,7 @@ fn a_reconnect_resumes_the_session() {
     assert_eq!(front.handshakes(), [HandshakeKind::Full, HandshakeKind::Resumed]);
 }
 
+// I138
 #[test]
 fn new_keys_in_mid_connection_are_followed() {
     let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
@@ -144,6 +146,7 @@ fn new_keys_in_mid_connection_are_followed() {
     assert_eq!(front.accepted_count(), 1);
 }
 
+// I138
 #[test]
 fn many_small_records_are_read_without_another_event() {
     let (certificates, fleet) = (Certificates::new(), Fleet::start(1));
@@ -157,6 +160,7 @@ fn many_small_records_are_read_without_another_event() {
 
 /// The writes have two sizes: more than the session takes in one call, and more than the socket takes in one
 /// write.
+// I138
 #[test]
 fn a_large_write_goes_out_without_a_reply() {
     let (certificates, mut fleet) = (Certificates::new(), Fleet::start(1));

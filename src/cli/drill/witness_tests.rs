@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::witness::Witness;
 
+// I151
 #[test]
 fn only_overlapping_visits_of_writers_are_found() {
     let now = Instant::now();
@@ -35,6 +36,7 @@ fn an_overlap_names_its_lock_and_its_time() {
     assert_eq!(witness.found().overlap_count, 1);
 }
 
+// I152
 #[test]
 fn a_visit_ends_with_its_validity() {
     let now = Instant::now();
@@ -47,6 +49,7 @@ fn a_visit_ends_with_its_validity() {
     assert_eq!((found.visit_count, found.overlap_count, found.outlasted_count), (2, 0, 1));
 }
 
+// I152
 #[test]
 fn a_holder_whose_lock_ended_before_its_work_began_holds_nothing() {
     let now = Instant::now();

@@ -189,6 +189,7 @@ mod tests {
         }
     }
 
+    // I103
     #[test]
     fn descendants_are_found_below_the_command_only() {
         let all: Vec<_> = [(9, 1), (3, 2), (2, 1), (5, 4), (4, 9), (6, 5), (8, 7)]

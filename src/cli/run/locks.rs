@@ -81,6 +81,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    // I100
     #[test]
     fn the_least_validity_and_its_failure_count() {
         let (mut locks, now) = two();
@@ -94,6 +95,7 @@ mod tests {
         assert!(!locks.fail(b"b", "three".into()), "the row goes on");
     }
 
+    // I101
     #[test]
     fn proven_loss_leaves_the_grace() {
         let (mut locks, now) = two();
@@ -101,6 +103,7 @@ mod tests {
         assert_eq!(locks.valid_until(), now + 9 * SECOND);
     }
 
+    // I100
     #[test]
     fn a_sleep_of_the_machine_counts_for_each_lock() {
         let (mut locks, now) = two();

@@ -188,6 +188,7 @@ mod tests {
         (term_at, kill_at)
     }
 
+    // I101
     #[test]
     fn kill_precedes_the_validitys_end_for_any_grace() {
         for grace in [None, Some(Duration::ZERO), Some(ms(2000)), Some(ms(60_000)), Some(Duration::MAX)] {
@@ -205,6 +206,7 @@ mod tests {
         }
     }
 
+    // I101
     #[test]
     fn a_validity_that_is_over_leaves_no_grace() {
         let (timeline, now, validity) = granted(Some(ms(60_000)));
@@ -216,6 +218,7 @@ mod tests {
         assert_eq!((timeline.due(now), timeline.due(now + validity)), (Due::Nothing, Due::Kill));
     }
 
+    // I101
     #[test]
     fn a_machines_sleep_leaves_no_late_grace() {
         let (mut timeline, now, validity) = granted(None);
@@ -231,6 +234,7 @@ mod tests {
         assert!(!timeline.is_valid(now));
     }
 
+    // I101
     #[test]
     fn a_supervisor_that_runs_late_kills_earlier() {
         let (mut timeline, now, validity) = granted(Some(Duration::MAX));

@@ -126,6 +126,7 @@ mod tests {
         (yield_count.get(), slow_at)
     }
 
+    // I125
     #[test]
     fn gathering_ends_when_all_callers_have_returned() {
         let short = YIELD_TIME / 100;
@@ -133,6 +134,7 @@ mod tests {
         assert_eq!(gather(1, 1, short), (1, None));
     }
 
+    // I125
     #[test]
     fn leader_does_not_gather_for_many_callers() {
         for (waiting_count, is_gathered) in [(CALLER_COUNT_MAX - 1, true), (CALLER_COUNT_MAX, false)] {
@@ -142,12 +144,14 @@ mod tests {
         }
     }
 
+    // I125
     #[test]
     fn gathering_ends_when_no_caller_returns() {
         assert_eq!(gather(2, 0, YIELD_TIME), (YIELD_COUNT, None));
         assert_eq!(gather(2, 0, YIELD_TIME / 10), (10, None), "on a free core");
     }
 
+    // I125
     #[test]
     fn leader_does_not_gather_after_a_slow_yield() {
         let (yield_count, slow_at) = gather(5, 0, SLOW_YIELD);
@@ -162,6 +166,7 @@ mod tests {
         assert!(gathering.begin(slow_at + REST, 0).is_some());
     }
 
+    // I125
     #[test]
     fn leader_waits_once_for_each_caller() {
         let mut gathering = Gathering::default();

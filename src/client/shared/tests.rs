@@ -121,6 +121,7 @@ fn lead<T: Send + 'static>(
     leader
 }
 
+// I120
 #[test]
 fn a_panic_of_a_leading_caller_stops_all() {
     all_others_get_an_error(false, |client| {
@@ -131,11 +132,13 @@ fn a_panic_of_a_leading_caller_stops_all() {
     });
 }
 
+// I120
 #[test]
 fn a_panic_of_the_clients_own_thread_stops_all() {
     all_others_get_an_error(false, strike_the_leader);
 }
 
+// I120
 #[test]
 fn a_panic_under_the_lock_stops_all_at_once() {
     for has_thread in [false, true] {
@@ -180,6 +183,7 @@ fn a_panic_under_the_lock_of_a_driven_client_stops_all_at_once() {
     });
 }
 
+// I120
 #[cfg(unix)]
 #[test]
 fn a_panic_of_a_drive_stops_all() {
@@ -191,6 +195,7 @@ fn a_panic_of_a_drive_stops_all() {
     });
 }
 
+// I120
 #[test]
 fn a_panic_in_a_reentrant_attempt_answers_all() {
     let client = client();
@@ -230,6 +235,7 @@ impl Wake for Numbered {
     }
 }
 
+// I126
 #[cfg(unix)]
 #[test]
 fn an_elected_leader_waits_for_no_waker() {
@@ -266,6 +272,7 @@ impl Wake for Locks {
     }
 }
 
+// I122
 #[test]
 fn a_waker_of_a_polled_hold_never_deadlocks() {
     let client = client();
@@ -287,6 +294,7 @@ fn a_waker_of_a_polled_hold_never_deadlocks() {
 /// Names the unit test to run in the program that is started again.
 const ANEW: &str = "REDLATCH_UNIT_TEST_ANEW";
 
+// I128
 #[test]
 fn an_exit_in_a_panic_hook_does_not_hang() {
     const NAME: &str = "client::shared::tests::an_exit_in_a_panic_hook_does_not_hang";

@@ -63,6 +63,7 @@ fn a_free_slot_is_tried_without_the_refusal() {
     assert!(matches!(step, Some(SlotStep::Try { slot: 9, .. })), "{step:?}");
 }
 
+// I79
 #[test]
 fn a_caller_without_wait_looks_again_while_a_slot_may_be_free() {
     for look in [SlotLook::Free(vec![3, 4]), SlotLook::Contested] {
@@ -96,6 +97,7 @@ fn a_caller_without_wait_looks_again_while_a_slot_may_be_free() {
     }
 }
 
+// I79
 #[test]
 fn a_caller_without_wait_ends_at_the_answer_limit() {
     let now = clock::now();
@@ -121,6 +123,7 @@ fn masters_that_fail_and_waits_that_end_are_no_reason_to_look_again() {
     }
 }
 
+// I79
 #[test]
 fn no_look_begins_after_the_answer_limit() {
     let begun = clock::now();
@@ -132,6 +135,7 @@ fn no_look_begins_after_the_answer_limit() {
     assert!(matches!(step, Some(SlotStep::Pause(time)) if time == Duration::from_nanos(1)), "{step:?}");
 }
 
+// I79
 #[test]
 fn taken_slots_are_refused_at_once_and_all_of_them() {
     let now = clock::now();

@@ -33,6 +33,7 @@ fn trouble(connects: bool, open: impl FnOnce(&Poll) -> Socket, fail: impl FnOnce
     }
 }
 
+// I139
 #[test]
 fn a_refused_connection_gets_no_advice_on_tls() {
     // Nothing listens there.
@@ -42,6 +43,7 @@ fn a_refused_connection_gets_no_advice_on_tls() {
     assert!(why.contains("refused") && !why.contains("rediss"), "{why}");
 }
 
+// I139
 #[test]
 fn a_connection_closed_at_once_gets_advice_on_tls() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -61,6 +63,7 @@ fn an_alert_in_tls_gets_advice_on_tls() {
     assert_eq!(trouble(true, open, write), "it answers in TLS; write rediss:// in its URL");
 }
 
+// I139
 #[test]
 fn a_unix_socket_gets_no_advice_on_tls() {
     let name = format!("redlatch-channel-{}.sock", std::process::id());

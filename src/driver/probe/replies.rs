@@ -331,6 +331,7 @@ mod tests {
         assert_eq!(read(7, Bounds::SMALL, bytes), Err(WireError::Unsolicited.to_string()));
     }
 
+    // I150
     #[test]
     fn long_texts_are_cut_and_long_replies_refused() {
         let bounds = Bounds { read_size: 40, text_size: 3 };
@@ -343,6 +344,7 @@ mod tests {
         assert_eq!(read(99, bounds, &b":1\r\n".repeat(11)), too_large);
     }
 
+    // I150
     #[test]
     fn bytes_that_are_no_replies_are_refused() {
         let longest = vec![b'x'; limits::REPLY_LINE_SIZE_MAX - 1];

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use super::*;
 
+// I150
 #[test]
 fn a_lookup_that_hangs_is_named() {
     let (_never, receiver) = mpsc::channel::<()>();

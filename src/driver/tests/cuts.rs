@@ -137,6 +137,7 @@ fn bytes_may_come_and_go_in_any_pieces() {
 }
 
 /// No event comes for bytes beyond the room of one read.
+// I109
 #[test]
 fn replies_of_more_than_one_read_are_read() {
     for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
@@ -151,6 +152,7 @@ fn replies_of_more_than_one_read_are_read() {
 }
 
 /// The next turn reads the rest without waiting for an event.
+// I109
 #[test]
 fn a_turn_reads_no_more_of_a_master_than_is_its_share() {
     let mut rig = Rig::new(&Host::new(Kind::Unix), WHOLE);

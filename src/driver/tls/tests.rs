@@ -164,6 +164,7 @@ impl Pair {
     }
 }
 
+// I138
 #[test]
 fn the_peer_learns_why_its_certificate_is_refused() {
     let certificates = [("own", 4000), ("other", 4000), ("expired", 2001)];
@@ -184,6 +185,7 @@ fn the_peer_learns_why_its_certificate_is_refused() {
     }
 }
 
+// I138
 #[test]
 fn the_last_words_after_an_end_are_bounded() {
     let mut pair = Pair::established();
@@ -204,6 +206,7 @@ fn the_last_words_after_an_end_are_bounded() {
     assert_eq!(receiver.recv_timeout(PATIENCE), Ok(None));
 }
 
+// I138
 #[test]
 fn an_alert_behind_unread_replies_is_named() {
     let mut pair = Pair::established();
@@ -303,6 +306,7 @@ fn a_write_of_any_size_arrives_whole() {
     }
 }
 
+// I150
 #[test]
 fn records_without_data_return_to_the_caller() {
     let mut pair = Pair::established();

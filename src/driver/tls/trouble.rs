@@ -228,6 +228,7 @@ mod tests {
         }
     }
 
+    // I137
     #[test]
     fn a_client_certificate_is_named_only_where_it_counts() {
         let trouble = |alert, stage, has_certificate| {

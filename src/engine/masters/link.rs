@@ -564,6 +564,7 @@ mod tests {
         assert_eq!([limit(&[], 3), limit(&[5, 5, 5], 2)], [0, 0], "no answer limit is so short");
     }
 
+    // I110
     #[test]
     fn the_limit_follows_samples_and_forgets_a_stall() {
         let ms = Duration::from_millis;

@@ -111,6 +111,7 @@ mod tests {
         free
     }
 
+    // I78
     #[test]
     fn a_slot_is_free_where_a_quorum_says_so() {
         for (reports, look) in [
@@ -125,6 +126,7 @@ mod tests {
         }
     }
 
+    // I79
     #[test]
     fn slots_are_taken_by_holders_that_a_quorum_knows() {
         let look = |reports: &[&str]| after(reports).look(&[]);

@@ -305,6 +305,7 @@ mod tests {
         Inspection { masters: state.zip(1..).map(|(state, n)| (format!("m{n}").into(), state)).collect() }
     }
 
+    // I76
     #[test]
     fn the_status_needs_a_quorum_of_configured_masters() {
         let left = |ms| HolderTtl::Left(Duration::from_millis(ms));

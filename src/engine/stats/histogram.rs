@@ -202,6 +202,7 @@ mod tests {
         rng.random::<u64>() >> rng.random_range(0..64)
     }
 
+    // I132
     #[test]
     fn each_time_is_within_its_buckets_bounds() {
         let mut rng = StdRng::seed_from_u64(1);
@@ -222,6 +223,7 @@ mod tests {
         assert_eq!(buckets.len(), BUCKET_COUNT);
     }
 
+    // I132
     #[test]
     fn a_quantile_is_at_most_an_eighth_too_long() {
         let mut rng = StdRng::seed_from_u64(2);

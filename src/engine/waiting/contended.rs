@@ -53,6 +53,7 @@ const fn spot(hash: u32) -> usize {
 mod tests {
     use super::*;
 
+    // I63
     #[test]
     fn locks_that_share_a_spot_are_told_apart() {
         let now = Instant::now();

@@ -277,6 +277,7 @@ mod tests {
     use std::collections::{HashMap, HashSet, VecDeque};
 
     /// Against queues kept as plain queues by key, with few hashes so that buckets are shared.
+    // I41
     #[test]
     fn wait_queues_are_like_plain_queues_by_key() {
         let mut rng = StdRng::seed_from_u64(1);

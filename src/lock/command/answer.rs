@@ -233,6 +233,7 @@ mod tests {
         assert_eq!(holder_ttl(&Reply::Integer(i64::MIN)), Err(WrongShape));
     }
 
+    // I147
     #[test]
     fn error_texts_are_bounded_and_printable() {
         let text = error_text(&[b'\x1b'; 4096]);

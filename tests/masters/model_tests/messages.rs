@@ -173,6 +173,7 @@ fn hold_against(addr: SocketAddr) {
     assert!(audience.message_count > STEPS / 4, "only {} messages", audience.message_count);
 }
 
+// I54
 #[test]
 fn the_model_publishes_like_the_server() {
     let mut fleet = Fleet::start(1);

@@ -2,6 +2,7 @@
 
 use super::*;
 
+// I1, I3
 pub fn answers_that_take_long_do_not_move_the_deadline() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
     (0..3).for_each(|master| world.stall(0, master, false, true, 400 * MS));
@@ -9,6 +10,7 @@ pub fn answers_that_take_long_do_not_move_the_deadline() -> Verdict {
     verdict(&mut world)
 }
 
+// I2
 pub fn a_quorum_heard_late_is_not_handed_out() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(5000)));
     let stall = |world: &mut World, time| (0..3).for_each(|m| world.stall(0, m, false, true, time));
@@ -22,6 +24,7 @@ pub fn a_quorum_heard_late_is_not_handed_out() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "a lock that is over was handed out")
 }
 
+// I26
 pub fn a_masters_clock_may_be_nearly_a_hundredth_faster() -> Verdict {
     let mut world = unconnected(1, defaults);
     world.masters[0].clock = Clock::new(0, 9_900);
@@ -32,6 +35,7 @@ pub fn a_masters_clock_may_be_nearly_a_hundredth_faster() -> Verdict {
     verdict(&mut world)
 }
 
+// I4
 pub fn two_of_five_are_no_quorum_whoever_is_reachable() -> Verdict {
     let mut world = world(5, 1, defaults);
     (2..5).for_each(|master| world.kill_master(master, true));
@@ -41,6 +45,7 @@ pub fn two_of_five_are_no_quorum_whoever_is_reachable() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "two of five granted a lock")
 }
 
+// I5
 pub fn a_twice_granting_master_counts_once() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stop_master(2, 100 * MS);
@@ -55,6 +60,7 @@ pub fn a_twice_granting_master_counts_once() -> Verdict {
     verdict(&mut world)
 }
 
+// I6
 pub fn every_attempt_has_a_value_of_its_own() -> Verdict {
     let mut world = world(3, 2, defaults);
     hold(&mut world, 0, b"a", ms(1000))?;
@@ -62,6 +68,7 @@ pub fn every_attempt_has_a_value_of_its_own() -> Verdict {
     verdict(&mut world)
 }
 
+// I7
 pub fn a_late_answer_serves_no_next_lock() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 3 * SECOND);
@@ -74,6 +81,7 @@ pub fn a_late_answer_serves_no_next_lock() -> Verdict {
     verdict(&mut world)
 }
 
+// I7
 pub fn a_grant_does_not_outlive_its_connection() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 1, false, true, 10 * MS);
@@ -89,6 +97,7 @@ pub fn a_grant_does_not_outlive_its_connection() -> Verdict {
     )
 }
 
+// I107
 pub fn late_grants_add_to_the_margin() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 5 * MS);
@@ -97,6 +106,7 @@ pub fn late_grants_add_to_the_margin() -> Verdict {
     demand(world.clients[0].engine.margin(lock) == 1, "a late grant is not in the margin")
 }
 
+// I16
 pub fn an_error_is_not_a_no() -> Verdict {
     let mut world = world(3, 1, defaults);
     refuse(&mut world, 0..2, "SET");
@@ -109,6 +119,7 @@ pub fn an_error_is_not_a_no() -> Verdict {
 }
 
 /// Of a waiter that is not notified of releases, and of one that is, once its pauses have grown.
+// I135
 pub fn retries_come_at_random_times() -> Verdict {
     for (is_notified, wait) in [(false, ms(300)), (true, ms(30_000))] {
         let mut world = world(1, 1, |b| b.ask_holder(false).wake_waiters(is_notified));
@@ -132,6 +143,7 @@ pub fn retries_come_at_random_times() -> Verdict {
     Ok(())
 }
 
+// I14, I15
 pub fn a_time_out_leaves_the_order_of_replies_alone() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 200 * MS);
@@ -156,6 +168,7 @@ pub fn a_dead_client_leaves_nothing_beyond_its_ttl() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Ok(_))), "the lock of a dead client never ends")
 }
 
+// I18
 pub fn one_stopped_master_delays_nobody() -> Verdict {
     let mut world = world(5, 1, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -165,6 +178,7 @@ pub fn one_stopped_master_delays_nobody() -> Verdict {
     demand(world.now - start <= 3 * MS, "a lock took more than a round trip and a turn")
 }
 
+// I110
 pub fn the_answer_limit_follows_the_round_trip() -> Verdict {
     // The network is slower from the start: the handshake has shown it.
     let mut world = unconnected(3, defaults);
@@ -196,6 +210,7 @@ pub fn the_answer_limit_follows_the_round_trip() -> Verdict {
     verdict(&mut world)
 }
 
+// I22
 pub fn without_masters_calls_end_by_their_deadline() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, b"b", ms(1000))?;
@@ -209,6 +224,7 @@ pub fn without_masters_calls_end_by_their_deadline() -> Verdict {
     verdict(&mut world)
 }
 
+// I84
 pub fn attempts_end_with_their_number() -> Verdict {
     let mut world = world(3, 2, |b| b.wake_waiters(false));
     hold(&mut world, 1, KEY, ms(10_000))?;

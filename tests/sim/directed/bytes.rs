@@ -2,6 +2,7 @@
 
 use super::*;
 
+// I17
 pub fn a_header_reserves_no_memory() -> Verdict {
     let mut world = world(1, 1, defaults);
     let now = world.local(0);
@@ -13,6 +14,7 @@ pub fn a_header_reserves_no_memory() -> Verdict {
     demand(size <= 2 * redlatch::limits::READ_SIZE, &format!("{size} bytes were reserved for a promise"))
 }
 
+// I17
 pub fn arrays_are_nested_to_the_limit_only() -> Verdict {
     let input = [&b"*1\r\n".repeat(redlatch::limits::REPLY_DEPTH_MAX + 1)[..], b":1\r\n"].concat();
     let is_refused = matches!(resp::decode(&input), Err(ProtocolError::NestingTooDeep));

@@ -21,6 +21,7 @@ fn world() -> World {
 }
 
 /// Before and after the masters have granted.
+// I119
 pub fn an_acquisition_that_is_given_up_leaves_no_key() -> Verdict {
     for pause in [0, MS, 50 * MS] {
         let mut world = world();
@@ -50,6 +51,7 @@ fn answer(world: &mut World) {
 
 /// The first caller gives up when its answer is in the engine already; the second one's operation has the
 /// same place.
+// I129
 pub fn an_answer_never_reaches_the_next_caller() -> Verdict {
     let mut world = super::world(3, 1, trust);
     let (now, mut completions) = (world.local(0), Completions::default());

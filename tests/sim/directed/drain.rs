@@ -10,6 +10,7 @@ fn is_anywhere(world: &World) -> bool {
     (0..3).any(|master| is_held(world, master, KEY))
 }
 
+// I117
 pub fn a_drained_client_acquires_nothing() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.submit_drain(0, HeldLocks::Leave, ms(1000));
@@ -22,6 +23,7 @@ pub fn a_drained_client_acquires_nothing() -> Verdict {
     demand(matches!(refused, Err(SubmitError::Stopped(_))), "a drained client acquires a lock")
 }
 
+// I117
 pub fn a_drain_ends_those_who_wait() -> Verdict {
     let mut world = world(3, 2, defaults);
     hold(&mut world, 1, KEY, ms(10_000))?;
@@ -37,6 +39,7 @@ pub fn a_drain_ends_those_who_wait() -> Verdict {
     demand((engine.operation_count(), engine.claim_count()) == (0, 0), "somebody waits still")
 }
 
+// I117
 pub fn a_drain_leaves_locks_to_their_guards() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -51,6 +54,7 @@ pub fn a_drain_leaves_locks_to_their_guards() -> Verdict {
     demand(world.clients[0].engine.operation_count() == 0, "the drain outlasts the last lock")
 }
 
+// I117
 pub fn a_drain_ends_validities_before_it_releases() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -63,6 +67,7 @@ pub fn a_drain_ends_validities_before_it_releases() -> Verdict {
     demand(validity.until(until) < world.local(0), "the guard of a released lock is valid")
 }
 
+// I117
 pub fn the_next_in_a_drained_slot_moves_no_validity() -> Verdict {
     for is_lost in [false, true] {
         let mut world = world(3, 1, defaults);
@@ -85,6 +90,7 @@ pub fn the_next_in_a_drained_slot_moves_no_validity() -> Verdict {
     Ok(())
 }
 
+// I117
 pub fn a_drain_waits_until_a_fair_waiter_has_left() -> Verdict {
     let mut world = world(3, 2, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);

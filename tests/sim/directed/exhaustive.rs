@@ -30,6 +30,7 @@ fn cut_at(requests_size: usize, replies_size: usize) -> Verdict {
     demand(world.clients[0].engine.claim_count() == 0, "an orphan is left")
 }
 
+// I9
 pub fn a_connection_may_end_inside_any_request() -> Verdict {
     (0..REQUESTS_SIZE).try_for_each(|size| cut_at(size, 0).map_err(|why| format!("byte {size}: {why}")))
 }
@@ -65,6 +66,7 @@ fn hand_over_cut_at(requests_size: usize, replies_size: usize, dialect: Dialect)
     demand(world.clients[0].engine.claim_count() == 0, "an orphan is left")
 }
 
+// I52
 pub fn a_connection_may_end_inside_any_hand_over() -> Verdict {
     for dialect in Dialect::ALL {
         for size in 0..REQUESTS_SIZE {
@@ -77,6 +79,7 @@ pub fn a_connection_may_end_inside_any_hand_over() -> Verdict {
     Ok(())
 }
 
+// I52
 pub fn a_process_may_stop_inside_any_hand_over() -> Verdict {
     for step in 0..150 {
         let mut world = world(3, 2, defaults);
@@ -144,6 +147,7 @@ const ERRORS: [&str; 15] = [
 ];
 
 /// One such master costs nothing but its vote, three of them no more than the lock.
+// I16
 pub fn any_error_costs_at_most_one_vote() -> Verdict {
     for command in COMMANDS {
         for error in ERRORS {

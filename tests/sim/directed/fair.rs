@@ -107,6 +107,7 @@ pub(super) fn no_key_is_left(world: &mut World) -> Verdict {
     demand(!(0..world.masters.len()).any(|master| is_held(world, master, KEY)), "a key is left")
 }
 
+// I57
 pub fn the_first_caller_is_first_however_slow() -> Verdict {
     let mut world = world(3, 4, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
@@ -125,6 +126,7 @@ pub fn the_first_caller_is_first_however_slow() -> Verdict {
     no_key_is_left(&mut world)
 }
 
+// I57, I70
 pub fn a_place_is_kept_however_long_the_wait_is() -> Verdict {
     let mut world = world(5, 4, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -143,6 +145,7 @@ pub fn a_place_is_kept_however_long_the_wait_is() -> Verdict {
 }
 
 /// Masters whose clocks are wrong limit the tickets, alike for all.
+// I62
 pub fn wrong_clocks_change_no_order() -> Verdict {
     let mut world = super::unconnected(5, defaults);
     for (master, seconds) in [0, 5, -5, 60, -60].into_iter().enumerate() {
@@ -165,6 +168,7 @@ pub fn wrong_clocks_change_no_order() -> Verdict {
 }
 
 /// It has heard the time of masters only whose clocks are wrong.
+// I62
 pub fn a_wrong_estimate_shifts_a_waiter_by_seconds() -> Verdict {
     let mut world = super::unconnected(3, defaults);
     for (master, seconds) in [0, 60, 120].into_iter().enumerate() {
@@ -187,6 +191,7 @@ pub fn a_wrong_estimate_shifts_a_waiter_by_seconds() -> Verdict {
     each_has_it(&mut world, &[1, 2], 100 * MS)
 }
 
+// I57
 pub fn one_clients_fair_waiters_keep_their_order() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -209,6 +214,7 @@ pub fn one_clients_fair_waiters_keep_their_order() -> Verdict {
     no_key_is_left(&mut world)
 }
 
+// I60
 pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
     let mut world = world(3, 4, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -270,6 +276,7 @@ pub fn those_who_stand_still_cost_one_stay_together() -> Verdict {
     each_has_it(&mut world, &[5], stay() + HEARTBEAT + 20 * MS)
 }
 
+// I70
 pub fn one_that_stands_still_is_passed_soon() -> Verdict {
     let mut world = world(3, 3, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -280,6 +287,7 @@ pub fn one_that_stands_still_is_passed_soon() -> Verdict {
     each_has_it(&mut world, &[2], RUNG + HEARTBEAT + 20 * MS)
 }
 
+// I60
 pub fn a_queue_of_the_dead_leaves_no_key() -> Verdict {
     let mut world = world(3, 3, defaults);
     hold_fairly(&mut world, 0)?;
@@ -299,6 +307,7 @@ pub fn a_queue_of_the_dead_leaves_no_key() -> Verdict {
     verdict(&mut world)
 }
 
+// I60
 pub fn a_dead_holder_is_followed_at_its_end() -> Verdict {
     for ttl in [ms(500), ms(5000)] {
         let mut world = world(3, 3, defaults);
@@ -342,6 +351,7 @@ pub fn a_plain_release_is_found_by_looking() -> Verdict {
     each_has_it(&mut world, &[1, 2], 60 * MS)
 }
 
+// I61
 pub fn only_the_first_fair_waiter_tries() -> Verdict {
     let mut world = world(3, 9, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (TRIP / 2, TRIP / 2);
@@ -374,6 +384,7 @@ pub fn a_refused_message_costs_a_heartbeat() -> Verdict {
     each_has_it(&mut world, &[1], HEARTBEAT + 10 * MS)
 }
 
+// I57
 pub fn a_minority_that_restarts_changes_no_order() -> Verdict {
     let mut world = world(3, 4, trust);
     let held = hold_fairly(&mut world, 0)?;
@@ -416,6 +427,7 @@ pub fn a_restarted_master_regains_entries_soon() -> Verdict {
     demand(world.run_until(120 * MS, is_there), "it does not wait on the master that restarted")
 }
 
+// I90
 pub fn a_queue_leaves_sets_of_others_alone() -> Verdict {
     let mut world = world(3, 1, defaults);
     occupy(&mut world, 0..3, KEY);
@@ -435,6 +447,7 @@ pub fn a_queue_leaves_sets_of_others_alone() -> Verdict {
     demand(!is_held(&world, 0, KEY), "a park got the lock beside a foreign queue")
 }
 
+// I70
 pub fn fair_and_plain_locks_exclude_each_other() -> Verdict {
     let mut world = world(3, 2, defaults);
     let plain = hold(&mut world, 0, KEY, TTL)?;
@@ -499,6 +512,7 @@ pub fn a_fair_lock_survives_any_lost_byte() -> Verdict {
 
 /// Each asks again as soon as it has released, over links of different speed: no ring is missed for which it
 /// would have to wait until its heartbeat.
+// I60
 pub fn the_next_waiter_needs_no_heartbeat() -> Verdict {
     for seed in 0..40 {
         let (masters, clients) = [(3, 2), (3, 3), (5, 2), (5, 4)][usize::try_from(seed % 4).expect("small")];

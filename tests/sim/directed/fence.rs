@@ -41,6 +41,7 @@ fn quarantine_left(world: &World, client: usize, master: usize) -> Option<Time> 
     }
 }
 
+// I12
 pub fn a_token_as_large_as_the_fence_is_refused() -> Verdict {
     let mut world = world(3, 2, defaults);
     let (lock, first) = fenced(&mut world, 0, ms(1000), Duration::ZERO)?;
@@ -54,6 +55,7 @@ pub fn a_token_as_large_as_the_fence_is_refused() -> Verdict {
     demand(second > first, "two holders have the same fencing token")
 }
 
+// I12
 pub fn a_release_leaves_the_fence() -> Verdict {
     let mut world = world(3, 2, defaults);
     let (lock, first) = fenced(&mut world, 0, ms(1000), Duration::ZERO)?;
@@ -67,6 +69,7 @@ pub fn a_release_leaves_the_fence() -> Verdict {
 
 /// A lock that is over is released late, when somebody else has had it, or has it. One that was waited for is
 /// released by the script that also notifies waiters.
+// I10, I12
 pub fn a_late_release_spares_the_next_lock() -> Verdict {
     for (is_contended, is_held_still) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut world = world(3, 3, defaults);
@@ -94,6 +97,7 @@ pub fn a_late_release_spares_the_next_lock() -> Verdict {
     Ok(())
 }
 
+// I12
 pub fn a_lost_fence_is_older_than_the_window() -> Verdict {
     let mut world = world(3, 2, defaults);
     // As far ahead as it may be, then as far behind as the other half of the window.
@@ -110,6 +114,7 @@ pub fn a_lost_fence_is_older_than_the_window() -> Verdict {
     demand(second > first, "a master that forgot its fence took a smaller token")
 }
 
+// I13
 pub fn each_vote_is_for_the_token_given() -> Verdict {
     let mut world = world(3, 2, |b| b.answer_timeout(ms(100)));
     let first = leave_fence(&mut world, 2, 1_000_000)?;
@@ -126,6 +131,7 @@ pub fn each_vote_is_for_the_token_given() -> Verdict {
     demand(second > first, "tokens do not rise")
 }
 
+// I12
 pub fn a_quarantined_vote_never_counts_later() -> Verdict {
     let mut world = world(3, 2, |b| b.answer_timeout(ms(600)));
     let first = leave_fence(&mut world, 2, 4_990_000)?;
@@ -151,6 +157,7 @@ pub fn a_quarantined_vote_never_counts_later() -> Verdict {
     }
 }
 
+// I12
 pub fn a_fenced_lock_is_not_handed_over() -> Verdict {
     let mut world = world(3, 1, defaults);
     let (lock, first) = fenced(&mut world, 0, ms(10_000), Duration::ZERO)?;
@@ -162,6 +169,7 @@ pub fn a_fenced_lock_is_not_handed_over() -> Verdict {
     demand(second > first, "the next in line has no larger token")
 }
 
+// I12
 pub fn a_fenced_waiter_behind_plain_gets_a_token() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -174,6 +182,7 @@ pub fn a_fenced_waiter_behind_plain_gets_a_token() -> Verdict {
 
 /// As the schedule before, where the first attempt fails at once and the second one begins in quarantine,
 /// too.
+// I12
 pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
     let settings = |b: ConfigBuilder| b.answer_timeout(ms(600)).retry_delay(ms(50)..=ms(60));
     let mut world = world(3, 2, settings);
@@ -195,6 +204,7 @@ pub fn a_retry_does_not_count_masters_in_quarantine() -> Verdict {
     demand(second > first, "a vote from the quarantine made a smaller token")
 }
 
+// I16
 pub fn a_fenced_lock_recognizes_its_own_key() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.masters[2].model.load_scripts();
@@ -226,6 +236,7 @@ pub fn an_acquire_after_its_release_is_old() -> Verdict {
     verdict(&mut world)
 }
 
+// I12
 pub fn a_repair_brings_the_fence_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.kill_master(2, true);
@@ -241,6 +252,7 @@ pub fn a_repair_brings_the_fence_too() -> Verdict {
     verdict(&mut world)
 }
 
+// I13
 pub fn a_wrong_clock_costs_one_round_and_only_once() -> Verdict {
     for ahead_us in [-3_600_000_000, 3_600_000_000, -1_700_000_000_000_000] {
         let mut world = world(5, 1, defaults);
@@ -277,6 +289,7 @@ pub fn one_wrong_clock_costs_one_vote() -> Verdict {
     Ok(())
 }
 
+// I13
 pub fn differing_clocks_give_no_token() -> Verdict {
     let mut world = world(3, 1, defaults);
     for (master, ahead_us) in [(0, 3_600_000_000_u64), (1, 7_200_000_000)] {
@@ -314,6 +327,7 @@ pub fn fenced_and_plain_locks_exclude_each_other() -> Verdict {
     verdict(&mut world)
 }
 
+// I16
 pub fn a_fenced_script_that_was_flushed_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.masters[0].model.dialect = Dialect::Valkey9;
@@ -351,6 +365,7 @@ pub fn a_fenced_lock_survives_any_lost_byte() -> Verdict {
     })
 }
 
+// I90
 pub fn a_text_is_not_taken_for_a_fence() -> Verdict {
     let mut world = world(1, 1, defaults);
     let fence = fence_key(KEY);

@@ -36,6 +36,7 @@ fn record(world: &World, master: usize) -> Option<Vec<u8>> {
     it.model.value(it.clock.at(world.now), RECORD).map(<[u8]>::to_vec)
 }
 
+// I30
 pub fn a_second_clients_other_settings_are_noticed() -> Verdict {
     let mut world = world(3, 1, defaults);
     let second = add(&mut world, |builder| builder.max_ttl(ms(9000)));
@@ -45,6 +46,7 @@ pub fn a_second_clients_other_settings_are_noticed() -> Verdict {
     hold(&mut world, second, KEY, ms(1000)).map(drop)
 }
 
+// I30
 pub fn clients_that_start_together_notice_each_other() -> Verdict {
     for other_ms in [10_000, 9000] {
         let mut world = unconnected(3, defaults);
@@ -73,6 +75,7 @@ fn declare(world: &mut World) {
     }
 }
 
+// I32
 pub fn strict_mode_refuses_other_declared_settings() -> Verdict {
     let mut world = world(3, 1, defaults);
     declare(&mut world);
@@ -84,6 +87,7 @@ pub fn strict_mode_refuses_other_declared_settings() -> Verdict {
 }
 
 /// A client with a shorter maximum TTL looks at a master that forgot the lock.
+// I33
 pub fn the_larger_declared_ttl_is_the_quarantine() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.run_for(SECOND);
@@ -150,6 +154,7 @@ fn first_attempt(world: &mut World) -> Result<Outcome, String> {
     acquire(world, 0, KEY, ms(1000), Duration::ZERO)
 }
 
+// I34
 pub fn the_record_of_another_prefix_is_not_believed() -> Verdict {
     let outcome = first_attempt(&mut newly_started(RECORD, prefixed))?;
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it votes by the record of another prefix")?;
@@ -161,6 +166,7 @@ pub fn the_record_of_another_prefix_is_not_believed() -> Verdict {
     demand(state == MasterState::Ready, "a new master does not count")
 }
 
+// I34
 pub fn a_new_process_that_restarts_is_quarantined() -> Verdict {
     for settings in [defaults, strict] {
         let outcome = first_attempt(&mut newly_started(RECORD, settings))?;
@@ -177,6 +183,7 @@ pub fn a_new_process_that_restarts_is_quarantined() -> Verdict {
 }
 
 /// It took the place of the only master of this fleet, whose locks it never had.
+// I34
 pub fn a_process_new_for_another_fleet_is_quarantined() -> Verdict {
     for settings in [defaults, strict] {
         let mut world = restarted(settings);
@@ -227,6 +234,7 @@ fn declare_new(world: &mut World) -> bool {
 }
 
 /// The third one has the lock that the other two forgot.
+// I36
 pub fn masters_of_which_one_is_missing_are_not_declared() -> Verdict {
     let mut world = unconnected(3, defaults);
     for master in 0..2 {
@@ -245,6 +253,7 @@ pub fn masters_of_which_one_is_missing_are_not_declared() -> Verdict {
 }
 
 /// The only clients with the longer maximum TTL are gone, and a lock of theirs is not.
+// I35
 pub fn a_shorter_ttl_is_declared_after_the_longer_one() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.run_for(SECOND);
@@ -332,6 +341,7 @@ fn is_granted(world: &mut World, client: usize, time: Time) -> Result<bool, Stri
     Ok(false)
 }
 
+// I27
 pub fn a_replacement_waits_for_locks_on_the_old_master() -> Verdict {
     let (mut world, mut replacement) = to_be_replaced()?;
     let mut lock = None;
@@ -354,6 +364,7 @@ pub fn a_replacement_waits_for_locks_on_the_old_master() -> Verdict {
 }
 
 /// A client has the new list too early.
+// I27
 pub fn a_joining_master_counts_by_no_uptime() -> Verdict {
     for settings in [defaults, trust] {
         let (mut world, mut replacement) = to_be_replaced()?;
@@ -366,6 +377,7 @@ pub fn a_joining_master_counts_by_no_uptime() -> Verdict {
 }
 
 /// Somebody who has the new list too early may have had a lock on a process that is gone.
+// I27
 pub fn a_new_master_that_changes_takes_no_place() -> Verdict {
     for is_deleted in [true, false] {
         let (mut world, mut replacement) = to_be_replaced()?;

@@ -37,6 +37,7 @@ fn is_taken(world: &World, master: usize) -> bool {
 }
 
 /// One client after the other, and both at the same moment.
+// I45
 pub fn a_handle_is_adopted_once() -> Verdict {
     for mode in MODES {
         let mut world = world(3, 3, defaults);
@@ -60,6 +61,7 @@ pub fn a_handle_is_adopted_once() -> Verdict {
 }
 
 /// Somebody else has the lock then.
+// I46
 pub fn a_lock_that_ended_is_not_adopted() -> Verdict {
     for mode in MODES {
         let mut world = world(3, 3, defaults);
@@ -76,6 +78,7 @@ pub fn a_lock_that_ended_is_not_adopted() -> Verdict {
 }
 
 /// Its release, its extension to less, and its release by a handle come while the lock is adopted, or later.
+// I45
 pub fn the_first_holder_reaches_no_adopted_lock() -> Verdict {
     for mode in MODES {
         for command in 0..3 {
@@ -105,6 +108,7 @@ pub fn the_first_holder_reaches_no_adopted_lock() -> Verdict {
 }
 
 /// The quarantine ends before the votes are counted.
+// I47
 pub fn quarantined_masters_adopt_nothing() -> Verdict {
     for mode in MODES {
         let mut world = world(3, 2, |b| b.answer_timeout(ms(500)));
@@ -131,6 +135,7 @@ fn quarantine_left(world: &World, client: usize, master: usize) -> Option<Time> 
 }
 
 /// A late command put the value back behind another holder, whose token is larger.
+// I48
 pub fn a_fenced_lock_is_not_adopted_below_the_fence() -> Verdict {
     let mut world = world(3, 3, defaults);
     let handle = passed(&mut world, options(ms(10_000)).fenced())?;
@@ -150,6 +155,7 @@ pub fn a_fenced_lock_is_not_adopted_below_the_fence() -> Verdict {
 }
 
 /// Of a client whose clock is behind, too.
+// I48
 pub fn a_release_by_a_handle_raises_the_fence() -> Verdict {
     let mut world = world(3, 2, defaults);
     let handle = passed(&mut world, options(ms(10_000)).fenced())?;
@@ -168,6 +174,7 @@ pub fn a_release_by_a_handle_raises_the_fence() -> Verdict {
 }
 
 /// A waiter is served by the release of an adopted lock, and by a release by the handle.
+// I45
 pub fn waiters_are_served_behind_a_handle() -> Verdict {
     for is_adopted in [true, false] {
         let mut world = world(3, 3, defaults);
@@ -191,6 +198,7 @@ pub fn waiters_are_served_behind_a_handle() -> Verdict {
 }
 
 /// Masters that are away at the adoption have the handle's value until they are back.
+// I45
 pub fn an_adopted_lock_goes_on_by_renewals() -> Verdict {
     let mut world = world(3, 2, defaults);
     let handle = passed(&mut world, options(ms(1000)))?;
@@ -204,6 +212,7 @@ pub fn an_adopted_lock_goes_on_by_renewals() -> Verdict {
 }
 
 /// Two of three are away: what was replaced on the third is released.
+// I45
 pub fn an_adoption_without_a_quorum_leaves_no_part() -> Verdict {
     let mut world = world(3, 2, defaults);
     let handle = passed(&mut world, options(ms(10_000)))?;

@@ -26,6 +26,7 @@ fn nothing_is_left(world: &World, why: &str) -> Verdict {
     demand(!(0..world.masters.len()).any(|master| is_held(world, master, KEY)), why)
 }
 
+// I41
 pub fn who_waits_for_its_own_client_asks_nobody() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.trace = Some(Vec::new());
@@ -46,6 +47,7 @@ pub fn who_waits_for_its_own_client_asks_nobody() -> Verdict {
     demand(count == 1, &format!("m0 was sent {count} SETs: those in line asked it"))
 }
 
+// I51
 pub fn a_lost_lock_is_never_handed_over() -> Verdict {
     let mut world = world(3, 2, defaults);
     let (lock, _) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
@@ -57,6 +59,7 @@ pub fn a_lost_lock_is_never_handed_over() -> Verdict {
     demand(world.clients[0].outcomes.is_empty(), "it was handed over though somebody else holds it")
 }
 
+// I52
 pub fn a_forgotten_swap_never_follows_a_release() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
@@ -70,6 +73,7 @@ pub fn a_forgotten_swap_never_follows_a_release() -> Verdict {
     nothing_is_left(&world, "the swap came behind the release of what it sets, and the key stays")
 }
 
+// I52
 pub fn a_lost_swap_is_released() -> Verdict {
     let mut world = world(3, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
@@ -86,6 +90,7 @@ pub fn a_lost_swap_is_released() -> Verdict {
     nothing_is_left(&world, "the key of the lock that was handed over stays")
 }
 
+// I7
 pub fn a_swaps_grant_dies_with_its_connection() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
@@ -100,6 +105,7 @@ pub fn a_swaps_grant_dies_with_its_connection() -> Verdict {
     demand(!is_held, "a grant counts though its connection is gone, and one more is no quorum")
 }
 
+// I52
 pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     let mut world = world(1, 1, defaults);
     let (lock, next) = hold_with_next(&mut world, ms(10_000), ms(10_000))?;
@@ -124,6 +130,7 @@ pub fn a_swap_that_comes_late_leaves_no_key() -> Verdict {
     nothing_is_left(&world, "the swap came after the release of what it sets, and the key stays")
 }
 
+// I51
 pub fn a_handed_over_validity_counts_from_the_release() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
     let (lock, _) = hold_with_next(&mut world, ms(10_000), ms(1000))?;
@@ -133,6 +140,7 @@ pub fn a_handed_over_validity_counts_from_the_release() -> Verdict {
     verdict(&mut world)
 }
 
+// I53
 pub fn other_clients_get_their_turn() -> Verdict {
     let mut world = world(3, 2, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (MS / 10, MS / 5);
@@ -153,6 +161,7 @@ pub fn other_clients_get_their_turn() -> Verdict {
     demand(!world.clients[1].outcomes.is_empty(), "one client has the lock for ten seconds in a row")
 }
 
+// I50
 pub fn a_holder_that_expires_delays_nobody() -> Verdict {
     let mut world = world(3, 1, defaults);
     hold(&mut world, 0, KEY, ms(1000))?;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::Dialect;
 
+// I16
 pub fn a_flushed_script_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -12,6 +13,7 @@ pub fn a_flushed_script_is_sent_again() -> Verdict {
     demand(matches!(extended, Outcome::Extend(Ok(_))), "a script that is not there was taken for a no")
 }
 
+// I10
 pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = hold(&mut world, 0, KEY, ms(300))?;
@@ -27,6 +29,7 @@ pub fn a_release_leaves_somebody_elses_key_alone() -> Verdict {
 }
 
 /// Each mode of a lock, with a label and without one, in turn.
+// I74
 pub fn a_labelled_lock_is_released_at_once() -> Verdict {
     let mut world = world(3, 2, defaults);
     let plain = Options::new().ttl(ms(10_000)).wait(ms(1000));
@@ -54,6 +57,7 @@ pub fn a_labelled_lock_is_released_at_once() -> Verdict {
     verdict(&mut world)
 }
 
+// I74
 pub fn a_labelled_lock_is_handed_over() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.habits.label_ppm = 1_000_000;
@@ -72,6 +76,7 @@ pub fn a_labelled_lock_is_handed_over() -> Verdict {
     verdict(&mut world)
 }
 
+// I10
 pub fn an_extension_leaves_somebody_elses_key_alone() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -88,6 +93,7 @@ pub fn an_extension_leaves_somebody_elses_key_alone() -> Verdict {
     verdict(&mut world)
 }
 
+// I9
 pub fn a_master_that_has_not_answered_is_released_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     occupy(&mut world, 1..3, KEY);
@@ -98,6 +104,7 @@ pub fn a_master_that_has_not_answered_is_released_too() -> Verdict {
     demand(!is_held(&world, 0, KEY), "a key is left where the answer was not waited for")
 }
 
+// I9
 pub fn a_release_follows_its_set() -> Verdict {
     let mut world = world(1, 1, defaults);
     // The SET is under way for half a second, longer than anybody waits for it.
@@ -109,6 +116,7 @@ pub fn a_release_follows_its_set() -> Verdict {
     demand(!is_held(&world, 0, KEY), "the release overtook its SET, and the key stays")
 }
 
+// I9, I23
 pub fn a_broken_connection_is_released_over_the_next() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.stall(0, 0, false, true, 10 * SECOND);
@@ -122,6 +130,7 @@ pub fn a_broken_connection_is_released_over_the_next() -> Verdict {
     demand(!is_held(&world, 0, KEY), "an orphan is left to its TTL")
 }
 
+// I9
 pub fn a_set_after_its_release_is_released_again() -> Verdict {
     let mut world = world(1, 1, defaults);
     // The connection ends for the client, and the SET that it sent arrives a second later.
@@ -137,6 +146,7 @@ pub fn a_set_after_its_release_is_released_again() -> Verdict {
     demand(!is_held(&world, 0, KEY), "the SET came after the release, and the key stays")
 }
 
+// I9
 pub fn a_first_set_may_follow_the_second_release() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
@@ -153,6 +163,7 @@ pub fn a_first_set_may_follow_the_second_release() -> Verdict {
     demand(!is_held(&world, 2, KEY), "the first SET came after the release, and the key stays")
 }
 
+// I9
 pub fn a_nameless_server_may_set_late() -> Verdict {
     let mut world = unconnected(1, trust);
     refuse(&mut world, 0..1, "INFO");
@@ -168,6 +179,7 @@ pub fn a_nameless_server_may_set_late() -> Verdict {
     demand(!is_held(&world, 0, KEY), "the SET came after the release, and the key stays")
 }
 
+// I9
 pub fn a_release_that_was_refused_is_sent_again() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -179,6 +191,7 @@ pub fn a_release_that_was_refused_is_sent_again() -> Verdict {
     demand(!is_held(&world, 0, KEY), "a refused release was taken for done")
 }
 
+// I1, I3
 pub fn an_extension_counts_from_its_sending() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(500)));
     let lock = hold(&mut world, 0, KEY, ms(2000))?;
@@ -187,6 +200,7 @@ pub fn an_extension_counts_from_its_sending() -> Verdict {
     verdict(&mut world)
 }
 
+// I104
 pub fn one_master_of_three_cannot_extend() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -196,6 +210,7 @@ pub fn one_master_of_three_cannot_extend() -> Verdict {
     demand(matches!(extended, Outcome::Extend(Err(ExtendError::Lost(_)))), "one of three extended a lock")
 }
 
+// I104
 pub fn silence_does_not_extend() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -207,6 +222,7 @@ pub fn silence_does_not_extend() -> Verdict {
     demand(world.clients[0].engine.valid_until(lock) == before, "a failed extension moved the deadline")
 }
 
+// I11
 pub fn a_lock_that_is_over_is_not_extended() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -219,6 +235,7 @@ pub fn a_lock_that_is_over_is_not_extended() -> Verdict {
     )
 }
 
+// I104
 pub fn a_shorter_ttl_counts_though_its_round_fails() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -230,6 +247,7 @@ pub fn a_shorter_ttl_counts_though_its_round_fails() -> Verdict {
     verdict(&mut world)
 }
 
+// I16
 pub fn the_own_key_met_again_is_not_somebody_elses() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 10 * SECOND);
@@ -242,6 +260,7 @@ pub fn the_own_key_met_again_is_not_somebody_elses() -> Verdict {
     demand(!is_held(&world, 2, KEY), "the key stays where it was met again")
 }
 
+// I107
 pub fn the_margin_counts_extended_masters_only() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -250,6 +269,7 @@ pub fn the_margin_counts_extended_masters_only() -> Verdict {
     demand(world.clients[0].engine.margin(lock) == 0, "a master that was not extended is in the margin")
 }
 
+// I107
 pub fn a_late_set_is_void_after_an_extension() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stop_master(0, SECOND);
@@ -261,6 +281,7 @@ pub fn a_late_set_is_void_after_an_extension() -> Verdict {
     demand(world.clients[0].engine.margin(lock) == 0, "a key that ends too early is in the margin")
 }
 
+// I104
 pub fn a_broken_shorter_extension_cuts_nothing() -> Verdict {
     let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
     let lock = hold(&mut world, 0, KEY, ms(5000))?;
@@ -277,6 +298,7 @@ pub fn a_broken_shorter_extension_cuts_nothing() -> Verdict {
     verdict(&mut world)
 }
 
+// I106
 pub fn full_masters_still_extend() -> Verdict {
     for dialect in Dialect::ALL {
         let mut world = unconnected(3, defaults);
@@ -296,6 +318,7 @@ pub fn full_masters_still_extend() -> Verdict {
     Ok(())
 }
 
+// I94, I104
 pub fn a_lock_that_masters_prove_lost_is_over() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -306,6 +329,7 @@ pub fn a_lock_that_masters_prove_lost_is_over() -> Verdict {
     demand(valid_until <= world.local(0), "a lock that is lost is valid still")
 }
 
+// I9
 pub fn an_awaited_release_is_sent_again_after_a_reconnect() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(3000)));
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -322,6 +346,7 @@ pub fn an_awaited_release_is_sent_again_after_a_reconnect() -> Verdict {
 }
 
 /// Many releases whose answers come 10 ms after their limit of 50 ms, and one that is answered before.
+// I22
 pub fn releases_behind_many_others_are_awaited() -> Verdict {
     let mut world = world(3, 1, defaults);
     let (first, locks) = hold_many(&mut world)?;
@@ -336,6 +361,7 @@ pub fn releases_behind_many_others_are_awaited() -> Verdict {
     })
 }
 
+// I22
 pub fn masters_that_fall_silent_are_not_awaited_for_their_backlog() -> Verdict {
     let mut world = world(3, 1, defaults);
     let (_, locks) = hold_many(&mut world)?;
@@ -353,6 +379,7 @@ fn hold_many(world: &mut World) -> Result<(OpId, Vec<OpId>), String> {
     Ok((first, locks.collect::<Result<_, _>>()?))
 }
 
+// I9
 pub fn a_release_after_the_end_frees_its_place() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..3 {
@@ -366,6 +393,7 @@ pub fn a_release_after_the_end_frees_its_place() -> Verdict {
     demand(count == 0, &format!("{count} locks that are over have a place still"))
 }
 
+// I105
 pub fn unasked_masters_prove_a_loss() -> Verdict {
     let mut world = world(5, 1, defaults);
     (3..5).for_each(|master| world.kill_master(master, true));
@@ -380,6 +408,7 @@ pub fn unasked_masters_prove_a_loss() -> Verdict {
     verdict(&mut world)
 }
 
+// I85
 pub fn a_lock_without_a_quorum_is_not_put_back() -> Verdict {
     let mut world = world(5, 1, defaults);
     (3..5).for_each(|master| world.kill_master(master, true));
@@ -394,6 +423,7 @@ pub fn a_lock_without_a_quorum_is_not_put_back() -> Verdict {
 }
 
 /// The checker compares the counters with what was asked for and with what is under way.
+// I131
 pub fn each_lock_ends_in_one_counter() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lost = hold(&mut world, 0, b"b", ms(300))?;

@@ -15,6 +15,7 @@ fn validity_left(world: &World, lock: OpId) -> Duration {
     valid_until.saturating_duration_since(world.local(0))
 }
 
+// I95
 pub fn a_kept_lock_lives_while_held() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(300), ms(60_000))?;
@@ -31,6 +32,7 @@ pub fn a_kept_lock_lives_while_held() -> Verdict {
     demand((0..3).all(|master| !is_held(&world, master, KEY)), "a released lock came back")
 }
 
+// I95
 pub fn a_kept_lock_survives_failing_masters() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(1000), ms(60_000))?;
@@ -43,6 +45,7 @@ pub fn a_kept_lock_survives_failing_masters() -> Verdict {
     demand(validity_left(&world, lock) > ms(500), "one failure ended the renewals")
 }
 
+// I95
 pub fn a_kept_lock_ends_with_its_longest_hold() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(300), ms(1000))?;
@@ -53,6 +56,7 @@ pub fn a_kept_lock_ends_with_its_longest_hold() -> Verdict {
     demand(validity_left(&world, lock).is_zero(), "it is held for longer than its longest hold")
 }
 
+// I95
 pub fn the_loss_is_reported_before_the_end() -> Verdict {
     let mut world = world(3, 1, defaults);
     keep(&mut world, ms(1000), ms(60_000))?;
@@ -66,6 +70,7 @@ pub fn the_loss_is_reported_before_the_end() -> Verdict {
     }
 }
 
+// I95
 pub fn a_lock_reported_lost_is_not_renewed() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = keep(&mut world, ms(1000), ms(60_000))?;
@@ -77,6 +82,7 @@ pub fn a_lock_reported_lost_is_not_renewed() -> Verdict {
     demand(validity_left(&world, lock).is_zero(), "a holder whose loss was reported holds it again")
 }
 
+// I95
 pub fn a_loss_that_masters_prove_is_reported_at_once() -> Verdict {
     let mut world = world(3, 1, defaults);
     keep(&mut world, ms(3000), ms(60_000))?;
@@ -91,6 +97,7 @@ pub fn a_loss_that_masters_prove_is_reported_at_once() -> Verdict {
 
 /// Whether its release is awaited or not, while it is renewed, when it is nearly over, and with another
 /// caller in line.
+// I95
 pub fn a_released_locks_loss_is_not_reported() -> Verdict {
     for (awaited, pause, has_next) in
         [(true, 10, false), (false, 10, false), (true, 101, true), (false, 950, true)]
@@ -118,6 +125,7 @@ pub fn a_released_locks_loss_is_not_reported() -> Verdict {
     Ok(())
 }
 
+// I95
 pub fn a_loss_is_reported_a_tenth_early() -> Verdict {
     for (ttl, extended_ttl) in [(1000, 10_000), (10_000, 1000)] {
         let mut world = world(3, 1, defaults);
@@ -139,6 +147,7 @@ pub fn a_loss_is_reported_a_tenth_early() -> Verdict {
     Ok(())
 }
 
+// I95
 pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
     let mut world = world(3, 1, |b| b.answer_timeout(ms(100)));
     let lock = keep(&mut world, ms(9000), ms(60_000))?;
@@ -153,6 +162,7 @@ pub fn a_renewal_is_tried_again_while_masters_stand_still() -> Verdict {
     demand(validity_left(&world, lock) > ms(7000), "no renewal followed when the masters went on")
 }
 
+// I97
 pub fn a_failed_renewal_of_a_long_lock_is_tried_again_soon() -> Verdict {
     let mut world = world(3, 1, |b| b.max_ttl(ms(60_000)));
     keep(&mut world, ms(60_000), ms(600_000))?;

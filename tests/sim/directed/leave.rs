@@ -6,6 +6,7 @@ fn held_on(world: &World) -> usize {
     (0..3).filter(|master| is_held(world, *master, KEY)).count()
 }
 
+// I42
 pub fn a_left_lock_lives_to_the_end_of_its_ttl() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -17,6 +18,7 @@ pub fn a_left_lock_lives_to_the_end_of_its_ttl() -> Verdict {
     verdict(&mut world)
 }
 
+// I42
 pub fn a_lost_lock_is_not_left() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -29,6 +31,7 @@ pub fn a_lost_lock_is_not_left() -> Verdict {
     verdict(&mut world)
 }
 
+// I43
 pub fn a_lock_lasts_for_the_rest_of_a_time() -> Verdict {
     // Longer than what its TTL has left, and shorter.
     for (ttl, rest) in [(1000, 5000), (9000, 2000)] {
@@ -49,6 +52,7 @@ pub fn a_lock_lasts_for_the_rest_of_a_time() -> Verdict {
     Ok(())
 }
 
+// I43
 pub fn a_master_that_is_back_gets_the_rest() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
@@ -62,6 +66,7 @@ pub fn a_master_that_is_back_gets_the_rest() -> Verdict {
     verdict(&mut world)
 }
 
+// I43
 pub fn a_master_that_is_back_late_is_released() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -81,6 +86,7 @@ pub fn a_master_that_is_back_late_is_released() -> Verdict {
 }
 
 /// Also where it comes just after the client looked what is owed.
+// I43
 pub fn a_rest_that_comes_late_does_not_count() -> Verdict {
     for (late, stalled) in [(2000, 1), (1620, 1), (820, 1), (1900, 2)] {
         let mut world = world(3, 1, defaults);
@@ -101,6 +107,7 @@ pub fn a_rest_that_comes_late_does_not_count() -> Verdict {
 }
 
 /// The lock was put back on a master that restarted empty, which may have voted for another before.
+// I43
 pub fn a_rest_in_quarantine_does_not_count() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -115,6 +122,7 @@ pub fn a_rest_in_quarantine_does_not_count() -> Verdict {
 }
 
 /// The shortest TTL is 6 ms.
+// I43
 pub fn a_tiny_rest_is_not_promised_for_longer() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;

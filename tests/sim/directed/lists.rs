@@ -56,11 +56,13 @@ fn take_turns(world: &mut World, new: usize) -> Verdict {
     verdict(world)
 }
 
+// I27
 pub fn replacing_a_stopped_master_keeps_exclusion() -> Verdict {
     demand(replace(true)?, "the new master never counted")
 }
 
 /// Not a rule but its reason: what the documented order prevents.
+// I27
 pub fn a_replaced_master_that_runs_gives_two_holders() -> Verdict {
     match replace(false) {
         Err(why) if why.starts_with("EXCLUSION") => Ok(()),

@@ -25,6 +25,7 @@ fn warnings(world: &World, client: usize) -> Vec<Warning> {
     health.masters.into_iter().flat_map(|master| master.warnings).collect()
 }
 
+// I141
 pub fn refused_credentials_keep_connection_and_lock() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -56,6 +57,7 @@ pub fn new_credentials_reach_subscribed_connections() -> Verdict {
     demand(world.now - released < SECOND, "the release was not notified")
 }
 
+// I142
 pub fn credentials_that_change_in_a_handshake_arrive() -> Verdict {
     let mut world = unconnected(1, defaults);
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);

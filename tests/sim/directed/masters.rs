@@ -4,6 +4,7 @@ use super::*;
 use crate::model::Value;
 use crate::world::Detour;
 
+// I8
 pub fn an_empty_master_does_not_vote_against_locks() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.kill_master(2, true);
@@ -27,6 +28,7 @@ pub fn an_empty_master_does_not_vote_against_locks() -> Verdict {
     verdict(&mut world)
 }
 
+// I8
 pub fn the_quarantine_lasts_to_its_last_nanosecond() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.kill_master(0, true);
@@ -49,6 +51,7 @@ fn quarantine_left(world: &World) -> Option<Time> {
     }
 }
 
+// I8
 pub fn an_uptimes_last_second_may_not_count() -> Verdict {
     let mut world = unconnected(1, |b| b.max_ttl(ms(1500)));
     // Started 999 ms into a second: two seconds later by the whole seconds is one second and a millisecond.
@@ -63,6 +66,7 @@ pub fn an_uptimes_last_second_may_not_count() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "an uptime was taken for longer than it is")
 }
 
+// I107
 pub fn a_master_that_restarted_is_not_in_the_margin() -> Verdict {
     let mut world = world(3, 1, trust);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -74,6 +78,7 @@ pub fn a_master_that_restarted_is_not_in_the_margin() -> Verdict {
     demand(world.clients[0].engine.margin(lock) == 0, "a master that forgot the lock is in its margin")
 }
 
+// I21
 pub fn one_server_behind_two_addresses_votes_once() -> Verdict {
     let mut world = unconnected(3, defaults);
     world.masters[1].model.run_id = world.masters[0].model.run_id.clone();
@@ -84,6 +89,7 @@ pub fn one_server_behind_two_addresses_votes_once() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(AcquireError::NoQuorum(_)))), "one server voted twice")
 }
 
+// I118
 pub fn a_wait_shorter_than_the_quarantine_fails() -> Verdict {
     let mut world = world(3, 1, defaults);
     for master in 0..3 {
@@ -103,6 +109,7 @@ pub fn a_wait_shorter_than_the_quarantine_fails() -> Verdict {
 
 /// Nor where the login may not run `INFO`, so that nobody knows: by its first address the second one's lock
 /// is there.
+// I21
 pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
     for (fenced_ppm, shared_ppm) in [(1_000_000, 0), (0, 1_000_000)] {
         let mut world = unconnected(3, trust);
@@ -132,6 +139,7 @@ pub fn an_unnamed_server_behind_two_addresses_votes_once() -> Verdict {
     Ok(())
 }
 
+// I20
 pub fn a_connection_votes_only_after_its_own_echo() -> Verdict {
     let mut world = unconnected(1, defaults);
     world.masters[0].model.has_wrong_echo = true;
@@ -141,6 +149,7 @@ pub fn a_connection_votes_only_after_its_own_echo() -> Verdict {
     demand(matches!(state, MasterState::Down(_)), "it is ready though its echo was another's")
 }
 
+// I8
 pub fn a_master_restarted_twice_counts_from_the_second() -> Verdict {
     let mut world = world(1, 2, |b| b.max_ttl(ms(2000)));
     hold(&mut world, 0, KEY, ms(2000))?;
@@ -169,6 +178,7 @@ pub fn jumping_minority_clocks_free_no_lock() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "two clocks freed a lock of five")
 }
 
+// I8
 pub fn a_replaced_server_is_no_restart() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.promote_stale_replica(0);
@@ -180,6 +190,7 @@ pub fn a_replaced_server_is_no_restart() -> Verdict {
     )
 }
 
+// I37
 pub fn a_resynced_quorum_gives_no_lock_twice() -> Verdict {
     for settings in [defaults, strict] {
         let mut world = world(3, 2, settings);
@@ -201,6 +212,7 @@ pub fn a_resynced_quorum_gives_no_lock_twice() -> Verdict {
 }
 
 /// Nor by its hour of uptime, for a client that comes then.
+// I37
 pub fn a_promoted_masters_uptime_proves_nothing() -> Verdict {
     let mut world = unconnected(1, defaults);
     world.resync_master(0, true);
@@ -221,6 +233,7 @@ pub fn a_promoted_masters_uptime_proves_nothing() -> Verdict {
     verdict(&mut world)
 }
 
+// I29
 pub fn a_mark_from_before_a_failover_counts_for_nothing() -> Verdict {
     let mut world = world(1, 1, strict);
     world.run_for(11 * SECOND);
@@ -234,6 +247,7 @@ pub fn a_mark_from_before_a_failover_counts_for_nothing() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for a mark from before")
 }
 
+// I38
 pub fn an_open_connection_asks_again() -> Verdict {
     let mut world = world(1, 1, defaults);
     world.resync_master(0, false);
@@ -243,6 +257,7 @@ pub fn an_open_connection_asks_again() -> Verdict {
 }
 
 /// Behind its name is another server after a failover.
+// I39
 pub fn a_demoted_master_is_left() -> Verdict {
     let mut world = world(1, 1, trust);
     let error = "READONLY You can't write against a read only replica.";
@@ -260,12 +275,14 @@ fn strict(builder: ConfigBuilder) -> ConfigBuilder {
     builder.quarantine(Quarantine::Strict)
 }
 
+// I29
 pub fn strict_mode_believes_no_uptime() -> Verdict {
     let mut world = world(1, 1, strict);
     let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for its uptime")
 }
 
+// I29
 pub fn a_mark_speaks_for_the_process_that_it_names() -> Verdict {
     let mut world = unconnected(1, strict);
     world.masters[0].model.put(b"redlatch:mark", b"other - - 1000000", None);
@@ -275,6 +292,7 @@ pub fn a_mark_speaks_for_the_process_that_it_names() -> Verdict {
     demand(matches!(outcome, Outcome::Acquire(Err(_))), "it voted for another's mark")
 }
 
+// I29
 pub fn a_key_that_is_no_mark_is_not_overwritten() -> Verdict {
     for is_text in [true, false] {
         let mut world = unconnected(1, strict);
@@ -294,6 +312,7 @@ pub fn a_key_that_is_no_mark_is_not_overwritten() -> Verdict {
     Ok(())
 }
 
+// I29
 pub fn a_mark_is_written_after_the_watch() -> Verdict {
     let mut world = world(1, 1, strict);
     world.run_for(10 * SECOND);
@@ -306,6 +325,7 @@ pub fn a_mark_is_written_after_the_watch() -> Verdict {
     hold(&mut world, 1, KEY, ms(1000)).map(drop)
 }
 
+// I39
 pub fn no_mode_takes_a_replica() -> Verdict {
     for settings in [defaults, strict, trust] {
         let mut world = unconnected(1, settings);
@@ -318,6 +338,7 @@ pub fn no_mode_takes_a_replica() -> Verdict {
     Ok(())
 }
 
+// I40
 pub fn strict_mode_takes_no_evicting_master() -> Verdict {
     let mut world = unconnected(1, strict);
     world.masters[0].model.maxmemory_policy = "allkeys-lru".to_owned();

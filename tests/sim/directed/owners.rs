@@ -38,6 +38,7 @@ fn fetch(world: &mut World) {
     }
 }
 
+// I82
 pub fn a_reentrant_lock_lasts_from_first_to_last() -> Verdict {
     let mut world = world(2);
     enter(&mut world, 0);
@@ -60,6 +61,7 @@ pub fn a_reentrant_lock_lasts_from_first_to_last() -> Verdict {
     demand(is_locked(&world), "another owner's lock is freed")
 }
 
+// I82
 pub fn joining_callers_have_their_own_holds() -> Verdict {
     // Once one of three does not want it any more, and the attempt goes on for the others.
     for leaver in [None, Some(0), Some(2)] {
@@ -84,6 +86,7 @@ pub fn joining_callers_have_their_own_holds() -> Verdict {
     Ok(())
 }
 
+// I82
 pub fn a_lock_that_is_over_is_not_taken_again() -> Verdict {
     let mut world = world(2);
     enter(&mut world, 0);
@@ -98,6 +101,7 @@ pub fn a_lock_that_is_over_is_not_taken_again() -> Verdict {
     demand(is_locked(&world), "the end of an old hold frees another owner's lock")
 }
 
+// I82
 pub fn a_hold_fetched_after_the_end_is_void() -> Verdict {
     let mut world = world(2);
     enter(&mut world, 0);
@@ -118,6 +122,7 @@ fn enter_all(world: &mut World) {
     }
 }
 
+// I83
 pub fn a_failed_attempt_is_not_repeated_without_end() -> Verdict {
     // More tries are not wanted.
     let mut world = world(2);
@@ -140,6 +145,7 @@ pub fn a_failed_attempt_is_not_repeated_without_end() -> Verdict {
     demand(!world.clients[0].owners[0].is_busy(), "it waits for the end of the quarantine")
 }
 
+// I83
 pub fn a_longer_wait_outlasts_a_failed_attempt() -> Verdict {
     let mut world = world(2);
     let lock = hold(&mut world, 1, KEY, ms(10_000))?;

@@ -81,25 +81,30 @@ fn hand_over(holder: Way, waiter: Way) -> Verdict {
     no_key_is_left(&mut world)
 }
 
+// I66
 pub fn a_hand_over_takes_one_round_trip() -> Verdict {
     hand_over(Way::Plain, Way::Plain)?;
     hand_over(Way::Fenced, Way::Fenced)?;
     hand_over(Way::Fair, Way::Fair)
 }
 
+// I67
 pub fn a_plain_release_serves_the_next() -> Verdict {
     hand_over(Way::Plain, Way::Plain)
 }
 
+// I67
 pub fn a_fenced_release_serves_the_next() -> Verdict {
     hand_over(Way::Fenced, Way::Fenced)
 }
 
 /// Its key came by a park, so `unpark` ends it.
+// I67
 pub fn the_end_of_a_parked_lock_serves_the_next() -> Verdict {
     hand_over(Way::Plain, Way::Plain)
 }
 
+// I67
 pub fn a_reader_that_goes_serves_a_writer() -> Verdict {
     let mut world = world(3, 2, defaults);
     slow(&mut world);
@@ -109,6 +114,7 @@ pub fn a_reader_that_goes_serves_a_writer() -> Verdict {
     has_it_within(&mut world, 1, TRIP + MS).map(drop)
 }
 
+// I67
 pub fn a_forced_unlock_serves_the_next() -> Verdict {
     let mut world = world(3, 3, defaults);
     slow(&mut world);
@@ -119,6 +125,7 @@ pub fn a_forced_unlock_serves_the_next() -> Verdict {
 }
 
 /// A caller that comes while others wait stands behind them, and a writer in between keeps its place.
+// I66, I68
 pub fn readers_at_the_head_come_together() -> Verdict {
     let mut world = world(3, 6, defaults);
     slow(&mut world);
@@ -148,6 +155,7 @@ pub fn readers_at_the_head_come_together() -> Verdict {
 }
 
 /// Both wait; the one of the shorter TTL comes second.
+// I68
 pub fn a_granted_reader_ends_nobody_elses() -> Verdict {
     let mut world = world(3, 4, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -163,6 +171,7 @@ pub fn a_granted_reader_ends_nobody_elses() -> Verdict {
 }
 
 /// A waiter that was killed at its turn.
+// I66
 pub fn who_died_delays_nobody() -> Verdict {
     let mut world = world(3, 4, defaults);
     slow(&mut world);
@@ -175,6 +184,7 @@ pub fn who_died_delays_nobody() -> Verdict {
     has_it_within(&mut world, 3, TRIP + MS).map(drop)
 }
 
+// I66
 pub fn who_died_last_leaves_no_key() -> Verdict {
     for way in [Way::Plain, Way::Fenced, Way::Shared] {
         let mut world = world(3, 2, defaults);
@@ -188,6 +198,7 @@ pub fn who_died_last_leaves_no_key() -> Verdict {
 }
 
 /// It has the lock without knowing, and is answered when that is over.
+// I66
 pub fn who_stands_still_at_its_turn_is_no_second_holder() -> Verdict {
     for pause in [6 * SECOND, 9 * SECOND] {
         let mut world = world(3, 3, defaults);
@@ -206,6 +217,7 @@ pub fn who_stands_still_at_its_turn_is_no_second_holder() -> Verdict {
 }
 
 /// The grant is heard nearly at its end: it counts from the start of the round.
+// I65
 pub fn a_grant_counts_from_the_start_of_its_round() -> Verdict {
     let mut world = world(3, 3, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -232,6 +244,7 @@ pub fn a_holder_that_died_is_followed_at_its_end() -> Verdict {
 }
 
 /// Behind a key of another application that goes, nobody serves.
+// I70
 pub fn a_foreign_release_is_found_by_looking() -> Verdict {
     let mut world = world(3, 2, defaults);
     occupy(&mut world, 0..3, KEY);
@@ -244,6 +257,7 @@ pub fn a_foreign_release_is_found_by_looking() -> Verdict {
 }
 
 /// Its own entry went with its grant.
+// I66
 pub fn a_granted_entry_is_gone() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -259,6 +273,7 @@ pub fn a_granted_entry_is_gone() -> Verdict {
 }
 
 /// Memory is full when the key has expired, so that nothing can be written.
+// I66
 pub fn a_grant_that_cannot_be_written_is_not_published() -> Verdict {
     let mut world = world(3, 2, defaults);
     take(&mut world, 0, Way::Plain, ms(500))?;
@@ -270,6 +285,7 @@ pub fn a_grant_that_cannot_be_written_is_not_published() -> Verdict {
     demand(world.clients[1].outcomes.is_empty(), "it holds what was never written")
 }
 
+// I69
 pub fn a_grant_by_message_raises_the_fence() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = take(&mut world, 0, Way::Fenced, TTL)?;
@@ -286,6 +302,7 @@ pub fn a_grant_by_message_raises_the_fence() -> Verdict {
 }
 
 /// A waiter drew its token before another one had the lock with a larger one.
+// I69
 pub fn a_token_below_the_fence_is_not_granted() -> Verdict {
     let mut world = world(3, 3, defaults);
     world.clients[1].wall_us = WALL_US - 400_000;
@@ -306,6 +323,7 @@ pub fn a_token_below_the_fence_is_not_granted() -> Verdict {
 }
 
 /// On one master it waits still when its client hands the lock over.
+// I73
 pub fn a_hand_over_within_a_client_ends_the_entry() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -329,6 +347,7 @@ pub fn a_hand_over_within_a_client_ends_the_entry() -> Verdict {
 }
 
 /// More entries of the dead than one call removes.
+// I66
 pub fn many_dead_entries_are_removed_at_once() -> Verdict {
     const DEAD: usize = 18;
     let mut world = world(3, DEAD + 2, defaults);
@@ -345,6 +364,7 @@ pub fn many_dead_entries_are_removed_at_once() -> Verdict {
 }
 
 /// More than a release and one look behind it remove: the next sign of life removes all that are left.
+// I66
 pub fn dead_entries_delay_nobody_for_long() -> Verdict {
     const DEAD: usize = 70;
     let mut world = world(3, DEAD + 2, defaults);
@@ -361,6 +381,7 @@ pub fn dead_entries_delay_nobody_for_long() -> Verdict {
 }
 
 /// The data of an earlier time, and its entries, whose connections are gone.
+// I66
 pub fn old_entries_have_nothing() -> Verdict {
     for data in [Data::Empty, Data::Snapshot] {
         let mut world = world(3, 3, trust);
@@ -381,6 +402,7 @@ pub fn old_entries_have_nothing() -> Verdict {
 }
 
 /// A connection that carried a vote breaks before there is a quorum.
+// I65
 pub fn a_vote_does_not_outlive_its_connection() -> Verdict {
     let mut world = world(3, 3, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -401,6 +423,7 @@ pub fn a_vote_does_not_outlive_its_connection() -> Verdict {
 }
 
 /// It has the mark of an attempt that was sent over the connection before.
+// I65
 pub fn a_message_over_the_next_connection_is_no_vote() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -446,6 +469,7 @@ pub fn heartbeats_move_nobody() -> Verdict {
 }
 
 /// Keys of masters in quarantine have what locks of before may have, too.
+// I65
 pub fn votes_in_quarantine_give_no_parked_lock() -> Verdict {
     let mut world = world(3, 3, defaults);
     let held = take(&mut world, 0, Way::Plain, TTL)?;
@@ -478,6 +502,7 @@ pub fn a_part_is_asked_for_again_behind_a_grant() -> Verdict {
 }
 
 /// The same where the third master is down: both parts are needed.
+// I64
 pub fn two_parts_behind_each_other_are_a_quorum() -> Verdict {
     let mut world = world(3, 2, trust);
     let held = take(&mut world, 0, Way::Plain, TTL)?;
@@ -511,6 +536,7 @@ pub fn clients_that_poll_and_that_park_share() -> Verdict {
 }
 
 /// One that stands still is rung by all that ask behind it.
+// I70
 pub fn rings_prolong_no_stay() -> Verdict {
     const WAITING: usize = 14;
     let ttl = limits::GRANTED_TTL_MAX + ms(1000);
@@ -526,6 +552,7 @@ pub fn rings_prolong_no_stay() -> Verdict {
 }
 
 /// It is served on the third master behind the holder's extension, and the message is under way.
+// I105
 pub fn an_entry_that_waits_proves_no_loss() -> Verdict {
     let ttl = ms(5000);
     let mut world = world(3, 2, defaults);

@@ -9,6 +9,7 @@ fn world(settings: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> World {
     world
 }
 
+// I76
 pub fn an_inspection_is_no_vote() -> Verdict {
     let mut world = world(defaults);
     // All masters call the lock free, and answer the occupant of the query's slot: one who asks for that
@@ -22,6 +23,7 @@ pub fn an_inspection_is_no_vote() -> Verdict {
     demand(matches!(denied, Outcome::Acquire(Err(_))), "a look is taken for a vote")
 }
 
+// I75
 pub fn a_forced_deletion_is_not_sent_again() -> Verdict {
     for is_cancelled in [false, true] {
         let mut world = world(|builder| builder.answer_timeout(ms(3000)));
@@ -40,6 +42,7 @@ pub fn a_forced_deletion_is_not_sent_again() -> Verdict {
     Ok(())
 }
 
+// I75
 pub fn a_forced_deletion_reaches_all_masters() -> Verdict {
     let mut world = world(defaults);
     hold(&mut world, 1, KEY, ms(10_000))?;
@@ -51,6 +54,7 @@ pub fn a_forced_deletion_reaches_all_masters() -> Verdict {
     demand(matches!(next, Outcome::Acquire(Ok(_))), "the lock is not free")
 }
 
+// I75
 pub fn a_forced_unlock_leaves_other_key_types() -> Verdict {
     let mut world = world(defaults);
     world.masters[0].model.put_list(KEY);

@@ -10,6 +10,7 @@ use crate::clock::{Clock, MS, SECOND};
 use crate::faults::Data;
 use crate::world::World;
 
+// I57, I64
 pub fn two_minorities_learn_who_is_first() -> Verdict {
     for first in [0, 1] {
         let mut world = world(3, 2, defaults);
@@ -30,6 +31,7 @@ pub fn two_minorities_learn_who_is_first() -> Verdict {
 }
 
 /// A waiter that has a part of the lock asks again before long, and one master has not answered before.
+// I64
 pub fn a_slow_master_gets_one_park_at_a_time() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -63,6 +65,7 @@ pub fn a_waiter_leaves_a_minority_to_the_holder() -> Verdict {
 }
 
 /// The lock is had on two masters while the third has not answered the round before.
+// I64
 pub fn what_an_earlier_round_left_goes_at_once() -> Verdict {
     let mut world = world(3, 2, |builder| defaults(builder).answer_timeout(ms(2000)));
     let held = hold_fairly(&mut world, 0)?;
@@ -89,6 +92,7 @@ pub fn a_late_round_serves_no_next_one() -> Verdict {
 }
 
 /// The connection breaks behind the park of a round, which comes late; by then a later round waits there.
+// I64
 pub fn a_late_park_leaves_the_later_entry() -> Verdict {
     let mut world = world(3, 2, defaults);
     hold_fairly(&mut world, 0)?;
@@ -106,6 +110,7 @@ pub fn a_late_park_leaves_the_later_entry() -> Verdict {
 }
 
 /// The lock is had on two masters while the park to the third may come late.
+// I73
 pub fn no_repair_goes_where_an_entry_may_wait() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold_fairly(&mut world, 0)?;
@@ -163,6 +168,7 @@ pub fn an_empty_master_gives_no_second_holder() -> Verdict {
 }
 
 /// A master answers the park of a wait that ended for want of masters, while the next one has begun.
+// I64
 pub fn a_late_answer_sends_no_second_park() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold(&mut world, 0, KEY, ms(8000))?;
@@ -182,6 +188,7 @@ pub fn a_late_answer_sends_no_second_park() -> Verdict {
 }
 
 /// A master that cannot park is heard again within a round, behind the attempt for another lock.
+// I1, I3
 pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.masters[2].model.errors.insert("HELLO".into(), "ERR no".into());
@@ -207,6 +214,7 @@ pub fn a_late_attempt_of_a_round_has_its_own_ttl() -> Verdict {
 
 /// Another library's holders follow one another, and serve no queue. Then one of them stays. A waiter that had a
 /// part of the lock before leaves that master to them; its looks have become rare by then.
+// I70
 pub fn looks_stay_frequent_behind_unserving_holders() -> Verdict {
     for has_part in [false, true] {
         let mut world = world(3, 1, defaults);

@@ -40,6 +40,7 @@ fn failure(world: &World, client: usize) -> Result<&Failed, String> {
     world.clients[client].sets[0].failed.as_ref().ok_or_else(|| "it did not fail".to_owned())
 }
 
+// I77
 pub fn a_waiting_set_holds_nothing() -> Verdict {
     let mut world = world(2);
     // Once as soon as it asks, and once after it has waited for the first.
@@ -55,6 +56,7 @@ pub fn a_waiting_set_holds_nothing() -> Verdict {
     demand(end(&mut world, 0, 10 * SECOND)?, "it is denied though all are free")
 }
 
+// I77
 pub fn what_is_granted_after_a_refusal_goes_at_once() -> Verdict {
     let mut world = world(2);
     hold(&mut world, 1, A, ms(10_000))?;
@@ -69,6 +71,7 @@ pub fn what_is_granted_after_a_refusal_goes_at_once() -> Verdict {
     demand(!is_held(&world, 0, C), "what was granted last is kept")
 }
 
+// I77
 pub fn a_set_with_a_taken_lock_fails() -> Verdict {
     let mut world = world(2);
     hold(&mut world, 1, B, ms(10_000))?;
@@ -79,6 +82,7 @@ pub fn a_set_with_a_taken_lock_fails() -> Verdict {
     demand(!is_held(&world, 0, A), "a subset is kept")
 }
 
+// I77
 pub fn a_set_keeps_distance_from_its_end() -> Verdict {
     let mut world = world(2);
     let lock = hold(&mut world, 1, A, ms(10_000))?;
@@ -97,6 +101,7 @@ pub fn a_set_keeps_distance_from_its_end() -> Verdict {
     demand(world.set_validity(0, 0) > ms(970), "too little is left of it")
 }
 
+// I77
 pub fn a_set_ends_with_its_first_lock() -> Verdict {
     let mut world = world(1);
     begin(&mut world, 0, &[A, B], ms(500), Duration::ZERO);
@@ -117,6 +122,7 @@ fn next_to_end(world: &mut World, dined: &[usize; 3]) -> Option<usize> {
     (0..3).find(|client| has_ended(world, client))
 }
 
+// I77
 pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
     let circle: [&[&[u8]]; 3] = [&[A, B], &[B, C], &[C, A]];
     for seed in 0..40 {
@@ -147,6 +153,7 @@ pub fn sets_that_overlap_in_a_circle_are_all_acquired() -> Verdict {
     Ok(())
 }
 
+// I77
 pub fn an_abandoned_set_leaves_no_key() -> Verdict {
     for pause in 0..40 {
         for has_desks in [false, true] {

@@ -58,6 +58,7 @@ fn nobody_is_left(world: &World) -> Verdict {
     demand((0..world.masters.len()).all(is_free), "somebody is left on a master")
 }
 
+// I86
 pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
     for dialect in Dialect::ALL {
         let mut world = world(3, 4, defaults);
@@ -86,6 +87,7 @@ pub fn readers_share_a_lock_and_writers_do_not() -> Verdict {
     Ok(())
 }
 
+// I86
 pub fn a_reader_of_a_shorter_ttl_ends_nobody_elses() -> Verdict {
     let mut world = world(3, 3, defaults);
     let long = read(&mut world, 0, ms(10_000))?;
@@ -103,6 +105,7 @@ pub fn a_reader_of_a_shorter_ttl_ends_nobody_elses() -> Verdict {
     verdict(&mut world)
 }
 
+// I86
 pub fn a_new_reader_leaves_valid_readers() -> Verdict {
     let mut world = world(3, 3, defaults);
     read(&mut world, 0, ms(5_000))?;
@@ -120,6 +123,7 @@ fn ends_within(world: &World, least: i64, most: i64) -> Verdict {
     Ok(())
 }
 
+// I86
 pub fn an_extended_reader_leaves_the_others_their_time() -> Verdict {
     let mut world = world(3, 3, defaults);
     let short = read(&mut world, 0, ms(1000))?;
@@ -136,6 +140,7 @@ pub fn an_extended_reader_leaves_the_others_their_time() -> Verdict {
     verdict(&mut world)
 }
 
+// I87
 pub fn a_writer_follows_the_last_reader() -> Verdict {
     let mut world = world(3, 3, defaults);
     let long = read(&mut world, 0, ms(10_000))?;
@@ -151,6 +156,7 @@ pub fn a_writer_follows_the_last_reader() -> Verdict {
 }
 
 /// The first request of a reader may come late, over a connection that has ended.
+// I86
 pub fn a_late_reader_request_cuts_no_extension() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
@@ -165,6 +171,7 @@ pub fn a_late_reader_request_cuts_no_extension() -> Verdict {
     verdict(&mut world)
 }
 
+// I86
 pub fn a_late_shorter_reader_extension_cuts_nothing() -> Verdict {
     let mut world = world(1, 2, |b| b.answer_timeout(ms(500)));
     let lock = read(&mut world, 0, ms(5000))?;
@@ -181,6 +188,7 @@ pub fn a_late_shorter_reader_extension_cuts_nothing() -> Verdict {
     verdict(&mut world)
 }
 
+// I86
 pub fn a_reader_that_goes_leaves_the_others() -> Verdict {
     let mut world = world(3, 3, defaults);
     let (lock, _) = (read(&mut world, 0, ms(10_000))?, read(&mut world, 1, ms(10_000))?);
@@ -190,6 +198,7 @@ pub fn a_reader_that_goes_leaves_the_others() -> Verdict {
     verdict(&mut world)
 }
 
+// I88
 pub fn a_reader_is_extended_only_where_it_is() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = read(&mut world, 0, ms(10_000))?;
@@ -211,6 +220,7 @@ pub fn a_reader_is_extended_only_where_it_is() -> Verdict {
     verdict(&mut world)
 }
 
+// I88
 pub fn a_writers_commands_spare_readers() -> Verdict {
     for dialect in Dialect::ALL {
         let mut world = world(3, 2, defaults);
@@ -234,6 +244,7 @@ pub fn a_writers_commands_spare_readers() -> Verdict {
     Ok(())
 }
 
+// I91
 pub fn one_clients_readers_do_not_wait() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..3 {
@@ -244,6 +255,7 @@ pub fn one_clients_readers_do_not_wait() -> Verdict {
     demand(world.now < 100 * MS, "one waited for another")
 }
 
+// I91
 pub fn a_reader_that_writes_waits_for_itself() -> Verdict {
     let mut world = world(3, 1, defaults);
     let reader = read(&mut world, 0, ms(10_000))?;
@@ -259,6 +271,7 @@ pub fn a_reader_that_writes_waits_for_itself() -> Verdict {
 }
 
 /// Two clients read by turns, so that there is always a reader, while a third one wants to write.
+// I68
 pub fn passing_readers_keep_no_writer_waiting() -> Verdict {
     let mut world = world(3, 3, |builder| builder.ask_holder(false));
     (world.weather.delay_min, world.weather.delay_max) = (MS / 10, MS / 10);
@@ -354,6 +367,7 @@ pub fn several_preferring_writers_all_get_turns() -> Verdict {
     verdict(&mut world)
 }
 
+// I91
 pub fn readers_and_writers_wake_each_other() -> Verdict {
     let mut world = world(3, 12, |builder| builder.ask_holder(false).retry_delay(ms(5000)..=ms(5000)));
     (world.weather.delay_min, world.weather.delay_max) = (MS, MS);
@@ -383,6 +397,7 @@ pub fn readers_and_writers_wake_each_other() -> Verdict {
     demand(world.clients[11].engine.valid_until(writer).is_some(), "the writer was not notified")
 }
 
+// I88
 pub fn an_unheard_reader_is_released_too() -> Verdict {
     let mut world = world(3, 1, defaults);
     // Its script is known there.
@@ -398,6 +413,7 @@ pub fn an_unheard_reader_is_released_too() -> Verdict {
     demand(reader_count(&world, 0) == 0, "a reader is left where the answer was not waited for")
 }
 
+// I88
 pub fn a_readers_broken_connection_is_released_over_the_next() -> Verdict {
     let mut world = world(1, 1, defaults);
     // Its script is known there.
@@ -417,6 +433,7 @@ pub fn a_readers_broken_connection_is_released_over_the_next() -> Verdict {
     demand(reader_count(&world, 0) == 0, "it came after its release, and stays")
 }
 
+// I88
 pub fn a_master_that_missed_a_reader_gets_it() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.kill_master(2, true);
@@ -437,6 +454,7 @@ pub fn a_master_that_missed_a_reader_gets_it() -> Verdict {
     verdict(&mut world)
 }
 
+// I89
 pub fn a_reader_leaves_a_sorted_set_of_others_alone() -> Verdict {
     let mut world = world(3, 1, defaults);
     for master in &mut world.masters {
@@ -448,6 +466,7 @@ pub fn a_reader_leaves_a_sorted_set_of_others_alone() -> Verdict {
     verdict(&mut world)
 }
 
+// I88
 pub fn unknown_reader_scripts_are_sent_in_full() -> Verdict {
     let mut world = world(3, 1, defaults);
     for _ in 0..2 {
@@ -467,6 +486,7 @@ pub fn unknown_reader_scripts_are_sent_in_full() -> Verdict {
 }
 
 /// Also before its scripts are known there, so that they come in full over the next connection.
+// I88
 pub fn a_reader_may_lose_a_connection_at_any_byte() -> Verdict {
     for is_known in [true, false] {
         (0..320).try_for_each(|size| {

@@ -61,6 +61,7 @@ fn take_slots(world: &mut World, count: u32, but: &[u32]) -> Result<Vec<OpId>, S
     taken.collect()
 }
 
+// I78
 pub fn a_free_slot_is_found_in_two_round_trips() -> Verdict {
     for count in [limits::SLOT_COUNT_MAX, MANY] {
         let mut world = world(2);
@@ -77,6 +78,7 @@ pub fn a_free_slot_is_found_in_two_round_trips() -> Verdict {
     Ok(())
 }
 
+// I78
 pub fn a_slot_has_the_number_of_its_lock() -> Verdict {
     let mut world = world(2);
     take_slots(&mut world, MANY, &[7])?;
@@ -84,6 +86,7 @@ pub fn a_slot_has_the_number_of_its_lock() -> Verdict {
     demand(end(&mut world, 0, SECOND)? == Some(7), "the only free slot is not found")
 }
 
+// I78
 pub fn what_one_master_calls_free_is_taken() -> Verdict {
     let mut world = world(2);
     take_slots(&mut world, MANY, &[])?;
@@ -98,6 +101,7 @@ pub fn what_one_master_calls_free_is_taken() -> Verdict {
 }
 
 /// None waits, and all ask in the same moment: the votes for some slots are split.
+// I79
 pub fn callers_that_come_together_fill_the_pool() -> Verdict {
     let mut refused_count = 0;
     for seed in 0..60 {
@@ -126,6 +130,7 @@ pub fn callers_that_come_together_fill_the_pool() -> Verdict {
     demand(refused_count == 60 * (1 + 4 + 9), "another number than those for whom there is no slot")
 }
 
+// I80
 pub fn waiters_get_slots_in_their_order() -> Verdict {
     for count in [2, MANY] {
         let mut world = world(5);
@@ -148,6 +153,7 @@ pub fn waiters_get_slots_in_their_order() -> Verdict {
 }
 
 /// Behind the release: a hand-over of few slots; for many a pause, a look and an attempt.
+// I80
 pub fn a_released_slot_is_found_in_time() -> Verdict {
     let pause = Time::try_from(limits::SLOT_LOOK_PAUSE_MAX.as_nanos()).expect("small");
     for (count, limit) in [(3, 4 * MS), (limits::SLOT_STAND_MAX, 4 * MS), (MANY, pause + 6 * MS)] {
@@ -166,6 +172,7 @@ pub fn a_released_slot_is_found_in_time() -> Verdict {
     Ok(())
 }
 
+// I80
 pub fn the_next_waiter_gets_the_door_at_once() -> Verdict {
     for count in [2, MANY] {
         let mut world = world(3);
@@ -187,6 +194,7 @@ pub fn the_next_waiter_gets_the_door_at_once() -> Verdict {
     Ok(())
 }
 
+// I80
 pub fn only_one_waiter_looks() -> Verdict {
     let mut world = world(4);
     take_slots(&mut world, MANY, &[])?;
@@ -199,6 +207,7 @@ pub fn only_one_waiter_looks() -> Verdict {
     demand(looks[0] > 10 && looks[1..] == [1, 1], &format!("the clients look {looks:?} times"))
 }
 
+// I80
 pub fn a_killed_first_waiter_costs_the_doors_ttl() -> Verdict {
     for count in [2, MANY] {
         let mut world = world(3);
@@ -218,6 +227,7 @@ pub fn a_killed_first_waiter_costs_the_doors_ttl() -> Verdict {
 }
 
 /// The door ends with `max_hold`: the next waiter comes inside, and both get slots.
+// I80
 pub fn a_waiter_outlives_its_door() -> Verdict {
     for count in [2, MANY] {
         let mut world = world_with(3, 3, |builder| builder.max_hold(ms(2_000)));
@@ -237,6 +247,7 @@ pub fn a_waiter_outlives_its_door() -> Verdict {
     Ok(())
 }
 
+// I81
 pub fn a_slot_that_is_given_up_leaves_nothing() -> Verdict {
     for count in [2, MANY] {
         // At each stage: a try, the door, inside.
@@ -260,6 +271,7 @@ pub fn a_slot_that_is_given_up_leaves_nothing() -> Verdict {
     Ok(())
 }
 
+// I81
 pub fn a_drain_ends_a_wait_for_slots() -> Verdict {
     for count in [2, MANY] {
         let mut world = world(2);
@@ -276,6 +288,7 @@ pub fn a_drain_ends_a_wait_for_slots() -> Verdict {
     Ok(())
 }
 
+// I81
 pub fn a_wait_ends_with_the_slots_that_were_taken() -> Verdict {
     for count in [2, MANY] {
         let mut world = world(3);
@@ -297,6 +310,7 @@ pub fn a_wait_ends_with_the_slots_that_were_taken() -> Verdict {
     Ok(())
 }
 
+// I80
 pub fn one_of_the_queues_fails_alone() -> Verdict {
     let mut world = world(2);
     let taken = take_slots(&mut world, 2, &[])?;

@@ -84,6 +84,7 @@ fn a_healthy_fleet_has_no_findings() {
 }
 
 /// Each fact about one master causes its finding, and nothing else.
+// I153
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn each_fact_has_its_finding_alone() {

@@ -122,6 +122,7 @@ impl Wake for Asks {
     }
 }
 
+// I125
 #[test]
 fn leader_that_gathers_still_reads_sockets() {
     let shared = alone();
@@ -138,6 +139,7 @@ fn leader_that_gathers_still_reads_sockets() {
     assert!(task.1.get() > 1);
 }
 
+// I125
 #[test]
 fn leader_expects_each_answered_caller_once() {
     let shared = alone();
@@ -160,6 +162,7 @@ fn leader_expects_each_answered_caller_once() {
     assert!(!is_expected(&mut shared.lock()), "both have returned");
 }
 
+// I125
 #[test]
 fn drive_never_gathers() {
     let shared = alone();
@@ -171,6 +174,7 @@ fn drive_never_gathers() {
     assert!(inner.begin_gathering().is_some());
 }
 
+// I143
 #[test]
 fn late_drive_keeps_no_thread_busy_beside_a_leader() {
     let shared = alone();

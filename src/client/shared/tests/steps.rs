@@ -436,6 +436,7 @@ fn stopped() -> String {
     stage.page
 }
 
+// I124, I143
 #[test]
 fn leads_sleeps_writes_and_wake_ups() {
     let pages = [

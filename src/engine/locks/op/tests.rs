@@ -24,6 +24,7 @@ fn states() -> [OpState; 9] {
     ]
 }
 
+// I112
 #[test]
 fn only_the_drawn_transitions_are_legal() {
     // A row for each state before; a column for each one that may follow.
@@ -45,12 +46,14 @@ fn only_the_drawn_transitions_are_legal() {
     }
 }
 
+// I112
 #[test]
 #[should_panic(expected = "no such state follows")]
 fn a_released_lock_is_not_held_again() {
     op_in(OpState::Releasing).enter(states()[6]);
 }
 
+// I112
 #[test]
 fn a_planned_attempt_is_only_brought_forward() {
     let now = Instant::now();

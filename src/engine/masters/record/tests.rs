@@ -91,6 +91,7 @@ fn what_is_no_record_is_named() {
     assert_eq!(reply(Reply::Integer(1)), Err(WrongShape));
 }
 
+// I31
 #[test]
 fn clients_with_one_list_write_the_same() {
     let (first, second) = (names(&[0, 1, 2]), names(&[2, 0, 1]));
@@ -123,6 +124,7 @@ fn each_shared_setting_is_compared() {
     );
 }
 
+// I31
 #[test]
 fn a_master_is_known_by_label_or_address() {
     let config = config(3);
@@ -158,6 +160,7 @@ fn a_master_is_known_by_label_or_address() {
     assert_eq!(written[0].record().expect("written").difference(&config, &unknown), None, "not known yet");
 }
 
+// I34
 #[test]
 fn a_new_process_is_the_one_that_is_named() {
     let (config, names) = (config(1), names(&[0]));
