@@ -387,7 +387,7 @@ mod tests {
 
     /// A newer or faulty program may write such a handle.
     #[test]
-    fn a_whole_handle_with_more_in_it_is_none() {
+    fn handle_with_trailing_bytes_is_refused() {
         let bytes = handle(Kind::Plain).to_bytes();
         let (own, _) = bytes.split_last_chunk::<8>().expect("a checksum");
         let read = |change: fn(&mut Vec<u8>)| {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_name_that_is_written_is_a_slot() {
+    fn only_canonical_slot_names_are_slots() {
         let slot = |number: &str| {
             let name = format!("redlatch:slot:{number}:a");
             LockOfPool::parse(name.as_bytes()).and_then(|it| it.slot)

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fork_is_seen_within_the_time_that_it_takes() {
+    fn fork_check_is_skipped_only_briefly() {
         let at = |ns: u64| Duration::from_nanos(ns);
         // Last check, current time, and whether a fork and the process itself then count as forks.
         for (checked_ns, now_ns, is_fork_seen) in [

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn known_replies_are_taken_as_far_as_they_go() {
+    fn known_replies_are_consumed_until_another_comes() {
         // Known replies, received bytes, and the tags and bytes that remain.
         for (known, received, owed_count, rest) in [
             (3, &b""[..], 3, &b""[..]),
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_counts_what_waits_and_bounds_the_memory() {
+    fn outbox_limit_counts_unsent_bytes_and_bounds_memory() {
         let mut queue = Queue::<u32, 5000>::new();
         for number in 0..5000 {
             assert!(queue.reserve(1));

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_came_at_the_last_moment_is_put_back() {
+    fn handle_file_of_another_lock_is_put_back() {
         let folder = std::env::temp_dir().join(format!("redlatch-taken-{}", std::process::id()));
         fs::create_dir(&folder).expect("a folder");
         let path = folder.join("lock");

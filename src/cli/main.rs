@@ -180,7 +180,7 @@ mod tests {
 
     /// Names, defaults, bounds and exit codes of all subcommands.
     #[test]
-    fn the_help_is_as_it_was() {
+    fn help_matches_its_golden_file() {
         fn add(page: &mut String, path: &str, command: clap::Command) {
             let path = format!("{path}{}", command.get_name());
             let is_shared = |heading: &str| heading == "Masters" || heading.starts_with("TLS");

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_left_to_the_thread_that_polled_it_last() {
+    fn task_is_woken_by_its_latest_polling_thread() {
         for (moves, woken_by_leader) in [(false, 1), (true, 2)] {
             let (mut engine, mut completions) = (engine(), Completions::default());
             let tokens = waiting(&mut engine, &mut completions);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sleeps_behind_the_end() {
+    fn stopped_client_wakes_every_waiting_caller() {
         let (mut engine, mut completions) = (engine(), Completions::default());
         let [task, thread] = waiting(&mut engine, &mut completions);
         let waker = Waker::from(Arc::new(Count::default()));

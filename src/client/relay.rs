@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn later_answers_do_not_put_off_the_end() {
+    fn later_answers_do_not_extend_the_relay() {
         let now = clock::now();
         let (mut relay, counts) = relay(&[1, 1]);
         lead(&mut relay, now);

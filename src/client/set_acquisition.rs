@@ -330,7 +330,7 @@ mod tests {
 
     /// After two attempts the masters have had their time.
     #[test]
-    fn what_the_end_of_the_wait_cuts_short_is_no_outage() {
+    fn attempt_cut_by_the_deadline_is_no_outage() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let (config, wait) = (Arc::new(config), Duration::from_secs(1));
         for (attempts, is_outage) in [(1, false), (2, true)] {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_contended_round_waits_later_ones_pause() {
+    fn contended_set_waits_first_and_pauses_later() {
         let config = Config::builder().masters(["redis://127.0.0.1:1"]).build().expect("valid settings");
         let config = Arc::new(config);
         let (now, wait) = (clock::now(), Duration::from_secs(60));
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_of_a_set_is_as_it_was() {
+    fn each_set_step_matches_its_golden_file() {
         let (mut page, mut seen) = (String::new(), Vec::new());
         for count in [1, 2] {
             page += &format!("# {count}\n");

@@ -84,7 +84,7 @@ fn start_closing() -> SocketAddr {
 }
 
 #[test]
-fn of_two_that_came_as_far_the_last_one_is_reported() {
+fn latest_of_equally_advanced_troubles_is_reported() {
     let (plain, closing) =
         ("it does not answer in TLS", "the server closed the connection in the TLS handshake");
     assert!(trouble_with(vec![start_closing(), start_plain()]).contains(plain));
@@ -330,7 +330,7 @@ fn a_turn_begins_with_what_is_asked_for() {
 }
 
 #[test]
-fn a_connection_that_is_given_up_is_read_no_more() {
+fn abandoned_connection_is_not_read() {
     let (listener, mut driver, mut poller) = asked_to_connect();
     let master = MasterId::new(0).expect("small");
     driver.begin_turn();

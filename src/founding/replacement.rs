@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_the_new_master_gets_in_the_wait_stops_it() {
+    fn key_on_the_new_master_stops_the_replacement() {
         let (mut replacement, mut masters) = joining(TTL);
         let waits = next(&mut replacement, &masters);
         assert!(matches!(waits, Ok(Step::Wait(_))), "{waits:?}");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_master_that_restarts_after_it_joined_is_another_one() {
+    fn restart_after_joining_makes_another_master() {
         let changed = Err(Why::ChangedMeanwhile.of(&NEW.into()));
         let (mut own, mut masters) = joining(TTL);
         // A later run finds the record.

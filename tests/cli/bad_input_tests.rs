@@ -286,7 +286,7 @@ fn an_endless_wait_ends_by_lock_or_signal() {
 }
 
 #[test]
-fn what_is_no_redis_gives_69_and_is_named() {
+fn foreign_server_gives_69_and_is_named() {
     use std::io::Write;
     let said: [(&'static [u8], &str); 5] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "unknown type byte 'H'"),

@@ -103,7 +103,7 @@ fn an_error_ends_the_program_though_nobody_reads_it() {
 }
 
 #[test]
-fn a_lock_that_ended_while_nobody_took_its_token_is_no_success() {
+fn acquire_fails_if_the_lock_ends_before_output() {
     let mut fleet = Fleet::start(3);
     let file = std::env::temp_dir().join(format!("redlatch-slow-{}", std::process::id()));
     let (mut reader, mut stdout) = pipe().expect("a pipe");
@@ -155,7 +155,7 @@ fn a_signal_ends_a_drill_that_nobody_reads() {
 
 /// A signal ends the benchmark, whose report waits a moment for its reader. A slow machine may read too late.
 #[test]
-fn a_reader_that_is_a_little_late_gets_the_report() {
+fn slow_reader_still_gets_the_report() {
     let mut fleet = Fleet::start(1);
     eventually(PATIENCE, "the report is read", || {
         let (mut reader, mut stdout) = pipe().expect("a pipe");

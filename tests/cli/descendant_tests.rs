@@ -81,7 +81,7 @@ const CHAIN: &str = r#"
 
 /// TERM reaches each of them soon, so that all end before the grace does.
 #[test]
-fn descendants_that_come_at_term_get_it_one_by_one() {
+fn late_descendants_get_term_one_by_one() {
     let mut fleet = Fleet::start(3);
     let place = std::env::temp_dir().join(format!("redlatch-chain-{}", std::process::id()));
     // A busy machine may use the grace up.
@@ -167,7 +167,7 @@ fn the_command_has_the_files_that_redlatch_has() {
 
 /// A program with the set-user-ID bit starts the process as root.
 #[test]
-fn a_process_that_may_not_be_ended_is_named_and_not_waited_for() {
+fn unkillable_process_is_named_and_not_awaited() {
     let mut fleet = Fleet::start(3);
     let folder = std::env::temp_dir().join(format!("redlatch-rights-{}", std::process::id()));
     let path = |name: &str| folder.join(name).display().to_string();

@@ -239,7 +239,7 @@ fn unknown_clients_need_the_sentence() {
 
 /// The search ends among the keys of others, and the fleet may have keys that it did not reach.
 #[test]
-fn keys_that_nobody_has_looked_at_are_no_proof() {
+fn unscanned_keys_do_not_prove_a_fleet_new() {
     let mut fleet = Fleet::start(1);
     let many = "for it = 1, 100000 do redis.call('SET', 'other:' .. it, it) end";
     fleet.master(0).command(&[b"EVAL", many.as_bytes(), b"0"]);

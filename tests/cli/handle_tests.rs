@@ -346,7 +346,7 @@ fn a_run_does_not_touch_the_handle_of_another_one() {
 }
 
 #[test]
-fn places_that_are_not_given_back_in_time_are_said_if_asked_for() {
+fn verbose_mode_names_unreleased_queue_entries() {
     let mut fleet = Fleet::start(3);
     let place = Place::new("unconfirmed");
     for (subcommand, command) in [("acquire", &[][..]), ("run", &["--", "true"])] {

@@ -15,7 +15,7 @@ fn tests_ignore_no_signal_that_their_starter_ignores() {
 }
 
 #[test]
-fn what_a_test_started_ends_with_it() {
+fn processes_of_a_test_end_with_it() {
     let fleet = Fleet::start(1);
     let script = format!("trap '' TERM; echo $$; {FOREVER}");
     let mut run = Running::start(trusting(&fleet, "run").args(["r", "--", "sh", "-c", &script]));

@@ -61,7 +61,7 @@ fn one_of_five_machines_runs_the_unit() {
 }
 
 #[test]
-fn the_least_time_is_longer_than_the_starts_differ() {
+fn example_least_time_exceeds_the_start_spread() {
     let options = options();
     let after = |option: &str| options.iter().skip_while(|word| *word != option).nth(1).cloned();
     let least = after("--at-least").expect("a least time");

@@ -136,7 +136,7 @@ fn a_run_that_is_ended_by_a_signal_does_not_stay() {
 
 /// The command ends by the second one, which asks for nothing.
 #[test]
-fn a_signal_behind_the_one_that_ends_changes_nothing() {
+fn second_signal_changes_nothing() {
     let fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     let traps = "trap 'echo term' TERM; trap 'exit 3' USR1; echo in; while :; do sleep 0.05; done";
@@ -258,7 +258,7 @@ fn a_lock_that_is_lost_in_the_stay_is_reported() {
 }
 
 #[test]
-fn one_of_several_locks_lost_in_the_stay_is_enough() {
+fn loss_of_one_lock_ends_the_stay() {
     let mut fleet = Fleet::start(3);
     let mut command = trusting(&fleet, "run");
     command.args(["--verbose", "--ttl", "1s", "--at-least", "10min", "a", "--also", "b", "--", "true"]);

@@ -103,7 +103,7 @@ fn a_held_lock_ends_a_run_at_once() {
 }
 
 #[test]
-fn a_wait_does_not_advise_to_wait() {
+fn waiting_run_does_not_advise_to_wait() {
     let mut fleet = Fleet::start(3);
     fleet.masters().for_each(|master| drop(master.ask("SET r other PX 600000")));
     let waits = ["-v", "--wait", "3s", "r", "--", "true"];

@@ -187,7 +187,7 @@ fn a_signal_between_two_grants_leaves_no_lock() {
 
 /// A signal comes when the lock that was waited for is granted. The masters are slow to grant the other one.
 #[test]
-fn a_signal_behind_a_wait_leaves_no_lock() {
+fn signal_after_a_wait_leaves_no_lock() {
     let mut fleet = Fleet::start(3);
     fleet.masters().for_each(|master| assert_eq!(master.ask("SET b other").text(), "OK"));
     let late = Conduct::Late(Duration::from_millis(500));

@@ -50,7 +50,7 @@ fn in_a_terminal_a_lost_lock_ends_everything() {
 /// The foreground may move between a look at it and a write, which then would stop the program.
 // I103
 #[test]
-fn a_terminal_that_stops_writers_is_written_to_afterwards() {
+fn tostop_terminal_gets_messages_after_the_command() {
     let mut fleet = Fleet::start(3);
     // The command keeps the foreground for a while after the message.
     let command = format!("sh -c 'trap \"sleep 0.3; exit\" TERM; echo ready; {FOREVER}'");
@@ -117,7 +117,7 @@ fn colours_are_for_terminals_that_want_them() {
 }
 
 #[test]
-fn a_lock_without_a_quorum_stands_out_in_a_list() {
+fn list_highlights_a_lock_without_a_quorum() {
     let mut fleet = Fleet::start(3);
     for (index, holder) in ["one", "another", "a-third"].iter().enumerate() {
         fleet.master(index).ask(&format!("SET orders:42 {holder} PX 600000"));
@@ -284,7 +284,7 @@ fn a_stopped_command_whose_lock_ended_gets_kill() {
 }
 
 #[test]
-fn a_command_that_is_to_end_stops_nothing_else() {
+fn ending_command_stops_no_other_process() {
     let mut fleet = Fleet::start(3);
     let command = "sh -c 'trap \"\" TERM; echo ready; while :; do read line; done'";
     let script = format!("set -m; {}; echo ended $?", run("6s", command));
@@ -321,7 +321,7 @@ fn a_command_that_is_stopped_alone_keeps_its_lock() {
 }
 
 #[test]
-fn a_job_brought_to_the_foreground_gets_the_terminal() {
+fn foreground_job_gets_the_terminal() {
     let fleet = Fleet::start(1);
     let command = "sh -c 'echo ready; read line </dev/tty; echo got $line'";
     let script = format!("set -m; {} & echo job $!; read line; fg; echo ended $?", run("30s", command));

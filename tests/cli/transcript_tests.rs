@@ -142,7 +142,7 @@ fn run(fleet: &Fleet, line: &str, file: &Path, is_outage: bool) -> Finished {
 }
 
 #[test]
-fn each_command_prints_what_it_did() {
+fn command_output_matches_its_golden_file() {
     let mut fleet = Fleet::start(1);
     let file = std::env::temp_dir().join(format!("redlatch-transcript-{}", std::process::id()));
     // The exit code and the lines, by command line and state.

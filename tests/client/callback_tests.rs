@@ -215,7 +215,7 @@ fn a_waker_that_blocks_gets_an_error() {
 
 // I122
 #[test]
-fn a_lock_awaited_in_vain_is_released() {
+fn lock_granted_to_a_refused_waiter_is_released() {
     let mut fleet = Fleet::start(3);
     let client = leaked(&fleet);
     fleet.masters().for_each(|master| master.stop());
@@ -271,7 +271,7 @@ fn a_waker_waiting_for_a_hold_gets_an_error() {
 }
 
 #[test]
-fn a_waker_may_take_again_what_its_owner_has() {
+fn waker_may_reenter_its_owners_lock() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let lock: ReentrantLock = client.lock("held").ttl(TTL).reentrant();
@@ -316,7 +316,7 @@ fn tasks_are_woken_in_the_order_of_their_answers() {
 }
 
 #[test]
-fn a_task_that_moved_is_woken_where_it_is() {
+fn moved_task_is_woken_on_its_new_thread() {
     let fleet = Fleet::start(3);
     let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let held = holder.lock("a").ttl(TTL).acquire().expect("free");

@@ -121,7 +121,7 @@ fn a_drain_releases_under_living_guards() {
 
 /// It may last, as for a master that cannot be reached.
 #[test]
-fn a_callback_that_comes_while_a_drain_lasts_is_called() {
+fn callback_set_during_a_drain_is_called() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
@@ -228,7 +228,7 @@ fn a_guard_ends_well_beside_a_drain() {
 }
 
 #[test]
-fn an_answer_that_came_before_the_end_is_handed_out() {
+fn answer_before_the_end_is_returned() {
     let fleet = Fleet::start(3);
     for _ in 0..30 {
         let client = open(&fleet.urls(), LONG);
@@ -273,7 +273,7 @@ fn a_fair_waiter_leaves_no_entry_behind_a_drain() {
 
 /// Nobody reports a loss any more.
 #[test]
-fn the_end_of_a_client_wakes_those_who_watch_its_locks() {
+fn ended_client_wakes_watchers_of_its_locks() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");

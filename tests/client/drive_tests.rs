@@ -93,7 +93,7 @@ fn a_blocking_call_needs_no_turn_of_the_drive() {
 
 /// A call for a slot writes the release of the door before it ends.
 #[test]
-fn a_failed_call_for_a_slot_leaves_the_door_without_a_turn_of_the_drive() {
+fn failed_slot_call_leaves_its_door_without_drive() {
     let mut fleet = Fleet::start(3);
     let holder = open(&fleet.urls(), LONG);
     let _held = holder.slots("pool", 1).ttl(TTL).try_acquire().expect("free");
@@ -116,7 +116,7 @@ fn a_failed_call_for_a_slot_leaves_the_door_without_a_turn_of_the_drive() {
 
 /// A failed set writes its releases before its call ends.
 #[test]
-fn a_failed_set_gives_back_without_a_turn_of_the_drive() {
+fn failed_set_releases_without_a_drive() {
     let mut fleet = Fleet::start(3);
     let holder = open(&fleet.urls(), LONG);
     let _held = holder.lock("b").ttl(TTL).acquire().expect("free");

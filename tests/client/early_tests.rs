@@ -95,7 +95,7 @@ fn assert_nothing_locked<const N: usize>(clients: [&Client; N], fleet: &mut Flee
 
 // I83
 #[test]
-fn one_attempt_is_one_attempt_for_each_caller() {
+fn max_attempts_counts_for_each_joined_caller() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");

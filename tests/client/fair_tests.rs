@@ -169,7 +169,7 @@ fn dead_waiters_cost_nothing_however_many() {
 /// Its process is stopped, or its connection is: a ring reaches it, and nothing follows.
 // I60
 #[test]
-fn a_waiter_that_stands_still_loses_its_turn() {
+fn paused_waiter_loses_its_turn() {
     within("the lock is had", || {
         let mut fleet = Fleet::start(3);
         let client = open(&fleet.urls(), LONG);

@@ -212,7 +212,7 @@ fn a_minority_of_masters_may_be_down() {
 }
 
 #[test]
-fn the_renewal_goes_on() {
+fn adopted_lock_keeps_its_renewal() {
     let fleet = Fleet::start(3);
     let [first, second] = two(&fleet);
     let hold = Duration::from_secs(600);
@@ -226,7 +226,7 @@ fn the_renewal_goes_on() {
 }
 
 #[test]
-fn a_renewal_that_is_over_is_not_taken_over() {
+fn adoption_ignores_an_exhausted_renewal() {
     let fleet = Fleet::start(3);
     let first = whole(open(&fleet.urls(), LONG));
     let second = config(&fleet.urls(), LONG).max_hold(Duration::ZERO).connect().expect("an event loop");
@@ -239,7 +239,7 @@ fn a_renewal_that_is_over_is_not_taken_over() {
 }
 
 #[test]
-fn a_handle_that_is_to_be_renewed_needs_time_for_it() {
+fn adopting_a_renewable_handle_needs_max_hold() {
     let fleet = Fleet::start(3);
     let first = whole(open(&fleet.urls(), LONG));
     let second = config(&fleet.urls(), LONG).max_hold(Duration::ZERO).connect().expect("an event loop");

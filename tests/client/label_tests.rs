@@ -100,7 +100,7 @@ fn a_refusal_names_the_holder() {
 }
 
 #[test]
-fn a_waiter_behind_its_own_client_gets_its_label() {
+fn local_waiter_gets_its_own_label() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").holder_label("job 7").ttl(TTL).acquire().expect("free");

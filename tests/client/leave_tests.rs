@@ -133,7 +133,7 @@ fn sets_can_be_left() {
 
 /// A set of which one lock is over, and the other one has been extended.
 #[test]
-fn what_is_held_of_a_broken_set_is_left() {
+fn broken_set_leaves_its_remaining_locks() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let mut set = client.lock_set(["a", "b"]).ttl(Duration::from_secs(5)).acquire().expect("free");

@@ -276,7 +276,7 @@ impl Wake for UntilGone {
 }
 
 #[test]
-fn the_waker_of_an_abandoned_opening_keeps_no_client() {
+fn abandoned_open_drops_its_client() {
     let mut fleet = Fleet::start(3);
     fleet.masters().for_each(|master| master.stop());
     let kept = Arc::new(());

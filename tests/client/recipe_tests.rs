@@ -55,7 +55,7 @@ fn an_hourly_job_runs_on_one_of_two_machines() {
 }
 
 #[test]
-fn an_hourly_job_that_panics_or_cannot_be_locked_holds_nothing() {
+fn failed_hourly_job_holds_no_lock() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let running = thread::spawn(move || drop(hourly::run(&client, || panic!("a job that fails"))));
@@ -70,7 +70,7 @@ fn an_hourly_job_that_panics_or_cannot_be_locked_holds_nothing() {
 }
 
 #[test]
-fn work_that_is_done_is_not_done_again() {
+fn finished_work_is_not_repeated() {
     let mut fleet = Fleet::start(3);
     let (client, other) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let works = Cell::new(0);

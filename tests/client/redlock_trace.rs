@@ -123,7 +123,7 @@ const ROWS: &[Row] = &[
 const ENDS: [(&str, HeldLocks); 2] = [("drain", HeldLocks::Leave), ("drain and release", HeldLocks::Release)];
 
 #[test]
-fn each_call_of_a_redlock_is_seen_as_it_was() {
+fn each_redlock_call_matches_its_golden_file() {
     let mut fleet = Fleet::start(1);
     let mut page = String::new();
     let calls = ROWS.iter().map(|(name, run)| (*name, Some(*run), HeldLocks::Leave));

@@ -134,7 +134,7 @@ fn nothing_is_held_while_a_set_waits() {
 }
 
 #[test]
-fn the_rounds_of_a_set_do_not_bound_the_attempts_for_the_lock_in_its_way() {
+fn set_rounds_do_not_limit_one_locks_attempts() {
     let mut fleet = Fleet::start(3);
     let other = open(&fleet.urls(), LONG);
     // A parked attempt would not try on.
@@ -153,7 +153,7 @@ fn the_rounds_of_a_set_do_not_bound_the_attempts_for_the_lock_in_its_way() {
 
 /// A pause may be longer than what is left of the wait.
 #[test]
-fn the_end_of_the_wait_and_a_cancel_end_the_pause_between_two_rounds() {
+fn deadline_and_cancel_end_a_sets_pause() {
     let mut fleet = Fleet::start(3);
     let hour = Duration::from_secs(3600);
     let settings = config(&fleet.urls(), LONG).retry_delay(hour..=hour).build().expect("valid settings");
@@ -350,7 +350,7 @@ fn polled_again(future: impl Future) -> String {
 }
 
 #[test]
-fn an_acquisition_that_was_answered_has_no_other_answer() {
+fn acquisition_is_answered_once() {
     let fleet = Fleet::start(3);
     let [client, other] = [open(&fleet.urls(), LONG), open(&fleet.urls(), LONG)];
     for is_held in [false, true] {

@@ -179,7 +179,7 @@ fn a_slot_is_found_in_two_tries() {
 }
 
 #[test]
-fn what_cannot_be_a_pool_is_refused_at_once() {
+fn invalid_pool_is_refused_at_once() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     for count in [0, limits::SLOT_COUNT_MAX + 1] {
@@ -237,7 +237,7 @@ fn await_door(client: &Client) {
 }
 
 #[test]
-fn the_tries_of_a_call_do_not_bound_those_for_the_slots_that_it_waits_for() {
+fn max_attempts_does_not_limit_an_awaited_slot() {
     let mut fleet = Fleet::start(3);
     let other = open(&fleet.urls(), LONG);
     // A parked attempt would not try on.

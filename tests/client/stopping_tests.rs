@@ -99,7 +99,7 @@ fn a_panicking_waker_on_a_caller_stops_all() {
 }
 
 #[test]
-fn dropping_what_a_stopped_client_has_left_does_nothing() {
+fn dropping_guards_of_a_stopped_client_does_nothing() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");

@@ -354,7 +354,7 @@ const CALLS: &[Row] = &[
 ];
 
 #[test]
-fn each_call_of_a_client_is_seen_as_it_was() {
+fn each_client_call_matches_its_golden_file() {
     let mut fleet = Fleet::start(1);
     let mut page = String::new();
     for (name, run) in CALLS {

@@ -350,7 +350,7 @@ fn no_subscriber_is_called_with_the_client_locked() {
 
 /// The task that panics is kept, as some executors do: the others go on without it.
 #[test]
-fn a_panic_of_a_subscriber_leaves_a_hold_to_the_other_callers() {
+fn subscriber_panic_leaves_other_callers_their_hold() {
     let fleet = Fleet::start(3);
     let (holder, client) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
     let (notes, dispatch) = notes();

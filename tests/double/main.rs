@@ -36,7 +36,7 @@ fn open(double: &Double) -> Client {
 
 /// Each public call that takes a time takes the longest one: it refuses it, or means "without end".
 #[test]
-fn no_time_is_too_long() {
+fn longest_times_overflow_nothing() {
     let max = Duration::MAX;
     let double = start(1);
     let config = double.config().max_ttl(TTL).answer_timeout(PATIENCE).max_hold(max);

@@ -153,7 +153,7 @@ fn a_denial_knows_the_latest_holder_only() {
 
 /// The round in the masters' queues that one attempt more would begin.
 #[test]
-fn one_attempt_is_not_followed_by_a_place_in_the_queues() {
+fn single_attempt_joins_no_queue() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     rig.acquire_with("a", Options::new().wait(ms(30_000)).max_attempts(1));
@@ -163,7 +163,7 @@ fn one_attempt_is_not_followed_by_a_place_in_the_queues() {
 
 /// Masters that refuse a reader say how long the key in the way lives. They are asked for its label only.
 #[test]
-fn the_time_that_a_refusal_reports_runs_on() {
+fn reported_holder_time_counts_down() {
     let mut rig = Rig::new(3, defaults);
     let until = rig.now + ms(700);
     for master in &mut rig.masters {
@@ -299,7 +299,7 @@ fn a_waiting_acquisition_says_how_it_failed() {
 }
 
 #[test]
-fn every_acquire_ends_by_its_deadline_whatever_is_up() {
+fn acquire_ends_by_its_deadline_with_any_masters() {
     for up in 0..=1 {
         for wait in [0, 1, 7, 1000] {
             let mut rig = Rig::unconnected(3, defaults);
@@ -317,7 +317,7 @@ fn every_acquire_ends_by_its_deadline_whatever_is_up() {
 }
 
 #[test]
-fn asking_for_the_holder_prolongs_no_wait() {
+fn query_for_the_holder_extends_no_wait() {
     let mut rig = Rig::new(1, defaults);
     let until = rig.now + ms(60_000);
     rig.masters[0].put(b"a", b"other", Some(until));
@@ -443,7 +443,7 @@ fn an_acquisition_without_room_is_overloaded_at_once() {
 
 /// A release has more bytes than its `SET`, so not all have room at once. None waits for the answer limit.
 #[test]
-fn releases_without_room_go_out_once_there_is_some() {
+fn queued_releases_are_sent_when_room_returns() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     let held = fill(&mut rig, "a");
     rig.pump();
@@ -459,7 +459,7 @@ fn releases_without_room_go_out_once_there_is_some() {
 
 /// So is one behind which others wait: the swap has no room either.
 #[test]
-fn a_release_without_room_is_answered_once_there_is_some() {
+fn queued_release_is_answered_when_room_returns() {
     let name = "n".repeat(limits::RESOURCE_SIZE_MAX);
     for waits in [false, true] {
         let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
@@ -480,7 +480,7 @@ fn a_release_without_room_is_answered_once_there_is_some() {
 }
 
 #[test]
-fn a_refusal_for_want_of_room_names_its_lock() {
+fn overload_error_names_its_lock() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)).on_event(|_| {}));
     fill(&mut rig, "a");
     while rig.engine.poll_event().is_some() {}
@@ -569,7 +569,7 @@ fn a_callers_delay_is_a_random_lower_bound() {
 }
 
 #[test]
-fn an_early_denial_does_not_deny_asking() {
+fn denial_before_answers_still_asks_masters() {
     let mut rig = Rig::new(3, defaults);
     for index in [1, 2] {
         rig.refuse(index, true);

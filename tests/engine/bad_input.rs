@@ -229,7 +229,7 @@ fn rig_at_step(step: usize) -> Rig {
 }
 
 #[test]
-fn each_reply_in_the_handshake_fits_or_ends_it() {
+fn handshake_ends_at_an_unexpected_reply() {
     for (step, (name, right, needed)) in STEPS.iter().enumerate() {
         for reply in REPLIES {
             let mut rig = rig_at_step(step);
@@ -320,7 +320,7 @@ fn answer_handshake(engine: &mut Engine, now: Instant, info: &[u8]) {
 // ---- votes ----
 
 #[test]
-fn each_reply_to_an_acquisition_votes_or_ends() {
+fn acquisition_reply_votes_or_ends_the_connection() {
     let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, |builder| builder.ask_holder(false).wake_waiters(false));
@@ -426,7 +426,7 @@ fn rig_with_request(by: By, request: impl Fn(&mut Rig, OpId)) -> (Rig, OpId) {
 }
 
 #[test]
-fn each_reply_to_an_extension_votes_or_ends() {
+fn extension_reply_votes_or_ends_the_connection() {
     for by in [By::Script, By::WholeScript, By::Native] {
         let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
         for (reply, why) in rows.chain(malformed()) {
@@ -468,7 +468,7 @@ fn each_reply_to_an_extension_votes_or_ends() {
 }
 
 #[test]
-fn each_reply_to_a_release_answers_or_ends() {
+fn release_reply_counts_or_ends_the_connection() {
     for by in [By::Script, By::WholeScript, By::Native] {
         let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
         for (reply, why) in rows.chain(malformed()) {
@@ -505,7 +505,7 @@ fn each_reply_to_a_release_answers_or_ends() {
 }
 
 #[test]
-fn each_reply_about_the_holder_shows_or_ends() {
+fn holder_reply_counts_or_ends_the_connection() {
     let rows = REPLIES.map(|reply| (reply.to_vec(), "does not fit the request")).into_iter();
     for (reply, why) in rows.chain(malformed()) {
         let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
@@ -579,7 +579,7 @@ fn an_endless_wait_ends_free_or_given_up() {
 }
 
 #[test]
-fn names_of_any_bytes_are_keys_of_their_own() {
+fn names_of_any_bytes_are_distinct_keys() {
     let longest = vec![0xff; limits::RESOURCE_SIZE_MAX];
     let names: [&[u8]; 6] = [b"\r\n", b"\0", b"a\r\nDEL a\r\n", b"$-1\r\n", b"\xff\xfe", &longest];
     let mut rig = Rig::new(3, |builder| builder.prefix(b"p\r\n\0".as_slice()));

@@ -155,7 +155,7 @@ fn pauses(rig: &mut Rig) -> Vec<Duration> {
 
 // I72
 #[test]
-fn who_is_told_full_comes_back_in_growing_times() {
+fn refused_waiter_retries_a_full_queue_less_often() {
     for is_fair in [false, true] {
         let mut rig = with_other(Rig::new(3, defaults));
         let full = "ERR too many wait for this lock script: 567376a0, on @user_script:1.";
@@ -173,7 +173,7 @@ fn who_is_told_full_comes_back_in_growing_times() {
 /// Answers take up to this time. A waiter sends less where masters are slow, not more.
 // I72
 #[test]
-fn the_slower_the_masters_the_less_a_waiter_sends() {
+fn waiter_sends_less_to_slower_masters() {
     let sent = [0, 700, 1500, 3000].map(|delay| {
         let mut rig = Rig::new(3, defaults);
         rig.masters.iter_mut().for_each(|master| master.put(KEY, OTHER, None));

@@ -66,7 +66,7 @@ fn an_attempt_is_not_sent_again_behind_its_release() {
 
 /// It stopped at its limit of waiters, behind a release or behind another such command.
 #[test]
-fn a_master_that_has_more_to_serve_is_asked_to_go_on() {
+fn master_with_more_waiters_is_asked_again() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     (0..2).for_each(|index| rig.stop_master(index));

@@ -62,7 +62,7 @@ fn a_caller_without_wait_sends_one_command() {
 /// A master that answers again would have another round begin, with a limit of its own.
 // I22
 #[test]
-fn a_caller_without_wait_ends_by_its_limit_though_a_master_comes_back() {
+fn caller_without_wait_ignores_a_returning_master() {
     let mut rig = Rig::new(3, |config| config.answer_timeout(ms(200)));
     (0..3).for_each(|index| rig.stop_master(index));
     acquire(&mut rig, Duration::ZERO);
@@ -73,7 +73,7 @@ fn a_caller_without_wait_ends_by_its_limit_though_a_master_comes_back() {
 }
 
 #[test]
-fn a_standing_park_is_one_attempt() {
+fn rounds_of_a_parked_waiter_are_one_attempt() {
     let mut rig = Rig::new(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"other", None));
     rig.acquire_with("a", Options::new().wait(ms(10_000)).fair().max_attempts(1));
@@ -331,7 +331,7 @@ const FRESHNESS: usize = 15;
 
 /// The answers to parks say the time of the masters, too.
 #[test]
-fn a_ticket_is_of_the_masters_clocks_as_heard_last() {
+fn ticket_uses_the_latest_masters_clocks() {
     let mut rig = Rig::new(3, defaults);
     let now = rig.now;
     rig.masters.iter_mut().for_each(|master| master.set_wall(now, 7_000_000_000_000));
@@ -344,7 +344,7 @@ fn a_ticket_is_of_the_masters_clocks_as_heard_last() {
 }
 
 #[test]
-fn a_short_ttl_is_granted_by_a_message_for_a_quarter_of_it() {
+fn short_ttl_is_granted_for_a_quarter() {
     for (ttl_ms, expected) in [(1999, 1999 / 4), (2000, 3000), (10_000, 3000), (10_001, 0)] {
         let mut rig = Rig::new(3, defaults);
         logs(&mut rig);
@@ -354,7 +354,7 @@ fn a_short_ttl_is_granted_by_a_message_for_a_quarter_of_it() {
 }
 
 #[test]
-fn a_waiter_asks_once_a_second_or_in_a_quarter_of_its_ttl() {
+fn waiter_asks_each_second_or_quarter_ttl() {
     for (ttl_ms, rounds) in [(1999, 10..=14), (2000, 20..=27), (4000, 10..=14), (30_000, 10..=14)] {
         let mut rig = Rig::new(3, defaults);
         rig.acquire("a", 30_000, 0);
@@ -396,7 +396,7 @@ fn many_unknown_attempts_load_scripts_once() {
 
 /// A swap would pass it on within this client.
 #[test]
-fn a_fair_lock_passes_to_a_fair_waiter_ahead_of_a_plain_one() {
+fn fair_waiter_precedes_an_earlier_plain_waiter() {
     let mut rig = Rig::new(3, defaults);
     let held = acquire(&mut rig, ms(60_000));
     granted(&mut rig);

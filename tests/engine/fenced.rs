@@ -23,7 +23,7 @@ fn put_fence(rig: &mut Rig, masters: impl IntoIterator<Item = usize>, ahead: Dur
 }
 
 #[test]
-fn a_token_that_masters_refuse_is_named() {
+fn denial_names_the_refused_token() {
     let mut rig = Rig::new(3, defaults);
     // No token of the masters' time passes it.
     put_fence(&mut rig, 0..3, Duration::from_secs(1_000_000));
@@ -49,7 +49,7 @@ fn a_refusal_says_how_long_the_holder_has() {
 }
 
 #[test]
-fn one_holder_in_the_way_hinders_no_better_token() {
+fn minority_holder_does_not_prevent_a_larger_token() {
     let mut rig = Rig::new(3, defaults);
     rig.masters[0].put(b"a", b"other", None);
     put_fence(&mut rig, 1..3, ms(1000));
@@ -60,7 +60,7 @@ fn one_holder_in_the_way_hinders_no_better_token() {
 
 /// Its vote does not count, and another master has a holder.
 #[test]
-fn no_better_token_follows_beside_a_quarantine() {
+fn no_larger_token_is_tried_beside_a_quarantine() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     rig.reset_conn(0);
     let now = rig.now;
@@ -74,7 +74,7 @@ fn no_better_token_follows_beside_a_quarantine() {
 }
 
 #[test]
-fn an_attempt_with_a_better_token_is_a_wait() {
+fn second_attempt_with_larger_token_counts_as_wait() {
     let mut rig = Rig::new(3, defaults);
     for _ in 0..redlatch::limits::TIMED_SHARE * 3 / 2 {
         let lock = rig.acquire("a", 10_000, 0);

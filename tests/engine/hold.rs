@@ -549,7 +549,7 @@ fn quarantined_masters_extend_no_repaired_lock() {
 }
 
 #[test]
-fn a_difference_shows_the_locks_held_now() {
+fn stats_difference_shows_locks_held_now() {
     let mut rig = Rig::new(3, defaults);
     let locks = ["a", "b", "c"].map(|name| rig.acquire(name, 10_000, 0));
     let before = rig.engine.stats(rig.now);
@@ -559,7 +559,7 @@ fn a_difference_shows_the_locks_held_now() {
 }
 
 #[test]
-fn a_master_listed_twice_extends_once() {
+fn master_listed_twice_counts_one_extension() {
     let options = || Options::new().ttl(ms(10_000)).wait(Duration::ZERO);
     for options in [options().fenced(), options().shared()] {
         extend_at_a_master_listed_twice(options);

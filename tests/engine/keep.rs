@@ -61,7 +61,7 @@ fn extension_count(rig: &Rig) -> usize {
 }
 
 #[test]
-fn a_much_longer_ttl_is_no_loss() {
+fn much_longer_ttl_reports_no_loss() {
     for is_answered in [true, false] {
         let mut rig = Rig::new(3, defaults);
         let lock = rig.acquire("a", 1000, 0);
@@ -151,7 +151,7 @@ fn the_longest_hold_is_reached_in_few_renewals() {
 }
 
 #[test]
-fn a_forgotten_script_serves_no_superseded_renewal() {
+fn superseded_renewal_is_not_resent_after_noscript() {
     let mut rig = Rig::new(1, defaults);
     let lock = keep(&mut rig, 10_000, ms(600_000));
     rig.masters[0].flush_scripts();
@@ -233,7 +233,7 @@ fn a_loss_that_a_late_answer_proves_is_reported_once() {
 
 // I96
 #[test]
-fn a_renewal_that_gives_way_is_not_reported() {
+fn superseded_renewal_is_not_reported() {
     let (mut rig, lock) = keep_observed(ms(600_000));
     (0..3).for_each(|index| rig.stall_replies(index));
     while rig.engine.owed_count(id(0)) == 0 {

@@ -144,7 +144,7 @@ fn a_lock_that_is_left_for_no_time_is_released() {
 
 /// Which masters had the key is only known from their answers: a quorum of any is not enough.
 #[test]
-fn a_lock_left_for_no_time_waits_for_a_quorum_that_had_it() {
+fn lock_left_for_zero_awaits_a_quorum() {
     for lost_count in [1, 2] {
         let mut rig = Rig::new(3, defaults);
         let lock = hold(&mut rig, 5000);
@@ -186,7 +186,7 @@ fn a_lock_may_be_left_for_the_longest_ttl() {
 
 // I43
 #[test]
-fn a_lock_that_cannot_be_left_for_a_time_is_as_before() {
+fn failed_leave_does_not_change_the_lock() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 5000);
     let too_long = leave_for(&mut rig, lock, ms(30_001));
@@ -278,7 +278,7 @@ fn a_silent_master_is_released_after_the_time() {
 /// One master answers the rest after another one, which was away, was sent it.
 // I43
 #[test]
-fn a_rest_sent_later_leaves_an_earlier_one_in_time() {
+fn late_shortened_ttl_keeps_an_earlier_one() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(5000)));
     let lock = hold(&mut rig, 8000);
     rig.stop_master(0);
@@ -319,7 +319,7 @@ fn a_broken_shorter_extension_confirms_no_rest() {
 }
 
 #[test]
-fn a_late_rest_does_not_block_behind_its_end() {
+fn shortened_ttl_after_its_end_blocks_nobody() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     (0..2).for_each(|index| rig.stop_master(index));
@@ -367,7 +367,7 @@ fn an_extension_never_follows_the_rest() {
 
 /// Masters ask for its script at the very moment at which the time is over.
 #[test]
-fn no_rest_follows_the_end_of_the_time() {
+fn no_shortened_ttl_is_sent_after_its_end() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     rig.masters.iter_mut().for_each(|master| master.flush_scripts());
@@ -414,7 +414,7 @@ fn latest_end_counts_an_entry_that_may_still_be_served() {
 
 /// The answers come in time for the rest, and the lock is over.
 #[test]
-fn a_rest_that_is_confirmed_after_the_validity_is_no_proof() {
+fn late_confirmation_of_shortened_ttl_proves_nothing() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig, 8000);
     let valid_until = rig.engine.valid_until(lock).expect("held");

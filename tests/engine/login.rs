@@ -481,7 +481,7 @@ fn no_master_needs_a_provider() {
 }
 
 #[test]
-fn accepted_credentials_end_the_row_of_failures() {
+fn accepted_credentials_reset_the_failure_count() {
     let mut rig = connected("pw");
     let fail = |rig: &mut Rig, count: usize| {
         for _ in 0..count {

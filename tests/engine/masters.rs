@@ -62,7 +62,7 @@ fn a_master_that_is_only_slow_is_not_skipped() {
 }
 
 #[test]
-fn a_master_from_which_nobody_read_is_not_silent() {
+fn unread_master_is_not_marked_silent() {
     let mut rig = Rig::new(1, defaults);
     rig.stall_replies(0);
     rig.acquire("a", 10_000, 0);
@@ -127,7 +127,7 @@ fn a_restarted_master_waits_for_forgotten_locks() {
 
 /// The wait ends at the very moment at which the quarantine does.
 #[test]
-fn a_quarantine_that_has_ended_is_not_reported() {
+fn ended_quarantine_is_not_reported() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)));
     rig.reset_conn(0);
     let restarted = rig.now;
@@ -193,7 +193,7 @@ fn a_wait_goes_on_for_a_returning_master() {
 }
 
 #[test]
-fn a_wait_goes_on_for_masters_that_left_in_their_quarantine() {
+fn waiter_awaits_masters_that_disconnected_in_quarantine() {
     let mut rig = Rig::unconnected(3, |builder| builder.max_ttl(ms(10_000)));
     (0..2).for_each(|index| start_late(&mut rig, index));
     rig.pump();
@@ -209,7 +209,7 @@ fn a_wait_goes_on_for_masters_that_left_in_their_quarantine() {
 }
 
 #[test]
-fn knowing_a_process_before_its_restart_is_worthless() {
+fn earlier_connection_does_not_shorten_a_restart_quarantine() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     rig.run_for(ms(60_000));
     rig.reset_conn(0);
@@ -221,7 +221,7 @@ fn knowing_a_process_before_its_restart_is_worthless() {
 }
 
 #[test]
-fn an_uptime_may_be_a_second_early() {
+fn reported_uptime_may_be_one_second_too_long() {
     let mut rig = Rig::new(1, |builder| builder.max_ttl(ms(10_000)));
     // Started at the end of a second and asked at the beginning of another, it reports almost a second too
     // much.
@@ -376,7 +376,7 @@ fn a_slow_handshake_gives_the_first_attempt_more_time() {
 
 /// The third master takes 80 ms, and is needed once the second is gone or where it does not count.
 #[test]
-fn a_slow_master_has_its_time_once_it_is_needed() {
+fn needed_slow_master_gets_its_full_time() {
     for fault in ["silent", "broken", "quarantined"] {
         let mut rig = Rig::unconnected(3, defaults);
         if fault == "quarantined" {
@@ -410,7 +410,7 @@ fn a_master_that_is_not_connected_is_not_called_nameless() {
 }
 
 #[test]
-fn a_connection_that_ended_is_not_to_be_closed() {
+fn ended_connection_is_not_closed_again() {
     let mut rig = Rig::new(1, defaults);
     rig.reset_conn(0);
     assert_eq!(rig.engine.poll_link(), None);
@@ -418,7 +418,7 @@ fn a_connection_that_ended_is_not_to_be_closed() {
 
 /// It was silent, so the lock is put there again before its first answer is heard: a refusal.
 #[test]
-fn a_restarted_master_that_refused_at_first_gets_the_lock_again() {
+fn refusing_restarted_master_gets_the_lock_again() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let until = rig.now + ms(200);
     rig.masters[2].put(b"a", b"other", Some(until));

@@ -128,7 +128,7 @@ fn a_place_in_the_queue_is_one_attempt_and_one_retry() {
 }
 
 #[test]
-fn a_waiter_that_polled_for_a_while_parks_without_another_attempt() {
+fn polling_waiter_parks_without_another_attempt() {
     let mut rig = rig_with_other(3);
     rig.acquire_with("a", waiting());
     rig.run_for(ms(100));
@@ -306,7 +306,7 @@ fn free_unheard(rig: &mut Rig) {
 }
 
 #[test]
-fn rounds_that_are_too_late_fail_only_in_a_row() {
+fn only_consecutive_late_rounds_fail() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
     rig.acquire_with("a", waiting().min_validity(ms(9890)).max_attempts(2));
     for _ in 0..3 {
@@ -319,7 +319,7 @@ fn rounds_that_are_too_late_fail_only_in_a_row() {
 }
 
 #[test]
-fn the_second_round_in_a_row_that_is_too_late_has_failed() {
+fn second_consecutive_late_round_fails() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(1000))));
     rig.acquire_with("a", waiting().min_validity(ms(9800)).max_attempts(2));
     rig.run_for(ms(500));
@@ -440,7 +440,7 @@ fn the_end_of_the_wait_ends_a_round() {
 }
 
 #[test]
-fn a_caller_that_goes_leaves_no_entry() {
+fn cancelled_caller_leaves_no_entry() {
     let mut rig = rig_with_other(3);
     let lock = rig.acquire_with("a", waiting());
     rig.run_for(ms(1200));
@@ -527,7 +527,7 @@ fn each_64th_short_hold_serves_the_queue() {
 }
 
 #[test]
-fn a_release_that_serves_is_sent_in_full_where_its_script_is_unknown() {
+fn serving_release_sends_unknown_script_whole() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.masters.iter_mut().for_each(|master| master.dialect = Dialect::Valkey9);
     rig.pump();
@@ -557,7 +557,7 @@ fn a_master_that_was_busy_in_its_handshake_parks() {
 
 /// Between two short holds the lock is free for a round trip, in which only its last holder asks.
 #[test]
-fn a_client_that_takes_a_lock_again_and_again_serves_a_waiter_at_times() {
+fn repeated_short_holds_still_serve_a_waiter() {
     let mut rig = Rig::new(3, defaults);
     for count in 1..=130 {
         let lock = rig.acquire("a", 10_000, 0);
@@ -678,7 +678,7 @@ fn a_ring_asks_masters_set_aside_again() {
 }
 
 #[test]
-fn an_unpark_that_no_master_knows_ends() {
+fn unpark_with_unknown_script_is_sent_twice() {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut rig = rig_with_other(3);

@@ -53,7 +53,7 @@ fn a_part_is_given_back_beside_a_silent_master() {
 }
 
 #[test]
-fn a_part_is_kept_for_a_while() {
+fn minority_grants_are_kept_briefly() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.masters[0].load_keys(Default::default());
     rig.acquire_with("a", fair());
@@ -66,7 +66,7 @@ fn a_part_is_kept_for_a_while() {
 
 /// With a master that failed, both of the others are needed.
 #[test]
-fn a_denial_says_when_both_masters_that_are_left_are_free() {
+fn denial_counts_both_remaining_masters() {
     let mut rig = Rig::new(3, defaults);
     for (index, left) in [(0, 1300), (1, 900)] {
         let until = rig.now + ms(left);
@@ -80,7 +80,7 @@ fn a_denial_says_when_both_masters_that_are_left_are_free() {
 }
 
 #[test]
-fn a_master_that_refuses_to_say_its_time_is_not_parked_at() {
+fn master_without_time_command_gets_no_park() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.masters[0].errors.insert("TIME".to_owned(), "NOPERM x".to_owned());
     rig.pump();
@@ -93,7 +93,7 @@ fn a_master_that_refuses_to_say_its_time_is_not_parked_at() {
 
 /// Two masters disconnect after half of the wait of 1.4 s.
 #[test]
-fn a_round_that_waited_is_no_long_attempt() {
+fn parked_time_does_not_lengthen_the_retry_pause() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.acquire_with("a", fair().wait(ms(1400)));
     rig.run_for(ms(700));
@@ -107,7 +107,7 @@ fn a_round_that_waited_is_no_long_attempt() {
 
 /// It answers when an entry of that time is served no more.
 #[test]
-fn a_master_that_refuses_a_park_late_has_the_key() {
+fn late_park_refusal_restores_the_key() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     rig.stall_replies(2);
     rig.masters[2].errors.insert("EVALSHA".into(), "OOM x".into());
@@ -121,7 +121,7 @@ fn a_master_that_refuses_a_park_late_has_the_key() {
 
 /// Its answer to the round before was lost with the connection.
 #[test]
-fn a_master_that_owed_an_answer_is_parked_at_over_the_next_connection() {
+fn reconnected_master_gets_the_pending_park() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.stop_master(0);
     rig.acquire_with("a", fair());
@@ -137,7 +137,7 @@ fn a_master_that_owed_an_answer_is_parked_at_over_the_next_connection() {
 
 /// It is sent the running round 102 ms before its quarantine ends. Fences of that time it may have forgotten.
 #[test]
-fn a_fenced_round_sent_in_a_quarantine_does_not_count_behind_it() {
+fn fenced_vote_from_quarantine_never_counts() {
     let mut rig = Rig::new(3, |builder| builder.max_ttl(ms(10_000)).connect_timeout(ms(60_000)));
     rig.stop_master(2);
     rig.reset_conn(2);
@@ -161,7 +161,7 @@ fn a_fenced_round_sent_in_a_quarantine_does_not_count_behind_it() {
 }
 
 #[test]
-fn a_void_park_is_made_up_for_at_once() {
+fn released_park_of_unknown_script_is_undone() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.masters[2].load_keys(Default::default());
     rig.masters[2].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
@@ -178,7 +178,7 @@ fn a_void_park_is_made_up_for_at_once() {
 }
 
 #[test]
-fn a_master_that_was_silent_is_parked_at_when_it_answers() {
+fn silent_master_gets_the_park_when_it_answers() {
     let mut rig = Rig::new(3, defaults);
     rig.stop_master(2);
     rig.acquire("b", 10_000, 0);
@@ -193,7 +193,7 @@ fn a_master_that_was_silent_is_parked_at_when_it_answers() {
 
 /// Another master disconnects then, so that only its answer can make a quorum.
 #[test]
-fn a_master_that_was_silent_counts_as_asked_from_then_on() {
+fn silent_master_counts_as_asked_once_it_answers() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(2);
     rig.acquire("b", 10_000, 0);
@@ -260,7 +260,7 @@ fn with_part(mut rig: Rig) -> Rig {
 
 /// Without the release its own key would refuse the attempt.
 #[test]
-fn the_token_before_ends_first_where_no_attempt_parks() {
+fn polling_attempt_first_releases_its_earlier_token() {
     let mut rig = Rig::unconnected(3, |builder| builder.answer_timeout(ms(4000)));
     rig.masters[2].errors.insert("HELLO".to_owned(), "NOPROTO unsupported protocol version".to_owned());
     rig.pump();
@@ -301,7 +301,7 @@ fn a_grant_asks_masters_set_aside_again() {
 }
 
 #[test]
-fn a_master_that_refuses_a_park_for_a_right_is_polled() {
+fn master_without_park_rights_is_polled() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.masters[0].errors.insert("EVALSHA".into(), "NOPERM x".into());
     rig.acquire_with("a", fair());
@@ -314,7 +314,7 @@ fn a_master_that_refuses_a_park_for_a_right_is_polled() {
 }
 
 #[test]
-fn a_swap_that_takes_an_entry_is_sent_in_full_where_its_script_is_unknown() {
+fn swap_beside_an_entry_sends_unknown_script_whole() {
     let mut rig = with_other(Rig::new(3, defaults));
     let first = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)));
     (0..3).for_each(|index| free(&mut rig, index));
@@ -330,7 +330,7 @@ fn a_swap_that_takes_an_entry_is_sent_in_full_where_its_script_is_unknown() {
 
 /// It cannot park, and its refusal comes after the time for answers.
 #[test]
-fn a_master_that_refuses_late_has_not_failed() {
+fn late_refusal_is_no_failure() {
     let mut rig = Rig::unconnected(3, defaults);
     rig.masters[2].errors.insert("HELLO".to_owned(), "NOPROTO unsupported protocol version".to_owned());
     rig.pump();
@@ -346,7 +346,7 @@ fn a_master_that_refuses_late_has_not_failed() {
 
 /// The park is sent again after 600 ms, and its entry may be served for 3 s from then on.
 #[test]
-fn an_entry_sent_again_is_waited_for_longer() {
+fn resent_entry_is_tracked_from_its_last_send() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.masters[2].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
     rig.stall_replies(2);
@@ -419,7 +419,7 @@ fn a_late_answer_to_a_park_is_counted() {
 
 /// An entry stays for 3 s, and its key lives for 10 s, both with the drift allowance.
 #[test]
-fn a_park_sent_late_is_looked_after_longer() {
+fn late_park_is_tracked_longer() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.masters[0].load_scripts();
     rig.stall_replies(0);
@@ -442,7 +442,7 @@ fn a_park_sent_late_is_looked_after_longer() {
 
 /// The park is to replace that token, and its answer is still to come.
 #[test]
-fn a_token_that_a_park_replaces_is_not_released_too() {
+fn replaced_token_is_not_released_again() {
     let mut rig = with_other(Rig::new(3, |builder| builder.answer_timeout(ms(100))));
     rig.acquire_with("a", fair());
     rig.run_for(ms(100));
@@ -454,7 +454,7 @@ fn a_token_that_a_park_replaces_is_not_released_too() {
 
 /// Its answer comes after the time for answers, and another master fails right behind it.
 #[test]
-fn a_master_that_waits_late_has_not_failed() {
+fn late_waiting_reply_is_no_failure() {
     let mut rig = with_other(Rig::new(3, defaults));
     rig.masters[0].load_scripts();
     rig.stall_replies(0);
@@ -471,7 +471,7 @@ fn a_master_that_waits_late_has_not_failed() {
 
 /// Its claim has the memory of one that was parked.
 #[test]
-fn a_lock_behind_a_parked_one_is_released_as_any() {
+fn lock_after_a_parked_one_is_released_normally() {
     let mut rig = with_other(Rig::new(1, defaults));
     let lock = rig.acquire_with("a", fair());
     free(&mut rig, 0);

@@ -120,7 +120,7 @@ fn a_quarantined_master_is_not_called_free() {
 }
 
 #[test]
-fn a_value_of_any_size_is_cut() {
+fn inspected_value_is_truncated() {
     let mut rig = Rig::new(1, defaults);
     rig.masters[0].put(b"a", &vec![b'x'; limits::REPLY_SIZE_MAX + 1], None);
     inspect(&mut rig, "a");
@@ -146,7 +146,7 @@ fn an_answer_to_an_inspection_is_no_vote() {
 
 /// A look is cancelled. The next lock in its slot asks the masters, too.
 #[test]
-fn a_lock_in_the_slot_of_a_look_asks_for_itself() {
+fn lock_reuses_no_answer_of_a_cancelled_inspection() {
     let mut rig = Rig::new(3, defaults);
     let until = rig.now + ms(5000);
     rig.masters.iter_mut().for_each(|master| master.put(b"a", b"another-clients-tok!\tworker", Some(until)));
@@ -329,7 +329,7 @@ fn take_slots(rig: &mut Rig, master: usize, slots: impl IntoIterator<Item = u32>
 }
 
 #[test]
-fn a_look_finds_what_a_quorum_calls_free() {
+fn look_finds_slots_free_on_a_quorum() {
     let mut rig = Rig::new(3, defaults);
     take_slots(&mut rig, 0, [0, 1]);
     take_slots(&mut rig, 1, [0, 2]);

@@ -185,7 +185,7 @@ fn refused_releases_do_not_overload_the_client() {
 
 /// The table is full of claims whose releases are refused. A waiter is rung for its next round.
 #[test]
-fn the_next_round_of_a_waiter_makes_room_for_itself() {
+fn next_round_makes_room_in_a_full_table() {
     let mut rig = with_other(Rig::new(1, |builder| builder.answer_timeout(ms(4000))));
     rig.acquire("a", 30_000, 60_000);
     loop {
@@ -201,7 +201,7 @@ fn the_next_round_of_a_waiter_makes_room_for_itself() {
 }
 
 #[test]
-fn a_handle_makes_room_for_itself() {
+fn adoption_makes_room_in_a_full_table() {
     let mut rig = Rig::new(1, |builder| builder.answer_timeout(ms(4000)));
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -238,7 +238,7 @@ fn a_failed_handshake_names_its_cause_only() {
 }
 
 #[test]
-fn an_orphan_ends_with_its_ttl() {
+fn unreleased_claim_ends_with_its_ttl() {
     let mut rig = Rig::new(3, |b| b.answer_timeout(ms(3_600_000)));
     rig.stop_master(2);
     let lock = rig.acquire("a", 1000, 0);
@@ -249,7 +249,7 @@ fn an_orphan_ends_with_its_ttl() {
 }
 
 #[test]
-fn short_waits_find_a_dead_master_too() {
+fn short_waits_detect_a_dead_master() {
     // repeated short waits against a stopped single master never mark it
     let mut rig = Rig::new(1, defaults);
     rig.stop_master(0);
@@ -309,7 +309,7 @@ fn an_extension_puts_a_lost_key_back() {
 }
 
 #[test]
-fn a_dead_master_is_found_by_its_debts() {
+fn unanswered_commands_mark_a_master_silent() {
     let mut rig = Rig::new(3, defaults);
     rig.stop_master(2);
     let lock = rig.acquire("a", 10_000, 0);
@@ -337,7 +337,7 @@ fn another_process_needs_no_second_release() {
 
 /// The uptime of 3 s may be 2 s: then the process started when its predecessor was last heard.
 #[test]
-fn a_process_started_at_the_last_answer_needs_no_second_release() {
+fn new_process_needs_no_second_release() {
     let settings = |builder: ConfigBuilder| builder.quarantine(Quarantine::Trust).connect_timeout(ms(5000));
     let mut rig = Rig::new(3, settings);
     let lock = rig.acquire("a", 10_000, 0);
@@ -417,7 +417,7 @@ fn a_broken_connection_does_not_count_as_extended() {
 }
 
 #[test]
-fn a_nameless_server_may_act_late() {
+fn server_without_run_id_gets_a_late_release() {
     let mut rig = Rig::unconnected(1, |b| b.quarantine(Quarantine::Trust));
     rig.masters[0].errors.insert("INFO".into(), "NOPERM x".into());
     rig.pump();
@@ -434,7 +434,7 @@ fn a_nameless_server_may_act_late() {
 }
 
 #[test]
-fn a_deleted_repair_proves_nothing_about_the_set() {
+fn late_set_after_a_deleted_repair_is_released() {
     let mut rig = Rig::new(3, defaults);
     rig.stop_master(2);
     let lock = rig.acquire("a", 10_000, 0);
@@ -454,7 +454,7 @@ fn a_deleted_repair_proves_nothing_about_the_set() {
 }
 
 #[test]
-fn a_master_without_debts_is_not_silent() {
+fn master_that_owes_no_reply_is_not_silent() {
     let mut rig = Rig::new(3, defaults);
     rig.stall_replies(2);
     rig.acquire("a", 10_000, 0);
@@ -491,7 +491,7 @@ fn a_pending_shorter_extension_cuts_nothing() {
 }
 
 #[test]
-fn a_replacement_server_proves_nothing_about_the_old() {
+fn absence_on_another_server_ends_no_release() {
     let mut rig = Rig::new(1, |b| b.quarantine(Quarantine::Trust));
     rig.stop_master(0);
     rig.acquire("a", 10_000, 0);

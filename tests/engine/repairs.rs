@@ -13,7 +13,7 @@ fn is_set(rig: &Rig, index: usize) -> bool {
 /// The answer to an earlier command comes after the stay of an entry, and shows that the master is there.
 // I73
 #[test]
-fn no_repair_goes_where_a_park_is_owed() {
+fn lock_is_not_restored_beside_a_pending_park() {
     let mut rig = Rig::new(3, |builder| builder.answer_timeout(ms(4000)));
     rig.masters.iter_mut().for_each(|master| master.load_scripts());
     rig.stall_replies(2);
@@ -33,7 +33,7 @@ fn no_repair_goes_where_a_park_is_owed() {
 /// The extension to two seconds is on its way over a connection that is gone.
 // I104
 #[test]
-fn no_repair_goes_where_a_stray_extension_may_come() {
+fn lock_is_not_restored_before_a_late_extension() {
     let mut rig = Rig::new(3, defaults);
     let lock = rig.acquire("a", 10_000, 0);
     granted(&mut rig);

@@ -207,7 +207,7 @@ fn a_mark_of_another_history_is_replaced() {
 }
 
 #[test]
-fn a_first_sight_in_the_future_is_replaced() {
+fn mark_with_a_future_uptime_is_replaced() {
     let uptime = mode(Quarantine::Uptime);
     let mut rig = Rig::unconnected(1, &uptime);
     rig.masters[0].resync(Keys::new());
@@ -233,7 +233,7 @@ fn a_mark_that_came_meanwhile_is_not_overwritten() {
 }
 
 #[test]
-fn other_peoples_keys_are_no_first_sight() {
+fn foreign_key_at_the_mark_is_kept() {
     let mut rig = Rig::unconnected(1, mode(Quarantine::Uptime));
     rig.masters[0].resync(Keys::new());
     rig.masters[0].put(MARK, b"theirs", None);
@@ -446,7 +446,7 @@ fn a_master_that_was_busy_is_asked_a_second_later() {
 
 /// It could notice nothing any more.
 #[test]
-fn strict_mode_leaves_where_it_may_not_ask() {
+fn strict_mode_disconnects_masters_without_info() {
     for quarantine in [Quarantine::Strict, Quarantine::Uptime] {
         let mut rig = counting(mode(quarantine));
         rig.masters[0].errors.insert("INFO".into(), "NOPERM no".into());
@@ -495,7 +495,7 @@ fn facts_that_may_not_be_asked_are_not_asked_again() {
 
 // I39
 #[test]
-fn a_demoted_master_is_left_once_for_a_burst() {
+fn burst_of_replica_errors_disconnects_once() {
     for error in [
         READONLY,
         "MOVED 3999 127.0.0.1:6381",
@@ -598,7 +598,7 @@ fn a_replica_is_not_ready_and_asked_quietly() {
 
 // I39
 #[test]
-fn a_blocked_master_is_looked_up_now_and_then() {
+fn name_of_a_refusing_master_is_resolved_again() {
     for error in ["NOREPLICAS Not enough good replicas to write.", "MISCONF Redis is configured to save"] {
         let mut rig = Rig::new(1, mode(Quarantine::Uptime));
         rig.masters[0].errors.insert("SET".into(), error.into());

@@ -130,7 +130,7 @@ fn a_second_repair_that_comes_after_the_release_is_released() {
 /// The connection leads to another server for a while, which has no key, and then back.
 // I9
 #[test]
-fn a_server_that_is_back_is_released_though_another_had_no_key() {
+fn returning_server_is_released_after_another_answered() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let lock = hold(&mut rig);
     let keys = rig.masters[0].keys().clone();
@@ -163,7 +163,7 @@ fn a_server_that_is_back_is_released_though_another_had_no_key() {
 /// A copy of the key is deleted on another server, which took the place of the first.
 // I9
 #[test]
-fn a_copy_that_is_deleted_proves_nothing_about_the_first() {
+fn deletion_on_a_copied_server_ends_no_release() {
     let mut rig = Rig::new(3, |builder| builder.quarantine(Quarantine::Trust));
     let lock = hold(&mut rig);
     let keys = rig.masters[0].keys().clone();
@@ -275,7 +275,7 @@ fn a_master_that_got_its_data_back_holds_the_lock() {
 
 /// The put is carried out, for the validity of that time, and its answer comes behind a longer extension.
 #[test]
-fn a_repair_from_before_an_extension_is_no_margin() {
+fn repair_before_an_extension_adds_no_margin() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     empty(&mut rig, 0);
@@ -390,7 +390,7 @@ fn a_connection_lost_in_a_repair_costs_the_lock_nothing() {
 
 /// What became of the extensions of one lock is nothing to the next one.
 #[test]
-fn the_next_lock_inherits_no_fault() {
+fn failed_extensions_do_not_affect_the_next_lock() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     // A shorter extension is lost on its way to master 0, and master 1 says that it has nothing.
@@ -421,7 +421,7 @@ fn the_next_lock_inherits_no_fault() {
 
 /// The lost extension may still arrive, and gives the key the same TTL as the next one.
 #[test]
-fn an_extension_lost_on_its_way_hinders_none_that_is_no_longer() {
+fn lost_extension_does_not_block_an_equal_one() {
     let mut rig = Rig::new(3, defaults);
     let lock = hold(&mut rig);
     (0..2).for_each(|index| rig.stop_master(index));

@@ -199,7 +199,7 @@ fn a_busy_master_is_marked_a_second_later() {
 }
 
 #[test]
-fn the_marks_reply_is_owed_like_others() {
+fn reply_to_the_mark_is_matched_in_order() {
     let mut rig = Rig::new(1, strict);
     rig.stall_replies(0);
     rig.run_for(WATCH);
@@ -250,7 +250,7 @@ fn an_unfit_mark_is_ignored_and_overwritten() {
 
 // I29
 #[test]
-fn what_is_no_mark_counts_for_nothing_and_stays() {
+fn foreign_value_at_the_mark_is_kept() {
     for mark in [Some("run0"), Some("run0 - - "), Some("10102"), Some("run0 - - -10102"), Some(""), None] {
         let mut rig = Rig::unconnected(1, strict);
         match mark {
@@ -450,7 +450,7 @@ fn a_formerly_unfit_server_is_watched_again() {
 }
 
 #[test]
-fn an_unfit_successor_has_no_old_locks() {
+fn unfit_successor_adds_no_margin() {
     let mut rig = Rig::unconnected(3, strict);
     for (index, master) in rig.masters.iter_mut().enumerate() {
         master.put(MARK, format!("run{index} - - 10102").as_bytes(), None);
@@ -540,7 +540,7 @@ fn a_reconnect_validates_no_replacements_uptime() {
 }
 
 #[test]
-fn a_nameless_connection_in_between_clears_no_doubt() {
+fn connection_without_info_validates_no_uptime() {
     let mut rig = Rig::new(1, uptime);
     reconnect_after(&mut rig, |rig| {
         rig.masters[0].run_id = "promoted".to_owned();
@@ -551,7 +551,7 @@ fn a_nameless_connection_in_between_clears_no_doubt() {
 }
 
 #[test]
-fn a_failed_handshake_is_no_sign_of_life() {
+fn unfinished_handshake_does_not_prove_uptime() {
     let mut rig = Rig::new(1, uptime);
     rig.run_for(ms(1000));
     let heard_at = rig.now;

@@ -59,7 +59,7 @@ impl Journal {
         let (steps, answers) = (Vec::new(), Vec::new());
         let mut journal =
             Self { rig, start, steps, answers, lock: None, shown, counters, shows_handshakes: false };
-        // `an_engine_connects_as_it_did` has the beginning of each page.
+        // `engine_handshake_matches_its_golden_file` has the beginning of each page.
         journal.show("connected");
         journal.steps.clear();
         journal.counters = journal.count();
@@ -407,7 +407,7 @@ const OPERATIONS: &[Operation] = &[
 ];
 
 #[test]
-fn each_operation_is_seen_as_it_was() {
+fn each_engine_operation_matches_its_golden_file() {
     for (operation, prepare, run) in OPERATIONS {
         let mut page = String::new();
         let mut usual = Vec::new();
@@ -445,7 +445,7 @@ fn each_operation_is_seen_as_it_was() {
 
 /// Masters that connect, fail and return.
 #[test]
-fn an_engine_connects_as_it_did() {
+fn engine_handshake_matches_its_golden_file() {
     let mut journal = Journal::new();
     journal.shows_handshakes = true;
     journal.shown.clear();

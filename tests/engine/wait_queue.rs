@@ -125,7 +125,7 @@ fn a_master_that_forgot_the_script_gets_it_whole() {
 }
 
 #[test]
-fn who_leaves_the_line_is_not_waited_for() {
+fn queue_skips_callers_that_gave_up() {
     let (mut rig, held) = rig_with_holder(3);
     let waiting: Vec<_> = (0..4).map(|_| rig.acquire("a", 10_000, 60_000)).collect();
     rig.release(waiting[0], true);
@@ -158,7 +158,7 @@ fn a_wait_ended_in_the_queue_is_answered() {
 }
 
 #[test]
-fn an_outage_is_an_outage_for_the_whole_line() {
+fn outage_fails_every_queued_caller() {
     let mut rig = Rig::unconnected(3, defaults);
     (0..3).for_each(|index| rig.refuse(index, true));
     rig.pump();
@@ -173,7 +173,7 @@ fn an_outage_is_an_outage_for_the_whole_line() {
 
 /// The first in line asks the masters once the lock of this client is over.
 #[test]
-fn an_outage_behind_an_expired_lock_is_one_for_the_line() {
+fn outage_after_expiry_fails_every_queued_caller() {
     let mut rig = Rig::new(3, |builder| builder.wake_waiters(false));
     rig.acquire("a", 1000, 0);
     granted(&mut rig);
@@ -236,7 +236,7 @@ fn a_waiter_between_attempts_waits_for_a_quicker_caller() {
 
 // I41, I130
 #[test]
-fn the_line_is_bounded_and_says_so_at_once() {
+fn full_local_queue_refuses_at_once() {
     let mut rig = Rig::new(1, |builder| builder.on_event(|_| unreachable!("an engine calls none")));
     rig.acquire("a", 10_000, 0);
     granted(&mut rig);
@@ -288,7 +288,7 @@ fn a_run_of_hand_overs_ends_released() {
 }
 
 #[test]
-fn behind_a_run_of_hand_overs_the_next_parks_behind_others() {
+fn after_many_hand_overs_the_next_caller_parks() {
     let (mut rig, mut held) = rig_with_holder(3);
     // It waits in the masters' queues by itself, as a caller of another client does.
     let other = rig.acquire_with("a", Options::new().ttl(ms(10_000)).wait(ms(60_000)).fair());
@@ -421,7 +421,7 @@ fn a_waiter_that_polls_follows_a_lost_lock_soon() {
 }
 
 #[test]
-fn a_waiter_that_polls_follows_one_that_gave_up_soon() {
+fn polling_waiter_soon_follows_one_that_gave_up() {
     let mut rig = Rig::new(1, |builder| builder.wake_waiters(false));
     rig.masters[0].put(b"a", b"other", None);
     let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
@@ -514,7 +514,7 @@ fn without_a_quorum_to_ask_nothing_is_handed_over() {
 }
 
 #[test]
-fn a_void_swap_is_made_up_for_at_once() {
+fn released_swap_of_unknown_script_is_undone() {
     let (mut rig, held) = rig_with_holder(3);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
@@ -531,7 +531,7 @@ fn a_void_swap_is_made_up_for_at_once() {
 }
 
 #[test]
-fn a_swap_sent_in_full_later_is_looked_after_longer() {
+fn resent_swap_is_tracked_longer() {
     let (mut rig, held) = rig_with_holder(3);
     let next = rig.acquire("a", 10_000, 60_000);
     rig.masters[0].errors.insert("EVALSHA".into(), "NOSCRIPT x".into());
@@ -555,7 +555,7 @@ fn a_swap_sent_in_full_later_is_looked_after_longer() {
 }
 
 #[test]
-fn a_handing_release_answers_truthfully_at_a_quorum() {
+fn release_by_hand_over_reports_each_masters_answer() {
     let (mut rig, held) = rig_with_holder(5);
     rig.acquire("a", 10_000, 60_000);
     // One has lost the key, one does not answer.
@@ -595,7 +595,7 @@ fn a_waiter_whose_time_is_over_gets_no_hand_over() {
 }
 
 #[test]
-fn an_orphan_lasts_until_its_key_has_expired_by_any_clock() {
+fn unreleased_claim_outlasts_its_key_on_any_clock() {
     let (mut rig, held) = rig_with_holder(1);
     rig.stop_master(0);
     rig.release(held, false);

@@ -97,7 +97,7 @@ fn a_refusal_names_the_holder_in_each_mode() {
 }
 
 #[test]
-fn a_refusal_asks_for_no_label_unless_it_may() {
+fn refused_attempt_reads_labels_only_if_permitted() {
     for (kind, options) in kinds() {
         let mut rig = Rig::new(3, |builder| builder.ask_holder(false));
         hold_by_other(&mut rig, "\tworker");
@@ -150,7 +150,7 @@ fn an_acquired_event_names_the_last_holder() {
 }
 
 #[test]
-fn a_client_that_polls_learns_the_holder_too() {
+fn polling_client_learns_the_holder() {
     let polling =
         |builder: redlatch::ConfigBuilder| builder.wake_waiters(false).retry_delay(ms(100)..=ms(200));
     let mut rig = Rig::new(3, polling);
@@ -169,7 +169,7 @@ fn a_client_that_polls_learns_the_holder_too() {
 }
 
 #[test]
-fn a_queue_of_this_client_knows_the_holder() {
+fn local_queue_reports_the_holder() {
     let mut rig = Rig::new(3, defaults);
     let options = Options::new().ttl(ms(10_000)).wait(ms(60_000));
     let mut locks: Vec<_> = Vec::new();
@@ -191,7 +191,7 @@ fn a_queue_of_this_client_knows_the_holder() {
 }
 
 #[test]
-fn a_wait_that_ends_in_the_queue_says_for_whom() {
+fn timeout_in_the_queue_names_the_holder() {
     let mut rig = Rig::new(3, defaults);
     acquire_labelled(&mut rig, "job 1", Options::new().ttl(ms(10_000)).wait(ms(1000)));
     granted(&mut rig);
@@ -211,7 +211,7 @@ fn a_wait_that_ends_in_the_queue_says_for_whom() {
 }
 
 #[test]
-fn asking_the_masters_is_no_wait_in_a_queue() {
+fn attempt_at_masters_counts_as_no_queue_wait() {
     let mut rig = Rig::new(3, |config| config.wake_waiters(false));
     let first = rig.acquire("a", 10_000, 1_000);
     granted(&mut rig);
@@ -230,7 +230,7 @@ fn asking_the_masters_is_no_wait_in_a_queue() {
 
 /// No answer came in the little time that the queue had left.
 #[test]
-fn an_attempt_behind_the_queue_that_is_cut_short_is_no_outage() {
+fn queued_attempt_cut_short_is_no_outage() {
     // One that parks has waited for the key all along.
     let mut rig = Rig::new(3, |config| config.wake_waiters(false));
     let first = rig.acquire("a", 10_000, 0);
@@ -259,7 +259,7 @@ fn a_holder_without_a_label_is_unknown() {
 }
 
 #[test]
-fn an_outage_is_no_holder() {
+fn outage_names_no_holder() {
     let mut rig = Rig::new(3, defaults);
     (0..2).for_each(|index| drop(rig.masters[index].errors.insert("SET".into(), "OOM x".into())));
     let lock = rig.acquire("a", 10_000, 60_000);
@@ -273,7 +273,7 @@ fn an_outage_is_no_holder() {
 }
 
 #[test]
-fn an_earlier_wait_is_not_that_of_the_next_lock() {
+fn next_lock_does_not_report_an_earlier_wait() {
     let mut rig = Rig::new(3, defaults);
     hold_by_other(&mut rig, "\tworker");
     let lock = rig.acquire("a", 10_000, 60_000);
@@ -307,7 +307,7 @@ fn a_holder_is_known_though_a_master_is_silent() {
 
 /// The answer to the question for the value finds no key any more.
 #[test]
-fn a_label_is_kept_beside_a_master_whose_key_has_gone() {
+fn label_survives_the_loss_of_one_masters_key() {
     let mut rig = Rig::new(3, defaults);
     hold_by_other(&mut rig, "\tworker");
     (0..2).for_each(|index| rig.stall_replies(index));
@@ -320,7 +320,7 @@ fn a_label_is_kept_beside_a_master_whose_key_has_gone() {
 
 /// Readers that come and go while a writer polls; its last attempt is not answered, or meets a writer.
 #[test]
-fn a_writer_that_polls_knows_the_readers_of_late() {
+fn polling_writer_reports_the_latest_readers() {
     for is_last_answered in [false, true] {
         let mut rig = Rig::new(3, |builder| builder.wake_waiters(false).retry_delay(ms(100)..=ms(200)));
         let shared = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).shared();
@@ -344,7 +344,7 @@ fn a_writer_that_polls_knows_the_readers_of_late() {
 
 /// Each round asks anew: the readers or the label of an earlier one are not those of the present holder.
 #[test]
-fn a_parked_waiter_knows_the_present_holder_only() {
+fn parked_waiter_names_only_the_current_holder() {
     for is_read in [false, true] {
         let mut rig = Rig::new(3, defaults);
         let reader = Options::new().ttl(ms(10_000)).wait(Duration::ZERO).shared();

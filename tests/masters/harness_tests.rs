@@ -332,7 +332,7 @@ fn an_isolated_proxy_accepts_without_answering() {
 }
 
 #[test]
-fn a_proxy_can_say_what_the_master_did_not() {
+fn proxy_can_inject_replies() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.master(0).addr());
     let mut stream = connect(proxy.addr());
@@ -383,7 +383,7 @@ fn a_proxy_passes_single_bytes_and_megabytes_unchanged() {
 }
 
 #[test]
-fn a_proxy_passes_on_that_either_side_has_closed() {
+fn proxy_forwards_a_close_from_either_side() {
     let mut fleet = Fleet::start(1);
     let proxy = Proxy::start(fleet.master(0).addr());
     let mut stream = connect(proxy.addr());
@@ -415,7 +415,7 @@ fn a_proxy_ends_though_its_client_reads_nothing() {
 
 #[test]
 #[should_panic(expected = "not within 5ms: pigs fly")]
-fn what_does_not_come_is_named() {
+fn harness_names_the_missing_event() {
     eventually(Duration::from_millis(5), "pigs fly", || false);
 }
 

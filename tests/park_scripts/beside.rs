@@ -57,7 +57,7 @@ fn readers_that_park_and_others_share_a_set() {
 }
 
 #[test]
-fn a_value_of_another_is_neither_swapped_nor_adopted() {
+fn foreign_value_is_neither_swapped_nor_adopted() {
     let mut rig = Rig::new();
     rig.hold("other");
     let adopt = ["mine", "next", "9000000", ""];

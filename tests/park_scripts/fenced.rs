@@ -30,7 +30,7 @@ fn a_fenced_park_raises_the_fence() {
 }
 
 #[test]
-fn a_stale_token_of_another_is_rung() {
+fn waiter_with_a_stale_token_is_rung() {
     let mut rig = Rig::new();
     let (mut first, mut second) = (rig.waiter(1).fenced(), rig.waiter(2).fenced());
     assert!(first.park().is_granted());
@@ -72,7 +72,7 @@ fn a_stale_token_without_stay_serves_the_next() {
 }
 
 #[test]
-fn a_token_outside_the_window_goes() {
+fn entry_with_an_outlying_token_is_removed() {
     let mut rig = Rig::new();
     for (way, reason) in [(-2, 2), (2, 3)] {
         rig.call(&["FLUSHALL"]);

@@ -24,7 +24,7 @@ fn another_value_is_never_deleted() {
 }
 
 #[test]
-fn a_value_that_is_there_is_own() {
+fn own_value_is_reported_as_own() {
     let mut rig = Rig::new();
     let mut first = rig.waiter(1);
     assert!(first.park().is_granted());
@@ -80,7 +80,7 @@ fn a_waiter_that_yields_serves_another() {
 }
 
 #[test]
-fn a_waiter_that_had_nothing_yields_nothing() {
+fn waiter_without_a_key_yields_nothing() {
     let mut rig = Rig::new();
     rig.hold("other");
     let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
@@ -227,7 +227,7 @@ fn no_call_looks_at_more_than_64_entries() {
 }
 
 #[test]
-fn a_call_removes_sixteen_and_says_more() {
+fn one_call_removes_sixteen_dead_entries() {
     let mut rig = Rig::new();
     let mut first = rig.waiter(1);
     rig.hold("other");
@@ -302,7 +302,7 @@ fn a_late_park_is_never_first() {
 }
 
 #[test]
-fn a_park_that_reads_nothing_still_waits() {
+fn park_without_read_rights_still_waits() {
     let mut rig = Rig::new();
     rig.hold("other");
     let mut first = rig.waiter(1);

@@ -60,7 +60,7 @@ fn a_writer_waits_for_all_readers() {
 }
 
 #[test]
-fn an_own_reader_lets_later_ones_in() {
+fn granted_reader_admits_waiting_readers() {
     let mut rig = Rig::new();
     rig.hold("other");
     let (mut first, mut second) = (rig.waiter(1).reader(), rig.waiter(2).reader());
@@ -133,7 +133,7 @@ fn a_short_grant_cuts_no_reader_short() {
 }
 
 #[test]
-fn a_reader_s_next_round_ends_its_last() {
+fn readers_next_round_ends_the_previous_one() {
     let mut rig = Rig::new();
     let (mut first, mut second) = (rig.waiter(1).reader(), rig.waiter(2).reader());
     assert!(first.park().is_granted());
@@ -148,7 +148,7 @@ fn a_reader_s_next_round_ends_its_last() {
 }
 
 #[test]
-fn a_set_of_somebody_else_is_never_joined() {
+fn foreign_set_is_never_joined() {
     let mut rig = Rig::new();
     rig.call(&["ZADD", LOCK, "1", "x"]);
     rig.call(&["PEXPIRE", LOCK, "1000000"]);
@@ -218,7 +218,7 @@ fn a_foreign_queue_refuses_no_reader() {
 }
 
 #[test]
-fn a_value_or_another_s_set_refuses_a_reader() {
+fn writer_or_foreign_set_refuses_a_reader() {
     let mut rig = Rig::new();
     rig.hold("other");
     let left_ms = acquire(&mut rig, "a").int();

@@ -54,7 +54,7 @@ fn a_release_of_another_value_changes_nothing() {
 }
 
 #[test]
-fn a_waiter_that_receives_nothing_is_skipped() {
+fn unsubscribed_waiter_is_skipped() {
     let mut rig = Rig::new();
     rig.hold("other");
     let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
@@ -67,7 +67,7 @@ fn a_waiter_that_receives_nothing_is_skipped() {
 }
 
 #[test]
-fn a_key_that_nobody_receives_goes() {
+fn release_deletes_the_key_without_subscribed_waiters() {
     let mut rig = Rig::new();
     rig.hold("other");
     let mut first = rig.waiter(1);
@@ -149,7 +149,7 @@ fn a_ring_lengthens_no_stay() {
 }
 
 #[test]
-fn a_stale_waiter_that_receives_nothing_goes() {
+fn unsubscribed_stale_waiter_is_removed() {
     let mut rig = Rig::new();
     rig.hold("other");
     let (mut first, mut second) = (rig.waiter(1), rig.waiter(2));
@@ -189,7 +189,7 @@ fn a_park_serves_whoever_is_first() {
 }
 
 #[test]
-fn a_look_tells_one_value_from_the_next() {
+fn digest_differs_for_each_value() {
     let mut rig = Rig::new();
     assert_eq!(rig.look(), 0, "nobody has it");
     let mut digests = Vec::new();

@@ -80,7 +80,7 @@ impl Clock {
 
 /// A monotonic clock never goes back, however slow it is.
 #[test]
-fn a_clock_that_stood_still_shows_what_it_showed() {
+fn stopped_clock_shows_the_same_time() {
     for ppm in [-1000, 0, 1000] {
         let mut clock = Clock::new(0, ppm);
         let before = clock.at(3 * SECOND);

@@ -72,11 +72,11 @@ killed! {
     /// A deadline of the engine does not wake a client's thread that nobody else has wake up.
     deadline_wakes_nobody: DeadlineWakesNobody by sockets::a_loss_is_reported_in_time_though_nobody_calls;
     /// Nothing is taken off the TTL for clock drift.
-    no_drift: NoDrift by acquire::a_masters_clock_may_be_nearly_a_hundredth_faster;
+    no_drift: NoDrift by acquire::lock_survives_the_largest_clock_drift;
     /// The quorum is half of the masters.
-    quorum_half: QuorumHalf by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
+    quorum_half: QuorumHalf by acquire::two_of_five_masters_are_never_a_quorum;
     /// The quorum is that of the masters which answer.
-    quorum_of_reachable: QuorumOfReachable by acquire::two_of_five_are_no_quorum_whoever_is_reachable;
+    quorum_of_reachable: QuorumOfReachable by acquire::two_of_five_masters_are_never_a_quorum;
     /// A master's second vote counts for another's.
     votes_as_count: VotesAsCount by acquire::a_twice_granting_master_counts_once;
     /// Every attempt has the same value.
@@ -98,13 +98,13 @@ killed! {
     /// A drain releases the locks that it is to leave.
     drain_releases_left: DrainReleasesLeft by drain::a_drain_leaves_locks_to_their_guards;
     /// The next occupant of its slot ends the validity of a guard whose lock a drain released.
-    drained_validity_reused: DrainedValidityReused by drain::the_next_in_a_drained_slot_moves_no_validity;
+    drained_validity_reused: DrainedValidityReused by drain::slot_reuse_after_a_drain_changes_no_validity;
     /// The guard of a lock that a drain released is valid still.
     drained_stays_valid: DrainedStaysValid by drain::a_drain_ends_validities_before_it_releases;
     /// Grants after the verdict are not counted.
     stragglers_cancelled: StragglersCancelled by acquire::late_grants_add_to_the_margin;
     /// An error reply to `SET` is a no.
-    error_is_no: ErrorIsNo by acquire::an_error_is_not_a_no;
+    error_is_no: ErrorIsNo by acquire::error_reply_is_no_refusal;
     /// `NOSCRIPT` means that the key is gone.
     noscript_is_no: NoScriptIsNo by hold::a_flushed_script_is_sent_again;
     /// Retries come at fixed intervals.
@@ -128,15 +128,15 @@ killed! {
     /// A lock whose validity has ended can be left.
     expired_left: ExpiredLeft by leave::a_lost_lock_is_not_left;
     /// The rest counts on a master in quarantine, where the lock was put back.
-    quarantined_rest_counts: QuarantinedRestCounts by leave::a_rest_in_quarantine_does_not_count;
+    quarantined_rest_counts: QuarantinedRestCounts by leave::shortened_ttl_in_quarantine_does_not_count;
     /// A master that has no key but the entry of its holder counts as one that cannot have the key.
     waiting_entry_is_absent: WaitingEntryIsAbsent by parked::an_entry_that_waits_proves_no_loss;
     /// A master that gets the rest of a time late counts as one that got it in time.
-    late_rest_counts: LateRestCounts by leave::a_rest_that_comes_late_does_not_count;
+    late_rest_counts: LateRestCounts by leave::late_shortened_ttl_does_not_count;
     /// A master that misses the rest of a time does not get it again.
-    rest_sent_once: RestSentOnce by leave::a_master_that_is_back_gets_the_rest;
+    rest_sent_once: RestSentOnce by leave::returning_master_gets_the_shortened_ttl;
     /// A master that has not got the rest of a time is not released after it.
-    rest_without_end: RestWithoutEnd by leave::a_master_that_is_back_late_is_released;
+    rest_without_end: RestWithoutEnd by leave::master_returning_late_is_released;
     /// A release compares with the token alone, where the value has a label behind it.
     label_forgotten: LabelForgotten by hold::a_labelled_lock_is_released_at_once;
     /// An extension gives whatever the key holds more time.
@@ -158,11 +158,11 @@ killed! {
     /// The release of a lock whose validity has ended is forgotten.
     expired_kept_forever: ExpiredKeptForever by hold::a_release_after_the_end_frees_its_place;
     /// A key that is absent over a new connection is taken for released, though its `SET` may come later.
-    absent_is_proof: AbsentIsProof by hold::a_set_after_its_release_is_released_again;
+    absent_is_proof: AbsentIsProof by hold::late_set_is_released_again;
     /// A key that was deleted is taken for the only one, though the lock was sent twice.
-    deleted_is_proof: DeletedIsProof by hold::a_first_set_may_follow_the_second_release;
+    deleted_is_proof: DeletedIsProof by hold::late_first_set_is_released_after_a_repair;
     /// Whichever process answers next, the process before is taken for ended.
-    successor_is_proof: SuccessorIsProof by hold::a_nameless_server_may_set_late;
+    successor_is_proof: SuccessorIsProof by hold::late_set_without_run_id_is_released;
     /// An error reply to a release is taken for its end.
     release_error_is_done: ReleaseErrorIsDone by hold::a_release_that_was_refused_is_sent_again;
     /// The deadline of an extension counts from its reply.
@@ -198,19 +198,19 @@ killed! {
     /// A waiter behind a holder does not look whether that one's validity has ended.
     holder_waited_for_without_end: HolderWaitedForWithoutEnd by handover::a_holder_that_expires_delays_nobody;
     /// A waiter for the same lock asks the masters at once instead of standing in line.
-    nobody_queues: NobodyQueues by handover::who_waits_for_its_own_client_asks_nobody;
+    nobody_queues: NobodyQueues by handover::local_waiter_sends_no_command;
     /// A fair lock is had by whoever asks first when it is free.
     head_unchecked: HeadUnchecked by fair::the_first_caller_is_first_however_slow;
     /// A queue whose waiters all died stays.
     dead_queues_stay: DeadQueuesStay by fair::a_queue_of_the_dead_leaves_no_key;
     /// The ticket of a waiter that died stays.
-    dead_waiters_stay: DeadWaitersStay by fair::those_who_stand_still_cost_one_stay_together;
+    dead_waiters_stay: DeadWaitersStay by fair::paused_waiters_together_delay_one_stay;
     /// Each round of a waiter has a new ticket.
-    ticket_forgotten: TicketForgotten by parked::heartbeats_move_nobody;
+    ticket_forgotten: TicketForgotten by parked::heartbeats_change_no_order;
     /// A waiter that is rung waits for its next heartbeat.
-    ring_ignored: RingIgnored by fair::a_place_is_kept_however_long_the_wait_is;
+    ring_ignored: RingIgnored by fair::waiter_keeps_its_place_without_limit;
     /// A waiter gives no sign of life.
-    heartbeat_forgotten: HeartbeatForgotten by fair::a_place_is_kept_however_long_the_wait_is;
+    heartbeat_forgotten: HeartbeatForgotten by fair::waiter_keeps_its_place_without_limit;
     /// A waiter keeps the part of a lock that it got until it has all of it.
     part_kept: PartKept by rounds::two_minorities_learn_who_is_first;
     /// The first waiter never has the masters look whether the lock is free.
@@ -220,13 +220,13 @@ killed! {
     /// A round does not end the token of the one before.
     old_token_kept: OldTokenKept by rounds::two_minorities_learn_who_is_first;
     /// A waiter that has the lock leaves the tokens of its earlier rounds.
-    earlier_tokens_kept: EarlierTokensKept by rounds::what_an_earlier_round_left_goes_at_once;
+    earlier_tokens_kept: EarlierTokensKept by rounds::earlier_rounds_keys_are_released_at_once;
     /// A grant counts that came over another connection than the one that carried the park.
     lost_grant_heard: LostGrantHeard by parked::a_message_over_the_next_connection_is_no_vote;
     /// No master grants a lock to a waiter by itself.
     only_rings: OnlyRings by parked::a_hand_over_takes_one_round_trip;
     /// A grant that nobody received leaves its key.
-    undone_grant_leaves_key: UndoneGrantLeavesKey by parked::who_died_last_leaves_no_key;
+    undone_grant_leaves_key: UndoneGrantLeavesKey by parked::last_dead_waiter_leaves_no_key;
     /// An entry stays when its attempt has been granted.
     entry_stays_granted: EntryStaysGranted by parked::a_granted_entry_is_gone;
     /// A vote is published before its key is written.
@@ -238,7 +238,7 @@ killed! {
     /// The release of a fenced lock serves nobody.
     fenced_serves_nobody: FencedServesNobody by parked::a_fenced_release_serves_the_next;
     /// The last reader that goes serves nobody.
-    reader_serves_nobody: ReaderServesNobody by parked::a_reader_that_goes_serves_a_writer;
+    reader_serves_nobody: ReaderServesNobody by parked::leaving_reader_serves_a_writer;
     /// A waiter that gives up its key serves nobody.
     unpark_serves_nobody: UnparkServesNobody by parked::the_end_of_a_parked_lock_serves_the_next;
     /// Only the first of several readers at the head gets the lock.
@@ -258,7 +258,7 @@ killed! {
     /// A park leaves the value of the round before.
     old_value_left: OldValueLeft by rounds::two_minorities_learn_who_is_first;
     /// A rung entry keeps its stay.
-    rung_keeps_stay: RungKeepsStay by fair::one_that_stands_still_is_passed_soon;
+    rung_keeps_stay: RungKeepsStay by fair::paused_waiter_is_overtaken_soon;
     /// A ring prolongs a stay that is nearly over.
     ring_prolongs: RingProlongs by parked::rings_prolong_no_stay;
     /// A ticket may be as far from the master's clock as it likes.
@@ -272,7 +272,7 @@ killed! {
     /// A late answer to an earlier park has the running round sent to a master that has it already.
     late_answer_parks_again: LateAnswerParksAgain by rounds::a_late_answer_sends_no_second_park;
     /// A lock that is left for less than the shortest TTL is promised for all of that TTL.
-    held_beyond_rest: HeldBeyondRest by leave::a_tiny_rest_is_not_promised_for_longer;
+    held_beyond_rest: HeldBeyondRest by leave::tiny_remaining_time_is_not_overstated;
     /// A master that stopped at its limit is not asked to go on.
     more_ignored: MoreIgnored by parked::many_dead_entries_are_removed_at_once;
     /// A master that answers a park with a grant leaves others aside.
@@ -284,11 +284,11 @@ killed! {
     /// The next round goes to a master that has not answered the one before.
     parked_twice: ParkedTwice by rounds::a_slow_master_gets_one_park_at_a_time;
     /// A held lock is put back on a master where its entry may wait.
-    repair_while_parked: RepairWhileParked by rounds::no_repair_goes_where_an_entry_may_wait;
+    repair_while_parked: RepairWhileParked by rounds::lock_is_not_restored_beside_a_waiting_entry;
     /// A master that asks for the script of an attempt which the others have decided does not get it.
     late_script_forgotten: LateScriptForgotten by fair::a_master_that_answers_last_learns_the_scripts;
     /// A waiter that gives up stays in the queue until its heartbeat is over.
-    leave_forgotten: LeaveForgotten by fair::who_gives_up_keeps_nobody_waiting;
+    leave_forgotten: LeaveForgotten by fair::cancelled_waiter_leaves_no_entry;
     /// A reader is let in where somebody has the lock alone.
     reader_beside_writer: ReaderBesideWriter by sharing::readers_share_a_lock_and_writers_do_not;
     /// A reader's coming ends the others with its own TTL.
@@ -373,7 +373,7 @@ killed! {
     /// The lock's own key, met by the request that is to set it, counts as a vote.
     own_key_is_grant: OwnKeyIsGrant by masters::an_unnamed_server_behind_two_addresses_votes_once;
     /// The lock's own key, met when a master is asked again, is taken for somebody else's.
-    own_key_is_busy: OwnKeyIsBusy by hold::the_own_key_met_again_is_not_somebody_elses;
+    own_key_is_busy: OwnKeyIsBusy by hold::own_key_found_again_counts_as_ours;
     /// A master that did not answer an extension stays in the margin.
     margin_kept_by_extension: MarginKeptByExtension by hold::the_margin_counts_extended_masters_only;
     /// A master that cannot have the key counts as one that did not answer.
@@ -409,7 +409,7 @@ killed! {
     /// A replica is taken for a master.
     replica_taken: ReplicaTaken by masters::no_mode_takes_a_replica;
     /// A connection stays where another server is the master now.
-    demoted_kept: DemotedKept by masters::a_demoted_master_is_left;
+    demoted_kept: DemotedKept by masters::demoted_master_is_disconnected;
     /// A mark is written over another application's key.
     foreign_mark_overwritten: ForeignMarkOverwritten by masters::a_key_that_is_no_mark_is_not_overwritten;
     /// A mark is written before the watch is over.
@@ -427,7 +427,7 @@ killed! {
     /// The record under another prefix is believed.
     record_of_other_prefix: RecordOfOtherPrefix by fleet::the_record_of_another_prefix_is_not_believed;
     /// A new fleet is declared though a master does not answer.
-    founded_without_master: FoundedWithoutMaster by fleet::masters_of_which_one_is_missing_are_not_declared;
+    founded_without_master: FoundedWithoutMaster by fleet::fleet_with_a_missing_master_is_not_declared;
     /// The record of a new fleet speaks for a process that started later.
     new_though_restarted: NewThoughRestarted by fleet::a_new_process_that_restarts_is_quarantined;
     /// A master that takes another one's place counts by its uptime.
@@ -462,7 +462,7 @@ killed! {
     /// A set keeps what it has while it waits for what it has not.
     set_keeps_subset: SetKeepsSubset by sets::a_waiting_set_holds_nothing;
     /// A set keeps what is granted after another of its locks was refused.
-    set_keeps_late_grant: SetKeepsLateGrant by sets::what_is_granted_after_a_refusal_goes_at_once;
+    set_keeps_late_grant: SetKeepsLateGrant by sets::set_releases_late_grants_at_once;
     /// A set is handed out without the locks that were refused.
     set_hands_out_subset: SetHandsOutSubset by sets::a_set_with_a_taken_lock_fails;
     /// A set is handed out though the lock that it waited for has come too near to its end.
@@ -472,7 +472,7 @@ killed! {
     /// A slot is handed out with the number of another one.
     slot_of_another: SlotOfAnother by slots::a_slot_has_the_number_of_its_lock;
     /// A slot that one master calls free counts as free.
-    free_on_any_master: FreeOnAnyMaster by slots::what_one_master_calls_free_is_taken;
+    free_on_any_master: FreeOnAnyMaster by slots::slot_free_on_one_master_counts_as_taken;
     /// Slots for which the votes are split count as taken.
     split_is_taken: SplitIsTaken by slots::callers_that_come_together_fill_the_pool;
     /// The holder of a slot keeps the pool's door.
@@ -482,7 +482,7 @@ killed! {
     /// The first waiter of a few slots stands in the queue of one of them.
     stands_at_one_slot: StandsAtOneSlot by slots::a_released_slot_is_found_in_time;
     /// The first waiter gives up as soon as one of its slots cannot be had.
-    stand_ends_with_first: StandEndsWithFirst by slots::one_of_the_queues_fails_alone;
+    stand_ends_with_first: StandEndsWithFirst by slots::failure_in_one_slots_queue_keeps_the_others;
     /// Looks for a free slot come at ever longer intervals.
     look_pause_uncapped: LookPauseUncapped by slots::a_released_slot_is_found_in_time;
     /// A drained engine looks for slots.
@@ -496,11 +496,11 @@ killed! {
     /// A caller that comes while the first hold is being acquired is not counted.
     joined_uncounted: JoinedUncounted by owners::joining_callers_have_their_own_holds;
     /// A reentrant lock that is over is taken again.
-    lost_taken_again: LostTakenAgain by owners::a_lock_that_is_over_is_not_taken_again;
+    lost_taken_again: LostTakenAgain by owners::ended_reentrant_lock_admits_no_caller;
     /// A hold that is fetched late is not looked at.
     fetched_hold_unchecked: FetchedHoldUnchecked by owners::a_hold_fetched_after_the_end_is_void;
     /// Due time-outs are handled before replies that have arrived are read.
-    time_outs_before_reads: TimeOutsBeforeReads by sockets::an_answer_that_is_here_is_not_late;
+    time_outs_before_reads: TimeOutsBeforeReads by sockets::received_answer_is_read_before_timeouts;
     /// The inbox grows to what a header announces.
     allocation_by_header: AllocationByHeader by bytes::a_header_reserves_no_memory;
     /// Arrays may be nested without end.

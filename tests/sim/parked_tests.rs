@@ -132,7 +132,7 @@ fn a_park_that_is_granted_at_once_is_noted() {
 }
 
 #[test]
-fn an_answer_of_no_key_is_a_denial() {
+fn absent_key_in_an_answer_is_a_denial() {
     let mut stage = Stage::contended();
     let denied = |stage: &Stage| stage.world.checker.facts[HOLDER].denied.contains(id(0));
     assert_eq!(stage.run(stage.holder, "release_serve", &[HOLDER]), r":2\r\n");
@@ -169,7 +169,7 @@ fn a_forced_unlock_that_serves_takes_and_gives() {
 }
 
 #[test]
-fn a_script_that_takes_a_value_unnamed_is_noticed() {
+fn judge_notices_an_unnamed_deletion() {
     let mut stage = Stage::contended();
     let script = broken("release_serve", "redis.call('del', KEYS[1]) return 1");
     lua::with_broken(script, || stage.run(stage.waiter, "release_serve", &[WAITER]));
@@ -177,7 +177,7 @@ fn a_script_that_takes_a_value_unnamed_is_noticed() {
 }
 
 #[test]
-fn a_grant_that_nobody_asked_for_is_noticed() {
+fn judge_notices_an_unrequested_grant() {
     let mut stage = Stage::new();
     let script = broken("serve", "redis.call('set', KEYS[1], 'somebody-else-token0') return 1");
     lua::with_broken(script, || stage.run(stage.waiter, "serve", &[]));
@@ -185,7 +185,7 @@ fn a_grant_that_nobody_asked_for_is_noticed() {
 }
 
 #[test]
-fn an_entry_that_is_left_is_noticed() {
+fn judge_notices_a_leftover_entry() {
     let mut stage = Stage::contended();
     stage.world.check_entries(0);
     assert_eq!(stage.violation(), None);
@@ -197,7 +197,7 @@ fn an_entry_that_is_left_is_noticed() {
 }
 
 #[test]
-fn a_gone_connection_receives_nothing() {
+fn closed_connection_receives_no_grant() {
     let mut stage = Stage::contended();
     stage.world.leave_conn(1, 0);
     stage.world.conns[stage.waiter].master_input.clear();

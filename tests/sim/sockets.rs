@@ -138,7 +138,7 @@ pub fn a_short_write_is_continued() -> Verdict {
 
 /// The process was stopped, say, while the answer came.
 // I2
-pub fn an_answer_that_is_here_is_not_late() -> Verdict {
+pub fn received_answer_is_read_before_timeouts() -> Verdict {
     let server = Server::start(|_| {});
     let mut redlock = server.connect();
     let resource = Resource::new("a").expect("valid");
@@ -273,6 +273,6 @@ tests!(
     a_late_fetched_answer_is_no_lock,
     more_than_one_read_full_of_replies_is_read,
     a_short_write_is_continued,
-    an_answer_that_is_here_is_not_late,
+    received_answer_is_read_before_timeouts,
     a_dropped_guard_is_released_also_in_a_panic,
 );

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_clients_that_is_cut_off_is_none() {
+    fn truncated_client_list_is_rejected() {
         let listed = |size: usize| {
             let line = b"id=1 name=redlatch/9.9.9 db=0\nid=2 name=billing\nid=3 name= db=0\n";
             let list = [line.as_slice(), &vec![b'x'; size - line.len()]].concat();

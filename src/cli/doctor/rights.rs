@@ -365,7 +365,7 @@ mod tests {
 
     /// Only Redis's own answer is good, whatever the words.
     #[test]
-    fn any_other_answer_to_a_trial_is_a_refusal() {
+    fn unknown_answer_to_a_trial_is_a_refusal() {
         let config = Config::builder().master("redis://h").build().expect("valid");
         let words = ["ERR unsupported command", "ERR Command is not available", "no", "FORBIDDEN"];
         let errors = words.map(|text| Answer::Error(text.to_owned()));

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_without_an_answer_may_stand() {
+    fn unanswered_pause_may_be_in_force() {
         let refused = Answer::Error("NOPERM no".into());
         for (answered, may_stand) in [
             (Ok(vec![Answer::Text(b"OK".to_vec())]), true),

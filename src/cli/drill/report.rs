@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_without_locks_are_counted_and_the_longest_row_found() {
+    fn report_counts_seconds_without_locks_and_longest_run() {
         let seconds_of = |held: &str, time: u64| {
             let seconds = held.chars().map(|it| Second { is_held: it == 'x', ..Second::default() }).collect();
             let report = Report {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_that_never_happened_are_missing() {
+    fn report_names_faults_that_never_happened() {
         let missing = |options: &[&str], pauses, hooks| {
             super::super::course::course_of(options, |course| {
                 let record = Record { locked: 1, ..Record::default() };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_what_was_allowed_and_who_contended() {
+    fn report_names_limits_and_contenders() {
         for (options, said) in [
             (&[][..], &["none allowed (--pause, --hook)", "0 not released everywhere"][..]),
             (&["--pause"], &["0 pauses, 0 hooks, 0 failed calls", "2 clients"]),

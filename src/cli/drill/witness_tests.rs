@@ -51,7 +51,7 @@ fn a_visit_ends_with_its_validity() {
 
 // I152
 #[test]
-fn a_holder_whose_lock_ended_before_its_work_began_holds_nothing() {
+fn work_after_the_lock_ended_is_no_visit() {
     let now = Instant::now();
     let at = |ms| now + Duration::from_millis(ms);
     let witness = Witness::new(1);
@@ -73,7 +73,7 @@ fn the_longest_gap_lies_between_two_holders_of_one_lock() {
 }
 
 #[test]
-fn a_holder_that_was_stopped_for_long_meets_all_that_came_meanwhile() {
+fn late_holder_overlaps_every_later_visit() {
     let now = Instant::now();
     let at = |s| now + Duration::from_secs(s);
     let witness = Witness::new(1);

@@ -62,7 +62,7 @@ fn page(title: &str, width: usize, quarantine: Quarantine, facts: Vec<Result<Fac
 }
 
 #[test]
-fn an_examination_is_shown_as_it_was() {
+fn doctor_report_matches_its_golden_file() {
     let seen = [Seen { name: "redis://10.0.0.1", found: &Found::Absent, run_id: Some("run1") }];
     let record =
         Record::of_fleet(&config(Quarantine::Uptime, 1), &seen, Origin::Declared).expect("known").remove(0);

@@ -31,7 +31,7 @@ pub(crate) const SILENT: KeyState = KeyState::Failed(Failure::Silent);
 pub(crate) const LABELLED: &str = "twenty-bytes-of-tok.\tweb-3:4711";
 
 #[test]
-fn the_json_is_as_it_was() {
+fn inspection_json_matches_its_golden_file() {
     use KeyState::Absent;
     let pages = [
         [Absent, Absent, SILENT],
@@ -50,7 +50,7 @@ fn the_json_is_as_it_was() {
 }
 
 #[test]
-fn only_the_time_left_is_no_change() {
+fn watch_ignores_a_change_of_remaining_time() {
     use KeyState::Absent;
     let changes = |last: &KeyState, now: &KeyState| {
         is_change(&inspection(std::slice::from_ref(last)), &inspection(std::slice::from_ref(now)))

@@ -12,7 +12,7 @@ fn quarantined() -> KeyState {
 }
 
 #[test]
-fn a_list_is_shown_as_it_was() {
+fn list_output_matches_its_golden_file() {
     use KeyState::Absent;
     let none = Extras::default();
     let fenced = Extras { is_fenced: true, queued: Some(0) };

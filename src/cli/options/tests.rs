@@ -66,7 +66,7 @@ fn doubts_name_each_master_that_does_not_count() {
 }
 
 #[test]
-fn masters_that_keep_locks_are_said_once() {
+fn master_without_scripts_is_reported_once() {
     let config = Config::builder().master("unix:///nowhere/1").build().expect("valid");
     let mut masters = Client::open(config).expect("an event loop").masters();
     masters[0].state = MasterState::Ready;
@@ -78,7 +78,7 @@ fn masters_that_keep_locks_are_said_once() {
 }
 
 #[test]
-fn a_question_waits_a_second_unless_another_time_is_given() {
+fn inspection_waits_one_second_by_default() {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]

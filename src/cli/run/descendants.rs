@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_began_too_early_is_done_again() {
+    fn early_search_is_repeated() {
         let (begin, begun) = mpsc::channel();
         let (sender, found) = mpsc::channel();
         let mut search = Search { begin, found, is_under_way: false, is_outdated: false };

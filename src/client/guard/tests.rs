@@ -91,7 +91,7 @@ fn a_callback_for_a_stopped_client_is_called_at_once() {
 /// The master gives no answer, and nobody waits for one. A place that is not freed would be missing to
 /// others.
 #[test]
-fn an_operation_that_nobody_wants_gives_its_place_back_at_once() {
+fn abandoned_operation_frees_its_place_at_once() {
     let double = Double::start(1).expect("a free port");
     let client = of_double(&double).max_ttl(LONG).answer_timeout(PATIENCE).connect().expect("a loop");
     let held = client.lock("held").ttl(LONG).acquire().expect("free");
@@ -118,7 +118,7 @@ fn an_operation_that_nobody_wants_gives_its_place_back_at_once() {
 }
 
 #[test]
-fn each_end_of_a_guard_is_as_it_was() {
+fn each_guard_end_matches_its_golden_file() {
     let double = Double::start(1).expect("a free port");
     let mut page = String::new();
     for (name, call) in CALLS {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_cut_short_leaves_the_reason_before_it() {
+    fn attempt_cut_short_keeps_the_earlier_reason() {
         let (attempts, now) = (Attempts::default(), clock::now());
         let (first, second) = (now + Duration::from_secs(1), now + Duration::from_secs(2));
         attempts.note_failed(first, first, AcquireError::Contended(denial()));

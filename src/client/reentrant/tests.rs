@@ -317,7 +317,7 @@ fn a_lost_lock() -> String {
 }
 
 #[test]
-fn each_poll_of_a_hold_is_as_it_was() {
+fn each_hold_poll_matches_its_golden_file() {
     let pages = [
         a_grant(),
         a_failure(),

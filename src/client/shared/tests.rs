@@ -173,7 +173,7 @@ fn a_panic_under_the_lock_stops_all_at_once() {
 /// The other callers learn of it from the panicking thread: nobody else enters the client.
 #[cfg(unix)]
 #[test]
-fn a_panic_under_the_lock_of_a_driven_client_stops_all_at_once() {
+fn panic_under_a_driven_clients_mutex_stops_all() {
     all_others_get_an_error(false, |client| {
         // Neither turned, as it would find out, nor dropped.
         std::mem::forget(client.drive().expect("a descriptor"));

@@ -27,7 +27,7 @@ fn begin(now: Instant, count: u32, options: Options) -> (SlotAcquisition<&'stati
 }
 
 #[test]
-fn a_door_is_kept_for_a_second_at_a_time_where_it_may_be_extended() {
+fn extendable_door_is_kept_second_by_second() {
     let door = |config: crate::ConfigBuilder| {
         let config = config.master("redis://127.0.0.1:1").build().expect("valid settings");
         let options = door_options(&config, WAIT);
@@ -109,7 +109,7 @@ fn a_caller_without_wait_ends_at_the_answer_limit() {
 }
 
 #[test]
-fn masters_that_fail_and_waits_that_end_are_no_reason_to_look_again() {
+fn failed_masters_and_ended_waits_cause_no_look() {
     let outage = AcquireError::NoQuorum(Box::new(Denial::new(Report::new(Round::Acquire, "a"))));
     let brief = Options::new().wait(Duration::ZERO);
     let short = Options::new().wait(Duration::from_millis(20));
@@ -255,7 +255,7 @@ fn refused(letter: char) -> Result<&'static str, AcquireError> {
 
 /// The earlier attempt found the slot taken, and that counts.
 #[test]
-fn what_the_end_of_the_wait_cuts_short_is_no_outage() {
+fn attempt_cut_by_the_deadline_is_no_outage() {
     let wait = Duration::from_secs(1);
     for (attempts, is_outage) in [(1, false), (2, true)] {
         let now = clock::now();
@@ -387,7 +387,7 @@ fn walk(count: u32, options: Options, path: &[&'static str], seen: &mut Vec<Stri
 }
 
 #[test]
-fn each_step_of_a_slot_is_as_it_was() {
+fn each_slot_step_matches_its_golden_file() {
     let mut page = String::new();
     let many = limits::SLOT_STAND_MAX + 1;
     let plain = Options::new().wait(WAIT);

@@ -57,7 +57,7 @@ fn config(url: &str) -> Config {
 }
 
 #[test]
-fn a_login_is_that_of_a_client() {
+fn probe_logs_in_like_a_client() {
     let (refused, unreachable) = (ProbeError::LoginRefused, ProbeError::Unreachable);
     let step = |step, text: &str| step_refused(step, text.as_bytes());
     let (ping, auth) = ("*1 $4 PING ", "*2 $4 AUTH $1 p ");
@@ -169,7 +169,7 @@ fn last_words_of_a_server_are_reported() {
 
 /// The limits end once the server is connected, so a slow machine does not change the error.
 #[test]
-fn a_server_that_hangs_is_named_by_what_it_owes() {
+fn hung_server_is_named_with_its_missing_reply() {
     let short = Duration::from_millis(20);
     let said = |result: Result<Vec<Answer>, ProbeError>| result.expect_err("it hangs").to_string();
     let (address, _) = start("", false);

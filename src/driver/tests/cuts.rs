@@ -281,7 +281,7 @@ fn a_peer_may_end_behind_any_byte_of_a_request() {
 
 /// A write that the socket accepts in part is neither lost nor repeated.
 #[test]
-fn a_peer_that_does_not_read_gets_all_later() {
+fn slow_peer_gets_all_bytes_later() {
     for kind in [Kind::Tcp, Kind::Unix, Kind::Tls12, Kind::Tls13] {
         let host = Host::new(kind);
         let mut rig = Rig::new(&host, WHOLE);

@@ -237,7 +237,7 @@ fn an_alert_in_place_of_a_handshake_is_named() {
 /// No event comes for bytes that the last event announced: of one record larger than the room of a
 /// read, of several records, of more records than one read of the socket takes, and of half a record.
 #[test]
-fn all_that_has_arrived_is_read_at_one_event() {
+fn one_event_reads_all_arrived_bytes() {
     for size in [1000, 10_001, limits::READ_SIZE, 3 * limits::READ_SIZE + 7] {
         for tail_size in [0, 1, 500] {
             let mut pair = Pair::established();
@@ -261,7 +261,7 @@ fn write_all(mut peer: TcpStream, first: &[u8], second: &[u8]) {
 
 /// The peer leaves the underlying connection open.
 #[test]
-fn an_end_behind_a_reply_is_read_with_it() {
+fn close_after_a_reply_is_read_with_it() {
     for size in [1, 64, 10_000] {
         let mut pair = Pair::established();
         let sent = vec![b'+'; size];

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_attempts_may_renumber_anew() {
+    fn each_series_of_attempts_may_renumber() {
         let mut fencing = fencing(1);
         for _ in 0..3 {
             let count = (0..10).filter(|_| fencing.may_renumber()).count();

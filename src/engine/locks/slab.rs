@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_part_is_gone_and_its_memory_stays() {
+    fn cleared_part_keeps_its_memory() {
         let mut kept = Kept::<Vec<u8>>::NONE;
         kept.put(|over| {
             assert_eq!(over, None);

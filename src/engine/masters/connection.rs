@@ -274,7 +274,7 @@ mod tests {
     use rand::rngs::StdRng;
 
     #[test]
-    fn a_link_that_ended_is_not_connected_for_an_earlier_wish() {
+    fn ended_link_ignores_an_earlier_connect_request() {
         let (mut wishes, master) = (Wishes::new(), MasterId::new(0).expect("the first"));
         wishes.connect(master, false);
         wishes.close(master, false);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_lasted_ends_the_row_of_failures() {
+    fn lasting_connection_resets_the_failure_count() {
         // Four times the longest pause (50 ms, 200 ms or 2 s); 2 s are always enough.
         for (failure_count, enough) in [(1, 200), (3, 800), (20, 2000)] {
             let enough = Duration::from_millis(enough);

@@ -555,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_master_of_the_quorum_counts() {
+    fn answer_limit_follows_the_quorums_slowest_master() {
         let limit = |ms: &[u64], quorum| {
             limit_of_quorum(ms.iter().map(|ms| Duration::from_millis(*ms)), quorum).as_millis()
         };

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_do_not_write_is_no_mark() {
+    fn foreign_value_is_no_mark() {
         let malformed: &[&[u8]] = &[
             b"",
             b"abc",

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_first_reading_voids_what_was_learnt_without_one() {
+    fn first_clock_reading_discards_earlier_estimates() {
         let now = Instant::now();
         let mut clock = WallClock::unset(now);
         clock.learn(now, 5_000_000);

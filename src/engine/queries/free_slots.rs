@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_ends_when_the_rest_changes_nothing() {
+    fn look_ends_once_remaining_answers_cannot_matter() {
         assert!(!after(&["."]).is_decided(2), "there is no quorum");
         assert!(after(&["abc", "abc"]).is_decided(1));
         assert!(after(&["ab.", "cb."]).is_decided(1));

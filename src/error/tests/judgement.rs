@@ -65,7 +65,7 @@ sources!(ConfigError, ConnectError, CredentialsError, InputError, ParseHandleErr
 /// Only with TLS: without it some messages are missing.
 #[cfg(feature = "tls")]
 #[test]
-fn each_error_is_as_it_was() {
+fn each_error_matches_its_golden_file() {
     let mut page = String::new();
     for Sample { texts: [line, lines], judgement, .. } in samples() {
         page += &line;

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_and_one_of_another_type_have_no_readers() {
+    fn absent_or_foreign_key_has_no_readers() {
         assert_eq!(reader_count(&Reply::Integer(3)), Ok(Ok(3)));
         for reply in [Reply::NullBulk, Reply::Error(b"WRONGTYPE x")] {
             assert_eq!(reader_count(&reply), Ok(Ok(0)), "{reply:?}");

@@ -122,7 +122,7 @@ trait B {
 }
 
 #[test]
-fn the_copy_links_and_keeps_what_did_not_change() {
+fn copy_links_and_keeps_unchanged_files() {
     let root = std::env::temp_dir().join(format!("redlatch-defects-{}", std::process::id()));
     let (tree, copy) = (root.join("tree"), root.join("copy"));
     let texts = |text: &str| {

@@ -25,7 +25,7 @@ pub fn a_quorum_heard_late_is_not_handed_out() -> Verdict {
 }
 
 // I26
-pub fn a_masters_clock_may_be_nearly_a_hundredth_faster() -> Verdict {
+pub fn lock_survives_the_largest_clock_drift() -> Verdict {
     let mut world = unconnected(1, defaults);
     world.masters[0].clock = Clock::new(0, 9_900);
     world.masters[0].model.started = world.masters[0].clock.at(0) - Duration::from_secs(3600);
@@ -36,7 +36,7 @@ pub fn a_masters_clock_may_be_nearly_a_hundredth_faster() -> Verdict {
 }
 
 // I4
-pub fn two_of_five_are_no_quorum_whoever_is_reachable() -> Verdict {
+pub fn two_of_five_masters_are_never_a_quorum() -> Verdict {
     let mut world = world(5, 1, defaults);
     (2..5).for_each(|master| world.kill_master(master, true));
     world.run_for(MS);
@@ -107,7 +107,7 @@ pub fn late_grants_add_to_the_margin() -> Verdict {
 }
 
 // I16
-pub fn an_error_is_not_a_no() -> Verdict {
+pub fn error_reply_is_no_refusal() -> Verdict {
     let mut world = world(3, 1, defaults);
     refuse(&mut world, 0..2, "SET");
     let outcome = acquire(&mut world, 0, KEY, ms(1000), Duration::ZERO)?;
@@ -244,14 +244,14 @@ tests!(
     attempts_end_with_their_number,
     answers_that_take_long_do_not_move_the_deadline,
     a_quorum_heard_late_is_not_handed_out,
-    a_masters_clock_may_be_nearly_a_hundredth_faster,
-    two_of_five_are_no_quorum_whoever_is_reachable,
+    lock_survives_the_largest_clock_drift,
+    two_of_five_masters_are_never_a_quorum,
     a_twice_granting_master_counts_once,
     every_attempt_has_a_value_of_its_own,
     a_late_answer_serves_no_next_lock,
     a_grant_does_not_outlive_its_connection,
     late_grants_add_to_the_margin,
-    an_error_is_not_a_no,
+    error_reply_is_no_refusal,
     retries_come_at_random_times,
     a_time_out_leaves_the_order_of_replies_alone,
     a_dead_client_leaves_nothing_beyond_its_ttl,

@@ -68,7 +68,7 @@ pub fn a_drain_ends_validities_before_it_releases() -> Verdict {
 }
 
 // I117
-pub fn the_next_in_a_drained_slot_moves_no_validity() -> Verdict {
+pub fn slot_reuse_after_a_drain_changes_no_validity() -> Verdict {
     for is_lost in [false, true] {
         let mut world = world(3, 1, defaults);
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -114,6 +114,6 @@ tests!(
     a_drain_ends_those_who_wait,
     a_drain_leaves_locks_to_their_guards,
     a_drain_ends_validities_before_it_releases,
-    the_next_in_a_drained_slot_moves_no_validity,
+    slot_reuse_after_a_drain_changes_no_validity,
     a_drain_waits_until_a_fair_waiter_has_left,
 );

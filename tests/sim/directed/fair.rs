@@ -127,7 +127,7 @@ pub fn the_first_caller_is_first_however_slow() -> Verdict {
 }
 
 // I57, I70
-pub fn a_place_is_kept_however_long_the_wait_is() -> Verdict {
+pub fn waiter_keeps_its_place_without_limit() -> Verdict {
     let mut world = world(5, 4, defaults);
     let held = hold_fairly(&mut world, 0)?;
     for client in [3, 1, 2] {
@@ -215,7 +215,7 @@ pub fn one_clients_fair_waiters_keep_their_order() -> Verdict {
 }
 
 // I60
-pub fn who_gives_up_keeps_nobody_waiting() -> Verdict {
+pub fn cancelled_waiter_leaves_no_entry() -> Verdict {
     let mut world = world(3, 4, defaults);
     let held = hold_fairly(&mut world, 0)?;
     let given_up = wait_fairly(&mut world, 1)?;
@@ -253,7 +253,7 @@ pub fn an_unheard_waiter_gives_up_everywhere() -> Verdict {
     demand(!(0..3).any(|master| has_queue(&world, master)), "one that gave up stays in a queue")
 }
 
-pub fn those_who_died_cost_nothing() -> Verdict {
+pub fn dead_waiters_add_no_delay() -> Verdict {
     let mut world = world(3, 6, defaults);
     let held = hold_fairly(&mut world, 0)?;
     for client in [1, 2, 3, 4, 5] {
@@ -265,7 +265,7 @@ pub fn those_who_died_cost_nothing() -> Verdict {
     no_key_is_left(&mut world)
 }
 
-pub fn those_who_stand_still_cost_one_stay_together() -> Verdict {
+pub fn paused_waiters_together_delay_one_stay() -> Verdict {
     let mut world = world(3, 6, defaults);
     let held = hold_fairly(&mut world, 0)?;
     for client in [1, 2, 3, 4, 5] {
@@ -277,7 +277,7 @@ pub fn those_who_stand_still_cost_one_stay_together() -> Verdict {
 }
 
 // I70
-pub fn one_that_stands_still_is_passed_soon() -> Verdict {
+pub fn paused_waiter_is_overtaken_soon() -> Verdict {
     let mut world = world(3, 3, defaults);
     let held = hold_fairly(&mut world, 0)?;
     wait_fairly(&mut world, 1)?;
@@ -308,7 +308,7 @@ pub fn a_queue_of_the_dead_leaves_no_key() -> Verdict {
 }
 
 // I60
-pub fn a_dead_holder_is_followed_at_its_end() -> Verdict {
+pub fn fair_waiter_follows_a_dead_holder() -> Verdict {
     for ttl in [ms(500), ms(5000)] {
         let mut world = world(3, 3, defaults);
         world.submit_fair(0, KEY, ttl, LONG).expect("room");
@@ -323,7 +323,7 @@ pub fn a_dead_holder_is_followed_at_its_end() -> Verdict {
     Ok(())
 }
 
-pub fn a_dead_holder_that_had_waited_is_followed_at_its_end() -> Verdict {
+pub fn fair_waiter_follows_a_dead_former_waiter() -> Verdict {
     for ttl in [ms(700), ms(1300), ms(2900)] {
         let mut world = world(3, 3, defaults);
         let held = hold_fairly(&mut world, 0)?;
@@ -550,18 +550,18 @@ pub fn the_next_waiter_needs_no_heartbeat() -> Verdict {
 tests!(
     the_next_waiter_needs_no_heartbeat,
     the_first_caller_is_first_however_slow,
-    a_place_is_kept_however_long_the_wait_is,
+    waiter_keeps_its_place_without_limit,
     wrong_clocks_change_no_order,
     a_wrong_estimate_shifts_a_waiter_by_seconds,
     one_clients_fair_waiters_keep_their_order,
-    who_gives_up_keeps_nobody_waiting,
+    cancelled_waiter_leaves_no_entry,
     an_unheard_waiter_gives_up_everywhere,
-    those_who_died_cost_nothing,
-    those_who_stand_still_cost_one_stay_together,
-    one_that_stands_still_is_passed_soon,
+    dead_waiters_add_no_delay,
+    paused_waiters_together_delay_one_stay,
+    paused_waiter_is_overtaken_soon,
     a_queue_of_the_dead_leaves_no_key,
-    a_dead_holder_is_followed_at_its_end,
-    a_dead_holder_that_had_waited_is_followed_at_its_end,
+    fair_waiter_follows_a_dead_holder,
+    fair_waiter_follows_a_dead_former_waiter,
     a_plain_release_is_found_by_looking,
     only_the_first_fair_waiter_tries,
     a_refused_message_costs_a_heartbeat,

@@ -235,7 +235,7 @@ fn declare_new(world: &mut World) -> bool {
 
 /// The third one has the lock that the other two forgot.
 // I36
-pub fn masters_of_which_one_is_missing_are_not_declared() -> Verdict {
+pub fn fleet_with_a_missing_master_is_not_declared() -> Verdict {
     let mut world = unconnected(3, defaults);
     for master in 0..2 {
         world.kill_master(master, true);
@@ -402,7 +402,7 @@ tests!(
     a_new_master_that_changes_takes_no_place,
     a_replacement_waits_for_locks_on_the_old_master,
     a_joining_master_counts_by_no_uptime,
-    masters_of_which_one_is_missing_are_not_declared,
+    fleet_with_a_missing_master_is_not_declared,
     a_second_clients_other_settings_are_noticed,
     clients_that_start_together_notice_each_other,
     strict_mode_refuses_other_declared_settings,

@@ -27,7 +27,7 @@ fn nothing_is_left(world: &World, why: &str) -> Verdict {
 }
 
 // I41
-pub fn who_waits_for_its_own_client_asks_nobody() -> Verdict {
+pub fn local_waiter_sends_no_command() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.trace = Some(Vec::new());
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -172,7 +172,7 @@ pub fn a_holder_that_expires_delays_nobody() -> Verdict {
 
 tests!(
     a_swaps_grant_dies_with_its_connection,
-    who_waits_for_its_own_client_asks_nobody,
+    local_waiter_sends_no_command,
     a_lost_lock_is_never_handed_over,
     a_forgotten_swap_never_follows_a_release,
     a_lost_swap_is_released,

@@ -131,7 +131,7 @@ pub fn a_broken_connection_is_released_over_the_next() -> Verdict {
 }
 
 // I9
-pub fn a_set_after_its_release_is_released_again() -> Verdict {
+pub fn late_set_is_released_again() -> Verdict {
     let mut world = world(1, 1, defaults);
     // The connection ends for the client, and the SET that it sent arrives a second later.
     world.stall(0, 0, true, false, SECOND);
@@ -147,7 +147,7 @@ pub fn a_set_after_its_release_is_released_again() -> Verdict {
 }
 
 // I9
-pub fn a_first_set_may_follow_the_second_release() -> Verdict {
+pub fn late_first_set_is_released_after_a_repair() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, true, false, SECOND);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -164,7 +164,7 @@ pub fn a_first_set_may_follow_the_second_release() -> Verdict {
 }
 
 // I9
-pub fn a_nameless_server_may_set_late() -> Verdict {
+pub fn late_set_without_run_id_is_released() -> Verdict {
     let mut world = unconnected(1, trust);
     refuse(&mut world, 0..1, "INFO");
     world.add_client(Clock::new(0, 0), 0);
@@ -248,7 +248,7 @@ pub fn a_shorter_ttl_counts_though_its_round_fails() -> Verdict {
 }
 
 // I16
-pub fn the_own_key_met_again_is_not_somebody_elses() -> Verdict {
+pub fn own_key_found_again_counts_as_ours() -> Verdict {
     let mut world = world(3, 1, defaults);
     world.stall(0, 2, false, true, 10 * SECOND);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -460,9 +460,9 @@ tests!(
     a_master_that_has_not_answered_is_released_too,
     a_release_follows_its_set,
     a_broken_connection_is_released_over_the_next,
-    a_set_after_its_release_is_released_again,
-    a_first_set_may_follow_the_second_release,
-    a_nameless_server_may_set_late,
+    late_set_is_released_again,
+    late_first_set_is_released_after_a_repair,
+    late_set_without_run_id_is_released,
     a_release_that_was_refused_is_sent_again,
     an_extension_counts_from_its_sending,
     one_master_of_three_cannot_extend,
@@ -471,7 +471,7 @@ tests!(
     a_shorter_ttl_counts_though_its_round_fails,
     a_labelled_lock_is_released_at_once,
     a_labelled_lock_is_handed_over,
-    the_own_key_met_again_is_not_somebody_elses,
+    own_key_found_again_counts_as_ours,
     the_margin_counts_extended_masters_only,
     a_late_set_is_void_after_an_extension,
     a_broken_shorter_extension_cuts_nothing,

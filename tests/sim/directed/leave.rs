@@ -32,7 +32,7 @@ pub fn a_lost_lock_is_not_left() -> Verdict {
 }
 
 // I43
-pub fn a_lock_lasts_for_the_rest_of_a_time() -> Verdict {
+pub fn lock_left_for_a_time_ends_then() -> Verdict {
     // Longer than what its TTL has left, and shorter.
     for (ttl, rest) in [(1000, 5000), (9000, 2000)] {
         let mut world = world(3, 1, defaults);
@@ -53,7 +53,7 @@ pub fn a_lock_lasts_for_the_rest_of_a_time() -> Verdict {
 }
 
 // I43
-pub fn a_master_that_is_back_gets_the_rest() -> Verdict {
+pub fn returning_master_gets_the_shortened_ttl() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
     world.break_conn(0, 0);
@@ -67,7 +67,7 @@ pub fn a_master_that_is_back_gets_the_rest() -> Verdict {
 }
 
 // I43
-pub fn a_master_that_is_back_late_is_released() -> Verdict {
+pub fn master_returning_late_is_released() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
     for master in 0..2 {
@@ -87,7 +87,7 @@ pub fn a_master_that_is_back_late_is_released() -> Verdict {
 
 /// Also where it comes just after the client looked what is owed.
 // I43
-pub fn a_rest_that_comes_late_does_not_count() -> Verdict {
+pub fn late_shortened_ttl_does_not_count() -> Verdict {
     for (late, stalled) in [(2000, 1), (1620, 1), (820, 1), (1900, 2)] {
         let mut world = world(3, 1, defaults);
         let lock = hold(&mut world, 0, KEY, ms(10_000))?;
@@ -108,7 +108,7 @@ pub fn a_rest_that_comes_late_does_not_count() -> Verdict {
 
 /// The lock was put back on a master that restarted empty, which may have voted for another before.
 // I43
-pub fn a_rest_in_quarantine_does_not_count() -> Verdict {
+pub fn shortened_ttl_in_quarantine_does_not_count() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(10_000))?;
     world.kill_master(2, true);
@@ -123,7 +123,7 @@ pub fn a_rest_in_quarantine_does_not_count() -> Verdict {
 
 /// The shortest TTL is 6 ms.
 // I43
-pub fn a_tiny_rest_is_not_promised_for_longer() -> Verdict {
+pub fn tiny_remaining_time_is_not_overstated() -> Verdict {
     let mut world = world(3, 1, defaults);
     let lock = hold(&mut world, 0, KEY, ms(1000))?;
     let until = world.local(0) + Duration::from_micros(100);
@@ -133,12 +133,12 @@ pub fn a_tiny_rest_is_not_promised_for_longer() -> Verdict {
 }
 
 tests!(
-    a_tiny_rest_is_not_promised_for_longer,
-    a_rest_in_quarantine_does_not_count,
+    tiny_remaining_time_is_not_overstated,
+    shortened_ttl_in_quarantine_does_not_count,
     a_left_lock_lives_to_the_end_of_its_ttl,
     a_lost_lock_is_not_left,
-    a_lock_lasts_for_the_rest_of_a_time,
-    a_master_that_is_back_gets_the_rest,
-    a_master_that_is_back_late_is_released,
-    a_rest_that_comes_late_does_not_count,
+    lock_left_for_a_time_ends_then,
+    returning_master_gets_the_shortened_ttl,
+    master_returning_late_is_released,
+    late_shortened_ttl_does_not_count,
 );

@@ -258,7 +258,7 @@ pub fn an_open_connection_asks_again() -> Verdict {
 
 /// Behind its name is another server after a failover.
 // I39
-pub fn a_demoted_master_is_left() -> Verdict {
+pub fn demoted_master_is_disconnected() -> Verdict {
     let mut world = world(1, 1, trust);
     let error = "READONLY You can't write against a read only replica.";
     world.masters[0].model.errors.insert("SET".to_owned(), error.to_owned());
@@ -370,5 +370,5 @@ tests!(
     a_promoted_masters_uptime_proves_nothing,
     a_mark_from_before_a_failover_counts_for_nothing,
     an_open_connection_asks_again,
-    a_demoted_master_is_left,
+    demoted_master_is_disconnected,
 );

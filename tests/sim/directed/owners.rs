@@ -87,7 +87,7 @@ pub fn joining_callers_have_their_own_holds() -> Verdict {
 }
 
 // I82
-pub fn a_lock_that_is_over_is_not_taken_again() -> Verdict {
+pub fn ended_reentrant_lock_admits_no_caller() -> Verdict {
     let mut world = world(2);
     enter(&mut world, 0);
     world.run_for(SECOND);
@@ -168,6 +168,6 @@ tests!(
     a_longer_wait_outlasts_a_failed_attempt,
     a_reentrant_lock_lasts_from_first_to_last,
     joining_callers_have_their_own_holds,
-    a_lock_that_is_over_is_not_taken_again,
+    ended_reentrant_lock_admits_no_caller,
     a_hold_fetched_after_the_end_is_void,
 );

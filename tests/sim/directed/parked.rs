@@ -105,7 +105,7 @@ pub fn the_end_of_a_parked_lock_serves_the_next() -> Verdict {
 }
 
 // I67
-pub fn a_reader_that_goes_serves_a_writer() -> Verdict {
+pub fn leaving_reader_serves_a_writer() -> Verdict {
     let mut world = world(3, 2, defaults);
     slow(&mut world);
     let lock = take(&mut world, 0, Way::Shared, TTL)?;
@@ -172,7 +172,7 @@ pub fn a_granted_reader_ends_nobody_elses() -> Verdict {
 
 /// A waiter that was killed at its turn.
 // I66
-pub fn who_died_delays_nobody() -> Verdict {
+pub fn dead_waiter_delays_no_grant() -> Verdict {
     let mut world = world(3, 4, defaults);
     slow(&mut world);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -185,7 +185,7 @@ pub fn who_died_delays_nobody() -> Verdict {
 }
 
 // I66
-pub fn who_died_last_leaves_no_key() -> Verdict {
+pub fn last_dead_waiter_leaves_no_key() -> Verdict {
     for way in [Way::Plain, Way::Fenced, Way::Shared] {
         let mut world = world(3, 2, defaults);
         let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -199,7 +199,7 @@ pub fn who_died_last_leaves_no_key() -> Verdict {
 
 /// It has the lock without knowing, and is answered when that is over.
 // I66
-pub fn who_stands_still_at_its_turn_is_no_second_holder() -> Verdict {
+pub fn paused_waiter_is_never_a_second_holder() -> Verdict {
     for pause in [6 * SECOND, 9 * SECOND] {
         let mut world = world(3, 3, defaults);
         let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -234,7 +234,7 @@ pub fn a_grant_counts_from_the_start_of_its_round() -> Verdict {
     verdict(&mut world)
 }
 
-pub fn a_holder_that_died_is_followed_at_its_end() -> Verdict {
+pub fn parked_waiter_follows_a_dead_holder() -> Verdict {
     let mut world = world(3, 3, defaults);
     take(&mut world, 0, Way::Plain, ms(1500))?;
     wait(&mut world, 1, Way::Plain, TTL)?;
@@ -382,7 +382,7 @@ pub fn dead_entries_delay_nobody_for_long() -> Verdict {
 
 /// The data of an earlier time, and its entries, whose connections are gone.
 // I66
-pub fn old_entries_have_nothing() -> Verdict {
+pub fn queue_entries_from_a_snapshot_are_never_granted() -> Verdict {
     for data in [Data::Empty, Data::Snapshot] {
         let mut world = world(3, 3, trust);
         let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -451,7 +451,7 @@ pub fn a_message_over_the_next_connection_is_no_vote() -> Verdict {
 }
 
 /// Its ticket is that of its first round, though others came before its last one.
-pub fn heartbeats_move_nobody() -> Verdict {
+pub fn heartbeats_change_no_order() -> Verdict {
     for waited in [700 * MS, 1000 * MS, 1300 * MS, 1500 * MS, 1700 * MS, 1900 * MS] {
         let mut world = world(3, 5, defaults);
         let lock = take(&mut world, 0, Way::Plain, TTL)?;
@@ -488,7 +488,7 @@ pub fn votes_in_quarantine_give_no_parked_lock() -> Verdict {
 }
 
 /// A part of a lock is given back, and had again when the other master grants.
-pub fn a_part_is_asked_for_again_behind_a_grant() -> Verdict {
+pub fn returned_part_is_asked_for_again_after_grant() -> Verdict {
     let mut world = world(3, 2, trust);
     let held = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Plain, TTL)?;
@@ -517,7 +517,7 @@ pub fn two_parts_behind_each_other_are_a_quorum() -> Verdict {
 }
 
 /// A client that polls beside one that parks: both have it in the end.
-pub fn clients_that_poll_and_that_park_share() -> Verdict {
+pub fn polling_and_parked_clients_exclude_each_other() -> Verdict {
     let mut world = world(3, 2, defaults);
     world.masters.iter_mut().for_each(|it| drop(it.model.errors.insert("HELLO".into(), "ERR no".into())));
     let polling = world.add_client(Clock::new(0, 0), 0);
@@ -574,7 +574,7 @@ pub fn an_entry_that_waits_proves_no_loss() -> Verdict {
 }
 
 /// A round begins with the park of each script, which a master may have forgotten.
-pub fn forgotten_scripts_keep_the_place() -> Verdict {
+pub fn flushed_scripts_cost_no_queue_place() -> Verdict {
     let mut world = world(3, 2, defaults);
     let lock = take(&mut world, 0, Way::Plain, TTL)?;
     wait(&mut world, 1, Way::Plain, TTL)?;
@@ -590,15 +590,15 @@ tests!(
     a_plain_release_serves_the_next,
     a_fenced_release_serves_the_next,
     the_end_of_a_parked_lock_serves_the_next,
-    a_reader_that_goes_serves_a_writer,
+    leaving_reader_serves_a_writer,
     a_forced_unlock_serves_the_next,
     readers_at_the_head_come_together,
     a_granted_reader_ends_nobody_elses,
-    who_died_delays_nobody,
-    who_died_last_leaves_no_key,
-    who_stands_still_at_its_turn_is_no_second_holder,
+    dead_waiter_delays_no_grant,
+    last_dead_waiter_leaves_no_key,
+    paused_waiter_is_never_a_second_holder,
     a_grant_counts_from_the_start_of_its_round,
-    a_holder_that_died_is_followed_at_its_end,
+    parked_waiter_follows_a_dead_holder,
     a_foreign_release_is_found_by_looking,
     a_granted_entry_is_gone,
     a_grant_that_cannot_be_written_is_not_published,
@@ -607,15 +607,15 @@ tests!(
     a_hand_over_within_a_client_ends_the_entry,
     many_dead_entries_are_removed_at_once,
     dead_entries_delay_nobody_for_long,
-    old_entries_have_nothing,
+    queue_entries_from_a_snapshot_are_never_granted,
     a_vote_does_not_outlive_its_connection,
     a_message_over_the_next_connection_is_no_vote,
-    heartbeats_move_nobody,
+    heartbeats_change_no_order,
     votes_in_quarantine_give_no_parked_lock,
-    a_part_is_asked_for_again_behind_a_grant,
-    clients_that_poll_and_that_park_share,
+    returned_part_is_asked_for_again_after_grant,
+    polling_and_parked_clients_exclude_each_other,
     rings_prolong_no_stay,
-    forgotten_scripts_keep_the_place,
+    flushed_scripts_cost_no_queue_place,
     an_entry_that_waits_proves_no_loss,
     two_parts_behind_each_other_are_a_quorum,
 );

@@ -66,7 +66,7 @@ pub fn a_waiter_leaves_a_minority_to_the_holder() -> Verdict {
 
 /// The lock is had on two masters while the third has not answered the round before.
 // I64
-pub fn what_an_earlier_round_left_goes_at_once() -> Verdict {
+pub fn earlier_rounds_keys_are_released_at_once() -> Verdict {
     let mut world = world(3, 2, |builder| defaults(builder).answer_timeout(ms(2000)));
     let held = hold_fairly(&mut world, 0)?;
     world.stall(1, 2, true, false, 100 * MS);
@@ -81,7 +81,7 @@ pub fn what_an_earlier_round_left_goes_at_once() -> Verdict {
 }
 
 /// A master answers a round only when the next one is under way: it has given its key to the earlier one.
-pub fn a_late_round_serves_no_next_one() -> Verdict {
+pub fn late_answer_counts_for_no_other_round() -> Verdict {
     let mut world = world(3, 2, defaults);
     // Somebody else's key on one master, and a crashed one on another.
     occupy(&mut world, 1..2, KEY);
@@ -111,7 +111,7 @@ pub fn a_late_park_leaves_the_later_entry() -> Verdict {
 
 /// The lock is had on two masters while the park to the third may come late.
 // I73
-pub fn no_repair_goes_where_an_entry_may_wait() -> Verdict {
+pub fn lock_is_not_restored_beside_a_waiting_entry() -> Verdict {
     let mut world = world(3, 2, defaults);
     let held = hold_fairly(&mut world, 0)?;
     world.stall(1, 2, true, false, 50 * MS);
@@ -258,10 +258,10 @@ tests!(
     two_minorities_learn_who_is_first,
     a_slow_master_gets_one_park_at_a_time,
     a_waiter_leaves_a_minority_to_the_holder,
-    what_an_earlier_round_left_goes_at_once,
-    a_late_round_serves_no_next_one,
+    earlier_rounds_keys_are_released_at_once,
+    late_answer_counts_for_no_other_round,
     a_late_park_leaves_the_later_entry,
-    no_repair_goes_where_an_entry_may_wait,
+    lock_is_not_restored_beside_a_waiting_entry,
     a_broken_round_leaves_nothing,
     an_empty_master_gives_no_second_holder,
     a_late_attempt_of_a_round_has_its_own_ttl,

@@ -57,7 +57,7 @@ pub fn a_waiting_set_holds_nothing() -> Verdict {
 }
 
 // I77
-pub fn what_is_granted_after_a_refusal_goes_at_once() -> Verdict {
+pub fn set_releases_late_grants_at_once() -> Verdict {
     let mut world = world(2);
     hold(&mut world, 1, A, ms(10_000))?;
     // The refusals come first.
@@ -190,7 +190,7 @@ pub fn an_abandoned_set_leaves_no_key() -> Verdict {
 
 tests!(
     a_waiting_set_holds_nothing,
-    what_is_granted_after_a_refusal_goes_at_once,
+    set_releases_late_grants_at_once,
     a_set_with_a_taken_lock_fails,
     a_set_keeps_distance_from_its_end,
     a_set_ends_with_its_first_lock,

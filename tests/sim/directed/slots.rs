@@ -87,7 +87,7 @@ pub fn a_slot_has_the_number_of_its_lock() -> Verdict {
 }
 
 // I78
-pub fn what_one_master_calls_free_is_taken() -> Verdict {
+pub fn slot_free_on_one_master_counts_as_taken() -> Verdict {
     let mut world = world(2);
     take_slots(&mut world, MANY, &[])?;
     // The other masters remember all.
@@ -311,7 +311,7 @@ pub fn a_wait_ends_with_the_slots_that_were_taken() -> Verdict {
 }
 
 // I80
-pub fn one_of_the_queues_fails_alone() -> Verdict {
+pub fn failure_in_one_slots_queue_keeps_the_others() -> Verdict {
     let mut world = world(2);
     let taken = take_slots(&mut world, 2, &[])?;
     begin(&mut world, 0, 2, ms(60_000));
@@ -333,7 +333,7 @@ pub fn one_of_the_queues_fails_alone() -> Verdict {
 tests! {
     a_free_slot_is_found_in_two_round_trips,
     a_slot_has_the_number_of_its_lock,
-    what_one_master_calls_free_is_taken,
+    slot_free_on_one_master_counts_as_taken,
     callers_that_come_together_fill_the_pool,
     waiters_get_slots_in_their_order,
     a_released_slot_is_found_in_time,
@@ -344,5 +344,5 @@ tests! {
     a_slot_that_is_given_up_leaves_nothing,
     a_drain_ends_a_wait_for_slots,
     a_wait_ends_with_the_slots_that_were_taken,
-    one_of_the_queues_fails_alone,
+    failure_in_one_slots_queue_keeps_the_others,
 }

@@ -32,7 +32,7 @@ fn measured() -> Measured {
 }
 
 #[test]
-fn a_result_is_shown_as_it_was() {
+fn bench_result_matches_its_golden_file() {
     let mut page = String::new();
     for (words, has_round_trip, measured) in [
         (&["redlatch"][..], true, measured()),

@@ -559,7 +559,7 @@ fn declared_longer_ttl_lengthens_the_quarantine() {
 }
 
 #[test]
-fn a_slow_round_trip_is_one_for_locks_that_are_allowed() {
+fn slow_round_trip_finding_depends_on_max_ttl() {
     let urls = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
     let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(2)).build().expect("valid");
     for (p99_ms, expected) in [(399, Vec::new()), (400, vec!["slow-round-trip"])] {

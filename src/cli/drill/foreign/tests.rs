@@ -95,7 +95,7 @@ fn times_of_another_clock_are_a_defect() {
 }
 
 #[test]
-fn visits_beside_one_that_goes_on_are_kept() {
+fn visits_stay_while_an_older_visit_lasts() {
     course_of(&["--ttl", "1s", "--resources", "1", "--time", "20min"], |course| {
         let clock = Clock { now: course.begun, ns: 0 };
         let [mut one, mut other] = [0, 1].map(|number| Foreign::new(number, clock, course));
@@ -115,7 +115,7 @@ fn visits_beside_one_that_goes_on_are_kept() {
 
 /// A process that keeps the output of an ended contender open may write for ever.
 #[test]
-fn a_contender_that_has_ended_is_read_to_a_limit() {
+fn output_of_an_ended_contender_is_bounded() {
     let path = std::env::temp_dir().join(format!("redlatch-contender-{}", std::process::id()));
     std::fs::write(&path, "refused\n".repeat(2 * REST_SIZE_MAX / 8)).expect("a file");
     let output = std::fs::File::open(&path).expect("it is there");

@@ -29,7 +29,7 @@ fn name(index: u8) -> String {
 }
 
 #[test]
-fn a_status_is_shown_as_it_was() {
+fn fleet_status_matches_its_golden_file() {
     let absent: Vec<_> = (1..=3).map(|index| answered(index, Found::Absent, Some(&[]))).collect();
     let seen: Vec<_> = absent.iter().map(|(name, answer)| seen(name, answer.as_ref().ok())).collect();
     let records = Record::of_fleet(&config(9), &seen, Origin::Observed).expect("each is known");

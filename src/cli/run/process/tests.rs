@@ -76,7 +76,7 @@ fn ended(mut child: Child) -> (Option<i32>, Option<i32>) {
 }
 
 #[test]
-fn the_end_of_a_stopped_command_is_its_own() {
+fn stopped_command_keeps_its_exit_code() {
     let mut process = process(STOPPED);
     entry(process.pid, Descendant::is_stopped);
     process.end();
@@ -88,7 +88,7 @@ fn the_end_of_a_stopped_command_is_its_own() {
 }
 
 #[test]
-fn a_kill_reaches_the_group_and_all_that_are_known() {
+fn kill_reaches_the_group_and_known_descendants() {
     let (mut process, outside) = (process(FOREVER), shell(FOREVER));
     let it = entry(Pid::from_child(&outside), |_| true);
     assert!(!process.pursue(Some(vec![it]), false), "it got TERM, which it ignores");
@@ -99,7 +99,7 @@ fn a_kill_reaches_the_group_and_all_that_are_known() {
 }
 
 #[test]
-fn what_escaped_term_gets_it_and_is_continued() {
+fn escaped_process_gets_term_and_cont() {
     let (mut process, outside) = (process(FOREVER), shell(STOPPED));
     let it = entry(Pid::from_child(&outside), Descendant::is_stopped);
     assert!(!process.pursue(Some(vec![it]), false));
@@ -117,7 +117,7 @@ fn what_escaped_term_gets_it_and_is_continued() {
 
 /// The ended process may have started another one, which the list misses.
 #[test]
-fn a_search_that_finds_one_just_ended_is_not_the_last() {
+fn search_repeats_after_a_process_has_just_ended() {
     let mut process = process("echo; exit 3");
     let ended = entry(process.pid, Descendant::is_zombie);
     assert_eq!(code_of(&mut process), 3);
@@ -127,7 +127,7 @@ fn a_search_that_finds_one_just_ended_is_not_the_last() {
 }
 
 #[test]
-fn without_proc_a_group_shows_whether_others_are_left() {
+fn without_proc_the_group_shows_remaining_processes() {
     let mut process = process("echo; sleep 60 & exit 3");
     assert_eq!(code_of(&mut process), 3);
     assert!(!process.pursue(None, false), "one is in the group");
@@ -135,7 +135,7 @@ fn without_proc_a_group_shows_whether_others_are_left() {
 }
 
 #[test]
-fn a_command_that_nobody_supervises_is_killed() {
+fn unsupervised_command_is_killed() {
     let process = process(FOREVER);
     let pid = process.pid;
     drop(process);

@@ -45,7 +45,7 @@ fn many_requests_of_tasks_do_not_wait_for_the_leader() {
 }
 
 #[test]
-fn nobody_sleeps_over_an_answer_that_is_there() {
+fn ready_answer_is_taken_without_a_sleep() {
     for is_led in [false, true] {
         let shared = alone();
         let turn = shared.lock().last_turn;
@@ -75,7 +75,7 @@ fn wake_many(inner: &mut Inner) -> Arc<Count> {
 }
 
 #[test]
-fn whoever_leaves_wakes_all() {
+fn departing_leader_wakes_all_tasks() {
     let shared = alone();
     let mut inner = shared.lock();
     let count = wake_many(&mut inner);
@@ -211,7 +211,7 @@ fn drive_writes_once_for_returning_callers() {
 }
 
 #[test]
-fn a_write_that_takes_long_ends_at_its_own_time() {
+fn long_write_rereads_the_clock() {
     let shared = alone();
     let mut inner = shared.lock();
     let start = inner.now();
@@ -223,7 +223,7 @@ fn a_write_that_takes_long_ends_at_its_own_time() {
 }
 
 #[test]
-fn a_thread_that_is_to_wake_up_may_lead() {
+fn woken_thread_may_lead() {
     let shared = alone();
     let poller = sleep_for_ever(&mut shared.lock());
     shared.thread_waker().wake();
@@ -246,7 +246,7 @@ impl Drop for Dropped {
 }
 
 #[test]
-fn a_thread_drops_the_waker_of_a_task_without_the_lock() {
+fn thread_drops_wakers_outside_the_mutex() {
     let shared = alone();
     let poller = sleep_for_ever(&mut shared.lock());
     let (sender, dropped) = mpsc::channel();
@@ -280,7 +280,7 @@ fn unanswered(inner: &mut Inner) -> CompletionToken {
 
 /// The answer and the end come before the thread wakes.
 #[test]
-fn only_a_drain_hands_out_answers_behind_its_end() {
+fn ready_answers_outlive_only_a_drain() {
     for (is_drained, is_answered) in [(false, false), (false, true), (true, false), (true, true)] {
         let shared = alone();
         let poller = sleep_for_ever(&mut shared.lock());
@@ -309,7 +309,7 @@ fn only_a_drain_hands_out_answers_behind_its_end() {
 
 /// Otherwise the leader would leave the wake-up to another task of the same thread, which does not come.
 #[test]
-fn a_task_that_has_entered_is_woken_by_the_leader_again() {
+fn leader_wakes_an_entered_task_again() {
     let shared = alone();
     for _ in 0..2 {
         let mut inner = shared.lock();
@@ -343,7 +343,7 @@ fn a_drain_ends_a_client_that_has_no_room() {
 
 /// A thread that ends in another thread's exit cannot wait for a mutex that is never released.
 #[test]
-fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
+fn ending_thread_gives_up_on_a_busy_mutex() {
     let client = client();
     let inner = client.shared().lock();
     let shared = client.shared().clone();
@@ -352,7 +352,7 @@ fn the_end_of_a_thread_does_not_wait_for_the_lock_for_ever() {
 }
 
 #[test]
-fn the_end_of_a_thread_waits_for_the_lock_for_a_moment() {
+fn ending_thread_waits_briefly_for_the_mutex() {
     let shared = alone();
     let mut inner = shared.lock();
     inner.linger_until = Some(clock::now() + LONG);
@@ -365,7 +365,7 @@ fn the_end_of_a_thread_waits_for_the_lock_for_a_moment() {
 }
 
 #[test]
-fn an_answer_that_nobody_wants_frees_its_place_once() {
+fn abandoned_answer_frees_its_place_once() {
     let shared = alone();
     let mut inner = shared.lock();
     let expect = |inner: &mut Inner| {
@@ -384,7 +384,7 @@ fn an_answer_that_nobody_wants_frees_its_place_once() {
 }
 
 #[test]
-fn the_background_thread_does_not_wait_for_a_lock_that_somebody_has() {
+fn background_thread_skips_a_busy_mutex() {
     let client = client();
     let (inner, start) = (client.shared().lock(), clock::now());
     let shared = client.shared().clone();

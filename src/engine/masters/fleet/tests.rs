@@ -49,7 +49,7 @@ fn only_a_master_with_a_full_queue_is_skipped() {
 
 /// An answer that took 300 ms tells the time of 300 ms ago.
 #[test]
-fn the_promptest_answer_of_a_while_says_the_time() {
+fn fastest_recent_answer_sets_the_clock_estimate() {
     let (mut fleet, start) = (fleet(), Instant::now());
     let [master, other] = [0, 1].map(|index| MasterId::new(index).expect("few"));
     let at = |ms: u64| start + Duration::from_millis(ms);

@@ -56,7 +56,7 @@ fn the_longest_record_fits_its_limit() {
 }
 
 #[test]
-fn what_is_no_record_is_named() {
+fn unreadable_record_is_named() {
     let (config, names) = (config(1), names(&[0]));
     let whole = records(&config, &seen(&names, &["a"])).remove(0).to_string();
     for (text, why) in [

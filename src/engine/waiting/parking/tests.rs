@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 #[test]
-fn only_parts_in_a_row_set_masters_aside() {
+fn only_consecutive_splits_exclude_masters() {
     let (now, mut rng) = (Instant::now(), StdRng::seed_from_u64(1));
     let part = MasterSet::first(1);
     for (parts, aside) in [
@@ -61,7 +61,7 @@ fn a_look_follows_the_first_end_of_a_holder() {
 }
 
 #[test]
-fn behind_a_holder_no_master_is_left_aside() {
+fn no_master_is_excluded_behind_a_holder() {
     let over = Duration::ZERO;
     for left in [[over, Duration::from_millis(90)], [over, over]] {
         assert!(first_behind(Instant::now(), left).aside.is_empty());
