@@ -1,6 +1,5 @@
-//! Leader election: a lock that is kept, fenced and campaigned for again.
-//!
-//! A layer over [`LockRequest`] and [`Guard`]: it adds no state on the masters and nothing to the protocol.
+//! Leader election: a fenced lock that its holder keeps, and for which candidates campaign again and again.
+//! Built from [`LockRequest`] and [`Guard`] alone.
 
 use std::future::Future;
 use std::ops::ControlFlow;

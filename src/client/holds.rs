@@ -1,53 +1,49 @@
-//! How many holds the owner of a reentrant lock has, and what becomes of the lock with the first and the last
-//! of them.
+//! Number of holds of a reentrant lock's owner, and what the first and the last hold do with the lock.
 //!
 //! ```text
 //!           first caller asks the masters        answer           last hold ends
 //!   Free ────────────────────────────► Acquiring ──────► Held(n) ──────────────► Free, and released
 //!    ▲                                  │ ▲ │ others join   ▲ │
-//!    └─ failed for all, or given up ────┘ └─┘ or go on      └─┘ taken again, or a hold ends: no command
+//!    └─ failed for all, or given up ────┘ └─┘ or go on      └─┘ taken again, or a hold ends: sends nothing
 //! ```
 //!
-//! An attempt lasts for the shortest wait of its callers, so nobody waits beyond its own. Its failure is the
-//! answer to each caller whose wait does not reach further. Callers with a longer wait go on together, with
-//! an attempt for the shortest wait among them. So there are no more attempts than callers, however early
-//! each of them fails.
+//! An attempt lasts for the shortest wait of its callers. Its failure answers every caller whose wait has
+//! ended by then; the others go on with another attempt, for the shortest wait among them. So there are no
+//! more attempts than callers.
 //!
-//! Owns the counts and the waits. Does not know connections, the clock and how callers wait: the time is an
-//! argument, so that the simulator counts and goes on by the same rules as a [`crate::ReentrantLock`]. Keeps
-//! that a hold is counted before its caller knows of it, that nobody gets a hold of a lock that is over, and
-//! that the lock is held at the masters from the first hold to the last and no longer.
+//! A hold is counted before its caller knows of it, and nobody gets a hold of an expired lock. The module has
+//! no connections and no clock, so the simulator counts with the same code as a [`crate::ReentrantLock`].
 
 use std::time::Instant;
 
 use crate::error::{AcquireError, LockReentrantError};
 use crate::limits;
 
-/// The holds of one owner; `A` is what is being acquired for it, `L` the lock that it has.
+/// Holds of one owner. `A` is the acquisition under way, `L` the held lock.
 #[derive(Debug)]
 pub enum Holds<A, L> {
-    /// Nothing is held, nothing asked for.
+    /// No hold, and no acquisition.
     Free,
     /// The first hold is being acquired.
     Acquiring {
-        /// The attempt that answers it.
+        /// The acquisition that answers the callers.
         attempt: A,
-        /// When it ends at the latest.
+        /// End of the attempt, at the shortest wait.
         until: Instant,
-        /// When the wait of each caller ends that wants a hold: not before the attempt.
+        /// End of each caller's wait: not before the attempt's end.
         waits: Vec<Instant>,
     },
-    /// The lock is held, or was and its holds have not ended.
+    /// The lock is held, or is lost and still has holds.
     Held {
-        /// The lock.
+        /// The lock, which may be lost.
         lock: L,
-        /// Holds that have not ended; those that were acquired and not fetched yet count.
+        /// Holds that have not ended, including holds that were acquired but not fetched.
         hold_count: usize,
     },
 }
 
 impl<A, L> Holds<A, L> {
-    /// Holds that have not ended.
+    /// Number of holds that have not ended.
     pub const fn count(&self) -> usize {
         match self {
             Self::Held { hold_count, .. } => *hold_count,
@@ -55,7 +51,7 @@ impl<A, L> Holds<A, L> {
         }
     }
 
-    /// The lock, also one that is over.
+    /// The lock, even a lost one.
     pub const fn lock(&self) -> Option<&L> {
         match self {
             Self::Held { lock, .. } => Some(lock),
@@ -63,7 +59,7 @@ impl<A, L> Holds<A, L> {
         }
     }
 
-    /// One hold more of a lock that this owner has; `None` if it has none.
+    /// Counts one hold more of a lock that the owner has; `None` if the owner has none.
     pub fn take_again(
         &mut self,
         is_valid: impl FnOnce(&L) -> bool,
@@ -79,27 +75,27 @@ impl<A, L> Holds<A, L> {
         Some(Ok(()))
     }
 
-    /// The first caller asks for the lock, which is free, and waits until then.
+    /// Begins the acquisition for the first caller, which waits until `wait_until`.
     pub fn begin(&mut self, attempt: A, wait_until: Instant) {
         *self = Self::Acquiring { attempt, until: wait_until, waits: vec![wait_until] };
     }
 
-    /// One caller more wants what is being acquired, and waits until then. All callers of an owner wait for
-    /// equally long, so the attempt ends no later.
+    /// Adds a caller that waits until `wait_until`. All callers of an owner wait equally long, so an earlier
+    /// caller's wait ends first, and the attempt need not become shorter.
     pub fn join(&mut self, wait_until: Instant) {
         if let Self::Acquiring { waits, .. } = self {
             waits.push(wait_until);
         }
     }
 
-    /// The attempt got the lock: each caller that wants one has its hold.
+    /// The attempt got the lock: every caller left has its hold.
     pub fn acquired(&mut self, lock: L) {
         let Self::Acquiring { waits, .. } = self else { unreachable!("there is no attempt") };
         *self = Self::Held { lock, hold_count: waits.len() };
     }
 
-    /// The attempt failed. Returns the end of the waits whose callers it answers. If callers are left, they
-    /// need another attempt until the new `until`. After an error that no attempt can mend, nobody is left.
+    /// The attempt failed. Returns the time up to which it answers callers, by the end of their wait. Callers
+    /// left need another attempt, until the new `until`. An error that waiting cannot resolve answers all.
     pub fn fail(&mut self, now: Instant, error: &AcquireError) -> Instant {
         let Self::Acquiring { until, waits, .. } = self else { unreachable!("there is no attempt") };
         let mut answered_until = now.max(*until);
@@ -114,8 +110,8 @@ impl<A, L> Holds<A, L> {
         answered_until
     }
 
-    /// A caller that would wait until then does not want what is being acquired any more. Returns the attempt
-    /// after the last one, to be given up.
+    /// A caller that would wait until `wait_until` gives up its hold. Returns the acquisition if nobody else
+    /// wants it.
     #[must_use = "an attempt that nobody wants is to be given up"]
     pub fn leave(&mut self, wait_until: Instant) -> Option<A> {
         let Self::Acquiring { waits, .. } = self else { return None };
@@ -130,7 +126,7 @@ impl<A, L> Holds<A, L> {
         }
     }
 
-    /// One hold less. Returns the lock after the last one, to be released.
+    /// Ends a hold. Returns the lock after the last one, to be released.
     #[must_use = "a lock without holds is to be released"]
     pub fn end(&mut self) -> Option<L> {
         let Self::Held { hold_count, .. } = self else { return None };
@@ -144,11 +140,11 @@ impl<A, L> Holds<A, L> {
         }
     }
 
-    /// A caller fetches the hold that was counted for it: perhaps long after, so the lock may be over (I2).
-    /// Then the hold ends, and the lock is to be released if it was the last.
+    /// A caller fetches the hold that was counted for it. The lock may have ended since then (I2); then this
+    /// hold ends, too, and the error carries the lock to release if it was the last hold.
     ///
     /// # Errors
-    /// [`LockReentrantError::Lost`], with what is left.
+    /// [`LockReentrantError::Lost`] with the number of holds left, and the lock to release.
     pub fn fetch(
         &mut self,
         is_valid: impl FnOnce(&L) -> bool,

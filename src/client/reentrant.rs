@@ -1,10 +1,9 @@
-//! [`ReentrantLock`]: a lock that its owner may take again while it has it.
+//! [`ReentrantLock`]: a lock that its owner may take again while holding it.
 //!
-//! [`super::holds`] decides what counts, and what the first and the last hold do with the lock; this module
-//! waits. Owns the holds of one owner's callers, and nothing else: the lock itself is an acquisition and a
-//! guard of the client. A task that polls drives the attempt that all wait for, so that a task which is not
-//! polled delays nobody. Keeps that no waker is called, no guard dropped and the client not asked with the
-//! state locked.
+//! [`super::holds`] counts the holds and decides what the first and the last one do with the lock. This
+//! module waits: whichever task polls or thread waits drives the attempt for all callers of the owner, so an
+//! unpolled task delays nobody. It never calls a waker, drops a guard or asks the client while the state is
+//! locked.
 
 use std::fmt;
 use std::future::Future;
@@ -65,7 +64,7 @@ pub struct ReentrantGuard {
     is_armed: bool,
 }
 
-/// A hold that is being taken.
+/// Acquisition of a hold.
 #[must_use = "nothing is acquired before this is awaited"]
 struct LockReentrant<'a> {
     owner: &'a Arc<Owner>,
@@ -79,10 +78,10 @@ struct Owner {
 
 type OwnerHolds = Holds<UnderWay, Guard>;
 
-/// The acquisition for all callers.
+/// The acquisition for all callers of the owner.
 struct UnderWay {
     attempts: Arc<Attempts>,
-    /// The attempt under way; `None` while somebody polls it, or a thread waits with it.
+    /// The attempt under way; `None` while a task polls it or a thread waits with it.
     pending: Option<Acquire<'static>>,
 }
 
@@ -115,7 +114,7 @@ impl ReentrantLock {
     /// errors of [`LockRequest::acquire`]. In a waker that the client calls, a lock that this owner does not
     /// have is [`AcquireError::Stopped`], for this caller alone.
     pub fn lock(&self) -> Result<ReentrantGuard, LockReentrantError> {
-        // Its drop gives up what it has joined, in a panic, too.
+        // In a panic, too, the drop gives up the attempt that this caller joined.
         let mut asking = self.join();
         let (sleeper, waker) = Sleeper::own();
         loop {
@@ -206,7 +205,7 @@ impl ReentrantGuard {
     /// Calls `callback` when the lock is lost or about to be lost; see [`Guard::on_lost`]. The callback
     /// belongs to the lock: it is called even if this hold has ended and others have not.
     pub fn on_lost(&self, callback: impl FnOnce() + Send + 'static) {
-        // Outside the state, as it may be called at once. The lock lives as long as this hold.
+        // Asked without the state locked, because `on_lost` may call back at once. This hold keeps the lock.
         match self.owner.look(|guard| (guard.client().clone(), guard.lock())) {
             Some((client, lock)) => loss::on_lost(&client, [lock], callback),
             None => callback(),
@@ -247,7 +246,7 @@ impl ReentrantGuard {
         async move {
             match lost {
                 Some(lost) => lost.await,
-                // A fork of the process.
+                // Only a forked process has no guard here.
                 None => LockEnd::Lost,
             }
         }
@@ -291,7 +290,7 @@ impl Drop for ReentrantGuard {
 }
 
 impl Owner {
-    /// An error in a fork of the process, which may have inherited the state locked.
+    /// Fails in a forked process, which may have inherited the mutex in its locked state.
     fn state(&self) -> Result<MutexGuard<'_, OwnerHolds>, Stopped> {
         self.request.client.shared().process.check()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
@@ -301,7 +300,7 @@ impl Owner {
         self.state().ok()?.lock().map(look)
     }
 
-    /// The lock that this owner has, as the client knows it. Asked without the state locked.
+    /// The owner's lock, as the client knows it. Asks without the state locked.
     fn see(&self) -> Option<Seen> {
         let lock = self.look(Guard::lock)?;
         let until = guard::valid_until(&self.request.client, lock);
@@ -313,13 +312,12 @@ impl Owner {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(clock::now()))
     }
 
-    /// One hold less; returns the guard after the last one, to be released or dropped without the state
-    /// locked.
+    /// Ends a hold. Returns the guard after the last one: release or drop it without the state locked.
     fn end_hold(&self) -> Option<Guard> {
         self.state().ok()?.end()
     }
 
-    /// Goes on until the caller has a hold or an error, or has to wait until `waker` is woken.
+    /// Goes on until the caller has a hold or an error, or must wait for `waker`.
     fn advance(
         &self,
         caller: &mut Caller,
@@ -331,28 +329,29 @@ impl Owner {
             let seen = self.see();
             let mut state = self.state().map_err(AcquireError::Stopped)?;
             let Some(is_valid) = judge(seen, &state) else { continue };
-            // With the state locked: a hold comes with its answer.
+            // Read with the state locked, because a hold is counted together with its answer.
             if let Some(answer) = caller.answer() {
                 caller.joined = None;
                 answer?;
                 let fetched = state.fetch(|_| is_valid);
                 drop(state);
-                // The guard of a lock that is over is dropped without the state locked.
+                // Dropped without the state locked.
                 return Poll::Ready(fetched.map_err(|(error, _guard)| error));
             }
             if let Some(taken) = state.take_again(|_| is_valid) {
                 return Poll::Ready(taken);
             }
             if let How::Thread = how {
-                // Before it joins: what this caller must not do is no answer to the others.
+                // Checked before the caller joins: its own mistake is no answer for the others.
                 check_may_wait(shared, &state).map_err(AcquireError::Stopped)?;
             }
             let (attempts, pending) = self.join(&mut state, caller, waker, matches!(how, How::Thread));
             let Some(mut pending) = pending else { return Poll::Pending };
-            // With the state locked: a thread that joins from here on finds nothing to wait with, and counts.
+            // Read with the state locked. A thread that joins from here on finds no attempt to drive, and
+            // raises the count.
             let change_count = attempts.change_count.load(Ordering::SeqCst);
             drop(state);
-            // Without it: other tasks may be woken meanwhile, which may do anything.
+            // Polled without the state locked: the poll may wake other tasks, which may do anything.
             let its_waker = Waker::from(attempts.clone());
             let stand_in = StandIn { owner: self, attempts: &attempts };
             let polled = attempts.driving.run(|| match how {
@@ -364,7 +363,7 @@ impl Owner {
                 Poll::Ready(result) => self.finish(&attempts, result),
                 Poll::Pending => {
                     self.put_back(pending);
-                    // A caller that was woken or came meanwhile found nothing to wait with.
+                    // A caller that came or was woken in the meantime found no attempt to drive.
                     if attempts.change_count.load(Ordering::SeqCst) != change_count {
                         attempts.wake_by_ref();
                     }
@@ -374,8 +373,8 @@ impl Owner {
         }
     }
 
-    /// The caller joins the others that want the lock, or is the first of them. Returns what answers their
-    /// attempt, unless somebody waits with it.
+    /// Joins the other callers that want the lock, or begins for the first one. Returns the acquisition,
+    /// unless another caller drives it.
     fn join(
         &self,
         state: &mut OwnerHolds,
@@ -394,12 +393,12 @@ impl Owner {
             unreachable!("it was begun")
         };
         caller.joined.get_or_insert_with(|| attempts.clone());
-        // First: a waker that panics when it is copied takes nothing with it.
+        // Registered first: if cloning the waker panics, the acquisition stays in place.
         attempts.register(waker, is_thread);
         (attempts.clone(), pending.take())
     }
 
-    /// Makes the acquisition of the next attempt, if callers want one.
+    /// Prepares the acquisition of the next attempt, if callers are left.
     fn ask(&self, state: &mut OwnerHolds) {
         if let OwnerHolds::Acquiring { attempt, until, .. } = state {
             let wait = until.saturating_duration_since(clock::now());
@@ -415,7 +414,7 @@ impl Owner {
         }
     }
 
-    /// The attempt under way has its answer.
+    /// Takes the result of the attempt.
     fn finish(&self, attempts: &Arc<Attempts>, result: Result<Guard, AcquireError>) {
         let Ok(mut state) = self.state() else { return };
         match result {
@@ -434,7 +433,7 @@ impl Owner {
         attempts.wake_by_ref();
     }
 
-    /// A caller does not want its hold any more.
+    /// The caller gives up its hold.
     fn leave(&self, caller: &mut Caller) {
         let Some(attempts) = caller.joined.take() else { return };
         let Ok(mut state) = self.state() else { return };
@@ -455,29 +454,29 @@ impl Owner {
     }
 }
 
-/// A lock that an owner has, as it was a moment ago.
+/// An owner's lock, as it was a moment ago.
 #[derive(Clone, Copy)]
 struct Seen {
     lock: OpId,
-    /// `None` if it is over.
+    /// `None` if it has ended.
     valid_until: Option<Instant>,
 }
 
-/// Whether the owner's lock is valid; `None` if it must be seen again, for it is another one by now or has
-/// just ended.
+/// Whether the owner's lock is valid; `None` if another lock has replaced it or it has just ended, so that
+/// the caller must look again.
 fn judge(seen: Option<Seen>, state: &OwnerHolds) -> Option<bool> {
     if state.lock().map(Guard::lock) != seen.map(|seen| seen.lock) {
         return None;
     }
     match seen.and_then(|seen| seen.valid_until) {
-        // It may have been extended meanwhile.
+        // A lock that has just ended may have been extended meanwhile.
         Some(until) => (clock::now() < until).then_some(true),
         None => Some(false),
     }
 }
 
-/// An error where a thread would wait for itself: also inside a waker that is called while it drives the
-/// attempt.
+/// Refuses a thread that would wait for itself: inside a waker of the client, or of the attempt that it
+/// drives.
 fn check_may_wait(shared: &Shared, state: &OwnerHolds) -> Result<(), Stopped> {
     shared.waking.check_outside()?;
     match state {
@@ -486,8 +485,7 @@ fn check_may_wait(shared: &Shared, state: &OwnerHolds) -> Result<(), Stopped> {
     }
 }
 
-/// Leaves the attempt to the other callers if the one that drives it panics: they find a new acquisition in
-/// its place.
+/// Runs if the caller that drives the attempt panics: prepares a new acquisition for the other callers.
 struct StandIn<'a> {
     owner: &'a Owner,
     attempts: &'a Arc<Attempts>,

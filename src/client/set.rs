@@ -1,7 +1,7 @@
 //! Several locks together: one guard for all of them, or none.
 //!
-//! [`super::set_acquisition`] decides which locks are asked for, given back and waited for, and in which
-//! order; this module does it. Owns no protocol: each lock is an acquisition of the client's own.
+//! [`super::set_acquisition`] decides which locks to request, release and wait for, and in which order. This
+//! module carries out its steps, with an ordinary acquisition of the client for each lock.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -36,9 +36,8 @@ use crate::options::{
 #[must_use = "nothing is asked before one of the acquire calls"]
 pub struct LockSetRequest {
     client: Client,
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     names: Vec<Bytes>,
-    /// The options of each lock.
     options: Options,
     label: Option<Cow<'static, str>>,
     cancel: Option<Registration>,
@@ -65,10 +64,9 @@ impl Drop for AcquireSet {
     }
 }
 
-/// Requests that are under way.
 #[derive(Debug)]
 enum Asking {
-    /// Locks, by their places among the names.
+    /// Acquisitions, each with the lock's place among the names.
     Locks(Vec<(usize, Acquire<'static>)>),
     Pause(Pending<PauseCall>),
     Nothing,
@@ -139,7 +137,7 @@ impl LockSetRequest {
     }
 
     fn one(&self, place: usize, wait: Duration) -> LockRequest<'static> {
-        // The set counts its rounds itself.
+        // The set counts its own rounds.
         let options = Options { max_attempts: None, wait: Some(wait), ..self.options };
         let mut request = self.client.lock_owned(self.names[place].clone()).options(options);
         request.label.clone_from(&self.label);
@@ -170,7 +168,7 @@ impl AcquireSet {
         ended(self.advance(How::Thread))
     }
 
-    /// Goes on until the next answer that is not there.
+    /// Carries out steps until an answer is missing.
     fn advance(&mut self, how: How<'_>) -> Poll<Result<GuardSet, SetError<AcquireError>>> {
         loop {
             let step = match (&mut self.acquisition, &mut self.asking) {
@@ -223,7 +221,8 @@ impl AcquireSet {
     }
 }
 
-/// Takes the answers that are there; the next step when all are. Locks to be given back go at once.
+/// Takes the answers that have arrived, and returns the next step once all have. Releases locks that the set
+/// gives back at once.
 fn settle(
     acquisition: &mut SetAcquisition<Guard>,
     how: How<'_>,
@@ -240,7 +239,7 @@ fn settle(
     step
 }
 
-/// Has all of them released at once, in one write for each master, without waiting for the answers.
+/// Releases all guards with one write for each master, without waiting for the answers.
 fn give_up(guards: Vec<Guard>) {
     if let Some(client) = guards.first().map(|guard| guard.client().clone()) {
         drop(client.release_all(guards));
@@ -255,7 +254,7 @@ impl Future for AcquireSet {
     }
 }
 
-/// A random pause between two rounds, longer than the last one took; the end of the wait ends it, too.
+/// A random pause between two rounds, at least as long as the last round took. The wait's end ends it early.
 #[derive(Debug)]
 pub(super) struct PauseCall {
     client: Client,
@@ -266,9 +265,8 @@ pub(super) struct PauseCall {
 }
 
 impl PauseCall {
-    /// A pause that is not random.
     pub(super) const fn exactly(client: Client, cancel: Option<Registration>, time: Duration) -> Self {
-        // No pause is shorter than the attempt before it took.
+        // The engine draws no pause below `took`, and `limit` is the upper bound.
         Self { client, cancel, attempts: 0, took: time, limit: time }
     }
 }
@@ -399,7 +397,7 @@ impl GuardSet {
     pub fn lost(&self) -> impl Future<Output = LockEnd> + Send + use<> {
         let mut each: Vec<Lost> = self.guards.iter().map(Guard::lost).collect();
         poll_fn(move |context| {
-            // Each is polled, so that each has the waker.
+            // Polls every future, so that each one keeps the waker.
             let mut end = each.is_empty().then_some(LockEnd::Released);
             for lost in &mut each {
                 match Pin::new(lost).poll(context) {
@@ -465,7 +463,7 @@ impl GuardSet {
     }
 }
 
-/// Adds the result of one lock, in the order of names. The first error stays.
+/// Adds one lock's result, in the order of the names. The first error stays.
 fn add<T, E>(all: &mut Result<Vec<T>, SetError<E>>, name: Bytes, one: Result<T, E>) {
     match (&mut *all, one) {
         (Ok(all), Ok(one)) => all.push(one),

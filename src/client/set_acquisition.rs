@@ -1,23 +1,18 @@
-//! The next step of a set of locks: which of them to ask for, what to give back, what to wait for.
+//! The next step of acquiring a set of locks: which to request, to release and to wait for.
 //!
 //! ```text
 //!               all granted
 //!  all at once ──────────────────────────────────────────────────► held
-//!      │ some taken: what was granted is given back                   ▲
+//!      │ some taken: release the granted locks                        ▲
 //!      ▼                                                              │ all granted
-//!  wait in line for the first one that was in the way ──► the others at once
-//!      ▲                      (nothing else is held)          │ some taken: all are given back
+//!  wait in line for the first taken lock ───────────────► all others at once
+//!      ▲              (nothing else is held)                  │ some taken: release all
 //!      └──────────────────── a random pause ◄─────────────────┘
 //! ```
 //!
-//! Nobody waits for a lock while holding another, so no two can wait for each other, in whatever order they
-//! name their locks. Hold-and-wait is absent, one of the conditions of a deadlock by Coffman, Elphick and
-//! Shoshani, "System Deadlocks" (1971).
-//!
-//! Owns the decisions and what is held so far. Does not know connections, the clock and the caller: the time
-//! is an argument, each step is its caller's to take, and so the simulator takes the same steps as a
-//! [`crate::Client`]. Keeps that no subset is ever handed out, that nothing is held while anything is waited
-//! for, and that nothing is handed out past its deadline.
+//! Nobody waits for a lock while holding another, so overlapping sets cannot deadlock (Coffman, Elphick and
+//! Shoshani, "System Deadlocks", 1971). No caller ever gets a part of its set, nor a set past its deadline.
+//! The module has no connections and no clock, so the simulator takes the same steps as a [`crate::Client`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,46 +25,43 @@ use crate::limits;
 use crate::lock::Vote;
 use crate::options::Options;
 
-/// A set that is being acquired. Its locks are known by their places among the sorted names; `L` is one that
-/// is held.
+/// Acquisition of a set. A lock is known by its place among the sorted names; `L` is a held lock.
 #[derive(Debug)]
 pub struct SetAcquisition<L> {
     config: Arc<Config>,
     count: usize,
     min_validity: Duration,
-    /// When the last attempt may begin.
+    /// The last attempt may begin until then.
     wait_until: Instant,
-    /// Largest number of rounds.
     max_rounds: u32,
-    /// Rounds that failed.
     failed_count: u32,
-    /// How the last of them did.
+    /// How the last round failed.
     failed_before: Option<Failed>,
-    /// In no order.
+    /// Unsorted.
     held: Vec<(usize, L)>,
     state: SetState,
 }
 
 #[derive(Debug)]
 enum SetState {
-    /// All that are missing are asked for at once; one may be held already.
+    /// All missing locks were requested at once. One lock may be held already.
     Together {
         since: Instant,
-        /// Answers to come.
+        /// Number of missing answers.
         asked_count: usize,
         failed: Option<Failed>,
     },
-    /// One is waited for.
+    /// One lock was requested, and the caller waits for it.
     Waiting,
-    /// Afterwards the lock at this place is waited for.
+    /// A pause; then the caller waits for the lock at this place.
     Pausing(Failed),
     Over,
 }
 
-/// The first lock by name that was in the way.
+/// The failed lock that decides: the first by name, unless another lock has a final error.
 #[derive(Debug, Clone)]
 pub struct Failed {
-    /// Its place among the names.
+    /// The lock's place among the sorted names.
     pub place: usize,
     /// The error of its acquisition.
     pub error: AcquireError,
@@ -78,36 +70,36 @@ pub struct Failed {
 /// The next step.
 #[derive(Debug)]
 pub enum SetStep<L> {
-    /// Ask for the locks at these places, all at once and each for one attempt. Each is answered by
+    /// Request the locks at these places, all at once and each for one attempt. Report each answer to
     /// [`SetAcquisition::answer`].
     Ask(Vec<usize>),
-    /// Ask for the lock at this place, and go on for so long. Answered by [`SetAcquisition::answer`].
+    /// Request the lock at this place, waiting for this time. Report the answer to
+    /// [`SetAcquisition::answer`].
     Wait(usize, Duration),
-    /// Pause for as long as an acquisition does after so many attempts, the last of which took so long.
-    /// Answered by [`SetAcquisition::paused`].
+    /// Pause as an acquisition would after this many attempts, then call [`SetAcquisition::paused`].
     Pause {
-        /// Rounds that failed.
+        /// Number of failed rounds.
         attempts: u32,
-        /// How long the last one took.
+        /// Duration of the last round.
         took: Duration,
-        /// The rest of the wait, which ends the pause.
+        /// The rest of the wait: the longest pause.
         limit: Duration,
     },
-    /// Hand these out, all of them, sorted by place.
+    /// Hand out all locks, sorted by place.
     Held(Vec<L>),
-    /// Nothing is held, and nothing is to be done any more.
+    /// The acquisition is over, and nothing is held.
     Failed(Failed),
 }
 
-/// The remaining validity of several locks together: that of the first to end.
+/// Remaining validity of several locks together: the shortest.
 pub fn validity(each: impl IntoIterator<Item = Duration>) -> Duration {
     each.into_iter().min().unwrap_or_default()
 }
 
 impl<L> SetAcquisition<L> {
-    /// Begins to acquire `count` locks. The options are those of each lock; the wait and the largest number
-    /// of attempts count for rounds of all of them, and each must have the least validity left when they are
-    /// handed out.
+    /// Begins to acquire `count` locks. The wait and the largest number of attempts apply to rounds of the
+    /// whole set. At hand-out, each lock must have more validity left than `min_validity`; other options
+    /// apply to each lock.
     pub fn begin(now: Instant, config: Arc<Config>, count: usize, options: &Options) -> (Self, SetStep<L>) {
         let wait = options.wait_or_default(config.max_ttl);
         let mut acquisition = Self {
@@ -125,8 +117,8 @@ impl<L> SetAcquisition<L> {
         (acquisition, step)
     }
 
-    /// The answer about one lock. Locks left in `back` are to be released at once. There is a next step
-    /// after the last answer that was asked for.
+    /// Takes the answer about one lock, and leaves in `back` the locks to release at once. Returns the next
+    /// step after the last missing answer.
     pub fn answer(
         &mut self,
         now: Instant,
@@ -150,7 +142,8 @@ impl<L> SetAcquisition<L> {
                     if self.held.len() == self.count {
                         return Some(self.end_round(now, now, None, back, remaining));
                     }
-                    // Its last attempt may have begun as the wait ended. The others would take one more.
+                    // The lock may have come just as the wait ended. The other locks would need another
+                    // attempt.
                     match self.failed_before.take().filter(|_| self.left(now).is_zero()) {
                         Some(failed) => {
                             back.extend(self.held.drain(..).map(|(_, lock)| lock));
@@ -169,7 +162,7 @@ impl<L> SetAcquisition<L> {
         }
     }
 
-    /// The pause is over, or cannot be had.
+    /// Takes the end of the pause, or the error that prevented it.
     pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> SetStep<L> {
         let SetState::Pausing(Failed { place, error }) = std::mem::replace(&mut self.state, SetState::Over)
         else {
@@ -182,12 +175,12 @@ impl<L> SetAcquisition<L> {
         self.wait_for(now, place)
     }
 
-    /// Locks held while not all are, to be released: nobody wants the set any more.
+    /// Gives the acquisition up. Returns the held locks, to be released.
     pub fn give_up(self) -> Vec<L> {
         self.held.into_iter().map(|(_, lock)| lock).collect()
     }
 
-    /// Takes an answer of a round. As soon as one lock is not to be had, what was granted goes.
+    /// Notes an answer of a round. Once a lock has failed, all granted locks go back.
     fn note(
         &mut self,
         place: usize,
@@ -198,7 +191,7 @@ impl<L> SetAcquisition<L> {
         match answer {
             Ok(lock) => self.held.push((place, lock)),
             Err(error) => {
-                // Waiting cannot help against a final one, whichever lock it is of.
+                // A final error goes before others, because waiting cannot resolve it.
                 let rank = |failed: &Failed| (!failed.error.is_final(), failed.place);
                 let failed_here = Failed { place, error };
                 if failed.as_ref().is_none_or(|before| rank(&failed_here) < rank(before)) {
@@ -212,7 +205,6 @@ impl<L> SetAcquisition<L> {
         failed
     }
 
-    /// Asks for all that are missing.
     fn ask_together(&mut self, now: Instant) -> SetStep<L> {
         let is_missing = |place: &usize| self.held.iter().all(|(held, _)| held != place);
         let missing: Vec<usize> = (0..self.count).filter(is_missing).collect();
@@ -220,7 +212,7 @@ impl<L> SetAcquisition<L> {
         SetStep::Ask(missing)
     }
 
-    /// All have answered: hands the set out, or says what is next.
+    /// Ends a round in which all locks have answered: hands the set out, or says what follows.
     fn end_round(
         &mut self,
         now: Instant,
@@ -233,7 +225,7 @@ impl<L> SetAcquisition<L> {
         let failed = match failed {
             Some(failed) => failed,
             None if left > self.min_validity => return self.hand_out(),
-            // The first of them was waited for, and has come too near to its end meanwhile (I2).
+            // The lock that was waited for has come too near to its end meanwhile (I2).
             None => {
                 back.extend(self.held.drain(..).map(|(_, lock)| lock));
                 Failed { place: 0, error: self.expired(now, since) }
@@ -245,13 +237,13 @@ impl<L> SetAcquisition<L> {
             return SetStep::Failed(failed);
         }
         self.failed_before = Some(failed.clone());
-        // The first time nobody else needs to have been in the same place.
+        // One refusal does not prove a collision with another set, so it needs no random pause.
         if self.failed_count == 1 && matches!(failed.error, AcquireError::Contended(_)) {
             return self.wait_for(now, failed.place);
         }
         let mut took = now.saturating_duration_since(since);
         if failed.error.lacks_rights() {
-            // The pause is not shorter than the last round.
+            // The engine pauses for at least `took`.
             took = took.max(limits::RIGHTS_PAUSE);
         }
         self.state = SetState::Pausing(failed);

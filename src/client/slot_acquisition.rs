@@ -1,30 +1,18 @@
-//! The next step of an acquisition of a slot: which slot to try, when to look for free ones, how to wait.
+//! The next step of acquiring a slot: which slot to try, when to search for free slots, how to wait.
 //!
 //! ```text
-//!                                     granted
-//!  try one, and look for free ones ─────────────────────────────────────────────► held
-//!      │  ▲ some are free, and                                                      ▲
-//!      │  └─ fewer than four tries ─┐                                               │ granted
-//!      ▼                            │                                               │
-//!  enter at the door, as one of all waiters ──► few slots: stand in the queue of each
-//!      │                            │      └──► many: look ◄──► pause
-//!      │ without a wait             └───────────────┤
-//!      └──► fail if all are taken, else pause, and look again
+//!                                          granted
+//!  try a slot and search, up to 4 times ────────────► held
+//!      │ no slot is free                                ▲ granted
+//!      ├─ wait: queue at the door ──► few slots: stand in the queue of each
+//!      │                         └──► many: search ◄──► pause
+//!      └─ no wait: fail if all are taken, else pause and search again
 //! ```
 //!
-//! A slot is a lock like any other, so two callers never hold one: nothing here decides on exclusion. The
-//! door is a fair lock of the pool. Only its holder waits for slots, so a waiter costs one entry in the
-//! masters' queues however many slots there are, and waiters get slots in the order in which they came to the
-//! door. The door's holder stands in the queues of few slots, where a release serves it at once. It looks for
-//! many slots again and again, after pauses of at most [`limits::SLOT_LOOK_PAUSE_MAX`].
-//!
-//! Callers that come together may split the masters' votes, so that each is refused though slots are free. A
-//! look shows that: no quorum has the same holder in each slot. A caller without a wait then looks again,
-//! after a random pause, `limits::SLOT_LOOKS_AGAIN_MAX` times at most and within the answer limit of its
-//! TTL.
-//!
-//! Owns the decisions, the door, and what failed last. Does not know connections, the clock and the caller:
-//! the time is an argument, each step is its caller's to take, and so the simulator takes the same steps as a
+//! A slot is an ordinary lock, so exclusion does not depend on this module. The *door* is a fair lock of the
+//! pool. Only its holder waits for slots, so every other waiter costs one queue entry, and waiters keep their
+//! order. Simultaneous callers may split the votes for a free slot; a caller that does not wait then searches
+//! again. The module has no connections and no clock, so the simulator takes the same steps as a
 //! [`crate::Client`].
 
 use std::time::{Duration, Instant};
@@ -40,80 +28,77 @@ use crate::limits;
 use crate::lock::InputError;
 use crate::options::{Mode, Options, WaitPolicy};
 
-/// A slot that is being acquired. `L` is a lock that is held: a slot, or the door.
+/// Acquisition of a slot. `L` is a held lock: a slot, or the door.
 #[derive(Debug)]
 pub struct SlotAcquisition<L> {
-    /// The number of slots.
     count: u32,
     is_fenced: bool,
-    /// Whether it does not wait.
+    /// Whether the caller does not wait.
     is_brief: bool,
-    /// When the last attempt may begin.
+    /// The last attempt may begin until then.
     wait_until: Instant,
-    /// Largest number of tries.
     max_tries: u32,
     tries: u32,
     /// Tries since the last pause or wait.
     races: u32,
-    /// When the last further look of a caller without a wait may begin.
+    /// The last repeated search of a caller that does not wait may begin until then.
     look_until: Instant,
-    /// Further looks of a caller without a wait.
+    /// Repeated searches of a caller that does not wait.
     looks_again: u32,
     rng: StdRng,
     /// How the last try failed.
     failed: Option<AcquireError>,
-    /// Why no slot is held, by the last look; `None` if too few masters answered it.
+    /// Why no slot is held, according to the last search; `None` if too few masters answered it.
     held_by: Option<HeldBy>,
-    /// Holders of slots that were refused, each slot once, and when each was noted.
+    /// Holders of refused slots, each slot once, with the time of the refusal.
     holders: Vec<(Instant, SlotHolder)>,
     door: Option<L>,
-    /// When the door was entered.
     entered: Instant,
     state: SlotState,
 }
 
 #[derive(Debug)]
 enum SlotState {
-    /// A slot is tried, and free ones are looked for.
+    /// A slot was requested, together with a search.
     Trying { slot: u32, since: Instant, failed: Option<AcquireError>, looked: Option<SlotLook> },
-    /// So many slots are waited for.
+    /// This many slots were requested, and the caller waits for the first.
     Standing(usize),
-    /// Free slots are looked for, since this time.
+    /// A search that began at this time.
     Looking(Instant),
-    /// Nothing is asked of a slot: the door is waited for, or it pauses.
+    /// No slot is requested: the caller waits for the door, or pauses.
     Idle,
 }
 
-/// The next step. It ends what the step before has left under way: that is given up.
+/// The next step. It first gives up whatever the last step left under way.
 #[derive(Debug)]
 pub enum SlotStep<L> {
-    /// Ask for this slot, for one attempt, and in the same write look for free slots from `from` on. Answered
-    /// by [`SlotAcquisition::tried`] and [`SlotAcquisition::looked`].
+    /// Request this slot, for one attempt, and search for free slots from `from` on in the same write. Report
+    /// the answers to [`SlotAcquisition::tried`] and [`SlotAcquisition::looked`].
     Try {
-        /// The slot to ask for.
+        /// The slot to request.
         slot: u32,
-        /// The slot from which to look.
+        /// First slot of the search.
         from: u32,
     },
-    /// Ask for the door, and go on for so long. Answered by [`SlotAcquisition::entered`].
+    /// Request the door, waiting for this time. Report the answer to [`SlotAcquisition::entered`].
     Enter(Duration),
-    /// Ask for all these slots at once, and go on for so long. Each is answered by
+    /// Request all these slots at once, waiting for this time. Report each answer to
     /// [`SlotAcquisition::tried`].
     Stand(Vec<u32>, Duration),
-    /// Look for free slots from this one on. Answered by [`SlotAcquisition::looked`].
+    /// Search for free slots from this slot on. Report the answer to [`SlotAcquisition::looked`].
     Look(u32),
-    /// Pause for exactly so long. Answered by [`SlotAcquisition::paused`].
+    /// Pause for exactly this time, then call [`SlotAcquisition::paused`].
     Pause(Duration),
-    /// Hand this slot out, and give the door back.
+    /// Hand out this slot, and release the door.
     Held(u32, L),
-    /// Nothing is held but the door, which is to be given back, and nothing is to be done any more.
+    /// The acquisition is over. Release the door if it is held; no slot is.
     Failed(AcquireError),
 }
 
-/// Checks what is asked of a slot beyond a lock.
+/// Checks the slot-specific limits of a request.
 ///
 /// # Errors
-/// [`InputError`] if the number of slots or the options cannot be.
+/// [`InputError`] if the number of slots is out of range or a slot cannot have these options.
 pub const fn check(count: u32, options: &Options) -> Result<(), InputError> {
     match (options.mode, options.policy) {
         _ if count == 0 || count > limits::SLOT_COUNT_MAX => Err(InputError::SlotCount { count }),
@@ -122,16 +107,17 @@ pub const fn check(count: u32, options: &Options) -> Result<(), InputError> {
     }
 }
 
-/// The options of the door's lock, for a caller that waits for so long.
+/// Options of the door's lock, for a caller that waits for this time.
 pub fn door_options(config: &Config, left: Duration) -> Options {
     let options = Options::new().ttl(limits::DOOR_TTL.min(config.max_ttl)).wait(left).fair();
-    // Without automatic extension the next waiter enters when the TTL is over, and looks, too.
+    // Without automatic extension, the next waiter enters after the door's TTL and searches beside this
+    // caller.
     if config.max_hold.is_zero() { options } else { options.auto_extend(Duration::MAX) }
 }
 
 impl<L> SlotAcquisition<L> {
-    /// Begins to acquire one of `count` slots. The options are those of a slot's lock; the wait and the
-    /// largest number of attempts count for all of it. The seed is for the choice among the slots.
+    /// Begins to acquire one of `count` slots. The wait and the largest number of attempts apply to the whole
+    /// acquisition, other options to the slot's lock. The seed decides the choice among slots.
     pub fn begin(
         now: Instant,
         config: &Config,
@@ -140,7 +126,7 @@ impl<L> SlotAcquisition<L> {
         seed: u64,
     ) -> (Self, SlotStep<L>) {
         let wait = options.wait_or_default(config.max_ttl);
-        // An impossible TTL is refused with the first try.
+        // The first try refuses an impossible TTL.
         let ttl = config.ttl(options.ttl.unwrap_or(config.max_ttl));
         let look_limit = ttl.map_or(Duration::ZERO, |ttl| config.answer_limit(ttl));
         let mut acquisition = Self {
@@ -166,7 +152,7 @@ impl<L> SlotAcquisition<L> {
         (acquisition, step)
     }
 
-    /// The answer about a slot that was asked for. There is no next step while more answers are to come.
+    /// Takes the answer about a requested slot. Returns `None` while other answers are missing.
     pub fn tried(&mut self, now: Instant, slot: u32, answer: Result<L, AcquireError>) -> Option<SlotStep<L>> {
         let error = match answer {
             Ok(lock) => return Some(SlotStep::Held(slot, lock)),
@@ -197,7 +183,7 @@ impl<L> SlotAcquisition<L> {
         }
     }
 
-    /// The answer to a look.
+    /// Takes the answer to a search. Returns `None` while the answer to the try is missing.
     pub fn looked(&mut self, now: Instant, answer: Result<SlotLook, AcquireError>) -> Option<SlotStep<L>> {
         let look = match answer {
             Ok(look) => look,
@@ -209,8 +195,8 @@ impl<L> SlotAcquisition<L> {
                 Some(self.follow_refusal(now, since, error, &look))
             }
             SlotState::Trying { slot, since, failed: None, .. } => {
-                // A fenced one may be asked for again with a better token. Any other is refused, or so many
-                // masters are in doubt about it that another is the better choice.
+                // A fenced slot may yet be granted with a better token. Any other slot is as good as refused:
+                // the search found a free one, and too many masters are in doubt about the tried one.
                 if !self.is_fenced
                     && let Some(other) = self.choose(now, &look)
                 {
@@ -222,7 +208,7 @@ impl<L> SlotAcquisition<L> {
             SlotState::Looking(since) => {
                 self.races = 0;
                 let slot = match &look {
-                    // The error of a try says why too few masters answer.
+                    // A try is sure to return an error that says why too few masters answer.
                     SlotLook::Unknown(_) => Some(self.draw()),
                     _ => self.choose(now, &look),
                 };
@@ -235,7 +221,7 @@ impl<L> SlotAcquisition<L> {
         }
     }
 
-    /// The answer about the door.
+    /// Takes the answer about the door.
     pub fn entered(&mut self, now: Instant, answer: Result<L, AcquireError>) -> SlotStep<L> {
         match answer {
             Ok(door) => {
@@ -243,12 +229,12 @@ impl<L> SlotAcquisition<L> {
                 self.wait_inside(now)
             }
             Err(error) if error.is_final() => SlotStep::Failed(error),
-            // It names the callers ahead of this one, and nothing of the slots.
+            // The door's error names waiters ahead, not the holders of slots.
             Err(_) => self.fail_as_before(now),
         }
     }
 
-    /// The pause is over, or cannot be had.
+    /// Takes the end of the pause, or the error that prevented it.
     pub fn paused(&mut self, now: Instant, paused: Result<(), AcquireError>) -> SlotStep<L> {
         match paused {
             Err(error) if error.is_final() => SlotStep::Failed(error),
@@ -257,17 +243,17 @@ impl<L> SlotAcquisition<L> {
         }
     }
 
-    /// How the last try that is over failed; `None` if the next one may well succeed.
+    /// How the last completed try failed; `None` if the next try may well succeed.
     pub fn failed(&self, now: Instant) -> Option<AcquireError> {
         if self.may_be_free() { None } else { self.refusal(now) }
     }
 
-    /// The door, if it is held: nobody wants the slot any more, or it is handed out.
+    /// Takes the door, if held, for its release.
     pub fn take_door(&mut self) -> Option<L> {
         self.door.take()
     }
 
-    /// The door is held, or nobody needs it: waits for a slot.
+    /// Waits for a slot, with the door held.
     fn wait_inside(&mut self, now: Instant) -> SlotStep<L> {
         let left = self.left(now);
         if left.is_zero() {
@@ -276,7 +262,7 @@ impl<L> SlotAcquisition<L> {
         if self.count <= limits::SLOT_STAND_MAX {
             let slots: Vec<u32> = (0..self.count).collect();
             self.state = SlotState::Standing(slots.len());
-            // Each of their queues says whether its slot is taken.
+            // A waiter in a slot's queue knows that the slot is taken.
             self.held_by = Some(HeldBy::Slots(self.count));
             return SlotStep::Stand(slots, left);
         }
@@ -288,7 +274,7 @@ impl<L> SlotAcquisition<L> {
         SlotStep::Look(self.draw())
     }
 
-    /// The slot that was tried is refused, and the look has its answer.
+    /// The tried slot was refused, and the search has its answer.
     fn follow_refusal(
         &mut self,
         now: Instant,
@@ -297,7 +283,7 @@ impl<L> SlotAcquisition<L> {
         look: &SlotLook,
     ) -> SlotStep<L> {
         self.failed = Some(match (error, look) {
-            // One slot is taken, and nothing is known of the others.
+            // The tried slot is taken, and the state of the others is unknown.
             (AcquireError::Contended(mut denial), SlotLook::Unknown(votes)) if self.count > 1 => {
                 denial.report.votes.clone_from(votes);
                 AcquireError::NoQuorum(denial)
@@ -310,7 +296,7 @@ impl<L> SlotAcquisition<L> {
         }
     }
 
-    /// A look that began at `since` has brought no slot that may be tried.
+    /// A search that began at `since` found no slot to try.
     fn go_on(&mut self, now: Instant, since: Instant, look: &SlotLook) -> SlotStep<L> {
         self.held_by = match look {
             SlotLook::Taken => Some(HeldBy::Slots(self.count)),
@@ -329,9 +315,9 @@ impl<L> SlotAcquisition<L> {
         }
     }
 
-    /// One of the free slots at random, if there may be another try.
+    /// A free slot at random, unless the tries or the wait are used up.
     fn choose(&mut self, now: Instant, look: &SlotLook) -> Option<u32> {
-        // The first tries are one attempt, whatever is left of the wait.
+        // The first tries count as one attempt, so they ignore the end of the wait.
         let is_in_time = self.door.is_none() || !self.left(now).is_zero();
         let may_try = is_in_time && self.races < limits::SLOT_RACES_MAX && self.tries < self.max_tries;
         match look {
@@ -347,7 +333,8 @@ impl<L> SlotAcquisition<L> {
         SlotStep::Try { slot, from: self.draw() }
     }
 
-    /// Pauses before the next look: longer the longer it has waited, and not shorter than a look took.
+    /// Pauses before the next search: for an eighth of the time since the door, but at least as long as the
+    /// last search.
     fn pause(&mut self, now: Instant, took: Duration) -> SlotStep<L> {
         let left = self.left(now);
         if left.is_zero() {
@@ -358,8 +345,8 @@ impl<L> SlotAcquisition<L> {
         SlotStep::Pause(pause.min(left))
     }
 
-    /// The pause of a caller that does not wait, while some slot may be free. It is random, and the range
-    /// doubles: callers that met once are not to meet again.
+    /// Pauses before another search by a caller that does not wait, while some slot may be free. The pause is
+    /// random from a range that doubles, so that colliding callers part.
     fn look_again(&mut self, now: Instant, took: Duration) -> SlotStep<L> {
         if !self.may_be_free() || self.looks_again >= limits::SLOT_LOOKS_AGAIN_MAX || now >= self.look_until {
             return self.fail_as_before(now);
@@ -371,13 +358,13 @@ impl<L> SlotAcquisition<L> {
         SlotStep::Pause(pause.min(self.look_until.saturating_duration_since(now)))
     }
 
-    /// Whether others kept this caller from a slot that may be free. Masters that failed did not.
+    /// Whether other callers, and not failed masters, kept this caller from a slot that may be free.
     const fn may_be_free(&self) -> bool {
         let is_refused = matches!(self.failed, Some(AcquireError::Contended(_)));
         is_refused && matches!(self.held_by, Some(HeldBy::SlotRivals(_)))
     }
 
-    /// Notes what is known of the holder of a slot that was refused.
+    /// Notes the holder of a refused slot, as far as it is known.
     fn note_holder(&mut self, now: Instant, slot: u32, error: &AcquireError) {
         self.holders.retain(|(_, it)| it.slot != slot);
         if let AcquireError::Contended(denial) = error
@@ -388,7 +375,7 @@ impl<L> SlotAcquisition<L> {
         }
     }
 
-    /// The last try's error, with what is known of all slots.
+    /// Error of the last try, completed with the known holders of all slots.
     fn refusal(&self, now: Instant) -> Option<AcquireError> {
         let mut error = self.failed.clone()?;
         if let (AcquireError::Contended(denial), Some(held_by)) = (&mut error, self.held_by) {
@@ -400,7 +387,7 @@ impl<L> SlotAcquisition<L> {
             if let Some((_, first)) = known.min_by_key(|it| it.0) {
                 (denial.holder, denial.holder_label) = (first.ttl, first.label.clone());
             } else if let HolderTtl::Left(_) = denial.holder {
-                // It is over by now, and another one may hold the slot.
+                // The noted holder's time is over, and another caller may hold the slot.
                 denial.holder = HolderTtl::Unknown;
             }
             denial.held_by = held_by;
@@ -408,7 +395,7 @@ impl<L> SlotAcquisition<L> {
         Some(error)
     }
 
-    /// The wait is over: the last try says why.
+    /// Ends the acquisition with the error of the last try.
     fn fail_as_before(&mut self, now: Instant) -> SlotStep<L> {
         let error = self.refusal(now).expect("a try failed before anything was waited for");
         SlotStep::Failed(error)

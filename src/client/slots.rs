@@ -1,8 +1,8 @@
 //! One of K slots: a lock with a number, of which at most K are held.
 //!
-//! [`super::slot_acquisition`] decides which slot is tried, when free ones are looked for, and what is waited
-//! for; this module does it. Owns no protocol: each slot, and the door at which callers wait, is an ordinary
-//! lock of the client's own.
+//! [`super::slot_acquisition`] decides which slot to try, when to search for free slots, and what to wait
+//! for. This module carries out its steps. Each slot is an ordinary lock of the client, and so is the *door*
+//! at which callers queue.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -113,7 +113,7 @@ impl SlotsRequest {
         AcquireSlot { request: self, acquisition: None, asking: Asking::Nothing }
     }
 
-    /// The request for one of the pool's locks.
+    /// Returns the request for one of the pool's locks.
     fn lock(&self, name: Bytes, options: Options) -> LockRequest<'static> {
         let (client, name) = (Cow::Owned(self.client.clone()), LockName::of_pool(name));
         let mut request = LockRequest::new(client, name).options(options);
@@ -123,7 +123,7 @@ impl SlotsRequest {
     }
 
     fn slot(&self, slot: u32, wait: Duration) -> (u32, Acquire<'static>) {
-        // The acquisition counts its tries itself.
+        // The acquisition counts its own tries.
         let options = Options { max_attempts: None, wait: Some(wait), ..self.options };
         (slot, self.lock(slot_name(&self.pool, slot), options).acquire_async())
     }
@@ -143,12 +143,11 @@ impl SlotsRequest {
 #[derive(Debug)]
 pub struct AcquireSlot {
     request: SlotsRequest,
-    /// `None` before the first step. The drop of the door's guard releases it.
+    /// `None` before the first step. Dropping it drops the door's guard, which releases the door.
     acquisition: Option<SlotAcquisition<Guard>>,
     asking: Asking,
 }
 
-/// Requests that are under way.
 #[derive(Debug)]
 enum Asking {
     Slots(AskingSlots),
@@ -157,10 +156,10 @@ enum Asking {
     Nothing,
 }
 
-/// Slots that are asked for, and a look for free ones.
+/// Requested slots, and a search for free slots.
 #[derive(Debug)]
 struct AskingSlots {
-    /// The handle that may end it.
+    /// Cancels these requests.
     cancel: Option<Registration>,
     slots: Vec<(u32, Acquire<'static>)>,
     look: Option<Pending<LookCall>>,
@@ -174,7 +173,7 @@ impl AcquireSlot {
         self.acquisition.as_ref()?.failed(clock::now())
     }
 
-    /// Goes on until the next answer that is not there.
+    /// Carries out steps until an answer is missing.
     fn advance(&mut self, how: How<'_>) -> Poll<Result<SlotGuard, AcquireError>> {
         loop {
             let step = match (&mut self.acquisition, &mut self.asking) {
@@ -195,7 +194,8 @@ impl AcquireSlot {
                 }
                 (Some(_), Asking::Nothing) => panic!("polled after it was ready"),
             };
-            // The drop gives up the rest of the step before, and its bytes go out with those of the next.
+            // The drop gives up what the last step left under way. Its bytes go out with those of the next
+            // step.
             self.asking = Asking::Nothing;
             let request = &self.request;
             self.asking = match step {
@@ -229,9 +229,9 @@ impl AcquireSlot {
     fn begin(&mut self) -> Result<SlotStep<Guard>, AcquireError> {
         let SlotsRequest { client, pool, count, options, .. } = &self.request;
         slot_acquisition::check(*count, options)?;
-        // The pool's own name is to be one that a lock may have.
+        // The pool's name must be valid as a lock's name.
         Resource::new(pool)?;
-        // The choice among slots needs no secret.
+        // Any seed will do: the choice among slots is no secret.
         let seed = RandomState::new().hash_one(pool);
         let (acquisition, step) =
             SlotAcquisition::begin(clock::now(), client.config(), *count, options, seed);
@@ -239,10 +239,10 @@ impl AcquireSlot {
         Ok(step)
     }
 
-    /// Submits all of this with one write for each master.
+    /// Submits all requests with one write for each master.
     fn ask(&self, mut slots: Vec<(u32, Acquire<'static>)>, mut look: Option<Pending<LookCall>>) -> Asking {
         slots.iter_mut().for_each(|(_, slot)| slot.open_span());
-        // Each call says by itself that the client has stopped.
+        // If the client has stopped, each call reports it.
         let _ = self.request.client.shared().with(|inner| {
             let start = clock::now();
             slots.iter_mut().for_each(|(_, slot)| slot.pending.submit(inner));
@@ -252,16 +252,16 @@ impl AcquireSlot {
         Asking::Slots(AskingSlots { cancel: self.request.cancel.clone(), slots, look })
     }
 
-    /// Has the door released at once, for the next waiter.
+    /// Releases the door at once, for the next waiter.
     fn leave_door(&mut self) {
-        // The acquisition stays: it does not begin anew if it is polled again.
+        // The acquisition stays, so that a poll after the end does not begin another.
         let door = self.acquisition.as_mut().and_then(SlotAcquisition::take_door);
         drop(self.request.client.release_all(door));
     }
 }
 
 impl AskingSlots {
-    /// Takes the answers until there is a next step.
+    /// Takes answers until there is a next step.
     fn resolve(
         &mut self,
         acquisition: &mut SlotAcquisition<Guard>,
@@ -275,14 +275,15 @@ impl AskingSlots {
             let is_cancelled =
                 self.cancel.as_mut().is_some_and(|cancel| cancel.register(&shared.thread_waker()));
             let cancel = self.cancel.as_ref().map(Registration::handle);
-            // Which answer comes first is not known.
+            // The answers may come in any order.
             let first = self
                 .tokens()
                 .filter(|_| !is_cancelled)
                 .and_then(|tokens| shared.wait_for_first(cancel, &tokens).ok().flatten());
             let step = match first {
                 Some(place) => self.take(acquisition, place),
-                // One was refused, or the client has stopped, or all are cancelled: the call says so.
+                // A call was refused, the client has stopped, or the handle has cancelled all calls: each
+                // call's answer says so.
                 None => match self.poll(acquisition, Waker::noop()) {
                     Poll::Ready(step) => Some(step),
                     Poll::Pending => None,
@@ -294,13 +295,13 @@ impl AskingSlots {
         }
     }
 
-    /// Tokens of the slots, then of the look; `None` if one has its answer.
+    /// Tokens of the slots, then of the search; `None` if a call has its answer.
     fn tokens(&self) -> Option<Vec<CompletionToken>> {
         let slots = self.slots.iter().map(|(_, acquire)| acquire.pending.token());
         slots.chain(self.look.as_ref().map(Pending::token)).collect()
     }
 
-    /// Takes the answer at this place of the tokens, which is there.
+    /// Takes the answer, which has arrived, of the call at this place among the tokens.
     fn take(&mut self, acquisition: &mut SlotAcquisition<Guard>, place: usize) -> Option<SlotStep<Guard>> {
         if place < self.slots.len() {
             let (slot, mut acquire) = self.slots.remove(place);
@@ -314,7 +315,7 @@ impl AskingSlots {
         let how = How::Task(waker);
         let mut next = None;
         self.slots.retain_mut(|(slot, acquire)| {
-            // Those behind the first that is granted are given up.
+            // The drop of the step gives up the slots behind the first granted one.
             if next.is_some() {
                 return true;
             }
@@ -341,7 +342,7 @@ impl Future for AcquireSlot {
     }
 }
 
-/// A look for free slots.
+/// Search for free slots.
 #[derive(Debug)]
 struct LookCall {
     client: Client,

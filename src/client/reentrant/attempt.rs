@@ -1,4 +1,4 @@
-//! Attempts shared by all callers of an owner that want a hold at the same time, and what each knows of them.
+//! Attempts that all callers of an owner share, and the answers that each caller has from them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use crate::clock;
 use crate::error::AcquireError;
 use crate::limits;
 
-/// Attempts one after the other until the lock is held or nobody wants it, as their callers know them.
+/// Consecutive attempts until the lock is held or nobody wants it, seen from their callers.
 #[derive(Default)]
 pub(super) struct Attempts {
     answers: Mutex<Answers>,
     pub(super) wakers: Mutex<Vec<Waker>>,
-    /// Goes up when they are woken, and when a thread comes.
+    /// Rises when callers are woken, and when a thread joins.
     pub(super) change_count: AtomicU64,
-    /// The thread that polls the attempt under way, or waits with it.
+    /// Marks the thread that polls the attempt or waits with it.
     pub(super) driving: Inside,
 }
 
@@ -29,7 +29,7 @@ struct Answers {
     is_locked: bool,
 }
 
-/// How the last attempt failed: the answer to each caller whose wait ends by then.
+/// The last failed attempt: the answer to each caller whose wait ends by `answered_until`.
 struct FailedAttempt {
     answered_until: Instant,
     error: AcquireError,
@@ -37,7 +37,7 @@ struct FailedAttempt {
 
 /// A caller that wants a hold.
 pub(super) struct Caller {
-    /// When its wait ends; set when it first asks.
+    /// End of its wait; set when it first asks.
     wait_until: Option<Instant>,
     pub(super) joined: Option<Arc<Attempts>>,
 }
@@ -53,29 +53,29 @@ impl Caller {
         })
     }
 
-    /// The result of the attempts that it joined.
+    /// Result of the joined attempts; `None` before it is known.
     pub(super) fn answer(&self) -> Option<Result<(), AcquireError>> {
         self.joined.as_ref()?.answer(self.wait_until?)
     }
 }
 
 impl Attempts {
-    /// The answer to a caller whose wait ends then.
+    /// Result for a caller whose wait ends at `wait_until`.
     pub(super) fn answer(&self, wait_until: Instant) -> Option<Result<(), AcquireError>> {
         let answers = self.answers();
         match &answers.failed {
-            // Perhaps others have gone on, and have the lock by now.
+            // This caller's wait is over, even if later attempts got the lock for others.
             Some(failed) if wait_until <= failed.answered_until => Some(Err(failed.error.clone())),
             _ => answers.is_locked.then_some(Ok(())),
         }
     }
 
-    /// The lock is held, and a hold is counted for each caller that went on until now.
+    /// The lock is held, with a hold counted for each caller left.
     pub(super) fn note_locked(&self) {
         self.answers().is_locked = true;
     }
 
-    /// An attempt failed, which answers the callers whose waits end by then.
+    /// An attempt failed: the answer to callers whose waits end by `answered_until`.
     pub(super) fn note_failed(&self, now: Instant, answered_until: Instant, error: AcquireError) {
         let mut answers = self.answers();
         let is_cut_short = answered_until <= now && error.may_be_cut_short();
@@ -109,7 +109,7 @@ impl Wake for Attempts {
     fn wake_by_ref(self: &Arc<Self>) {
         self.change_count.fetch_add(1, Ordering::SeqCst);
         let woken = std::mem::take(&mut *self.wakers.lock().unwrap_or_else(PoisonError::into_inner));
-        // A waker that panics must neither keep the others asleep nor end the thread that answers them.
+        // A panic of one waker must not keep other callers asleep, nor end the thread that answers them.
         let _ = wake_all(woken);
     }
 }
@@ -146,7 +146,7 @@ mod tests {
         assert!(attempts.answer(second).is_none(), "its wait reaches further");
         attempts.note_failed(second, second, AcquireError::NoQuorum(denial()));
         assert!(matches!(attempts.answer(second), Some(Err(AcquireError::Contended(_)))));
-        // One with all of its time has its own reason.
+        // A caller whose attempt ran its full time gets that attempt's own error.
         let third = second + Duration::from_secs(1);
         attempts.note_failed(second, third, AcquireError::NoQuorum(denial()));
         assert!(matches!(attempts.answer(third), Some(Err(AcquireError::NoQuorum(_)))));

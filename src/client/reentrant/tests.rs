@@ -23,7 +23,7 @@ const LONG: Duration = PATIENCE.saturating_mul(10);
 
 type Taking = Pin<Box<dyn Future<Output = Result<ReentrantGuard, LockReentrantError>> + Send>>;
 
-/// An owner with its callers, and its only master, which hangs until a step waits for the answer.
+/// An owner with its callers, and the owner's only master, which hangs until a step waits for an answer.
 struct Stage {
     double: Double,
     client: Client,
@@ -38,7 +38,7 @@ struct Polled {
     taking: Option<Taking>,
     hold: Option<ReentrantGuard>,
     wakes: Arc<Wakes>,
-    /// Number of wake-ups that the page shows.
+    /// Number of wake-ups that the page has shown.
     shown_count: usize,
 }
 
@@ -55,7 +55,7 @@ impl Wake for Wakes {
     }
 }
 
-/// Does this work when it is woken.
+/// Waker that does this work.
 struct Does(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for Does {
@@ -103,7 +103,7 @@ impl Stage {
         Self { double, client, drive, lock, callers: Vec::new(), page: format!("# {title}\n") }
     }
 
-    /// Adds this many tasks that want a hold, and makes the master hang.
+    /// Adds this many tasks that want a hold, then makes the master hang.
     fn with_callers(mut self, count: usize) -> Self {
         self.callers.extend((0..count).map(|_| {
             let (lock, owner) = (self.lock.clone(), self.lock.owner.clone());
@@ -143,7 +143,7 @@ impl Stage {
         self.note(&format!("drop {}", name(caller)));
     }
 
-    /// Turns the event loop until this caller is woken.
+    /// Turns the event loop until the waker of this caller is called.
     fn answer(&mut self, woken: usize) {
         self.double.master(0).resume().expect("it runs");
         let polled = &self.callers[woken];
@@ -173,7 +173,7 @@ fn a_grant() -> String {
     let mut stage = Stage::new("a grant", |request| request).with_callers(4);
     [0, 1, 0, 2].into_iter().for_each(|caller| stage.poll(caller));
     stage.drop(2);
-    // The first caller is not polled again, and delays nobody.
+    // The first caller is not polled again, yet delays nobody.
     stage.poll(1);
     stage.answer(1);
     [1, 0, 3].into_iter().for_each(|caller| stage.poll(caller));
@@ -303,14 +303,14 @@ fn a_lost_lock() -> String {
     let mut lost = Box::pin(stage.callers[0].hold.as_ref().expect("a hold").lost());
     let waker = stage.callers[3].waker();
     assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    // Without the guard's knowledge, as by a drain.
+    // Released behind the guard's back, as a drain does.
     let lock = stage.lock.owner.look(Guard::lock).expect("held");
     let released =
         stage.client.shared().with(|inner| inner.submit(Request::Release { lock, awaited: false }).is_ok());
     assert!(released.expect("it goes on") && !stage.lock.is_held());
     stage.poll(2);
     stage.drop(0);
-    // This hold's end drops the guard, and wakes the task that waits for the loss.
+    // The end of this hold drops the guard, and wakes the task that waits for the loss.
     stage.poll(1);
     stage.poll(3);
     stage.end()

@@ -286,8 +286,8 @@ fn look(letter: char) -> Result<SlotLook, AcquireError> {
     }
 }
 
-/// All answers that a step may get: small letters for slots, capitals for looks. Answers with `!` come as the
-/// wait ends.
+/// All answers that a step may get: small letters for slots, capitals for searches. An answer with `!` comes
+/// as the wait ends.
 fn answers<L>(step: &SlotStep<L>) -> &'static str {
     match step {
         SlotStep::Try { .. } => "g o E F cT cF cX cU nT nF Tg Tc Tn Uc cT! cF! nX!",
@@ -330,8 +330,8 @@ fn shown(step: &SlotStep<&'static str>) -> String {
     }
 }
 
-/// Each answer comes a second after its step. Adds what follows from these answers and from all later
-/// answers, unless it was shown before.
+/// Each answer comes a second after its step. Adds the step that follows these answers, and all later steps,
+/// unless the page already has them.
 fn walk(count: u32, options: Options, path: &[&'static str], seen: &mut Vec<String>, page: &mut String) {
     let begun = clock::now();
     let (mut acquisition, mut step) = SlotAcquisition::begin(begun, &config(), count, &options, 1);
@@ -414,7 +414,7 @@ fn a_pool_has_at_least_one_slot_and_few_waiters_stand() {
         acquisition.looked(now, look('X'));
         let step = acquisition.entered(now, Ok("door"));
         assert_eq!(matches!(step, SlotStep::Stand(..)), stands, "{step:?}");
-        // Each of the slots' queues says whether its slot is taken.
+        // A waiter in each slot's queue knows that the slot is taken.
         let held_by = if stands { HeldBy::Slots(count) } else { HeldBy::SlotRivals(count) };
         assert_eq!(acquisition.held_by, Some(held_by));
     }
@@ -427,7 +427,8 @@ fn at_most_eight_holders_are_known_by_number() {
     assert!(acquisition.tried(now, slot, refused('c')).is_none());
     acquisition.looked(now, look('T'));
     let mut step = acquisition.entered(now, Ok("door"));
-    // Each look finds another slot free, which is taken then: from the last number down.
+    // Each search finds another slot free, from the last number down, and another caller takes that slot
+    // first.
     for free in (0..12).rev() {
         let look = Ok(SlotLook::Free(vec![100 + free]));
         assert!(matches!(step, SlotStep::Look(_)), "{step:?}");

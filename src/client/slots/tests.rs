@@ -1,4 +1,4 @@
-//! Answers about slots that have come together when a task is polled.
+//! Answers about slots that have arrived together when a task is polled.
 //!
 //! The test turns the client's event loop itself, and polls a task only after it was woken.
 #![cfg(unix)]
@@ -79,7 +79,7 @@ impl Stage {
         [0, 1].map(count).iter().filter(|count| *count == "1").count()
     }
 
-    /// Polls the task each time that it is woken, until it stands in the queues of both slots.
+    /// Polls the task whenever it is woken, until it stands in the queues of both slots.
     fn stand(&mut self, task: &mut AcquireSlot) {
         assert!(self.poll(task).is_pending());
         let start = clock::now();
@@ -135,7 +135,7 @@ fn a_granted_slot_needs_no_look() {
                     stage.double.master(0).command(&["GET", &format!("redlatch:slot:{}:pool", slot.slot())]);
                 assert!(value.expect("an answer").text().ends_with("job 7"));
             }
-            // The other client may have released the tried slot only now.
+            // The other client may not have released the tried slot before this poll.
             Poll::Pending => {}
         }
         drop(task);
@@ -176,7 +176,7 @@ fn a_cancel_wakes_a_task_in_each_queue() {
     drop(task);
 }
 
-/// A caller that waits for a slot comes through a door, which is a separate lock.
+/// Only a caller that waits for a slot takes the door, which is a separate lock.
 #[test]
 fn a_try_stands_at_no_door() {
     let mut stage = Stage::new();
