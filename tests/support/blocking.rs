@@ -1,4 +1,4 @@
-//! Calls that wait for one lock, on the one thread of a [`Redlock`].
+//! Blocking calls for one lock, on the thread of a [`Redlock`].
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -12,11 +12,11 @@ use redlatch::{
     ReleaseError, Released, Token, limits,
 };
 
-/// A [`Redlock`] with calls that wait.
+/// A [`Redlock`] with blocking calls.
 #[derive(Debug)]
 pub struct Blocking {
     redlock: Redlock,
-    /// Outcomes that a call came across while it waited for another one.
+    /// Outcomes of other operations, which arrived while a call waited for its own.
     set_aside: VecDeque<(OpId, Outcome)>,
     dropped: Arc<Mutex<Vec<OpId>>>,
     last_turn: Instant,
@@ -31,7 +31,7 @@ pub struct LeaseRequest<'a> {
     label: Option<&'static str>,
 }
 
-/// A lock. The next turn after its drop releases it.
+/// A held lock. The first turn after its drop releases it.
 #[derive(Debug)]
 pub struct Lease {
     lock: OpId,
@@ -60,7 +60,7 @@ impl Blocking {
             },
             Err(_) => Err(ExtendError::NotHeld),
         };
-        // Also after an error: the TTL may be a shorter one, and a lost lock is over.
+        // Read after an error, too: the TTL may have become shorter, and a lost lock has ended.
         lease.valid_until = self.valid_until(lock).unwrap_or(lease.valid_until);
         result
     }
@@ -131,7 +131,7 @@ impl Blocking {
         }
     }
 
-    /// Notices connections that ended while nobody called, and lets them be made again.
+    /// Notices connections that ended while nobody called, and reopens them.
     fn revive(&mut self) {
         let begun = Instant::now();
         let is_idle = begun - self.last_turn >= limits::IDLE_MAX;

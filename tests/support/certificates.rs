@@ -1,5 +1,5 @@
-//! Certificates of one test, made anew: a CA, what it has signed, and some that are wrong. The files go with
-//! the value.
+//! Certificates for one test: a new CA, certificates that it signed, and invalid ones. Dropping the value
+//! removes the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 
-/// A directory with `NAME.pem` and `NAME.key` for each of these names:
+/// A directory with these files, each name as `NAME.pem` and `NAME.key`:
 ///
 /// | name | certificate |
 /// | --- | --- |

@@ -1,11 +1,11 @@
-//! The fleet of `redlatch_testing`, as our own tests use it: a failure is a panic, and no server ignores a
-//! signal that the test program was started with ignoring.
+//! The fleet of `redlatch_testing` as our own tests use it: a failure panics, and servers do not inherit
+//! ignored signals from the test program.
 //!
-//! It asks the servers by the probe, whose reader of replies shares no code with the client's.
+//! Asks servers through the probe, whose reply parser shares no code with the client's.
 //!
-//! `REDLATCH_SERVER` names another server than `redis-server`; a `Place` names another for one master. If
-//! `REDLATCH_TEST_PIDS` names a directory, each process is recorded there as `PORT.PID.pid`, and
-//! `scripts/masters stop -d` ends those that a killed test program left behind.
+//! `REDLATCH_SERVER` replaces `redis-server`; a `Place` replaces it for one master. If `REDLATCH_TEST_PIDS`
+//! names a directory, each process is recorded there as `PORT.PID.pid`, and `scripts/masters stop -d` ends
+//! the servers that a killed test program left behind.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,10 +15,10 @@ use std::sync::LazyLock;
 use redlatch_testing::Server;
 pub use redlatch_testing::{Connection, Reply as Raw};
 
-/// Advice for a server that does not start.
+/// Advice if a server does not start.
 const ADVICE: &str = "scripts/setup.sh installs redis-server on Debian and Ubuntu";
 
-/// N independent masters. Dropping it ends them and removes what they wrote.
+/// N independent masters. Dropping it ends them and removes their files.
 pub struct Fleet {
     masters: Vec<Master>,
 }
@@ -29,23 +29,23 @@ impl Fleet {
         Self::start_with(size, &[])
     }
 
-    /// The same, with further arguments of `redis-server` (they override the default ones).
+    /// Like [`Self::start`], with more `redis-server` arguments, which override the default ones.
     pub fn start_with(size: usize, extra_args: &[&str]) -> Self {
         Self::launch(vec![Place::default().server(); size], extra_args)
     }
 
-    /// The same, with a Unix socket beside each TCP port: `Master::unix_url`.
+    /// Like [`Self::start_with`], with a Unix socket beside each TCP port: [`Master::unix_url`].
     pub fn start_with_sockets(size: usize, extra_args: &[&str]) -> Self {
         Self::launch(vec![Place::default().server().unix_socket(); size], extra_args)
     }
 
-    /// The same, with a TLS port beside each TCP port: `Master::tls_url`. The arguments name the
-    /// certificates.
+    /// Like [`Self::start_with`], with a TLS port beside each TCP port: [`Master::tls_url`]. The arguments
+    /// name the certificates.
     pub fn start_with_tls(size: usize, extra_args: &[&str]) -> Self {
         Self::launch(vec![Place::default().server().tls(); size], extra_args)
     }
 
-    /// One master at each of these places.
+    /// Starts one master at each of these places.
     pub fn start_at(places: Vec<Place>) -> Self {
         Self::launch(places.iter().map(Place::server).collect(), &[])
     }
@@ -75,10 +75,10 @@ impl Fleet {
     }
 }
 
-/// By which program one master runs, and at which address.
+/// Program and address of one master.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The program and its first arguments. It must run the server as the process that it is itself.
+    /// The program and its first arguments. The server must run in this same process, not in a child.
     pub words: Vec<String>,
     pub host: IpAddr,
 }
@@ -102,10 +102,10 @@ impl Place {
     }
 }
 
-/// One server process and the port that stays its own over restarts.
+/// One server process. Its port stays reserved over restarts.
 pub struct Master {
     master: redlatch_testing::Master,
-    /// Its settings without extra arguments.
+    /// The settings, without extra arguments.
     server: Server,
 }
 
@@ -122,12 +122,12 @@ impl Master {
         self.master.url()
     }
 
-    /// `unix:///…`; there is one only after `Fleet::start_with_sockets`.
+    /// `unix:///…`; exists only after [`Fleet::start_with_sockets`].
     pub fn unix_url(&self) -> String {
         self.master.unix_url()
     }
 
-    /// `rediss://…`; there is one only after `Fleet::start_with_tls`.
+    /// `rediss://…`; exists only after [`Fleet::start_with_tls`].
     pub fn tls_url(&self) -> String {
         self.master.tls_url()
     }
@@ -140,50 +140,50 @@ impl Master {
         self.master.pid().expect("the master runs")
     }
 
-    /// SIGSTOP: the kernel still accepts connections and bytes, nobody reads them. Returns when it has
-    /// stopped.
+    /// SIGSTOP: the kernel still accepts connections and bytes, but nobody reads them. Returns once the
+    /// process has stopped.
     pub fn stop(&mut self) {
         self.master.stop().expect("the master runs");
     }
 
-    /// SIGCONT: it goes on where `stop` stopped it.
+    /// SIGCONT: the process goes on where `stop` stopped it.
     pub fn cont(&mut self) {
         self.master.resume().expect("the master runs");
     }
 
-    /// SIGKILL: the kernel closes its connections, its port refuses, what it kept only in memory is gone.
+    /// SIGKILL: the kernel closes connections, the port refuses new ones, and data in memory is lost.
     pub fn kill(&mut self) {
         self.master.kill();
     }
 
-    /// SIGTERM: it ends as an operator would end it, and writes out what it is configured to keep.
+    /// SIGTERM: the server shuts down as for an operator, and saves what it is configured to save.
     pub fn shutdown(&mut self) {
         self.master.shutdown().expect("the master shuts down");
     }
 
-    /// Starts it again on the same port, with whatever it kept on disk (nothing, unless its arguments say
-    /// so), and returns when it answers `PING`. Kills it first if it runs.
+    /// Restarts it on the same port with the data that it saved (none, unless the arguments say so). Returns
+    /// when it answers `PING`. Kills a running process first.
     pub fn restart(&mut self) {
         self.master.restart().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// The same with other extra arguments, which stay for later restarts.
+    /// Like [`Self::restart`], with other extra arguments, also for later restarts.
     pub fn restart_with(&mut self, extra_args: &[&str]) {
         self.configure(extra_args);
         self.restart();
     }
 
-    /// Other extra arguments from the next restart on.
+    /// Sets the extra arguments from the next restart on.
     pub fn configure(&mut self, extra_args: &[&str]) {
         self.master.configure(self.server.clone().args(extra_args));
     }
 
-    /// The same as `restart` without waiting: it may still be starting, or loading what it kept.
+    /// Like [`Self::restart`], without waiting: the server may still be starting, or loading data.
     pub fn restart_unready(&mut self) {
         self.master.restart_unready().unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Asks this server, over a connection of the harness's own. Panics if it does not answer.
+    /// Sends a command over the harness's own connection. Panics without an answer.
     pub fn command(&mut self, args: &[&[u8]]) -> Raw {
         self.try_command(args).unwrap_or_else(|error| {
             let shown: Vec<_> = args.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
@@ -191,13 +191,13 @@ impl Master {
         })
     }
 
-    /// The same with a line of words: `ask("GET orders:42")`.
+    /// Like [`Self::command`], with a line of words: `ask("GET orders:42")`.
     pub fn ask(&mut self, line: &str) -> Raw {
         let args: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
         self.command(&args)
     }
 
-    /// Names of its keys without those of records, as `[a, b]`.
+    /// Names of all keys but records, as `[a, b]`.
     pub fn keys(&mut self) -> String {
         let Raw::List(keys) = self.ask("KEYS *") else { panic!("a list of keys") };
         let is_record = |name: &String| name.ends_with("redlatch:fleet");
@@ -205,41 +205,40 @@ impl Master {
         format!("[{}]", names.join(", "))
     }
 
-    /// The number of its keys without those of records.
+    /// Number of all keys but records.
     pub fn key_count(&mut self) -> String {
         let Raw::List(records) = self.ask("KEYS *redlatch:fleet") else { panic!("a list of keys") };
         let Raw::Integer(count) = self.ask("DBSIZE") else { panic!("a number") };
         (count - i64::try_from(records.len()).expect("small")).to_string()
     }
 
-    /// How often it has carried out this command since its start, or its last `CONFIG RESETSTAT`.
+    /// How often the server has run this command since its start or the last `CONFIG RESETSTAT`.
     pub fn calls(&mut self, command: &str) -> u32 {
         let stats = self.ask("INFO commandstats").text();
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// The same as [`Self::command`], for a server that may not answer.
+    /// Like [`Self::command`], for a server that may not answer.
     pub fn try_command(&mut self, args: &[&[u8]]) -> io::Result<Raw> {
         self.master.command(args)
     }
 
-    /// Sends one command over a connection of its own, which is returned: the reply may be a long time
-    /// coming.
+    /// Sends a command over a new connection, and returns the connection: the reply may take long.
     pub fn send(&mut self, args: &[&[u8]]) -> Connection {
         let mut connection = self.master.connect().expect("the master accepts connections");
         connection.send(args).expect("the master reads");
         connection
     }
 
-    /// What the server printed since its last start.
+    /// Output of the server since its last start.
     pub fn log(&self) -> String {
         self.master.log()
     }
 }
 
-/// A program whose process ignores no signal, though this one may: its starter was `nohup`, or a script with
-/// `&`. Where `env` cannot set that right, the process inherits what this one ignores.
+/// Command for a process that ignores no signal. This process may ignore some, if `nohup` or a script's `&`
+/// started it. Where `env` cannot reset signals, the child inherits them.
 pub fn command(program: &str) -> Command {
     let Some((first, words)) = reset().split_first() else { return Command::new(program) };
     let mut command = Command::new(first);
@@ -247,7 +246,7 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// The words in front of such a program; none where `env` cannot do it.
+/// Words to put in front of a program; none where `env` cannot reset signals.
 fn reset() -> &'static [&'static str] {
     static RESET: [&str; 2] = ["env", "--default-signal"];
     static CAN_RESET: LazyLock<bool> = LazyLock::new(|| {
@@ -257,12 +256,12 @@ fn reset() -> &'static [&'static str] {
     if *CAN_RESET { &RESET } else { &[] }
 }
 
-/// A loopback port that nobody listens on just now.
+/// A loopback port on which nobody listens at the moment.
 pub fn free_port() -> u16 {
     redlatch_testing::free_port().expect("a free port")
 }
 
-/// The server that `REDLATCH_VALKEY` names, if it is a Valkey of version 9 or later.
+/// The server of `REDLATCH_VALKEY`, if it is Valkey 9 or later.
 pub fn valkey_9() -> Option<Place> {
     let found = std::env::var("REDLATCH_VALKEY").ok().filter(|program| {
         let output = command(program).arg("--version").output();

@@ -1,16 +1,16 @@
-//! Texts held as a whole in `tests/golden/`, one file for a subject. `REDLATCH_GOLDEN=write` accepts what
-//! the program says now; the difference is then to be read in the commit.
+//! Golden texts in `tests/golden/`, one file for each subject. `REDLATCH_GOLDEN=write` accepts the program's
+//! present output; review the difference in the commit.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the workspace: this package's, or one above it.
+/// The workspace's folder: this package's, or a parent.
 pub fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let has_pages = |folder: &&Path| folder.join("tests/golden").is_dir();
     package.ancestors().find(has_pages).expect("a folder with tests").to_owned()
 }
 
-/// Holds a text to its file.
+/// Compares a text with its golden file.
 #[track_caller]
 pub fn assert_golden(file: &str, text: &str) {
     let path = root().join("tests/golden").join(file);
@@ -24,7 +24,7 @@ pub fn assert_golden(file: &str, text: &str) {
     }
 }
 
-/// The lines that differ, without those that both have at the beginning and at the end.
+/// The lines that differ, without the common lines at the beginning and the end.
 fn difference(expected: &str, found: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
     let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();

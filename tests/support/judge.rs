@@ -1,26 +1,25 @@
-//! Decides from what holders wrote down whether two had one lock at a time who do not share it.
+//! Decides from the holders' logs whether two holders that do not share a lock had it at the same time.
 //!
-//! There are two witnesses. Each client logs the interval in which its lease was valid, on the one clock of
-//! this process; intervals of one resource must not overlap. And each holder writes its entry and its exit to
-//! one more server, whose order is the order in which things happened there; entries and exits must
-//! alternate. A holder whose validity ended before its exit was confirmed (this process was slow) is heard by
-//! the first judge only.
+//! There are two witnesses. Each client logs the interval of its validity, on this process's clock; the
+//! intervals of a resource must not overlap. And each holder writes its entry and its exit to one more
+//! server, which orders them; entries and exits must alternate. Only the first witness counts for a holder
+//! whose validity ended before its exit was confirmed.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Instant;
 
-/// One lease, from its grant until it was given up or ended.
+/// One held lock, from its grant to its release or its end.
 #[derive(Debug, Clone)]
 pub struct Visit {
     pub name: VisitName,
-    /// Others of this kind may be there at the same time.
+    /// Whether other shared holders may be inside at the same time.
     pub is_shared: bool,
-    /// After the grant was handed out.
+    /// A time after the grant was handed out.
     pub from: Instant,
-    /// Before it was given up, or the end of its validity if that was sooner.
+    /// A time before the release; the end of the validity if that came first.
     pub until: Instant,
-    /// Whether entry and exit were written, and the validity lasted until both were confirmed.
+    /// Whether entry and exit were both confirmed within the validity.
     pub is_witnessed: bool,
     pub fencing_token: Option<u64>,
 }
@@ -38,12 +37,12 @@ impl fmt::Display for VisitName {
     }
 }
 
-/// Pairs of visits to one resource that were valid at the same time, in words.
+/// Pairs of visits to one resource with overlapping validity, in words.
 pub fn overlaps(visits: &[Visit]) -> Vec<String> {
     let mut visits: Vec<&Visit> = visits.iter().collect();
     visits.sort_by_key(|visit| (visit.name.resource, visit.from));
     let mut found = Vec::new();
-    // The holders that share, and the others.
+    // The latest end among shared holders, and among the others.
     let mut latest: [Option<&Visit>; 2] = [None, None];
     for visit in visits {
         let of_resource = |before: &&Visit| before.name.resource == visit.name.resource;
@@ -64,7 +63,7 @@ pub fn overlaps(visits: &[Visit]) -> Vec<String> {
     found
 }
 
-/// Fenced visits to one resource whose token is not larger than each earlier one, in words.
+/// Fenced visits to a resource whose token is not above all earlier ones, in words.
 pub fn token_disorders(visits: &[Visit]) -> Vec<String> {
     let fenced = visits.iter().filter_map(|visit| Some((visit, visit.fencing_token?)));
     let mut fenced: Vec<_> = fenced.collect();
@@ -77,8 +76,8 @@ pub fn token_disorders(visits: &[Visit]) -> Vec<String> {
     fenced.windows(2).filter_map(wrong).collect()
 }
 
-/// What is wrong with the checker's log of one resource (`+` and `-` with a visit's name, in the order of
-/// arrival).
+/// Faults in the second witness's log of one resource (`+` and `-` with a visit's name, in the order of
+/// arrival), in words.
 pub fn disorders(resource: usize, log: &[String], visits: &[Visit]) -> Vec<String> {
     let witnessed: BTreeSet<String> = visits
         .iter()

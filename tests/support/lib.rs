@@ -1,7 +1,7 @@
-//! What tests and benchmarks share: servers, a proxy, certificates, texts in `tests/golden`, and patience.
+//! Shared by tests and benchmarks: servers, a proxy, certificates, golden texts, and patience.
 //!
-//! The library's unit tests have another copy of the library's types than this package. They use what names
-//! none of these types.
+//! This package's copy of the library differs from the copy under unit test. So unit tests use only items
+//! that name no type of the library.
 
 mod blocking;
 #[cfg(feature = "certificates")]

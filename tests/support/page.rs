@@ -1,6 +1,6 @@
-//! Golden pages that show one state whole, and of the other states only what differs.
+//! Golden pages that show the normal state in full, and of other states only the differences.
 
-/// How many of a step's lines are as when all is well (` 2=`, or ` =` for all of them), and the other lines.
+/// Number of lines that are as usual (` 2=`, or ` =` if all are), and the other lines.
 pub fn differing<'a>(lines: &'a [String], usual: &[String]) -> (String, Vec<&'a str>) {
     let other: Vec<_> = lines.iter().filter(|line| !usual.contains(line)).map(String::as_str).collect();
     let mark = match lines.len() - other.len() {
@@ -11,7 +11,7 @@ pub fn differing<'a>(lines: &'a [String], usual: &[String]) -> (String, Vec<&'a 
     (mark, other)
 }
 
-/// Wraps a line at 118 columns; the rest is indented further.
+/// Wraps a line at 118 columns, with a hanging indent.
 pub fn wrapped(indent: usize, line: &str) -> String {
     let mut page = " ".repeat(indent);
     let mut width = indent;

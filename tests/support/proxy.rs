@@ -1,17 +1,16 @@
-//! A TCP proxy on loopback between a client and one master, that delays, stalls, cuts, resets, isolates and
+//! A TCP proxy on loopback, between a client and one master, that delays, stalls, cuts, resets, isolates and
 //! refuses.
 //!
-//! Owns its listener, the connections through it and their threads; all end on drop. Looks at no byte that it
-//! passes, and adds some only on request. Per connection and direction:
+//! Owns its listener, its connections and their threads; all end on drop. It never looks at the bytes that it
+//! passes. For each connection and direction:
 //!
 //! ```text
 //!   read ──> stamp: due = now + delay ──> queue of (due, bytes) ──> wait until due and not stalled ──> write
 //!   reader thread                         at most QUEUE_SIZE_MAX     writer thread
 //! ```
 //!
-//! So a delay is a latency and not a rate: everything under way waits at the same time. A delay holds for
-//! bytes, not for the TCP handshake, which the kernel answers. Delays are met to some 100 µs (two thread
-//! switches and timer slack).
+//! A delay adds latency and does not limit the rate: all bytes under way wait at the same time. It does not
+//! apply to the TCP handshake, which the kernel answers. Delays are exact to about 100 µs.
 
 use crate::fleet::free_port;
 use socket2::SockRef;
@@ -23,20 +22,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Bytes that wait in one direction of one connection; then the sender is no longer read, and meets a full
-/// window.
+/// Largest number of waiting bytes in one direction of a connection. Beyond it the proxy stops reading, and
+/// the sender meets a full window.
 const QUEUE_SIZE_MAX: usize = 16 << 20;
 const READ_SIZE: usize = 64 << 10;
-/// How often a writer whose peer reads nothing looks whether it shall end.
+/// How often a writer whose peer reads nothing checks whether to end.
 const WRITE_PATIENCE: Duration = Duration::from_millis(20);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a port that refuses connections may stay in somebody else's hands before it listens again.
+/// How long another process may use the port of a refusing proxy before `refuse(false)` gives up.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
-    /// None while connections are refused.
+    /// `None` while the proxy refuses connections.
     acceptor: Option<Acceptor>,
 }
 
@@ -46,7 +45,7 @@ struct Acceptor {
 }
 
 impl Proxy {
-    /// Listens on a free port and passes what comes on to `target`, for now as fast as it can.
+    /// Listens on a free port and passes bytes on to `target`, without a delay.
     pub fn start(target: SocketAddr) -> Self {
         let listener = (0..1_000).find_map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).ok());
         let listener = listener.expect("a free port stays free for a moment");
@@ -57,7 +56,7 @@ impl Proxy {
         proxy
     }
 
-    /// Connections that come from now on lead to another master.
+    /// Leads new connections to another master.
     pub fn lead_to(&self, target: SocketAddr) {
         *locked(&self.shared.target) = Some(target);
     }
@@ -70,12 +69,12 @@ impl Proxy {
         format!("redis://{}", self.addr)
     }
 
-    /// Connections accepted so far, those that have ended too.
+    /// Number of accepted connections, including ended ones.
     pub fn accepted_count(&self) -> usize {
         self.shared.accepted_count.load(Ordering::SeqCst)
     }
 
-    /// Delays what is read from now on, by this much in each direction: the round trip takes twice as much.
+    /// Delays all bytes read from now on by this much in each direction. The round trip takes twice as long.
     pub fn delay(&self, one_way: Duration) {
         self.delay_requests(one_way);
         self.delay_replies(one_way);
@@ -89,8 +88,7 @@ impl Proxy {
         self.shared.replies.set_delay(one_way);
     }
 
-    /// While true, connections stay and bytes are taken, but none come out; afterwards they come out in
-    /// order.
+    /// While true, connections stay and take bytes, but deliver none. Afterwards the bytes arrive in order.
     pub fn stall(&self, stalled: bool) {
         self.stall_requests(stalled);
         self.stall_replies(stalled);
@@ -101,22 +99,21 @@ impl Proxy {
         self.shared.wake_writers();
     }
 
-    /// The master gets and carries out what is asked; nobody hears of it.
+    /// Stalls replies only: the master carries out requests, and nobody learns of it.
     pub fn stall_replies(&self, stalled: bool) {
         self.shared.replies.stalled.store(stalled, Ordering::SeqCst);
         self.shared.wake_writers();
     }
 
-    /// Passes bytes on in writes of at most this size, in both directions; `usize::MAX` passes them on as
-    /// they came.
+    /// Limits each write to this size, in both directions; `usize::MAX` removes the limit.
     pub fn chunk(&self, size: usize) {
         assert!(size > 0, "a chunk of nothing never ends");
         self.shared.requests.chunk_size.store(size, Ordering::SeqCst);
         self.shared.replies.chunk_size.store(size, Ordering::SeqCst);
     }
 
-    /// Cuts the network in two: connections stay and stall, and new ones are accepted and never heard of
-    /// again. When it is whole again, connections go on, and those that never were are reset.
+    /// Partitions the network: connections stall, and new ones are accepted without an answer. Afterwards old
+    /// connections go on, and connections accepted in the meantime are reset.
     pub fn isolate(&self, isolated: bool) {
         self.shared.isolated.store(isolated, Ordering::SeqCst);
         if !isolated {
@@ -127,33 +124,32 @@ impl Proxy {
         self.stall(isolated);
     }
 
-    /// Passes this many more bytes of replies, counted over all connections; resets the connection on which
-    /// they end.
+    /// Passes this many more bytes of replies, over all connections, then resets the connection that carried
+    /// the last one.
     pub fn reset_after_reply_bytes(&self, count: usize) {
         *locked(&self.shared.replies.left_until_reset) = Some(count);
     }
 
-    /// The same with requests: the master gets the first part of one.
+    /// Like [`Self::reset_after_reply_bytes`], for requests: the master gets the first part of a request.
     pub fn reset_after_request_bytes(&self, count: usize) {
         *locked(&self.shared.requests.left_until_reset) = Some(count);
     }
 
-    /// Whether a reset is still to come.
+    /// Whether a reset is pending.
     pub fn is_reset_due(&self) -> bool {
         [&self.shared.requests, &self.shared.replies].iter().any(|it| locked(&it.left_until_reset).is_some())
     }
 
-    /// Sends each client these bytes as if the master had.
+    /// Sends these bytes to each client, as if they came from the master.
     pub fn inject_replies(&self, bytes: &[u8]) {
         for connection in locked(&self.shared.connections).iter() {
             connection.line.replies.push(Instant::now(), bytes.to_vec());
         }
     }
 
-    /// Resets all connections (RST, both to the client and to the master); what was under way in them is
-    /// lost.
+    /// Resets all connections (RST to both sides). Bytes under way are lost.
     pub fn drop_connections(&self) {
-        // Taken out first: the threads that are joined here need the lock no more than new connections do.
+        // Takes the connections out first, so that their threads can be joined without the mutex.
         let connections = std::mem::take(&mut *locked(&self.shared.connections));
         for connection in &connections {
             connection.line.abort();
@@ -163,7 +159,7 @@ impl Proxy {
         }
     }
 
-    /// While true, nobody listens on the port. Connections that exist stay.
+    /// While true, nobody listens on the port. Existing connections stay.
     pub fn refuse(&mut self, refusing: bool) {
         if refusing {
             self.close_listener();
@@ -191,7 +187,8 @@ impl Proxy {
 
     fn close_listener(&mut self) {
         let Some(Acceptor { listener, thread }) = self.acceptor.take() else { return };
-        // A child between fork and exec has the listener, too. This closes it for both, and ends accept().
+        // A child between fork and exec also has the listener. A shutdown closes it for both, and ends
+        // `accept`.
         SockRef::from(&listener).shutdown(Shutdown::Both).expect("it listens");
         thread.join().expect("the acceptor does not panic");
     }
@@ -204,21 +201,21 @@ impl Drop for Proxy {
     }
 }
 
-/// What the acceptor and all connections go by.
+/// State of the acceptor and all connections.
 #[derive(Default)]
 struct Shared {
     target: Mutex<Option<SocketAddr>>,
     requests: Conditions,
     replies: Conditions,
     isolated: AtomicBool,
-    /// Accepted while isolated; nobody is behind them.
+    /// Connections accepted while isolated, with no master behind them.
     unheard: Mutex<Vec<TcpStream>>,
     accepted_count: AtomicUsize,
     connections: Mutex<Vec<Connection>>,
 }
 
 impl Shared {
-    /// Has the writers look at the conditions again.
+    /// Wakes all writers, which then check the conditions.
     fn wake_writers(&self) {
         for connection in locked(&self.connections).iter() {
             connection.line.requests.wake();
@@ -227,7 +224,7 @@ impl Shared {
     }
 }
 
-/// The weather in one direction.
+/// Conditions in one direction.
 struct Conditions {
     delay_ns: AtomicU64,
     stalled: AtomicBool,
@@ -256,7 +253,7 @@ impl Conditions {
         Duration::from_nanos(self.delay_ns.load(Ordering::SeqCst))
     }
 
-    /// How many of these bytes may pass, and whether the connection is to be reset then.
+    /// How many of these bytes may pass, and whether to reset the connection afterwards.
     fn pass(&self, size: usize) -> (usize, bool) {
         let mut left = locked(&self.left_until_reset);
         match *left {
@@ -283,25 +280,25 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let target = locked(&shared.target).expect("it leads somewhere");
         match TcpStream::connect_timeout(&target, CONNECT_PATIENCE) {
             Ok(server) => {
-                // The lock is held until it is listed: no byte passes a connection that a test cannot reach.
+                // Held until the connection is listed, so that no byte passes a connection that a test cannot
+                // reach.
                 let mut connections = locked(&shared.connections);
                 connections.retain(|connection| !connection.has_ended());
                 connections.push(Connection::start(client, server, shared));
             }
-            // The nearest to a refusal once the connection is accepted.
+            // A reset is the closest to a refusal for an accepted connection.
             Err(_) => SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap_or_default(),
         }
     }
 }
 
-/// One client's connection and the one to the master behind it.
+/// A client's connection, and the connection to the master behind it.
 struct Connection {
     line: Arc<Line>,
     threads: [JoinHandle<()>; 4],
 }
 
-/// What the threads of a connection share. They own the sockets, so that these close when the last thread
-/// ends.
+/// State of a connection's threads. The threads own the sockets, which close with the last thread.
 struct Line {
     sockets: [Weak<TcpStream>; 2],
     requests: Pipe,
@@ -311,7 +308,7 @@ struct Line {
 impl Connection {
     fn start(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) -> Self {
         for socket in [&client, &server] {
-            // Either may be gone already; its reader finds out.
+            // A socket may have closed already; its reader notices.
             socket.set_nodelay(true).ok();
             socket.set_write_timeout(Some(WRITE_PATIENCE)).ok();
         }
@@ -348,17 +345,17 @@ impl Connection {
 }
 
 impl Line {
-    /// Makes the threads end and the sockets, as they close, send RST rather than FIN.
+    /// Ends the threads. The sockets then close with RST, not FIN.
     fn abort(&self) {
         let sockets: Vec<_> = self.sockets.iter().filter_map(Weak::upgrade).collect();
         for socket in &sockets {
-            // Before anything that may end a thread, and so close its socket.
+            // Set before any thread can end and close its socket.
             SockRef::from(&**socket).set_linger(Some(Duration::ZERO)).ok();
         }
         self.requests.close();
         self.replies.close();
         for socket in &sockets {
-            // Wakes the reader; unlike the other direction, this shows the peer nothing.
+            // Wakes the reader. Shutting down this direction is invisible to the peer.
             socket.shutdown(Shutdown::Read).ok();
         }
     }
@@ -374,21 +371,21 @@ struct Pipe {
 #[derive(Default)]
 struct Queue {
     chunks: VecDeque<Chunk>,
-    /// The bytes in `chunks`.
+    /// Number of bytes in `chunks`.
     size: usize,
-    /// Nothing more is to come out.
+    /// Nothing more may come out.
     closed: bool,
 }
 
 struct Chunk {
     due: Instant,
-    /// Empty where the sender closed its side.
+    /// Empty for the sender's close.
     bytes: Vec<u8>,
 }
 
 impl Pipe {
     fn wake(&self) {
-        // Under the lock: a writer that has just looked at the conditions is then waiting already.
+        // Takes the mutex, so that a writer that has just checked the conditions is already waiting.
         let _queue = locked(&self.queue);
         self.changed.notify_all();
     }
@@ -398,7 +395,7 @@ impl Pipe {
         self.changed.notify_all();
     }
 
-    /// Reads until the sender closes or the pipe does.
+    /// Reads until the sender or the pipe closes.
     fn fill(&self, mut from: &TcpStream, conditions: &Conditions) {
         let mut buffer = vec![0; READ_SIZE];
         loop {
@@ -429,7 +426,7 @@ impl Pipe {
         self.changed.notify_all();
     }
 
-    /// Writes what is due until the sender's close is, or until the receiver takes no more.
+    /// Writes due bytes until the sender's close is due or the receiver takes no more.
     fn drain(&self, to: &TcpStream, conditions: &Conditions, line: &Line) {
         while let Some(bytes) = self.next_due(conditions) {
             if bytes.is_empty() {
@@ -450,7 +447,7 @@ impl Pipe {
         }
     }
 
-    /// None once the pipe is closed.
+    /// `None` once the pipe is closed.
     fn next_due(&self, conditions: &Conditions) -> Option<Vec<u8>> {
         let mut queue = locked(&self.queue);
         loop {
@@ -478,7 +475,7 @@ impl Pipe {
         }
     }
 
-    /// None if the receiver is gone or the pipe is closed.
+    /// `None` if the receiver is gone or the pipe is closed.
     fn write(&self, mut to: &TcpStream, mut bytes: &[u8]) -> Option<()> {
         while !bytes.is_empty() {
             match to.write(bytes) {

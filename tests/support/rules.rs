@@ -1,4 +1,4 @@
-//! The rules of writing that a program can check, for messages of the library and the command line.
+//! Rules of style for messages of the library and the command line, as far as a program can check them.
 
 /// Most words in a sentence of a message.
 const SENTENCE_LENGTH_MAX: usize = 15;

@@ -1,5 +1,5 @@
-//! How golden pages show results, errors and events: in words, and only where a value differs from the one
-//! that it has when all is well. A page that shows times gives them as times since its start.
+//! How golden pages show results, errors and events: in words, and only where a value differs from the normal
+//! one. Times are relative to the page's start.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use redlatch::error::{
 use redlatch::inspection::{ForceUnlocked, Inspection};
 use redlatch::{AcquireError, Event, ExtendError, Left, ReleaseError, Released, RunError, Waited};
 
-/// Whether a page shows times, which only a virtual clock repeats.
+/// Whether a page shows times. Only a virtual clock repeats them.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// The start of a page with times.
+    /// The start of a page that shows times.
     pub start: Option<Instant>,
 }
 
@@ -33,7 +33,7 @@ impl Style {
     }
 }
 
-/// The parts of a description that there are.
+/// Joins the parts that exist and are not empty.
 fn parts(parts: impl IntoIterator<Item = Option<String>>) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
@@ -60,7 +60,7 @@ impl Shown for HolderTtl {
 impl Shown for Failure {
     fn shown(&self, style: Style) -> String {
         match self {
-            // Under a real clock, either end may notice a broken connection first.
+            // On a real clock, either end may notice a broken connection first.
             Self::ConnectionLost | Self::NotConnected { .. } if style.start.is_none() => {
                 "not connected".to_owned()
             }
@@ -87,7 +87,7 @@ impl Shown for Vote {
     }
 }
 
-/// The votes, with the masters that gave each by their places.
+/// Votes, each with the places of the masters that gave it.
 impl Shown for Report {
     fn shown(&self, style: Style) -> String {
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
@@ -148,7 +148,7 @@ impl Shown for Denial {
     }
 }
 
-/// An error whose variant is the class, with what it carries; any other error by its text.
+/// Shows an error's class and its contents if its variant is listed; otherwise its text.
 macro_rules! errors {
     ($($error:ty { $($variant:pat => $name:literal, $carried:expr;)* })*) => {$(
         impl Shown for $error {

@@ -1,4 +1,4 @@
-//! How tests wait: for something to become true, never for a time.
+//! How tests wait: for a condition, never for a time.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 /// Time limit for anything that must happen. A slow machine only takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How often to look again for something that is waited for.
+/// Pause between two checks of a condition.
 const POLL_PAUSE: Duration = Duration::from_millis(1);
 
-/// At its end the flag is true, also if that is a panic: a scope waits for threads that look at it.
+/// Sets the flag when dropped, even in a panic, because a scope waits for threads that read the flag.
 pub struct Until<'a>(pub &'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -21,15 +21,15 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Fails where something took as long as only a fault takes: the reason says how long that is. A test has no
-/// other upper bound on real time, since a machine may be slow.
+/// Fails if something took at least `bound`, as only a fault would; `reason` explains the bound. Tests have
+/// no other upper bounds on real time, because a machine may be slow.
 #[track_caller]
 pub fn assert_sooner(since: Instant, bound: Duration, reason: &str) {
     let took = since.elapsed();
     assert!(took < bound, "{took:?}: {reason}");
 }
 
-/// Waits for something to become true; panics with `what` if it does not within `patience`.
+/// Waits until a condition is true; panics with `what` after `patience`.
 #[track_caller]
 pub fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut() -> bool) {
     let given_up = Instant::now() + patience;
@@ -39,7 +39,7 @@ pub fn eventually(patience: Duration, what: &str, mut is_true: impl FnMut() -> b
     }
 }
 
-/// The smallest executor: it allocates its waker, once. Panics if the future hangs.
+/// The smallest executor. It allocates its waker once, and panics if the future hangs.
 #[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
