@@ -1,4 +1,4 @@
-//! Batches: one write for each master, and results one by one.
+//! Batches: one write for each master, and a result for each lock.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ fn acquire_all(client: &Client, names: &[String]) -> Vec<Guard> {
     client.acquire_all(requests).into_iter().map(|it| it.block().expect("free")).collect()
 }
 
-/// What each master has read and done so far.
+/// Number of reads and commands of a master so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pub(crate) read_count: usize,
-    /// Acquisitions, extensions and releases.
+    /// Number of acquisitions, extensions and releases.
     pub(crate) command_count: usize,
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn work(master: &mut Master) -> Work {
     Work { read_count: found("total_reads_processed:"), command_count }
 }
 
-/// Waits until each master has done so much more, and says in how many reads; the questions' own are left
-/// out.
+/// Waits until each master has carried out this many more commands. Returns each master's number of reads,
+/// without those of the test's own questions.
 pub(crate) fn reads_of(fleet: &mut Fleet, count: usize, before: &[Work]) -> Vec<usize> {
     let mut reads = Vec::new();
     for (master, before) in fleet.masters().zip(before) {
@@ -58,7 +58,7 @@ fn a_batch_is_one_write_per_master() {
     await_subscribed(&mut fleet);
     let names = names("orders", 40);
     for is_async in [false, true] {
-        // What the round before left, and what a new connection says.
+        // First finishes the last round's releases and the commands of new connections.
         assert_eq!(settle(&client, PATIENCE), 0);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
         let acquiring = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
@@ -121,7 +121,7 @@ fn a_batch_keeps_each_requests_client() {
     for (index, extending) in client.extend_all(&mut guards, TTL).into_iter().enumerate() {
         extending.block().unwrap_or_else(|error| panic!("{index}: {error}"));
     }
-    // Each client knows its own.
+    // Each client counts its own locks.
     assert_eq!((settle(&client, Duration::ZERO), settle(&other, Duration::ZERO)), (2, 1));
     for releasing in client.release_all(guards) {
         assert!(!block_on(releasing).expect("confirmed").was_already_gone());
@@ -147,7 +147,7 @@ fn batch_results_come_in_any_order() {
     guards.iter().zip((0..30).rev().filter(|index| index % 3 < 2)).for_each(|(guard, index)| {
         assert_eq!(guard.resource(), names[index].as_bytes());
     });
-    // Those given up are free again.
+    // The given-up locks are free again.
     let again: Vec<String> =
         (0..30).filter(|index| index % 3 == 2).map(|index| names[index].clone()).collect();
     guards.extend(acquire_all(&client, &again));
@@ -161,7 +161,7 @@ fn each_request_without_room_is_answered() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
     fleet.master(0).kill();
-    // Until it knows, so that the answers are there at once.
+    // Loops until the client knows of the outage, so that answers are immediate.
     while client.lock("probe").try_acquire().is_ok_and(|guard| guard.release().is_ok()) {}
     let answered = within("a batch without masters", move || {
         let names = names("orders", 3);
@@ -172,7 +172,7 @@ fn each_request_without_room_is_answered() {
     assert!(answered.iter().all(|it| matches!(it, AcquireError::NoQuorum(_))), "{answered:?}");
 }
 
-/// The answers to what was asked first are not late: nobody could read them meanwhile.
+/// The answers to the first requests do not count as late, because nobody could read them.
 #[test]
 fn a_batch_that_takes_long_to_make_makes_no_master_silent() {
     let fleet = Fleet::start(3);
@@ -183,7 +183,7 @@ fn a_batch_that_takes_long_to_make_makes_no_master_silent() {
         client.lock_owned(name).ttl(TTL).wait(Duration::ZERO)
     };
     let mut prefixes = 0..;
-    // A late machine may need several tries.
+    // A slow machine may need several tries.
     eventually(PATIENCE, "both locks are acquired", || {
         let names = names(&format!("{}-", prefixes.next().expect("a number")), 2);
         client.acquire_all(names.into_iter().map(slow)).into_iter().all(|it| block_on(it).is_ok())
@@ -196,7 +196,7 @@ fn batch_tasks_learn_of_stopped_masters_in_time() {
     let client = open(&fleet.urls(), SHORT);
     let guard = block_on(client.lock("warm").ttl(TTL).acquire_async()).expect("free");
     block_on(guard.release_async()).expect("confirmed");
-    // What was to be done is over by then, and the background thread sleeps without end.
+    // All background work is done by then, and the background thread sleeps without a deadline.
     std::thread::sleep(8 * SHORT);
     fleet.masters().for_each(|master| master.stop());
     let begun = Instant::now();

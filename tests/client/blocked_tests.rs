@@ -1,4 +1,4 @@
-//! Threads and tasks that wait: the processor is for others meanwhile.
+//! Waiting threads and tasks leave the processor to others.
 
 use std::fs;
 use std::future::poll_fn;
@@ -12,11 +12,11 @@ use redlatch_support::{Blocking, Fleet, PATIENCE, block_on, eventually};
 use crate::harness::{LONG, TTL, await_held, open};
 
 const WAIT: Duration = Duration::from_secs(2);
-/// Far more than the turns of two seconds need, and far less than a loop without a pause takes on a busy
+/// Far above the processor time of two seconds' turns, and far below that of a loop without a pause on a busy
 /// machine.
 const CPU_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The time for which this thread has run so far.
+/// Processor time of this thread so far.
 fn cpu_time() -> Duration {
     let times = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux has it");
     let ran = times.split_whitespace().next().and_then(|ran| ran.parse().ok());
@@ -85,7 +85,7 @@ fn a_thread_that_waits_sleeps() {
     });
 }
 
-/// A task that waits is polled for what concerns it, and no more often than it asks again.
+/// A waiting task is polled only for its own events, and no more often than it tries again.
 #[test]
 fn a_task_that_waits_is_polled_rarely() {
     const POLL_COUNT_MAX: usize = 100;

@@ -1,4 +1,4 @@
-//! Loss callbacks and wakers of the caller's own: they may panic, block, and use the client that calls them.
+//! Loss callbacks and the caller's own wakers: they may panic, block, and use the client that calls them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,22 +16,22 @@ use crate::harness::{
     poll_with, within,
 };
 
-/// The TTL of a lock that is lost soon, for it is not extended.
+/// TTL of a lock that is soon lost, because nobody extends it.
 const BRIEF: Duration = Duration::from_millis(300);
 
-/// Acquires a lock that is lost soon.
+/// Acquires a lock that is soon lost.
 fn acquire_brief(client: &Client, name: &str) -> Guard {
     loop {
         match client.lock(name).ttl(BRIEF).wait(PATIENCE).acquire() {
             Ok(guard) => return guard,
-            // On a slow machine the answer comes too late.
+            // The answer comes too late on a slow machine.
             Err(AcquireError::Expired(_)) => {}
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-/// Loses a lock while the event loop is driven in some way, and has the callback acquire another one.
+/// Loses a lock while some thread drives the event loop; the callback acquires another lock.
 fn acquires_in_callback(client: &Client) {
     let guard = acquire_brief(client, "lost");
     let (sender, receiver) = mpsc::channel();
@@ -139,10 +139,10 @@ fn a_late_loss_callback_runs_on_another_thread() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// What a waker does once.
+/// Work that a waker does once.
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Does something when it is woken first, and keeps the result.
+/// Does its work at the first wake-up, and keeps the result.
 struct Does<T> {
     work: Mutex<Option<Work<T>>>,
     result: Mutex<Option<T>>,
@@ -153,7 +153,7 @@ impl<T> Does<T> {
         Arc::new(Self { work: Mutex::new(Some(Box::new(work))), result: Mutex::new(None) })
     }
 
-    /// The result, when the waker has returned.
+    /// The result, once the waker has returned.
     #[track_caller]
     fn result(&self) -> T {
         eventually(PATIENCE, "the waker returns", || self.result.lock().expect("no panic").is_some());
@@ -171,12 +171,12 @@ impl<T: Send + 'static> Wake for Does<T> {
     }
 }
 
-/// A client that lives as long as the program, for futures that a waker takes with it.
+/// A client that lives until the program ends, for futures that a waker owns.
 fn leaked(fleet: &Fleet) -> &'static Client {
     Box::leak(Box::new(open(&fleet.urls(), LONG)))
 }
 
-/// A blocking call, with a handle that may end it, and its error.
+/// A blocking call that a handle may cancel. Returns the error.
 type Blocking = fn(&Client, &Cancel) -> Result<(), String>;
 
 fn shown<T>(result: Result<T, impl ToString>) -> Result<(), String> {
@@ -285,7 +285,7 @@ fn waker_may_reenter_its_owners_lock() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Notes its number when it is woken.
+/// Notes its number at each wake-up.
 struct Numbered(usize, Arc<Mutex<Vec<usize>>>);
 
 impl Wake for Numbered {

@@ -16,7 +16,7 @@ use crate::harness::{LONG, TTL, assert_nothing_left, await_held, await_no_keys, 
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(600);
-/// A validity that is renewed as often as it may be.
+/// Validity of credentials that are renewed as often as possible.
 const BRIEF: Duration = Duration::from_secs(1);
 
 /// What the provider does for a master.
@@ -25,11 +25,11 @@ enum Conduct {
     Return(&'static str),
     Fail,
     Panic,
-    /// Until this has an end.
+    /// Hangs until the sender is dropped.
     Hang(Arc<Mutex<Receiver<()>>>),
 }
 
-/// A provider whose conduct changes, by master.
+/// A provider whose conduct can change, for each master.
 #[derive(Clone, Default)]
 struct Vault(Arc<Mutex<BTreeMap<String, Conduct>>>);
 
@@ -65,7 +65,7 @@ impl Vault {
     }
 }
 
-/// Masters whose user `app` has this password.
+/// Starts masters whose user `app` has this password.
 fn start(count: usize, password: &str) -> Fleet {
     let mut fleet = Fleet::start(count);
     set_user(&mut fleet, &format!("on >{password} ~* &* +@all"));
@@ -78,7 +78,7 @@ fn set_user(fleet: &mut Fleet, rule: &str) {
     }
 }
 
-/// With time for a machine that is busy.
+/// Opens a client with enough time for a busy machine.
 fn open_patient(builder: ConfigBuilder) -> Client {
     open(builder.connect_timeout(LONG))
 }
@@ -87,7 +87,7 @@ fn open(builder: ConfigBuilder) -> Client {
     builder.connect().expect("an event loop")
 }
 
-/// How often a master has accepted a login.
+/// Number of logins that a master has accepted.
 fn login_count(fleet: &mut Fleet, index: usize) -> u64 {
     let stats = fleet.master(index).ask("INFO commandstats").text();
     let line = stats.lines().find(|line| line.starts_with("cmdstat_auth:")).unwrap_or_default();
@@ -98,7 +98,7 @@ fn login_count(fleet: &mut Fleet, index: usize) -> u64 {
     of("calls=") - of("failed_calls=")
 }
 
-/// Waits until each master has accepted so many further logins.
+/// Waits until each master has accepted this many further logins.
 fn await_logins(fleet: &mut Fleet, before: &[u64], count: u64) {
     for (index, before) in before.iter().enumerate() {
         eventually(PATIENCE, "the new credentials are accepted", || {
@@ -156,7 +156,7 @@ fn a_password_changes_under_load_and_no_lock_is_lost() {
             let before = login_counts(&mut fleet);
             set_user(&mut fleet, &format!(">{new}"));
             vault.set_all(&urls, new);
-            // Each client has one connection to each master.
+            // Each of the two clients has one connection to each master.
             await_logins(&mut fleet, &before, 2);
             set_user(&mut fleet, &format!("<{old}"));
             let turns_before = turns.load(Ordering::SeqCst);
@@ -183,7 +183,7 @@ fn a_waiter_is_served_behind_changed_credentials() {
     let holder = open(config(&urls, LONG));
     let guard = holder.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
     await_held(&mut fleet, "a");
-    // It does not try again by itself.
+    // The waiter does not try again on its own.
     let patient = config(&urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER);
     let waiter = open_patient(vault.serve(patient));
     let waiting = waiter.lock("a").ttl(TTL).wait(PATIENCE).acquire_async();
@@ -215,12 +215,12 @@ fn a_bad_provider_costs_its_masters_only() {
     eventually(PATIENCE, "the panic is shown", || why_down(&client, 0).contains("provider panicked"));
     eventually(PATIENCE, "the hang is shown", || why_down(&client, 1).contains("gave no answer within 1s"));
     assert_eq!(client.health().may_fail, 0);
-    // A connection that stands stays; its server need not be asked.
+    // A standing connection stays, and does not ask the provider.
     vault.set(&urls[2], Conduct::Fail);
     let sealed = CredentialsError::Failed(ProviderError::new("the vault is sealed"));
     eventually(PATIENCE, "a failed renewal is a warning", || errors(&client) == [sealed.clone()]);
     client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("three masters").release().expect("confirmed");
-    // Fewer masters than a quorum.
+    // Fewer masters than a quorum are left.
     fleet.master(2).restart();
     set_user(&mut fleet, "on >s3cret ~* &* +@all");
     eventually(PATIENCE, "the reason is shown", || why_down(&client, 2).contains("provider failed"));
@@ -230,7 +230,7 @@ fn a_bad_provider_costs_its_masters_only() {
     assert!(!shown.contains("s3cret") && !shown.contains("115, 51, 99"), "{shown}");
     assert!(shown.contains("provider failed") && !shown.contains("sealed"), "{shown}");
     assert!(shown.contains("provider panicked"), "{shown}");
-    // All return.
+    // All calls of the provider return.
     vault.set_all(&urls, "s3cret");
     drop(end);
     eventually(PATIENCE, "all masters count", || client.health().may_fail == 2);
@@ -246,7 +246,7 @@ fn refused_credentials_stay_until_the_server_closes() {
     let (sender, events) = mpsc::channel();
     let sender = Mutex::new(sender);
     let observed = config(&urls, LONG).on_event(move |event| {
-        // The test may be over.
+        // The test may have ended.
         let _ = sender.lock().expect("no panic").send(event.clone());
     });
     let client = open_patient(vault.serve(observed));
@@ -259,12 +259,12 @@ fn refused_credentials_stay_until_the_server_closes() {
         Event::CredentialsFailed { error: CredentialsError::Refused { refusal }, .. } => Some(refusal),
         _ => None,
     };
-    // The observer has a thread of its own.
+    // The observer runs on a separate thread.
     let refusals = std::iter::from_fn(|| events.recv_timeout(PATIENCE).ok()).filter_map(refusal);
     let refusals: Vec<_> = refusals.take(3).collect();
     assert!(refusals.len() == 3 && refusals[0].starts_with("WRONGPASS"), "{refusals:?}");
     assert!(!format!("{client:?} {:#}", client.health()).contains("wr0ng"));
-    // The server ends it, and the next login is refused.
+    // The server ends the connection and refuses the next login.
     assert_eq!(fleet.master(0).ask("ACL DELUSER app").text(), "1");
     eventually(PATIENCE, "the login is refused", || why_down(&client, 0).contains("the login was refused"));
     guard.extend(TTL).expect("two connections stay");
@@ -296,8 +296,8 @@ fn a_redlock_renews_credentials_in_its_calls() {
     assert_eq!((redlock.stats().lost, redlock.stats().reconnects()), (0, 0));
 }
 
-/// Has one master end the connection of a client that nobody calls, and waits until it is back. A single one:
-/// what is due for others would have the client's thread look.
+/// One master ends the connection of a client that nobody calls; waits until the client has reconnected. Only
+/// one master, because work for others would make the client's thread look.
 fn a_connection_returns_without_a_call(fleet: &mut Fleet, builder: ConfigBuilder) {
     let client = open(builder);
     eventually(PATIENCE, "all masters count", || client.health().may_fail == 1);
@@ -309,7 +309,7 @@ fn a_connection_returns_without_a_call(fleet: &mut Fleet, builder: ConfigBuilder
 #[test]
 fn an_idle_client_reconnects_with_its_provider() {
     let mut fleet = start(3, "pw");
-    // Credentials without an end: no renewal has the client's thread look.
+    // Credentials without an end, so that no renewal makes the client's thread look.
     let builder = config(&fleet.urls(), LONG).credentials(|_| Ok(Credentials::new("pw").user("app")));
     a_connection_returns_without_a_call(&mut fleet, builder);
 }

@@ -12,7 +12,7 @@ use crate::harness::{
     Count, LONG, TTL, await_held, await_no_keys, await_waiters, config, open, poll_once, poll_with, within,
 };
 
-/// Until when a drain waits that a test waits for.
+/// Limit of a drain that cannot finish.
 const LIMIT: Duration = Duration::from_millis(200);
 
 #[track_caller]
@@ -25,7 +25,7 @@ fn drain(client: &Client, limit: Duration, held: HeldLocks, is_async: bool) -> u
     if is_async { block_on(client.drain_async(limit, held)) } else { client.drain(limit, held) }
 }
 
-/// A drain that says so has released everything: nothing is left to wait for.
+/// A drain that reports success has released every key, so this need not wait.
 #[track_caller]
 fn assert_no_keys(fleet: &mut Fleet) {
     for master in fleet.masters() {
@@ -55,7 +55,7 @@ fn a_drain_ends_waiting_acquisitions_with_an_error() {
         }
         assert_acquires_nothing(&client);
         held.release().expect("confirmed");
-        // The fair waiters have left no entry.
+        // The fair waiters have left no entries.
         assert_no_keys(&mut fleet);
     }
 }
@@ -73,7 +73,7 @@ fn a_drain_waits_for_guards_to_release() {
             sender.send(()).expect("the test waits");
             count
         });
-        // Acquisitions are refused from its start on.
+        // Acquisitions are refused as soon as the drain begins.
         eventually(PATIENCE, "it has begun", || client.lock("b").ttl(TTL).try_acquire().is_err());
         assert!(receiver.recv_timeout(LIMIT).is_err(), "it ends before the lock");
         assert!(guard.is_valid());
@@ -114,12 +114,12 @@ fn a_drain_releases_under_living_guards() {
     assert!(!guard.is_valid() && !other.is_valid() && !set.is_valid());
     receiver.recv_timeout(PATIENCE).expect("the loss is reported");
     assert_eq!(block_on(lost), LockEnd::Released);
-    // Before the guards are dropped.
+    // Checked before the guards are dropped.
     assert_no_keys(&mut fleet);
     drop((guard, other, set));
 }
 
-/// It may last, as for a master that cannot be reached.
+/// The drain may take long, as with an unreachable master.
 #[test]
 fn callback_set_during_a_drain_is_called() {
     let mut fleet = Fleet::start(3);
@@ -146,11 +146,11 @@ fn a_stopped_client_is_not_ready() {
     assert!(!health.has_quorum && health.masters.is_empty(), "{health:#}");
 }
 
-/// Its own thread does nothing while another one drives, and learns of the end all the same.
+/// The background thread does nothing while another thread drives, but still learns of the end.
 #[test]
 fn a_driven_client_that_was_drained_leaves_no_thread() {
     let fleet = Fleet::start(3);
-    // The settings live as long as the client.
+    // The client owns its settings.
     let kept = Arc::new(());
     let its = kept.clone();
     let client = config(&fleet.urls(), LONG).on_event(move |_| _ = &its).connect().expect("an event loop");
@@ -236,7 +236,7 @@ fn answer_before_the_end_is_returned() {
         let its = client.clone();
         let draining = thread::spawn(move || its.drain(PATIENCE, HeldLocks::Leave));
         eventually(PATIENCE, "it has begun", || client.lock("b").ttl(TTL).try_acquire().is_err());
-        // The drain waits for this release, and ends with it.
+        // The drain waits for this release and ends with it.
         let released = guard.release().map_err(|error| error.to_string());
         assert!(!released.expect("confirmed").was_already_gone());
         assert_eq!(within("the drain", move || draining.join().expect("no panic")), 0);
@@ -271,7 +271,7 @@ fn a_fair_waiter_leaves_no_entry_behind_a_drain() {
     assert_no_keys(&mut fleet);
 }
 
-/// Nobody reports a loss any more.
+/// Nobody will report a loss after the client's end.
 #[test]
 fn ended_client_wakes_watchers_of_its_locks() {
     let fleet = Fleet::start(3);

@@ -1,4 +1,4 @@
-//! An event loop of the user's own in place of the client's thread.
+//! A user's event loop in place of the client's thread.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,17 +25,17 @@ fn drive_until_ready<F: Future + Unpin>(drive: &mut Drive, future: &mut F) -> F:
 fn a_drive_takes_over_and_gives_back() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    // Since this the client's own thread sits in the event loop.
+    // From this call on, the client's own thread drives the event loop.
     drop(block_on(client.lock("before").ttl(TTL).acquire_async()).expect("free"));
     let mut drive = client.drive().expect("a descriptor");
-    // At once, before that thread knows.
+    // Turned at once, before the client's thread notices.
     drive.turn(std::task::Waker::noop()).expect("the client lives");
     let given_up = Instant::now() + PATIENCE;
     for round in 0.. {
         let name = format!("orders:{round}");
         let mut acquiring = client.lock(&name).ttl(TTL).acquire_async();
         assert!(poll_once(&mut acquiring).is_pending());
-        // Nobody turns: an answer now would be by the client's thread.
+        // Nobody turns, so only the client's thread could bring an answer now.
         thread::sleep(Duration::from_millis(50));
         if let std::task::Poll::Ready(guard) = poll_once(&mut acquiring) {
             drop(guard.expect("free"));
@@ -49,7 +49,7 @@ fn a_drive_takes_over_and_gives_back() {
     drop(block_on(client.lock("after").ttl(TTL).acquire_async()).expect("free"));
 }
 
-/// A thread that waits leads by itself, also where a handle may end its wait.
+/// A waiting thread leads without help, even if a handle may cancel its wait.
 // I124
 #[test]
 fn a_blocking_call_needs_no_turn_of_the_drive() {
@@ -81,7 +81,7 @@ fn a_blocking_call_needs_no_turn_of_the_drive() {
         let _held = holder.lock("a").ttl(TTL).acquire().expect("free");
         let _slot = holder.slots("pool", 1).ttl(TTL).acquire().expect("free");
         assert!(matches!(end(calling(Duration::ZERO)), Err(AcquireError::Contended(_))));
-        // One leads, and one sleeps beside it.
+        // One thread leads, and one sleeps beside it.
         let waiting = [calling(PATIENCE * 10), calling(PATIENCE * 10)];
         eventually(PATIENCE, "both wait", || client.stats().operations >= 2);
         cancel.cancel();
@@ -104,7 +104,7 @@ fn failed_slot_call_leaves_its_door_without_drive() {
     let request = client.slots("pool", 1).ttl(TTL).wait(LONG).cancel_with(&cancel);
     let waiting = thread::spawn(move || request.acquire());
     await_held(&mut fleet, "redlatch:door:pool");
-    // Nothing else takes it away.
+    // Without a TTL, only a release can delete the door's key.
     fleet.masters().for_each(|master| drop(master.ask("PERSIST redlatch:door:pool")));
     cancel.cancel();
     let error = within("the cancel", move || waiting.join().expect("no panic")).expect_err("cancelled");

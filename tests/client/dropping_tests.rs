@@ -1,4 +1,4 @@
-//! Dropping: futures at every stage, guards anywhere, the last handle.
+//! Drops of futures at every stage, of guards on any thread, and of the last handle.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,10 +18,10 @@ use crate::harness::{
     within,
 };
 
-/// What no drop waits for: the masters' answers.
+/// Well below the masters' answer limit, for which no drop waits.
 const PROMPT: Duration = Duration::from_secs(5);
 
-/// Each answer is that of its own request.
+/// Each request gets its own answer.
 fn assert_answers_are_right(client: &Client, fleet: &mut Fleet) {
     for round in 0..20 {
         let name = format!("right:{round}");
@@ -36,7 +36,7 @@ fn assert_answers_are_right(client: &Client, fleet: &mut Fleet) {
     }
 }
 
-/// One way of giving something up half-way, with the lock `held` in the way of others.
+/// Gives something up half-way, while `held` keeps others from the lock.
 type Stage = fn(&Client);
 
 fn never_polled(client: &Client) {
@@ -61,7 +61,7 @@ fn polled_with_another_waker(client: &Client) {
 fn behind_others(client: &Client) {
     let mut acquiring = client.lock("held").wait(LONG).acquire_async();
     assert!(poll_once(&mut acquiring).is_pending());
-    // Some attempts later.
+    // By now there have been several attempts.
     thread::sleep(Duration::from_millis(30));
 }
 
@@ -156,7 +156,7 @@ fn a_dropped_extension_leaves_the_guard_valid() {
         }
         drop(extending);
         assert!(guard.is_valid());
-        // The one that was dropped may be under way still.
+        // The dropped extension may still be under way.
         eventually(PATIENCE, "the next extension is made", || match guard.extend(TTL) {
             Ok(()) => true,
             Err(ExtendError::Busy) => false,
@@ -166,7 +166,7 @@ fn a_dropped_extension_leaves_the_guard_valid() {
     let mut extending = guard.extend_async(TTL);
     assert!(poll_once(&mut extending).is_pending());
     drop(extending);
-    // Whatever became of it: the release has its own answer.
+    // Whatever became of the extension, the release gets its own answer.
     assert!(!guard.release().expect("confirmed").was_already_gone());
     assert_nothing_left(&client, &mut fleet);
     assert_answers_are_right(&client, &mut fleet);
@@ -187,7 +187,7 @@ fn a_dropped_release_is_carried_out() {
     assert_answers_are_right(&client, &mut fleet);
 }
 
-/// Released, waiting for it, by the drop.
+/// The drop of this value releases a guard, and waits for the release.
 struct ReleasedOnDrop(Option<Guard>, Arc<AtomicBool>);
 
 impl Drop for ReleasedOnDrop {
@@ -216,7 +216,7 @@ fn a_guard_may_be_dropped_anywhere() {
     assert!(panicked.is_err());
     let guard = acquire();
     thread::spawn(move || KEPT.with_borrow_mut(|kept| kept.push(Box::new(guard)))).join().expect("it ends");
-    // No call writes for the last one: the background thread does.
+    // No later call writes the last release: the background thread does.
     await_no_keys(&mut fleet);
     let (guard, is_released) = (acquire(), Arc::new(AtomicBool::new(false)));
     let last = ReleasedOnDrop(Some(guard), is_released.clone());
@@ -239,7 +239,7 @@ fn blocking_calls_in_a_panics_destructor_are_safe() {
     assert_answers_are_right(&client, &mut fleet);
 }
 
-/// Drops what it keeps when it is woken, or with itself.
+/// Drops its value at a wake-up, or with itself.
 struct Keep<T>(Mutex<Option<T>>);
 
 impl<T: Send + 'static> Wake for Keep<T> {
@@ -274,7 +274,7 @@ fn a_dropped_waker_may_drop_guards() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let stopped = client.clone();
-    // While no answer comes, the waker stays where it is.
+    // Without answers, the client keeps the waker.
     let guards: Vec<Guard> =
         ["a", "b", "c"].iter().map(|name| client.lock(name).ttl(TTL).acquire().expect("free")).collect();
     fleet.masters().for_each(|master| master.stop());
@@ -283,7 +283,7 @@ fn a_dropped_waker_may_drop_guards() {
         let mut next = || keep(guards.next());
         let mut acquiring = stopped.lock("d").ttl(TTL).acquire_async();
         assert!(poll_with(&mut acquiring, &next()).is_pending());
-        // Another waker takes its place.
+        // Another waker replaces it.
         assert!(poll_once(&mut acquiring).is_pending());
         assert!(poll_with(&mut acquiring, &next()).is_pending());
         drop(acquiring);
@@ -308,7 +308,7 @@ fn the_last_handle_releases_what_was_dropped_before_it() {
     let batch = client.acquire_all(names.iter().map(|name| client.lock(name).ttl(TTL)));
     let guards: Vec<Guard> = batch.into_iter().map(|it| it.block().expect("free")).collect();
     drop(client);
-    // The last guard is the last handle.
+    // The last guard holds the last reference to the client.
     drop(guards);
     for master in fleet.masters() {
         assert_eq!(master.keys(), "[]");
@@ -327,9 +327,9 @@ fn the_last_handle_does_not_wait_for_stopped_masters() {
     let took = begun.elapsed();
     assert!(took < limits::CLOSE_WAIT + PROMPT, "{took:?}");
     fleet.masters().for_each(|master| master.cont());
-    // It was written, and is carried out.
+    // The release was written, and is carried out.
     await_no_keys(&mut fleet);
-    // The client's thread closes them last.
+    // The client's thread closes the connections last.
     await_connections(&mut fleet, 0);
 }
 
@@ -343,7 +343,7 @@ impl Wake for Task {
 #[test]
 fn the_background_thread_may_drop_the_last_handle() {
     let mut fleet = Fleet::start(3);
-    // It does not wait for its own end. A late machine may need several tries.
+    // The client's thread must not wait for its own end. A slow machine may need several tries.
     eventually(PATIENCE, "it ends soon", || {
         let begun = Instant::now();
         drop_the_last_handle_in_the_background(&mut fleet);
@@ -351,7 +351,7 @@ fn the_background_thread_may_drop_the_last_handle() {
     });
 }
 
-/// Less than the time for which a client waits for the end of its thread.
+/// Less than a client waits for the end of its thread.
 const BACKGROUND_END_MAX: Duration = Duration::from_millis(90);
 
 fn drop_the_last_handle_in_the_background(fleet: &mut Fleet) {
@@ -360,9 +360,9 @@ fn drop_the_last_handle_in_the_background(fleet: &mut Fleet) {
     let waker = Waker::from(task.clone());
     let poll = poll_with(task.0.lock().expect("nobody panics with it").as_mut().expect("kept"), &waker);
     drop((task, waker));
-    // From here on the background thread has the only reference, in the waker that it wakes.
+    // From here on, the background thread has the only reference, in the waker that it wakes.
     assert!(matches!(poll, Poll::Pending));
     await_no_keys(fleet);
-    // The client's thread closes them last.
+    // The client's thread closes the connections last.
     await_connections(fleet, 0);
 }

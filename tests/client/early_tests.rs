@@ -1,5 +1,6 @@
-//! Acquisitions that fail before their wait is over, and those that go on through an outage, by each way to
-//! ask: the error comes at once, nobody repeats without a pause, and other tasks of the thread go on.
+//! Acquisitions that fail before their wait ends, and acquisitions that outlast an outage, with each kind of
+//! request: errors come at once, no request repeats without a pause, and other tasks of the thread make
+//! progress.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,12 +16,12 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 use crate::batch_tests::work;
 use crate::harness::{Count, LONG, TTL, assert_nothing_left, await_held, config, open, poll_once, within};
 
-/// The wait of each caller: none of them may use it up.
+/// Each caller's wait. No caller may use it up.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 type Asking = Pin<Box<dyn Future<Output = Result<(), AcquireError>>>>;
 
-/// A way to ask for the lock "a", as a task and as a thread.
+/// A way to request the lock "a", as a task and as a thread.
 struct Way {
     name: &'static str,
     task: fn(LockRequest<'static>) -> Asking,
@@ -67,7 +68,7 @@ const WAYS: [Way; 6] = [
     },
 ];
 
-/// Asks as a task and as a thread; neither may hang.
+/// Requests as a task and as a thread; neither may hang.
 fn errors_of(way: &'static Way, ask: impl Fn() -> LockRequest<'static>) -> Vec<AcquireError> {
     let (task, thread) = (ask(), ask());
     within(way.name, move || {
@@ -84,7 +85,7 @@ fn commands(fleet: &mut Fleet) -> usize {
     fleet.masters().map(|master| work(master).command_count).sum()
 }
 
-/// No lock is left; the keys that count fencing tokens stay.
+/// No lock is left. Fences stay.
 fn assert_nothing_locked<const N: usize>(clients: [&Client; N], fleet: &mut Fleet) {
     assert!(clients.iter().all(|client| settle(client, PATIENCE) == 0), "locks left on some master");
     for master in fleet.masters() {
@@ -100,7 +101,7 @@ fn max_attempts_counts_for_each_joined_caller() {
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
     await_held(&mut fleet, "a");
-    // A fair waiter's place in the queues is one attempt until the wait ends.
+    // A fair waiter's place in the queues counts as one attempt until the wait ends.
     for way in WAYS.iter().filter(|way| way.name != "a fair lock") {
         let (attempts_before, commands_before) = (attempts(&client), commands(&mut fleet));
         let ask = || client.lock_owned("a").ttl(TTL).wait(FOREVER).max_attempts(1);
@@ -109,7 +110,7 @@ fn max_attempts_counts_for_each_joined_caller() {
         }
         let made = attempts(&client) - attempts_before;
         assert_eq!(made, 2, "{}: attempts of two callers", way.name);
-        // An attempt, its release, and the same again for scripts that a master did not know.
+        // An attempt and its release, each perhaps twice, if a master did not know the script.
         let sent = commands(&mut fleet) - commands_before;
         assert!(sent <= 2 * 3 * 6, "{}: {sent} commands", way.name);
     }
@@ -137,7 +138,7 @@ fn max_attempts_counts_for_each_joined_caller() {
     assert_nothing_locked([&client, &other], &mut fleet);
 }
 
-/// A client for which all masters are in quarantine for long.
+/// A client whose masters are all in a long quarantine.
 fn quarantined(fleet: &Fleet) -> Config {
     config(&fleet.urls(), LONG)
         .quarantine(Quarantine::Uptime)
@@ -222,7 +223,7 @@ fn a_longer_wait_goes_on_after_a_failure() {
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let held = other.lock("a").ttl(TTL).acquire().expect("free");
     let lock = client.lock("a").ttl(TTL).wait(FOREVER).max_attempts(1).reentrant();
-    // So that the second one finds an attempt without an answer.
+    // The second caller must find an unanswered attempt.
     fleet.masters().for_each(|master| master.stop());
     let mut first = lock.lock_async();
     assert!(poll_once(&mut first).is_pending());
@@ -236,8 +237,8 @@ fn a_longer_wait_goes_on_after_a_failure() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Polls a task that waits out an outage, as an executor of one thread does, until it has made some attempts.
-/// A poll that does not return hangs.
+/// Polls a task that outlasts an outage, like an executor with one thread, until it has made some attempts. A
+/// poll that does not return would hang.
 fn goes_on_in_an_outage(name: &str, client: &Client, mut asking: Asking) {
     const ATTEMPTS: u64 = 8;
     let (begun, before) = (Instant::now(), attempts(client));
@@ -251,12 +252,12 @@ fn goes_on_in_an_outage(name: &str, client: &Client, mut asking: Asking) {
             let polled = asking.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending(), "{name}: {polled:?}");
         }
-        // Whatever else this thread does.
+        // Stands for other work of this thread.
         std::thread::yield_now();
         assert!(begun.elapsed() < PATIENCE, "{name}: it does not try again");
     }
     let made = u128::from(attempts(client) - before);
-    // Each pause lasts for a millisecond at least; a set asks for two locks at once.
+    // Each pause lasts at least a millisecond. A set requests two locks at once.
     assert!(made <= 2 * (begun.elapsed().as_millis() + 2), "{name}: {made} attempts without a pause");
 }
 

@@ -1,4 +1,4 @@
-//! Guards whose locks are over: they end as any other, and leave nothing in the client.
+//! Guards of expired locks end like any others, and leave nothing in the client.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,7 +9,7 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, within};
 
-/// The TTL of locks that a test lets expire.
+/// TTL of locks that a test lets expire.
 const BRIEF: Duration = Duration::from_millis(100);
 
 fn expired(client: &Client, name: &str) -> Guard {
@@ -18,7 +18,7 @@ fn expired(client: &Client, name: &str) -> Guard {
     guard
 }
 
-/// Neither an operation nor a claim, and each lock is counted.
+/// The client has no operation and no claim left, and has counted each lost lock.
 #[track_caller]
 fn assert_forgotten(client: &Client, fleet: &mut Fleet, lost_count: u64) {
     eventually(PATIENCE, "it is forgotten", || client.stats().operations == 0);
@@ -33,7 +33,7 @@ fn an_expired_guard_is_forgotten_however_it_ends() {
     let client = open(&fleet.urls(), LONG);
     drop(expired(&client, "a"));
     assert_forgotten(&client, &mut fleet, 1);
-    // Some of its keys may live for the drift allowance still.
+    // Some of its keys may outlast the validity by the drift allowance.
     expired(&client, "a").release().expect("confirmed");
     assert_forgotten(&client, &mut fleet, 2);
     drop(expired(&client, "a").release_async());
@@ -46,7 +46,7 @@ fn an_expired_guard_is_forgotten_however_it_ends() {
     assert_forgotten(&client, &mut fleet, 5);
 }
 
-/// The masters hang for longer than a kept lock can wait, go on, and keep nothing of it.
+/// The masters hang for longer than a kept lock can wait. When they resume, they keep nothing of it.
 #[test]
 fn a_kept_lock_that_fails_at_last_is_forgotten() {
     let mut fleet = Fleet::start(3);
@@ -54,7 +54,7 @@ fn a_kept_lock_that_fails_at_last_is_forgotten() {
     for lost_count in 1..3 {
         let request = client.lock("a").ttl(Duration::from_millis(900)).auto_extend(TTL).wait(PATIENCE);
         let guard = request.acquire().expect("free");
-        // Neither is fetched before the end.
+        // Neither future is polled before the end.
         let (lost, later) = (guard.lost(), guard.lost());
         fleet.masters().for_each(|master| master.stop());
         assert_eq!(block_on(lost), LockEnd::Lost);
@@ -66,7 +66,7 @@ fn a_kept_lock_that_fails_at_last_is_forgotten() {
     }
 }
 
-/// The drain itself goes on for as long as the masters hang.
+/// The drain itself lasts as long as the masters hang.
 #[test]
 fn a_drain_notifies_watchers_before_it_ends() {
     let mut fleet = Fleet::start(3);

@@ -14,7 +14,7 @@ use crate::harness::{
     LONG, TTL, assert_nothing_left, await_held, await_no_keys, await_waiters, config, open, within,
 };
 
-/// Clients that know the masters' time: an idle one reads the answers of its handshake late.
+/// Clients that know the masters' time. An idle client reads its handshake's answers late.
 fn clients<const N: usize>(fleet: &Fleet) -> [Client; N] {
     let clients = [(); N].map(|()| open(&fleet.urls(), LONG));
     clients.iter().enumerate().for_each(|(number, client)| {
@@ -24,17 +24,18 @@ fn clients<const N: usize>(fleet: &Fleet) -> [Client; N] {
     clients
 }
 
-/// The lock, on all masters: a waiter would stand aside from one where it is free.
+/// Holds the lock on all masters. A waiter would get a free master's vote instead of queueing there.
 fn hold(client: &Client, fleet: &mut Fleet) -> Guard {
     let guard = client.lock("a").fair().ttl(TTL).try_acquire().expect("free");
     await_held(fleet, "a");
     guard
 }
 
-/// Puts so many waiters before all others into each queue, whose rings go to this channel. They live as long
-/// as a waiter without another sign of life.
+/// Puts this many waiters in front of each queue. Their rings go to this channel. Each stays as long as a
+/// waiter that shows no sign of life.
 fn put_waiters(fleet: &mut Fleet, count: u64, channel: &str) {
-    // Id, mode and round; end of the stay, freshness, TTL of a grant; channel with its size, vote, value.
+    // Arguments: id, mode and round; end of the stay, freshness, TTL of a grant; channel with its size, vote,
+    // value.
     let put = "local t, c = redis.call('TIME'), ARGV[2] local stay = t[1] * 1000 + ARGV[3] \
         for i = 1, tonumber(ARGV[1]) do redis.call('ZADD', KEYS[1], i, 'redlatch:1:' .. \
         string.format('%012dp%08d%013.0f%013d%010d%03d%svoteless%020d', i, 1, stay, 0, 10000, #c, c, i)) end \
@@ -46,7 +47,8 @@ fn put_waiters(fleet: &mut Fleet, count: u64, channel: &str) {
     }
 }
 
-/// A thread that waits for the lock; it stands in the queues of these masters, behind so many others.
+/// Starts a thread that waits for the lock, and waits until it stands in these masters' queues behind this
+/// many others.
 fn wait_behind(
     fleet: &mut Fleet,
     masters: std::ops::Range<usize>,
@@ -61,13 +63,13 @@ fn wait_behind(
     waiter
 }
 
-/// Each answer says the masters' time, and the promptest one counts. Returns how long the promptest took of
-/// all masters: the client's clocks differ from theirs by less.
+/// Lets the client learn the masters' time. Each answer carries it, and the fastest counts. Returns the
+/// largest of the fastest round trips: the client's clocks differ from the masters' by less.
 fn learn_the_time(client: &Client) -> Duration {
     let round_trips = (0..10).map(|_| {
         let begun = Instant::now();
         let guard = client.lock("time").fair().ttl(TTL).acquire().expect("free");
-        // Returns after the last answer to the acquisition.
+        // `inspect` returns after the last answer to the acquisition.
         client.inspect("time").expect("the masters answer");
         let round_trip = begun.elapsed();
         guard.release().expect("the masters answer");
@@ -76,10 +78,11 @@ fn learn_the_time(client: &Client) -> Duration {
     round_trips.min().expect("there are some")
 }
 
-/// So many waiters of some clients ask one after the other; returns the order in which they have it.
+/// Lets this many waiters of several clients ask one after another. Returns the order in which they get the
+/// lock.
 fn order_of_waiters<const N: usize>(fleet: &mut Fleet, count: usize) -> Vec<usize> {
     let clients = clients::<N>(fleet);
-    // Callers that ask this far apart are served in order.
+    // Callers this far apart are served in order.
     let gap = 2 * clients.iter().map(learn_the_time).max().expect("there are some");
     let guard = hold(&clients[0], fleet);
     let (sender, receiver) = mpsc::channel();
@@ -135,7 +138,7 @@ fn a_caller_that_gives_up_leaves_no_entry() {
     });
 }
 
-/// An acquisition that nobody waits for, polled once.
+/// Polls an acquisition once; nobody waits for it.
 fn wait_in_task(client: &Client) -> impl Sized {
     let request = client.clone();
     let mut task =
@@ -147,7 +150,7 @@ fn wait_in_task(client: &Client) -> impl Sized {
     task
 }
 
-/// Nobody hears the channel of a client that has ended. More than one call removes.
+/// The channel of an ended client has no listener. More than one call removes the dead waiters.
 // I60
 #[test]
 fn dead_waiters_cost_nothing_however_many() {
@@ -166,7 +169,7 @@ fn dead_waiters_cost_nothing_however_many() {
     });
 }
 
-/// Its process is stopped, or its connection is: a ring reaches it, and nothing follows.
+/// The waiter's process or its connection is stopped: a ring arrives, and nothing follows.
 // I60
 #[test]
 fn paused_waiter_loses_its_turn() {
@@ -192,13 +195,13 @@ fn paused_waiter_loses_its_turn() {
     });
 }
 
-/// Names of the waiters in the queue of a master, the first one first.
+/// Names of the waiters in a master's queue, the first one first.
 fn waiters(master: &mut Master) -> Vec<Vec<u8>> {
     let Raw::List(entries) = master.ask("ZRANGE redlatch:wait:a 0 -1") else { panic!("a list") };
     entries.iter().map(|entry| entry.bytes().expect("an entry")[11..23].to_vec()).collect()
 }
 
-/// Its entry outlives the connection by its stay, and the waiter comes again before.
+/// The waiter's entry outlives the connection for its stay, and the waiter returns before that.
 // I57
 #[test]
 fn a_waiter_that_is_cut_off_keeps_its_place() {
@@ -228,7 +231,7 @@ fn a_waiter_that_is_cut_off_keeps_its_place() {
     });
 }
 
-/// The lock of a waiter that must have it before another one.
+/// The lock of the waiter that must get it first.
 fn join_first(first: thread::JoinHandle<Guard>, second: &thread::JoinHandle<Guard>) -> Guard {
     eventually(PATIENCE, "one of them has it", || first.is_finished() || second.is_finished());
     assert!(!second.is_finished(), "the second one came later");
@@ -244,13 +247,13 @@ fn fair_order_survives_an_absent_minority() {
         fleet.master(2).kill();
         let first = wait_behind(&mut fleet, 0..2, &clients[1], 0);
         let second = wait_behind(&mut fleet, 0..2, &clients[2], 1);
-        // Scripts that were lost are sent in full.
+        // The client sends lost scripts in full.
         for index in 0..2 {
             assert_eq!(fleet.master(index).ask("SCRIPT FLUSH").text(), "OK");
         }
         drop(guard);
         let guard = join_first(first, &second);
-        // It comes back empty.
+        // The master comes back empty.
         fleet.master(2).restart();
         drop(guard);
         drop(second.join().expect("no panic"));
@@ -293,7 +296,7 @@ fn a_fair_lock_may_be_kept_and_reentrant() {
         eventually(PATIENCE, "each master has it", || guard.margin() == 1);
         let end = guard.valid_until();
         eventually(PATIENCE, "it is kept", || guard.valid_until() > end);
-        // A place in the queue is one attempt, however long it is kept.
+        // A place in the queue counts as one attempt, however long it is kept.
         let next = client.clone();
         let next =
             thread::spawn(move || next.lock("a").fair().ttl(TTL).max_attempts(1).wait(PATIENCE).acquire());
@@ -311,7 +314,7 @@ fn a_fair_lock_may_be_kept_and_reentrant() {
     });
 }
 
-/// A holder and a waiter of a fair lock on masters without a queue, and what each of them refused.
+/// A holder and a waiter of a fair lock on masters without queues. Returns what each of them refused.
 fn poll_for_a_fair_lock(fleet: &mut Fleet, clients: [Client; 2]) -> Vec<(&'static str, Box<str>)> {
     let [holder, client] = clients;
     for client in [&holder, &client] {
@@ -364,7 +367,7 @@ fn a_login_that_may_not_queue_is_polled() {
     });
 }
 
-/// Scripts that a master was sent in full, to be carried out or to be known.
+/// Number of scripts that a master got in full, through EVAL or SCRIPT LOAD.
 fn count_scripts(master: &mut Master) -> u64 {
     let stats = master.ask("INFO commandstats").text();
     let calls = |line: &str| line.split_once(":calls=")?.1.split_once(',')?.0.parse::<u64>().ok();
@@ -388,8 +391,8 @@ fn the_scripts_are_sent_to_each_master_once() {
     }
     for (master, before) in fleet.masters().zip(before) {
         let stats = master.ask("INFO commandstats").text();
-        // Four are loaded behind the first attempt. That is sent in full, too, unless the lock was held and
-        // released before the master had answered.
+        // Four scripts are loaded behind the first attempt. The attempt is sent in full, too, unless the lock
+        // was held and released before the master had answered.
         let sent = count_scripts(master) - before;
         assert!((4..=5).contains(&sent), "{sent}, by their digests from then on: {stats}");
         assert!(!stats.contains("cmdstat_zadd"), "a lock that nobody else wants has no queue: {stats}");
@@ -400,7 +403,7 @@ fn the_scripts_are_sent_to_each_master_once() {
 fn a_queue_that_is_full_says_so() {
     let mut fleet = Fleet::start(1);
     let client = open(&fleet.urls(), LONG);
-    // Dead waiters go while the lock is free.
+    // While the lock is free, dead waiters are removed.
     let _guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
     put_waiters(&mut fleet, limits::WAITER_COUNT_MAX, "redlatch:c:nobody");
     let error = client.lock("a").fair().ttl(TTL).try_acquire();

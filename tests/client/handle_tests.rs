@@ -1,4 +1,4 @@
-//! Locks that pass to another client by a handle, on real servers.
+//! Locks that pass to another client through a handle, on real servers.
 
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use crate::harness::{
     LONG, SHORT, TTL, assert_nothing_left, assert_nothing_left_of, await_held, await_waiters, config, open,
 };
 
-/// Waits until a client of three masters asks all of them. Just after connecting it may leave out the slowest.
+/// Waits until a client uses all three masters. Just after connecting, it may lack the slowest.
 fn whole(client: Client) -> Client {
     eventually(PATIENCE, "all masters count", || client.health().may_fail == 1);
     client
@@ -22,13 +22,13 @@ fn two(fleet: &Fleet) -> [Client; 2] {
     [(); 2].map(|()| whole(open(&fleet.urls(), LONG)))
 }
 
-/// A handle behind its text, as another process gets it.
+/// A handle sent as text, as another process gets it.
 fn sent(handle: &LockHandle) -> LockHandle {
     handle.to_string().parse().expect("a handle")
 }
 
-/// Waits until each of three masters has granted the lock. A request that is still on its way when the lock
-/// is passed on may arrive behind those of the next holder, and leaves its value there for the TTL.
+/// Waits until each of three masters has granted the lock. A late request could otherwise reach a master
+/// after the next holder's, and leave its value there for the TTL.
 fn on_all_masters(guard: Guard) -> Guard {
     eventually(PATIENCE, "each master has granted it", || guard.margin() == 1);
     guard
@@ -47,7 +47,7 @@ fn wall() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().expect("after 1970")
 }
 
-/// The sum over all masters of what they counted under this name.
+/// The sum over all masters of a counter.
 fn counted(fleet: &mut Fleet, section: &str, name: &str) -> u64 {
     let count = |text: String| {
         let found = text.split(&format!("{name}=")).nth(1)?.split(|it: char| !it.is_ascii_digit()).next()?;
@@ -73,7 +73,7 @@ fn a_lock_passes_to_another_client() {
         let handle = passed(request().ttl(Duration::from_secs(30)));
         assert_eq!((handle.resource(), handle.mode()), (b"a".as_slice(), mode));
         assert_eq!(first.stats().left, 1);
-        // Its first client need not live.
+        // The first client need not live.
         drop(first);
         let guard = second.adopt(&handle).expect("it is passed on");
         assert_ne!(guard.token(), handle.token());
@@ -83,12 +83,12 @@ fn a_lock_passes_to_another_client() {
         eventually(PATIENCE, "late answers count, too", || guard.margin() == 1);
         guard.release().expect("a quorum answers");
         assert_eq!(settle(&second, PATIENCE), 0);
-        // A fence stays.
+        // Only the fence stays.
         assert!(fleet.masters().all(|master| master.ask("EXISTS a").text() == "0"));
     }
 }
 
-/// What releases the first holder's value has left when the adoption returns: nobody turns the loop after it.
+/// Nobody turns the loop after the adoption, yet the release of the first holder's value is written.
 #[test]
 fn an_adoption_leaves_nothing_to_write() {
     let mut fleet = Fleet::start(3);
@@ -130,7 +130,7 @@ fn of_two_processes_at_most_one_adopts() {
     for round in 0..50 {
         let name = format!("a{round}");
         let guard = first.lock(&name).ttl(TTL).acquire().expect("free");
-        // Brings the last answer, for which the client's thread would look up to a second later.
+        // Brings the last answer. Otherwise the client's thread would look for it up to a second later.
         first.inspect(&name).expect("the masters answer");
         let handle = sent(&on_all_masters(guard).into_handle(TTL).expect("held"));
         let adopt = |client: &Client| client.adopt(&handle);
@@ -200,7 +200,7 @@ fn a_minority_of_masters_may_be_down() {
     fleet.master(0).kill();
     let guard = second.adopt(&handle).expect("two of three have it");
     guard.release().expect("two of three answer");
-    // Both that are left have granted it.
+    // Both remaining masters have granted the lock.
     let guard = first.lock("b").ttl(TTL).acquire().expect("free");
     let handle = sent(&guard.into_handle(TTL).expect("held"));
     fleet.master(1).kill();
@@ -233,7 +233,7 @@ fn adoption_ignores_an_exhausted_renewal() {
     let hold = Duration::from_millis(300);
     let handle = passed(first.lock("a").ttl(TTL).auto_extend(hold));
     thread::sleep(hold);
-    // This client refuses every renewal.
+    // This client gets no renewal.
     let guard = second.adopt(&handle).expect("it is passed on, and lasts for its TTL");
     assert!(guard.is_valid());
 }
@@ -272,7 +272,7 @@ fn a_fenced_lock_keeps_its_token() {
     });
 }
 
-/// By the release of an adopted lock, and by a release by a handle.
+/// Served by the release of an adopted lock, and by a release with a handle.
 #[test]
 fn a_waiter_is_served_behind_a_handle() {
     for is_adopted in [true, false] {
@@ -312,7 +312,7 @@ fn a_release_by_a_handle_takes_one_round_trip() {
         let released = second.release_handle(&handle).expect("all answer");
         assert!(released.deleted >= 2, "{released:?}");
         assert_eq!(settle(&second, PATIENCE), 0);
-        // No master asked for the script.
+        // No master got the script in full.
         assert_eq!(counted(&mut fleet, "commandstats", "cmdstat_eval:calls"), 3);
         assert_eq!(counted(&mut fleet, "commandstats", "cmdstat_evalsha:calls"), 0);
         let error = guard.extend(TTL).expect_err("its lock is broken");
@@ -348,7 +348,7 @@ fn tasks_pass_locks_on() {
         let guard = on_all_masters(second.adopt_async(&handle).await.expect("passed on"));
         let handle = guard.into_handle_async(TTL).await.expect("held");
         first.release_handle_async(&handle).await.expect("all answer");
-        // One that is dropped on the way releases the lock.
+        // Dropping the future half-way releases the lock.
         let guard = first.lock("a").ttl(TTL).acquire_async().await.expect("free");
         drop(guard.into_handle_async(TTL));
     });

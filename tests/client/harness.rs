@@ -1,4 +1,4 @@
-//! Clients of a fleet, an executor of a few lines, and a limit for what must not hang.
+//! Clients of a fleet, polls of a future, and a time limit for calls that must not hang.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -13,14 +13,14 @@ use redlatch::{Client, Config, ConfigBuilder, Quarantine};
 use redlatch_support::{Fleet, PATIENCE, eventually};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// The TTL of locks that no test waits for to end: no key is gone because of it within [`PATIENCE`].
+/// TTL of locks whose expiry no test awaits: no key expires within [`PATIENCE`].
 pub(crate) const TTL: Duration = Duration::from_secs(120);
-/// An answer limit that is not met by chance.
+/// An answer limit that no slow answer exceeds.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
-/// One that a test waits for.
+/// An answer limit that tests wait out.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
-/// Masters whose votes count from the start.
+/// Settings whose masters vote from the start.
 pub(crate) fn config(urls: &[String], answer_timeout: Duration) -> ConfigBuilder {
     let config = Config::builder().masters(urls).quarantine(Quarantine::Trust).max_ttl(TTL);
     let config = config.client_name(name_of(urls));
@@ -31,14 +31,14 @@ pub(crate) fn open(urls: &[String], answer_timeout: Duration) -> Client {
     config(urls, answer_timeout).connect().expect("an event loop")
 }
 
-/// Name of the connections of clients of this fleet. Clients of other tests may come to a master by its port,
-/// which was that of a dead master of theirs before.
+/// Name of the connections of this fleet's clients. A client of another test may reach a master whose port
+/// belonged to a dead master of its own.
 fn name_of(urls: &[String]) -> String {
     let port: String = urls[0].chars().filter(char::is_ascii_digit).collect();
     format!("of-{port}")
 }
 
-/// Waits until each master has so many connections of clients of this fleet.
+/// Waits until each master has this many connections of this fleet's clients.
 pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
     let name = format!(" name={} ", name_of(&fleet.urls()));
     for master in fleet.masters() {
@@ -48,7 +48,7 @@ pub(crate) fn await_connections(fleet: &mut Fleet, count: usize) {
     }
 }
 
-/// Waits until each master has one connection of a client of this fleet, and all that follows its handshake.
+/// Waits until each master has one connection of this fleet's clients, and the handshake is complete.
 pub(crate) fn await_subscribed(fleet: &mut Fleet) {
     let name = format!(" name={} ", name_of(&fleet.urls()));
     for master in fleet.masters() {
@@ -63,13 +63,13 @@ pub(crate) fn await_subscribed(fleet: &mut Fleet) {
     }
 }
 
-/// Nothing is left: no lock that the client knows of, and no key. What other clients do must have ended
-/// before, for a release returns once a quorum has answered.
+/// Asserts that the client knows of no lock and that no keys are left. Other clients must have finished
+/// before: a release returns once a quorum has answered.
 pub(crate) fn assert_nothing_left(client: &Client, fleet: &mut Fleet) {
     assert_nothing_left_of(&[client], fleet);
 }
 
-/// The same for all clients that had locks.
+/// Like [`assert_nothing_left`], for all clients that had locks.
 pub(crate) fn assert_nothing_left_of(clients: &[&Client], fleet: &mut Fleet) {
     for client in clients {
         assert_eq!(settle(client, PATIENCE), 0, "locks left on some master");
@@ -79,15 +79,15 @@ pub(crate) fn assert_nothing_left_of(clients: &[&Client], fleet: &mut Fleet) {
     }
 }
 
-/// Each master has the key. One that has not would grant it to a waiter at once, which then stands in no
-/// queue there: a test that looks into the queues awaits this before.
+/// Waits until each master has the key. A master without the key would grant its vote to a waiter at once, so
+/// the waiter would not stand in its queue.
 pub(crate) fn await_held(fleet: &mut Fleet, key: &str) {
     for master in fleet.masters() {
         eventually(PATIENCE, "it is on each master", || master.ask(&format!("EXISTS {key}")).text() == "1");
     }
 }
 
-/// Until so many waiters for this lock stand in the queue of each of these masters.
+/// Waits until this many waiters for this lock stand in the queue of each of these masters.
 pub(crate) fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, name: &str, count: usize) {
     for index in masters {
         eventually(PATIENCE, "they stand in the queue", || {
@@ -96,20 +96,20 @@ pub(crate) fn await_waiters(fleet: &mut Fleet, masters: std::ops::Range<usize>, 
     }
 }
 
-/// The keys are gone, whoever brought that about.
+/// Waits until all keys are gone, for whatever reason.
 pub(crate) fn await_no_keys(fleet: &mut Fleet) {
     for master in fleet.masters() {
         eventually(PATIENCE, "the keys are released", || master.key_count() == "0");
     }
 }
 
-/// Runs something that must not hang, and hands its panic on.
+/// Runs something that must not hang, and passes its panic on.
 #[track_caller]
 pub(crate) fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let running = thread::spawn(move || {
         let result = run();
-        // Nobody waits any more if it took too long.
+        // If it took too long, nobody receives.
         let _ = sender.send(result);
     });
     match receiver.recv_timeout(PATIENCE) {
@@ -121,7 +121,7 @@ pub(crate) fn within<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Se
     }
 }
 
-/// Drives the event loop of a client on tokio, in place of its thread.
+/// Drives a client's event loop on tokio, in place of the client's thread.
 pub(crate) async fn drive_on_tokio(client: Client) {
     let drive = client.drive().expect("a descriptor");
     // The drive ends with the last handle.
@@ -131,7 +131,7 @@ pub(crate) async fn drive_on_tokio(client: Client) {
     let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
     std::future::poll_fn(move |context| {
         loop {
-            // Before the turn: an event that comes after it is a new one.
+            // Cleared before the turn, so that a later event counts as new.
             if let Poll::Ready(ready) = drive.poll_read_ready_mut(context) {
                 ready.expect("tokio watches it").clear_ready();
             }
@@ -157,7 +157,7 @@ pub(crate) fn poll_with<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Pol
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 pub(crate) struct Count(AtomicUsize);
 

@@ -65,7 +65,7 @@ fn a_replica_is_not_ready() {
     assert_eq!(client.masters(), health.masters);
 }
 
-/// A client whose events can be received.
+/// Settings of a client, and the receiver of its events.
 fn observed(fleet: &Fleet) -> (ConfigBuilder, Receiver<Event>) {
     let (sender, receiver) = mpsc::channel();
     let sender = Mutex::new(sender);
@@ -101,7 +101,7 @@ fn an_observer_gets_locks_and_masters_in_order() {
         panic!("{names:?}")
     };
     assert_eq!(resource, "a");
-    // Nobody calls the client meanwhile: its own thread reports it.
+    // Nobody calls the client, so its own thread must report the loss.
     fleet.master(1).kill();
     let lost = next_of(&events, |it| !matches!(it, Event::Connected { .. }));
     assert!(
@@ -155,7 +155,7 @@ fn an_observer_may_look_at_its_client() {
     let its = slot.clone();
     let observe = move |_: &Event| {
         if let Some(client) = its.get() {
-            // With the client locked this would hang.
+            // Would hang if the observer ran with the client's mutex locked.
             let state = (client.health().has_quorum, client.stats().acquired);
             let _ = sender.lock().expect("no panic").send(state);
         }
@@ -196,7 +196,7 @@ fn an_observer_that_blocks_stops_no_other_thread() {
         let leading = thread::spawn(move || its.lock("led").ttl(TTL).wait(PATIENCE).acquire().map(drop));
         let is_refused = || client.stats().masters.iter().any(|master| master.refused > 0);
         eventually(PATIENCE, "a thread waits, and leads", is_refused);
-        // More than may wait for the observer.
+        // More events than the observer's queue holds.
         for _ in 0..redlatch::limits::EVENT_COUNT_MAX {
             client.lock("other").ttl(TTL).acquire().expect("free").release().expect("confirmed");
         }

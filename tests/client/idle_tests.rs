@@ -1,4 +1,4 @@
-//! After a quiet time.
+//! Clients after an idle time.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::harness::{LONG, TTL, await_connections, config, open};
 #[test]
 fn closed_idle_connections_are_made_again() {
     let mut fleet = Fleet::start(3);
-    // No limit of a connection makes the client's thread look sooner than it would by itself.
+    // A long limit, so that no connection's deadline makes the client's thread look.
     let builder = config(&fleet.urls(), LONG).connect_timeout(Duration::from_secs(3600));
     let client = builder.connect().expect("an event loop");
     await_connections(&mut fleet, 1);
@@ -19,8 +19,8 @@ fn closed_idle_connections_are_made_again() {
         assert_eq!(master.ask("CLIENT KILL SKIPME yes").text(), "1");
     }
     await_connections(&mut fleet, 1);
-    // A task does not wait for connections, so the first one after a quiet night would fail on healthy
-    // masters.
+    // A task does not wait for connections, so its first call after a quiet night would fail although the
+    // masters are healthy.
     eventually(PATIENCE, "the connections vote", || {
         block_on(client.lock("a").ttl(TTL).wait(Duration::ZERO).acquire_async()).is_ok()
     });
@@ -30,9 +30,9 @@ fn closed_idle_connections_are_made_again() {
 fn closed_idle_connections_cost_no_call_of_a_thread() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
-    // A late machine may need several tries.
+    // A slow machine may need several tries.
     eventually(PATIENCE, "a call on healthy masters succeeds", || {
-        // The client's own thread looks a second after it.
+        // The client's own thread looks a second after this call.
         let _held = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free");
         for master in fleet.masters() {
             assert_eq!(master.ask("CLIENT KILL SKIPME yes").text(), "1");

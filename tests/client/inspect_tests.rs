@@ -1,4 +1,4 @@
-//! Looking at locks and breaking them, by threads and by tasks.
+//! Inspection and forced unlocks, from threads and tasks.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn an_inspection_shows_holder_and_time() {
         assert!(left <= TTL && left > Duration::ZERO && inspection.masters.len() == 3);
     }
     assert!(matches!(client.inspect(""), Err(InspectError::Input(_))));
-    // One that is given up leaves nothing behind.
+    // A dropped inspection leaves nothing behind.
     let mut looking = client.inspect_async("a");
     assert!(poll_once(&mut looking).is_pending());
     drop(looking);
@@ -36,7 +36,7 @@ fn a_broken_lock_is_free_at_once() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
     let mut guard = client.lock("a").ttl(TTL).acquire().expect("free");
-    // Its SET may be under way to the third master still.
+    // The third master's `SET` may still be under way.
     eventually(PATIENCE, "all have it", || {
         let held = other.inspect("a").expect("an answer").masters;
         held.iter().all(|(_, state)| state.value().is_some())
@@ -47,7 +47,7 @@ fn a_broken_lock_is_free_at_once() {
     let next = block_on(other.lock("a").ttl(TTL).acquire_async()).expect("free");
     assert!(matches!(guard.extend(TTL), Err(ExtendError::Lost(_))));
     assert!(!guard.is_valid());
-    // Its release compares still, and leaves the next one's lock alone.
+    // The holder's release still compares the value, and leaves the next holder's lock alone.
     assert!(guard.release().expect("confirmed").was_already_gone());
     assert!(other.inspect("a").expect("an answer").is_held());
     drop(next);

@@ -1,4 +1,4 @@
-//! Locks that are kept while their guard lives, and whose loss is reported in time.
+//! Locks that are renewed while their guard lives, and whose loss is reported in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
 
 use crate::harness::{Count, LONG, SHORT, assert_nothing_left, open, poll_with};
 
-/// Short, so that a test sees several renewals; far above what a loaded machine holds a thread up for.
+/// Short, so that a test sees several renewals, but far longer than a loaded machine delays a thread.
 const KEPT_TTL: Duration = Duration::from_millis(900);
 const FOR_LONG: Duration = Duration::from_secs(600);
 
@@ -23,7 +23,7 @@ fn a_kept_lock_outlives_its_ttl_until_dropped() {
     let first_end = guard.valid_until();
     eventually(PATIENCE, "three renewals", || guard.valid_until() > first_end + KEPT_TTL);
     assert!(guard.is_valid());
-    // The caller's own extension goes with it.
+    // The caller may also extend the lock.
     let mut guard = guard;
     guard.extend(Duration::from_secs(5)).expect("held");
     assert!(guard.remaining() > Duration::from_secs(4));
@@ -54,7 +54,7 @@ fn a_loss_is_reported_while_masters_hang() {
     });
     fleet.masters().for_each(|master| master.stop());
     block_on(guard.lost());
-    // Reported by the clock: some of the last tenth is left unless this thread was held up for all of it.
+    // Reported by the clock, so some of the last tenth is left, unless this thread was delayed for all of it.
     assert!(guard.remaining() <= 3 * KEPT_TTL / 10 + SHORT);
     eventually(PATIENCE, "the callback", || notified_count.load(Ordering::SeqCst) == 1);
     fleet.masters().for_each(|master| master.cont());
@@ -120,7 +120,7 @@ fn a_callback_that_panics_leaves_the_client_alone() {
     client.lock("b").acquire().expect("free").release().expect("confirmed");
 }
 
-/// A task may fetch its answer long after the grant, by which the first validity has ended.
+/// A task may fetch its guard long after the grant, when the first validity has ended.
 #[test]
 fn a_kept_lock_is_fetched_late() {
     let mut fleet = Fleet::start(3);
@@ -132,14 +132,14 @@ fn a_kept_lock_is_fetched_late() {
         fleet.masters().for_each(|master| eventually(PATIENCE, "it is granted", || granted(master)));
         acquiring
     };
-    // A late machine may lose one with a short TTL.
+    // A slow machine may lose a lock with a short TTL.
     let guard = [KEPT_TTL, 4 * KEPT_TTL, 16 * KEPT_TTL].into_iter().find_map(|ttl| {
         let acquiring = begin(ttl);
         thread::sleep(ttl + KEPT_TTL);
         block_on(acquiring).ok().filter(Guard::is_valid)
     });
     guard.expect("it was extended meanwhile").release().expect("confirmed");
-    // Dropping the future gives up a lock that was granted and not fetched.
+    // Dropping the future gives up a lock that was granted but not fetched.
     drop(begin(KEPT_TTL));
     assert_nothing_left(&client, &mut fleet);
 }

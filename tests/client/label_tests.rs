@@ -29,7 +29,7 @@ fn a_label_follows_the_token_in_the_value() {
     let (client, bare) = (labelled(&fleet), open(&fleet.urls(), LONG));
     let mut one = |request: LockRequest<'_>, label: Option<&str>| {
         let guard = request.ttl(TTL).acquire().expect("free");
-        // Its SET may be under way to the third master still.
+        // The third master's `SET` may still be under way.
         let inspection = eventually_held(&client);
         assert_eq!(inspection.holder(), Some(guard.token().as_bytes().as_slice()));
         assert_eq!(inspection.holder_label(), label);
@@ -38,7 +38,7 @@ fn a_label_follows_the_token_in_the_value() {
             label.map_or_else(|| guard.token().to_string(), |it| format!("{} ({it})", guard.token()));
         assert!(shown.contains(&expected), "{shown}");
         assert!(!guard.release().expect("confirmed").was_already_gone());
-        // Native or by script, the release compares the whole value.
+        // Both kinds of release, native and by script, compare the whole value.
         for master in fleet.masters() {
             eventually(PATIENCE, "the key is released", || master.ask("EXISTS a").text() == "0");
         }
@@ -80,12 +80,12 @@ fn a_refusal_names_the_holder() {
         assert_eq!(denial.holder_label.as_deref(), Some(LABEL));
         let shown = AcquireError::Contended(Box::new(denial)).to_string();
         assert!(shown.contains("held by another client (web-3:4711:billing)"), "{shown}");
-        // A caller that waits gets it, too, though its last attempt may have no time to ask.
+        // A waiting caller gets the label, too, although its last attempt may have no time to ask for it.
         let waited = other.lock("a").ttl(TTL).wait(Duration::from_millis(200)).acquire();
         let Err(AcquireError::Contended(denial)) = waited else { panic!("{waited:?}") };
         assert_eq!(denial.holder_label.as_deref(), Some(LABEL));
         guard.release().expect("confirmed");
-        // A master that is slow to delete it would refuse the next one.
+        // A master that deletes the key late would refuse the next caller.
         fleet.masters().for_each(|master| drop(master.ask("DEL redlatch:fence:a")));
         await_no_keys(&mut fleet);
     }
@@ -121,7 +121,7 @@ fn a_guard_says_for_whom_it_waited() {
         for master in fleet.masters() {
             eventually(PATIENCE, "it waits", || master.ask("ZCARD redlatch:wait:a").text() == "1");
         }
-        // The client has heard of it from all masters.
+        // All masters have answered the client.
         eventually(PATIENCE, "all have answered", || {
             other.stats().masters.iter().all(|master| master.refused >= 2)
         });

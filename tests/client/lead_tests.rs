@@ -15,7 +15,7 @@ fn candidate(client: &Client) -> Candidate {
     client.lead("leader").ttl(TTL)
 }
 
-/// The lock is gone everywhere; the keys that count terms stay.
+/// Waits until the lock is gone everywhere. The keys that count terms stay.
 fn await_no_leader(fleet: &mut Fleet) {
     for master in fleet.masters() {
         eventually(PATIENCE, "nobody leads", || master.ask("EXISTS leader").text() == "0");
@@ -62,7 +62,7 @@ fn a_leadership_has_the_ttl_of_its_candidate() {
     let client = open(&fleet.urls(), LONG);
     let _leader = candidate(&client).campaign().expect("nobody leads");
     for master in fleet.masters() {
-        // It is renewed, so that the rest is never far below.
+        // Renewals keep the key's remaining time near its TTL.
         eventually(PATIENCE, "it has the key for that long", || {
             let left_ms: u128 = master.ask("PTTL leader").text().parse().unwrap_or(0);
             left_ms > TTL.as_millis() / 2
@@ -84,7 +84,7 @@ fn a_lost_leadership_ends_the_work_and_campaigns_again() {
             count += 1;
             sender.send(leadership.term()).expect("the test waits");
             if count == 1 {
-                // Until it is lost: nothing else ends this work.
+                // Only the loss ends this work.
                 std::future::pending::<()>().await;
             }
             ControlFlow::Break(leadership.term())
@@ -205,7 +205,7 @@ fn work_is_not_polled_behind_a_loss() {
     let mut running = Box::pin(candidate.run_async(async |leadership| {
         let sender = sender.clone();
         leadership.on_lost(move || {
-            // The next leadership may end when nobody listens any more.
+            // The next leadership may end after the receiver is gone.
             let _ = sender.send(());
         });
         let polled = polled.clone();

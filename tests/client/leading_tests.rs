@@ -1,8 +1,7 @@
-//! Which thread leads when a leader leaves, and which one brings out what is left behind.
+//! Which thread leads after a leader leaves, and which thread finishes the leader's remaining work.
 //!
-//! If nobody did, the client's thread would find it when it next looks, [`limits::LOOK_PAUSE`] after the last
-//! turn. So each of these is done many times over, and all together must take far less than as many such
-//! pauses: a slow machine does not make up for them, and a fault that the pause hides shows.
+//! A fault here only delays work: the client's thread would find it [`limits::LOOK_PAUSE`] after the last
+//! turn. So each test repeats a step many times, and the total must stay far below that many pauses.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -19,8 +18,8 @@ use crate::harness::{
 
 const ROUNDS: u32 = 30;
 
-/// Does something many times; what it says that it took must be less than half of the pauses that would hide
-/// a fault.
+/// Repeats a step that returns its duration. The total must be less than half of the pauses that would hide a
+/// fault.
 fn far_from_looking(what: &str, mut round: impl FnMut() -> Duration) {
     let mut took = Duration::ZERO;
     for count in 1..=ROUNDS {
@@ -29,16 +28,16 @@ fn far_from_looking(what: &str, mut round: impl FnMut() -> Duration) {
     }
 }
 
-/// A caller that waits beside the thread that leads or will.
+/// A caller that waits beside the present or the next leader.
 #[derive(Debug, Clone, Copy)]
 enum Other {
     Thread,
     Task,
-    /// It has waited before that thread comes.
+    /// A task that was waiting before the leader came.
     EarlierTask,
 }
 
-/// Waits for a lock, as a thread or a task, and says when it had it.
+/// Waits for a lock, as a thread or a task, and returns when it had the lock.
 fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
     let request = client.lock(name).ttl(TTL).wait(PATIENCE);
     let acquired = if is_task { block_on(request.acquire_async()) } else { request.acquire() };
@@ -47,7 +46,8 @@ fn wait_for(client: &Client, name: &str, is_task: bool) -> Instant {
     now
 }
 
-/// A thread waits, and another thread or task beside it. The first has what it wants; the other one gets its
+/// A thread leads while another thread or task waits beside it. The leader leaves with its lock, and the
+/// other caller must still get its own.
 /// own all the same.
 fn served_after_the_leader_left(fleet: &mut Fleet, [holder, client]: [&Client; 2], other: Other) -> Duration {
     let [first, second] = ["a", "b"].map(|name| holder.lock(name).ttl(TTL).try_acquire().expect("free"));
@@ -69,7 +69,7 @@ fn served_after_the_leader_left(fleet: &mut Fleet, [holder, client]: [&Client; 2
         };
         ["a", "b"].into_iter().for_each(|name| await_waiters(fleet, 0..3, name, 1));
         first.release().expect("confirmed");
-        // Kept, so that no call of its drop does the other one's work.
+        // Kept, because the drop of the guard would drive the loop for the other caller.
         let kept = leader.join().expect("no panic");
         second.release().expect("confirmed");
         let released = Instant::now();
@@ -84,7 +84,7 @@ fn a_follower_notices_that_the_leader_left() {
     for other in [Other::Thread, Other::Task, Other::EarlierTask] {
         within("the other one is told", move || {
             let mut fleet = Fleet::start(3);
-            // Little is due that would make anybody lead: each waiter looks for the lock ever more seldom.
+            // Each waiter asks ever less often, so that no deadline makes anybody lead.
             let never = Duration::from_secs(600);
             let [holder, client] = [(); 2].map(|()| {
                 let builder = config(&fleet.urls(), LONG).ask_holder(false).retry_delay(never..=never);
@@ -119,14 +119,14 @@ fn a_dropped_guard_is_released_soon_though_nobody_calls() {
     });
 }
 
-/// The loop leader leaves tasks to the first one that it wakes, which may never be polled again.
+/// The leader leaves the wake-ups of tasks to the first woken task, which may never be polled again.
 // I93
 #[test]
 fn a_task_that_is_not_polled_delays_no_other() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     far_from_looking("tasks behind one that is not polled", || tasks_are_woken(&mut fleet, &client));
-    // For one more task the client's thread goes on leading, with nothing to do before the holder's end.
+    // For this further task the client's thread goes on leading, with nothing to do before the holder's end.
     let held = client.lock("held").ttl(TTL).try_acquire().expect("free");
     let mut waiting = client.lock("held").ttl(TTL).wait(TTL).acquire_async();
     assert!(poll_with(&mut waiting, Waker::noop()).is_pending());

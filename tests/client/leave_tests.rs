@@ -1,4 +1,4 @@
-//! Locks that are given up and not released, on real servers: left to their TTL, or for a time.
+//! Locks that are given up without a release, on real servers: left to their TTL, or for a time.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, await_no_keys, open, poll_once};
 
-/// The shortest and the longest time left to the key on any master.
+/// The shortest and the longest remaining time of a key over all masters.
 fn times_left(fleet: &mut Fleet, key: &str) -> (Duration, Duration) {
     let left = fleet.masters().map(|master| {
         let left_ms = master.ask(&format!("PTTL {key}")).text();
-        // Without a key it is negative.
+        // Negative if there is no key.
         Duration::from_millis(left_ms.parse().unwrap_or(0))
     });
     let left: Vec<Duration> = left.collect();
@@ -104,12 +104,12 @@ fn a_dropped_guard_releases_always() {
     await_keys(&mut fleet, "a");
     drop(unpolled);
     await_no_keys(&mut fleet);
-    // So does a guard that could not be left.
+    // A guard that could not be left is released, too.
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
     let refused = guard.leave_for(Duration::from_secs(3600 * 24 * 8));
     assert!(matches!(refused, Err(LeaveError::Input(InputError::TtlTooLong { .. }))), "{refused:?}");
     await_no_keys(&mut fleet);
-    // One that has been polled goes on.
+    // After its first poll, the call goes on although its future is dropped.
     let guard = client.lock("a").ttl(Duration::from_secs(10)).acquire().expect("free");
     let mut polled = Box::pin(guard.leave_for_async(Duration::from_secs(25)));
     let _ = poll_once(&mut polled);
@@ -131,7 +131,7 @@ fn sets_can_be_left() {
     }
 }
 
-/// A set of which one lock is over, and the other one has been extended.
+/// One lock of the set is over, and the other one was extended.
 #[test]
 fn broken_set_leaves_its_remaining_locks() {
     let mut fleet = Fleet::start(3);

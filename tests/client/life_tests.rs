@@ -1,4 +1,4 @@
-//! The whole life of locks, in threads and in tasks of any executor, over one client.
+//! Whole lives of locks, in threads and in tasks on any executor, with one client.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::harness::{
     Count, LONG, TTL, assert_nothing_left, config, drive_on_tokio, open, poll_with, within,
 };
 
-/// What the compiler knows: handles go everywhere.
+/// Handles can be sent and shared, as the compiler checks.
 #[allow(dead_code, reason = "it is enough that it compiles")]
 fn goes_everywhere() {
     fn is_shared<T: Send + Sync + 'static>() {}
@@ -34,7 +34,7 @@ fn goes_everywhere() {
     }
 }
 
-/// Holders of one lock at a time.
+/// Counts holders, of which there may be one at a time.
 #[derive(Default)]
 struct Witness {
     is_held: AtomicBool,
@@ -95,7 +95,7 @@ fn a_lock_lives_in_a_spinning_thread() {
     }
 }
 
-/// Runs a future to its end on some executor.
+/// An executor that runs a future to its end.
 type Executor = fn(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 fn on_tokio(mut builder: tokio::runtime::Builder) -> tokio::runtime::Runtime {
@@ -128,7 +128,7 @@ fn a_lock_lives_in_any_executors_task() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Threads and tasks that hold the same few locks in turns, and locks of their own.
+/// Threads and tasks that hold the same few locks in turn, and locks of their own.
 fn contend(client: &Client, is_driven: bool) {
     const CALLERS: usize = 12;
     const ROUNDS: usize = 40;
@@ -175,8 +175,8 @@ fn contend(client: &Client, is_driven: bool) {
                 }
             };
             let mut running: Vec<_> = (0..CALLERS).map(|caller| Box::pin(task(caller))).collect();
-            // All of them in this one task, each polled when any is woken: wake-ups that are not for it are
-            // common.
+            // All futures run in this one task. Each is polled when any is woken, so wake-ups meant for
+            // others are common.
             std::future::poll_fn(|context| {
                 running.retain_mut(|it| it.as_mut().poll(context).is_pending());
                 if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
@@ -222,12 +222,12 @@ fn times_that_overflow_the_clock_are_without_end() {
     assert_eq!(redlock.drain(Duration::MAX, HeldLocks::Leave), 0);
 }
 
-/// Settings whose connecting takes as long as it must.
+/// Settings without a short limit on connecting.
 fn patient(fleet: &Fleet) -> ConfigBuilder {
     config(&fleet.urls(), LONG).connect_timeout(PATIENCE)
 }
 
-/// The masters hang meanwhile, so a poll that connected itself would take long.
+/// The masters hang meanwhile, so a poll that itself connected would take long.
 #[test]
 fn a_client_opens_without_blocking_a_task() {
     let mut fleet = Fleet::start(3);
@@ -248,7 +248,7 @@ fn a_client_abandoned_while_it_opens_is_closed() {
     let mut fleet = Fleet::start(3);
     for is_polled in [false, true] {
         fleet.masters().for_each(|master| master.stop());
-        // The settings live as long as the client.
+        // The client owns its settings.
         let kept = Arc::new(());
         let its = kept.clone();
         let config = patient(&fleet).on_event(move |_| {
@@ -264,12 +264,12 @@ fn a_client_abandoned_while_it_opens_is_closed() {
     }
 }
 
-/// A waker that blocks until the client, whose opening it was to report, is gone.
+/// A waker that blocks until the client that it announces is gone.
 struct UntilGone(Arc<()>, AtomicBool);
 
 impl Wake for UntilGone {
     fn wake(self: Arc<Self>) {
-        // The test, this waker, and the settings.
+        // Owned by the test, this waker, and the settings.
         eventually(PATIENCE, "the client is gone", || Arc::strong_count(&self.0) == 2);
         self.1.store(true, Ordering::SeqCst);
     }
@@ -297,7 +297,7 @@ fn an_impossible_setting_is_an_error_of_opening() {
     assert!(matches!(error, ConnectError::Config(_)), "{error}");
 }
 
-/// No time limit of the masters ends this before the patience does.
+/// No time limit of a master ends this before the test's patience does.
 #[test]
 fn a_client_opens_with_a_quorum_while_a_master_hangs() {
     let mut fleet = Fleet::start(3);

@@ -1,4 +1,4 @@
-//! Names: every call takes them alike, and keeps owned ones without a copy.
+//! Names: every call takes all kinds of names, and keeps owned names without a copy.
 
 use bytes::Bytes;
 use redlatch::{AcquireError, Client, Guard, LockName};
@@ -6,7 +6,7 @@ use redlatch_support::{Fleet, block_on};
 
 use crate::harness::{LONG, TTL, open};
 
-/// A name of each kind for each call.
+/// Passes a name of one kind to each call.
 fn each_call<'n, N: Into<LockName<'n>>>(client: &Client, name: impl Fn() -> N) {
     let free = |guard: Result<Guard, AcquireError>| {
         let guard = guard.expect("free");
@@ -77,7 +77,7 @@ fn one_attempt_is_made_in_a_task() {
     let client = open(&fleet.urls(), LONG);
     let other = open(&fleet.urls(), LONG);
     let guard = block_on(client.lock("a").ttl(TTL).try_acquire_async()).expect("free");
-    // Without a wait, whatever wait was asked for before.
+    // `try_acquire` overrides an earlier `wait`.
     let refused = block_on(other.lock("a").ttl(TTL).wait(LONG).try_acquire_async()).expect_err("held");
     assert!(matches!(&refused, AcquireError::Contended(denial) if denial.attempts == 1), "{refused}");
     let refused = block_on(other.lock_set(["a", "b"]).wait(LONG).try_acquire_async()).expect_err("held");

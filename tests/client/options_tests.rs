@@ -1,4 +1,4 @@
-//! Options of a request that are the caller's own.
+//! Options that belong to a request.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::harness::{LONG, TTL, assert_nothing_left, config, open};
 #[test]
 fn max_attempts_bounds_the_attempts() {
     let mut fleet = Fleet::start(3);
-    // Else one more attempt may follow the confirmation of a subscription.
+    // Otherwise one more attempt may follow when the subscription is confirmed.
     let settings = config(&fleet.urls(), LONG).wake_waiters(false);
     let client = settings.connect().expect("an event loop");
     let other = open(&fleet.urls(), LONG);

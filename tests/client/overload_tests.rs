@@ -1,4 +1,4 @@
-//! Too much at once: it is said at once, and nothing waits where nobody sees it.
+//! Overload: the error comes at once, and no request waits unseen.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use redlatch_support::{Fleet, PATIENCE, block_on};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_once};
 
-/// What nothing here waits for: the masters.
+/// Well below the masters' answer limit.
 const PROMPT: Duration = Duration::from_secs(10);
 
 // I130, I154
@@ -31,10 +31,10 @@ fn bytes_beyond_the_queues_are_overload_at_once() {
         }
     }
     assert!((1000..names.len()).contains(&taken.len()), "{} taken", taken.len());
-    // One that nobody here waits for yet; else it would stand in that line.
+    // A name for which nobody waits: a caller would otherwise join its queue inside the client.
     let [.., other, _, _, _] = names.as_slice() else { panic!("there are more") };
     let others = &names[names.len() - 3..];
-    // Each way to ask gets the error, and a thread is not put to sleep.
+    // Each kind of request gets the error, and no thread is put to sleep.
     assert!(matches!(client.lock(other).wait(PATIENCE).acquire(), Err(AcquireError::Overloaded)));
     let batch = client.acquire_all(others.iter().map(|name| client.lock(name).wait(PATIENCE)));
     assert!(batch.into_iter().all(|it| matches!(it.block(), Err(AcquireError::Overloaded))));
@@ -58,7 +58,7 @@ fn bytes_beyond_the_queues_are_overload_at_once() {
     drop(client.lock("room again").ttl(TTL).acquire().expect("free"));
     drop(guards);
     assert_eq!(settle(&client, PATIENCE), 0, "locks left on some master");
-    // A campaign may have reached a master that had room: its counter of fencing tokens stays.
+    // A campaign may have reached a master with room, so its fence stays.
     fleet.masters().for_each(|master| drop(master.ask(&format!("DEL redlatch:fence:{other}"))));
     assert_nothing_left(&client, &mut fleet);
 }

@@ -10,7 +10,7 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, open, poll_once, within};
 
-/// What a service may keep.
+/// What a service may store.
 struct Job {
     request: LockRequest<'static>,
     guard: Option<Guard>,
@@ -166,7 +166,7 @@ fn a_release_ends_the_wait_for_a_loss() {
     }
 }
 
-/// One that waits for a lock that is held.
+/// A request for a lock that is held.
 fn wait_for_held(client: &Client) -> (Guard, LockRequest<'static>) {
     let held = client.lock("a").ttl(TTL).acquire().expect("free");
     (held, client.lock_owned("a").ttl(TTL).wait(PATIENCE * 10))
@@ -177,7 +177,7 @@ fn another_thread_cancels_an_acquisition() {
     let mut fleet = Fleet::start(3);
     let clients = [open(&fleet.urls(), LONG), open(&fleet.urls(), LONG)];
     for client in &clients {
-        // In the queue of the same client, and at the masters.
+        // Cancelled in the queue inside the same client, and in the masters' queues.
         let held = clients[0].lock("a").ttl(TTL).acquire().expect("free");
         let cancel = Cancel::new();
         let request = client.lock_owned("a").ttl(TTL).wait(PATIENCE * 10).cancel_with(&cancel);

@@ -1,4 +1,4 @@
-//! The Rust jobs of docs/recipes.md, word for word, on real servers: two machines that start the same one.
+//! The Rust jobs of docs/recipes.md, word for word, on real servers: two machines that start the same job.
 
 use std::cell::Cell;
 use std::thread;
@@ -43,7 +43,7 @@ fn an_hourly_job_runs_on_one_of_two_machines() {
     for machine in &machines {
         hourly::run(machine, || runs.set(runs.get() + 1)).expect("it ran, or the other machine ran it");
     }
-    // The second start finds the lock of the first one, unless this test was that late.
+    // The second start finds the first one's lock, unless this test is very late.
     assert!(runs.get() == 1 || began.elapsed() >= Duration::from_secs(20), "it ran {} times", runs.get());
     for master in fleet.masters() {
         eventually(PATIENCE, "it is left for more than its TTL of 10 s, and at most for 20 s", || {

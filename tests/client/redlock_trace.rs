@@ -1,4 +1,4 @@
-//! All that callers see of each call of `Redlock` in each state of one master, held to
+//! What callers see of each call of `Redlock` in each state of one master, compared with
 //! `tests/golden/redlock`.
 
 use std::sync::{Arc, Mutex};
@@ -35,14 +35,14 @@ impl Traced {
         result.inspect_err(|error| self.shown.push(error.to_string())).ok()
     }
 
-    /// Makes a request about its lock, and shows the outcome. A lock that is over has none.
+    /// Makes a request about its lock, and shows the outcome. A lock that is over brings no outcome.
     fn ask_of_lock(&mut self, request: Request<'_>) {
         if self.submit(request).is_some() {
             self.outcomes(self.lock);
         }
     }
 
-    /// Shows the outcomes until this one's.
+    /// Shows outcomes up to this operation's.
     fn outcomes(&mut self, id: OpId) {
         loop {
             while let Some((of, outcome)) = self.redlock.poll_outcome() {
@@ -107,7 +107,7 @@ const ROWS: &[Row] = &[
     }),
     ("an outcome that is ready", |it| {
         it.submit(Request::Extend { lock: it.lock, ttl: 2 * TTL });
-        // It does not wait, though this is longer than the test may take.
+        // The turn returns early, because an outcome has come.
         it.redlock.turn(100 * PATIENCE).expect("an event queue");
         let has_come = it.redlock.poll_outcome().is_some();
         it.show(&has_come);
@@ -119,7 +119,7 @@ const ROWS: &[Row] = &[
     }),
 ];
 
-/// The ends of a `Redlock`, which take it.
+/// The two ways to end a `Redlock`.
 const ENDS: [(&str, HeldLocks); 2] = [("drain", HeldLocks::Leave), ("drain and release", HeldLocks::Release)];
 
 #[test]
@@ -151,10 +151,10 @@ fn each_redlock_call_matches_its_golden_file() {
             match run {
                 Some(run) => run(&mut it),
                 None => {
-                    // Locks that are left keep a drain waiting.
+                    // Locks that are left keep a drain waiting until its limit.
                     let is_released = state == "well" && held == HeldLocks::Release;
                     let limit = if is_released { PATIENCE } else { Duration::from_millis(10) };
-                    // Whether a master that lost keys, or refuses, answers in so short a time is open.
+                    // A master that refuses or has lost its keys may or may not answer within this limit.
                     let left =
                         Some(it.redlock.drain(limit, held)).filter(|_| ["well", "down"].contains(&state));
                     page += &format!("{state}: {}\n", left.shown(STYLE));

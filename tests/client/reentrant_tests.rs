@@ -1,4 +1,4 @@
-//! Locks that their owner may take again: one owner is inside at a time, with as many holds as it likes.
+//! Reentrant locks: one owner is inside at a time, with as many holds as it likes.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn only_first_and_last_hold_reach_the_masters() {
     let third = lock.lock().expect("its own");
     assert_eq!((lock.hold_count(), first.token()), (3, third.token()));
     assert!(lock.is_held() && third.is_valid() && third.remaining() <= TTL);
-    // Another handle is another owner, of the same client too.
+    // Another handle is another owner, even of the same client.
     let other = client.lock("a").ttl(TTL).wait(Duration::ZERO).reentrant();
     let refused = other.lock().expect_err("held");
     assert!(matches!(refused, LockReentrantError::Acquire(AcquireError::Contended(_))), "{refused}");
@@ -38,7 +38,7 @@ fn only_first_and_last_hold_reach_the_masters() {
     assert_eq!(second.release(), Ok(None));
     assert_eq!(lock.hold_count(), 1);
     let after: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
-    // Of the other owner's attempt: a SET, and its release where it was not refused.
+    // The other owner's attempt: a SET, and a release where the SET was not refused.
     assert!(before.iter().zip(&after).all(|(before, after)| *after <= before + 2), "{before:?} {after:?}");
     let released = block_on(third.release_async()).expect("confirmed").expect("the last one");
     assert!(!released.was_already_gone() && !lock.is_held() && lock.hold_count() == 0);
@@ -83,7 +83,7 @@ fn callers_of_one_owner_share_one_attempt() {
         let mut callers = vec![take(round)];
         eventually(PATIENCE, "the first one asks", || settle(&client, Duration::ZERO) == 1);
         callers.extend((1..8).map(|index| take(round + index)));
-        // One that is given up, and one that is never polled again, delay nobody.
+        // A dropped caller and a caller that is never polled again delay nobody.
         let (mut given_up, mut stalled) = (lock.lock_async(), lock.lock_async());
         assert!(poll_once(&mut given_up).is_pending() && poll_once(&mut stalled).is_pending());
         drop(given_up);
@@ -97,7 +97,7 @@ fn callers_of_one_owner_share_one_attempt() {
         drop(holds);
         assert_eq!(settle(&client, PATIENCE), 0);
         let after: Vec<usize> = fleet.masters().map(|it| work(it).command_count).collect();
-        // The SET, and the release by a script, perhaps once more in full.
+        // The SET and the release by script, which may be sent once more in full.
         assert!(
             before.iter().zip(&after).all(|(before, after)| *after <= before + 3),
             "{before:?} {after:?}"
@@ -118,14 +118,14 @@ fn a_lost_lock_waits_for_its_holds_end() {
     let count = notified_count.clone();
     let its = lock.clone();
     holds[0].on_lost(move || {
-        // It may look at the lock: nothing is locked while it is called.
+        // The callback may look at the lock, because no mutex is locked.
         count.fetch_add(1 + its.hold_count(), Ordering::SeqCst);
     });
     eventually(PATIENCE, "it is over", || !lock.is_held());
     assert!(!holds[0].is_valid() && holds[1].remaining().is_zero());
     assert_eq!((lock.hold_count(), lock.remaining()), (2, Duration::ZERO));
     eventually(PATIENCE, "it is notified", || notified_count.load(Ordering::SeqCst) == 3);
-    // Somebody else may have it by now.
+    // Another owner may have the lock by now.
     let other = client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("expired");
     assert_eq!(lock.lock().expect_err("lost"), LockReentrantError::Lost { hold_count: 2 });
     assert_eq!(block_on(lock.lock_async()).expect_err("lost"), LockReentrantError::Lost { hold_count: 2 });
@@ -200,7 +200,7 @@ fn a_refusal_reaches_all_joined_callers() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// The handle belongs to the owner's request.
+/// The cancel handle belongs to the owner's request.
 #[test]
 fn a_cancelled_request_ends_all_its_callers() {
     let mut fleet = Fleet::start(3);
@@ -261,7 +261,7 @@ fn holds_that_are_dropped_at_any_moment_leave_nothing() {
         drop(callers);
         eventually(PATIENCE, "no hold is left", || lock.hold_count() == 0);
     }
-    // In a panic, too.
+    // Also in a panic.
     let its = lock.clone();
     let panicked = thread::spawn(move || {
         let _hold = its.lock().expect("free");
@@ -273,7 +273,7 @@ fn holds_that_are_dropped_at_any_moment_leave_nothing() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Which owner is inside, and with how many.
+/// Which owner is inside, and with how many holds.
 #[derive(Default)]
 struct Witness(std::sync::Mutex<(usize, usize)>);
 

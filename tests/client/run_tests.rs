@@ -13,12 +13,12 @@ use redlatch_support::{Fleet, Master, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, SHORT, TTL, assert_nothing_left, await_held, await_no_keys, open, poll_once};
 
-/// A lock of a second that is renewed, so that a loss shows soon.
+/// A renewed lock with a TTL of one second, so that a loss shows soon.
 fn renewed(client: &Client) -> LockRequest<'_> {
     client.lock("a").ttl(Duration::from_secs(1)).wait(PATIENCE).auto_extend(PATIENCE)
 }
 
-/// Work that only a loss ends.
+/// Work that ends only with the lock's loss.
 fn until_lost(guard: &Guard) {
     let given_up = Instant::now() + PATIENCE;
     while guard.is_valid() {
@@ -109,7 +109,7 @@ fn a_loss_that_a_renewal_shows_ends_the_work() {
 fn a_loss_by_the_clock_ends_the_work() {
     let mut fleet = Fleet::start(3);
     let client = open(&fleet.urls(), SHORT);
-    // Nothing answers any more: neither renewals nor the release.
+    // Neither renewals nor the release get an answer.
     let lost = renewed(&client).run(|guard| {
         fleet.masters().for_each(|master| master.stop());
         until_lost(guard);
@@ -124,13 +124,13 @@ fn a_loss_by_the_clock_ends_the_work() {
     fleet.masters().for_each(|master| master.cont());
 }
 
-/// Without a renewal only the answers to the release show the loss.
+/// Without renewals, only the answers to the release show the loss.
 // I113
 #[test]
 fn a_loss_that_the_release_shows_is_an_error() {
     let mut fleet = Fleet::start(3);
     let (client, breaker) = (open(&fleet.urls(), LONG), open(&fleet.urls(), LONG));
-    // A late `SET` would bring the key back to one master, and one answer less would show the loss.
+    // A late `SET` would restore the key on one master, and one missing answer would hide the loss.
     let mut break_lock = || {
         await_held(&mut fleet, "a");
         force_unlock(&breaker);
@@ -144,14 +144,14 @@ fn a_loss_that_the_release_shows_is_an_error() {
     assert_eq!(lost, Err(RunError::Lost(Some(()))));
 }
 
-/// Answers that come behind the validity say nothing of a loss: the lock may have ended by itself.
+/// Answers after the end of the validity do not show a loss: the lock may have expired.
 #[test]
 fn a_release_behind_the_validity_shows_no_loss() {
     let fleet = Fleet::start(3);
     let client = open(&fleet.urls(), LONG);
     let fleet = Mutex::new(fleet);
     let each = |what: fn(&mut Master)| fleet.lock().expect("no panic").masters().for_each(what);
-    // The work of a machine that is late may end behind the validity itself.
+    // On a slow machine, the work itself may outlast the validity.
     eventually(PATIENCE, "work that ended in time was not lost", || {
         let request = client.lock("a").ttl(Duration::from_secs(1)).wait(PATIENCE);
         thread::scope(|scope| {
@@ -181,7 +181,7 @@ fn an_unconfirmed_release_is_no_error() {
     let done = block_on(request().run_async(async |_| fleet.masters().for_each(|master| master.stop())));
     assert_eq!(done, Ok(()));
     fleet.masters().for_each(|master| master.cont());
-    // It goes on in the background.
+    // The release goes on in the background.
     await_no_keys(&mut fleet);
 }
 
@@ -245,7 +245,7 @@ fn dropping_the_future_drops_the_work_and_releases() {
     await_no_keys(&mut fleet);
 }
 
-/// Work that is ready beside a loss does not take another step.
+/// Work that becomes ready together with a loss takes no further step.
 // I113
 #[test]
 fn a_loss_comes_before_work_that_is_ready() {

@@ -1,4 +1,4 @@
-//! A client that a task opened, driven by the runtime of that task.
+//! A client that was opened in a task, and is driven by that task's runtime.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -33,7 +33,7 @@ impl Wake for Noting {
     }
 }
 
-/// Acquires and releases so often. Returns the names of the threads that woke the task.
+/// Acquires and releases this often. Returns the names of the threads that woke the task.
 async fn wakers_of_pairs(client: &Client, count: usize) -> Vec<Option<String>> {
     let names = Arc::<Mutex<Vec<_>>>::default();
     let mut pairs = Box::pin(async {
@@ -51,7 +51,8 @@ async fn wakers_of_pairs(client: &Client, count: usize) -> Vec<Option<String>> {
     std::mem::take(&mut *names)
 }
 
-/// Whether most wake-ups came from the background thread. On a loaded machine the runtime may be late at times.
+/// Whether most wake-ups came from the background thread. On a loaded machine the runtime may sometimes be
+/// late.
 fn are_from_background(wakers: &[Option<String>]) -> bool {
     let count = wakers.iter().filter(|name| name.as_deref() == Some(BACKGROUND)).count();
     assert!(wakers.len() >= 2, "{wakers:?}");
@@ -117,7 +118,7 @@ fn blocked_runtime_loses_no_kept_lock() {
     }
 }
 
-/// Number of acquisitions. Each would take the pause between two looks if nobody led.
+/// Asserts that acquisitions are fast. Without a leader, each would take the pause between two looks.
 fn acquires_soon(client: &Client, what: &str) {
     const ROUNDS: u32 = 20;
     let start = Instant::now();
@@ -140,7 +141,7 @@ fn blocked_runtime_delays_no_other_callers() {
         let its = client.clone();
         within("another thread", move || acquires_soon(&its, "another thread"));
     });
-    // It is not blocked any more.
+    // The runtime is no longer blocked.
     let wakers = runtime.block_on(wakers_of_pairs(&client, 200));
     assert!(!are_from_background(&wakers), "{wakers:?}");
 }
@@ -165,7 +166,8 @@ fn static_client_outlives_its_first_runtime() {
                     assert!(start.elapsed() < limits::LOOK_PAUSE * 10, "{index}: {:?}", start.elapsed());
                     assert_eq!(are_from_background(&wakers), index > 0, "{index}: {wakers:?}");
                 });
-                // A lock that outlives the runtime, and a task that still waits for it when that ends.
+                // A lock that outlives the runtime, and a task that still waits for the lock when the runtime
+                // ends.
                 let client = CLIENT.get().expect("it is open");
                 let held = runtime.block_on(async { client.lock("held").ttl(TTL).acquire_async().await });
                 drop(runtime.spawn(async {
@@ -188,7 +190,7 @@ fn dropped_client_ends_its_task() {
     drop(runtime.block_on(client.lock("a").ttl(TTL).acquire_async()).expect("free"));
     assert_eq!(runtime.metrics().num_alive_tasks(), 1);
     drop(client);
-    // Also where nobody runs the task any more.
+    // Even if nobody runs the driving task any more.
     await_connections(&mut fleet, 0);
     let start = Instant::now();
     while runtime.metrics().num_alive_tasks() > 0 {

@@ -1,4 +1,4 @@
-//! Readers who have a lock together, and writers who have it alone.
+//! Readers that share a lock, and writers that have it alone.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,7 +19,7 @@ use crate::harness::{
 /// Longer than any test: a waiter that gets the lock in time was served.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// A client that does not poll for very long.
+/// A client that almost never polls.
 fn patient(urls: &[String]) -> ConfigBuilder {
     config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
 }
@@ -32,13 +32,13 @@ fn is_contended<T>(result: &Result<T, AcquireError>) -> bool {
     matches!(result, Err(AcquireError::Contended(_)))
 }
 
-/// Until each master has the reader, so that nothing of it is under way.
+/// Waits until each master has the reader, so that nothing of it is under way.
 fn settled(guard: Guard) -> Guard {
     eventually(PATIENCE, "all masters have it", || guard.margin() == 1);
     guard
 }
 
-/// Callers inside: so many readers, or minus one for a writer.
+/// Number of readers inside, or -1 for a writer.
 #[derive(Default)]
 struct Witness {
     inside: AtomicI64,
@@ -114,7 +114,7 @@ fn readers_of_one_client_hold_together() {
     assert!(guards.iter().all(Guard::is_valid));
     assert!(is_contended(&lock.write().try_acquire()) && is_contended(&client.lock("a").try_acquire()));
     let begun = Instant::now();
-    // A reader that asks to write waits for itself, until its wait ends.
+    // A reader that requests the writer's lock waits for itself until its wait ends.
     assert!(is_contended(&lock.write().wait(Duration::from_millis(200)).acquire()));
     assert_sooner(begun, PATIENCE, "a writer that its own reader blocks waits for the TTL");
     drop(guards);
@@ -150,7 +150,7 @@ fn a_readers_lock_is_kept_and_its_loss_reported() {
     assert!(guard.is_valid(), "nobody extended it");
     assert!(is_contended(&client.lock("a").try_acquire()));
     let (sender, receiver) = mpsc::channel();
-    // Nobody may wait any more.
+    // The receiver may be gone.
     guard.on_lost(move || sender.send(()).unwrap_or_default());
     client.force_unlock("a").expect("the masters answer");
     receiver.recv_timeout(PATIENCE).expect("masters show that it is lost");
@@ -221,7 +221,7 @@ fn all_readers_follow_a_writer_and_vice_versa() {
     });
 }
 
-/// Readers that come and go so that there is always one, until a writer has had its turn.
+/// Readers overlap, so that at least one is always inside, until a writer has had its turn.
 // I92
 #[test]
 fn a_writer_gets_its_turn_among_readers() {
@@ -264,7 +264,7 @@ fn a_waiting_writer_keeps_new_readers_out() {
     let mut waiting = clients[1].rw_lock("a").write().ttl(TTL).wait(PATIENCE).acquire_async();
     assert!(poll_once(&mut waiting).is_pending());
     await_waiters(&mut fleet, 0..3, "a", 1);
-    // Its place outlasts what its entry alone would stay.
+    // The waiter's place must outlast its entry's stay.
     let begun = Instant::now();
     while begun.elapsed() < limits::STAY * 3 / 2 {
         assert!(is_contended(&clients[2].lock("a").shared().ttl(TTL).try_acquire()), "a reader came in");

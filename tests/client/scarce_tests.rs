@@ -1,6 +1,6 @@
-//! Locks while the machine has far too little time for everybody: threads that compute keep all cores busy.
+//! Locks on an overloaded machine: computing threads keep all cores busy.
 //!
-//! Nothing here must come by a certain time. What must not be are two holders, and anything left behind.
+//! Nothing here has a deadline. There must never be two holders, and nothing may be left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{LONG, TTL, assert_nothing_left, open, poll_with, within};
 
-/// Each holder's time is over by itself, so that the next one comes as early as it may.
+/// Each hold expires without a release, so that the next holder comes as early as possible.
 const BRIEF: Duration = Duration::from_millis(300);
 
-/// Threads that compute until this is dropped, several for each core.
+/// Threads that compute until this value is dropped, several for each core.
 struct Scarcity {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -47,7 +47,7 @@ impl Drop for Scarcity {
     }
 }
 
-/// A task whose waker takes long: the thread that leads the client's event loop does not get on meanwhile.
+/// A slow waker, which delays the thread that leads the client's event loop.
 struct Dawdling(Thread);
 
 impl Wake for Dawdling {
@@ -57,7 +57,7 @@ impl Wake for Dawdling {
     }
 }
 
-/// Has the client's loop do little else than call such a waker, until this is over.
+/// Keeps the client's loop busy with slow wakers until `is_over`.
 fn dawdle(client: &Client, name: &str, is_over: &AtomicBool) {
     let waker = Waker::from(Arc::new(Dawdling(thread::current())));
     while !is_over.load(Ordering::Relaxed) {
@@ -72,7 +72,7 @@ fn dawdle(client: &Client, name: &str, is_over: &AtomicBool) {
     }
 }
 
-/// From when until when a guard said that its lock is held.
+/// The interval in which a guard said that its lock is held.
 type Hold = (Instant, Instant);
 
 /// Uses up all of a lock's validity.
@@ -86,7 +86,7 @@ fn use_up(guard: &Guard) -> Hold {
 
 #[track_caller]
 fn assert_alone(mut holds: Vec<Hold>) {
-    // One that was fetched after its end was no hold.
+    // A lock that was fetched after its end was no hold.
     holds.retain(|(begun, ended)| begun < ended);
     assert!(!holds.is_empty(), "nobody ever held it");
     holds.sort();
@@ -102,7 +102,7 @@ fn validities_do_not_overlap_while_cores_are_scarce() {
     let clients = [(); 3].map(|()| open(&fleet.urls(), LONG));
     let scarcity = Scarcity::begin();
     let is_over = Arc::<AtomicBool>::default();
-    // One of them gets its answers late, and so counts from the right moment or holds for too long.
+    // The first client gets its answers late, and must not count a validity from their arrival.
     let dawdlers = ["b", "c", "d"].map(|name| {
         let (slow, until) = (clients[0].clone(), is_over.clone());
         thread::spawn(move || dawdle(&slow, name, &until))
@@ -114,7 +114,7 @@ fn validities_do_not_overlap_while_cores_are_scarce() {
                 let request = client.lock("a").ttl(BRIEF).wait(PATIENCE);
                 match if index == 0 { block_on(request.acquire_async()) } else { request.acquire() } {
                     Ok(guard) => Some(use_up(&guard)),
-                    // It was over when its caller had the time to look.
+                    // The lock had expired before its caller could look.
                     Err(AcquireError::Expired(_)) => None,
                     Err(error) => panic!("{error}"),
                 }

@@ -1,4 +1,4 @@
-//! Several locks together: all of them or none, without deadlock, in whatever order they are named.
+//! Several locks together: all or none, without deadlock, in whatever order they are named.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::harness::{
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Which of the locks no master has.
+/// The locks that no master holds.
 fn free_names(fleet: &mut Fleet) -> Vec<&'static str> {
     let is_free = |name: &str, fleet: &mut Fleet| {
         fleet.masters().all(|master| master.ask(&format!("EXISTS {name}")).text() == "0")
@@ -35,7 +35,7 @@ fn a_free_set_is_one_write_per_master() {
     for is_async in [false, true] {
         assert_eq!(settle(&client, PATIENCE), 0);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
-        // Twice is once, and the order is the names' own.
+        // A repeated name counts once, and the names are sorted.
         let request = client.lock_set(["c", "a", "b", "a"]).ttl(TTL);
         let mut set =
             if is_async { block_on(request.acquire_async()) } else { request.acquire() }.expect("free");
@@ -58,7 +58,7 @@ fn a_free_set_is_one_write_per_master() {
 fn an_impossible_set_names_the_lock_and_keeps_none() {
     let mut fleet = Fleet::start(3);
     let [client, other] = [(); 2].map(|()| open(&fleet.urls(), LONG));
-    // All sets of the four against all that may be held by others.
+    // All sets of the four locks, against each combination of locks that others hold.
     for held in 0..16_usize {
         let of = |bits: usize| (0..4).filter(move |it| bits >> it & 1 == 1).map(|it| NAMES[it]);
         let guards: Vec<_> = of(held).map(|it| other.lock(it).ttl(TTL).acquire().expect("free")).collect();
@@ -118,13 +118,13 @@ fn nothing_is_held_while_a_set_waits() {
         drop(held);
         let set = waiting.join().expect("no panic").expect("all are free");
         assert_eq!(set.guards().len(), 4);
-        // The lock that it waited for was granted before the others.
+        // The lock that the set waited for was granted before the others.
         let ends: Vec<Instant> = set.guards().iter().map(Guard::valid_until).collect();
         assert!(ends.iter().min() < ends.iter().max() && ends.iter().min() == Some(&set.valid_until()));
         drop(set);
         assert_eq!(settle(&client, PATIENCE), 0);
     }
-    // The wait ends in time, and names what it waited for.
+    // The wait ends in time, and the error names the lock that it waited for.
     let held = client.lock("c").ttl(TTL).acquire().expect("free");
     let begun = Instant::now();
     let error = client.lock_set(["a", "c"]).ttl(TTL).wait(SHORT).acquire().expect_err("held");
@@ -137,7 +137,7 @@ fn nothing_is_held_while_a_set_waits() {
 fn set_rounds_do_not_limit_one_locks_attempts() {
     let mut fleet = Fleet::start(3);
     let other = open(&fleet.urls(), LONG);
-    // A parked attempt would not try on.
+    // A parked attempt would not try again.
     let settings = config(&fleet.urls(), LONG).wake_waiters(false).build().expect("valid settings");
     let client = Client::open(settings).expect("an event loop");
     let held = other.lock("b").ttl(TTL).acquire().expect("free");
@@ -151,7 +151,7 @@ fn set_rounds_do_not_limit_one_locks_attempts() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// A pause may be longer than what is left of the wait.
+/// A pause may be longer than the rest of the wait.
 #[test]
 fn deadline_and_cancel_end_a_sets_pause() {
     let mut fleet = Fleet::start(3);
@@ -187,11 +187,11 @@ fn contention_at_a_waits_end_is_no_outage() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Callers inside with each of the locks.
+/// Flags for the callers inside, one for each lock.
 struct Table([AtomicBool; 4]);
 
 impl Table {
-    /// What is done with the set, and seen by no other.
+    /// Uses the set's locks; no other caller may do so at the same time.
     fn dine(&self, set: &GuardSet, wanted: &[&str]) {
         let places = || wanted.iter().map(|it| NAMES.iter().position(|name| name == it).expect("a name"));
         for place in places() {
@@ -311,7 +311,8 @@ fn the_margin_of_a_set_is_that_of_its_weakest_lock() {
     assert_eq!(set.margin(), 0);
 }
 
-/// As docs/faq.md says: clients that name the keys of both prefixes exclude those of the old and the new one.
+/// As docs/faq.md says: clients that name the keys of both prefixes exclude clients of the old and of the new
+/// prefix.
 #[test]
 fn a_prefix_changes_without_a_stop() {
     let mut fleet = Fleet::start(3);
@@ -340,7 +341,7 @@ fn a_prefix_changes_without_a_stop() {
     assert!(waits, "it gets the lock that the set releases");
 }
 
-/// Awaits it, and returns the panic of the poll that follows.
+/// Awaits the future. Returns the panic of the next poll.
 fn polled_again(future: impl Future) -> String {
     let mut future = pin!(future);
     drop(block_on(future.as_mut()));

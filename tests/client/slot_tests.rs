@@ -1,4 +1,4 @@
-//! One of several slots: each holder has a number of its own, and waiters get what is released.
+//! Slots: each holder has a number of its own, and waiters get released slots.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
@@ -14,7 +14,7 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 use crate::batch_tests::work;
 use crate::harness::{LONG, TTL, assert_nothing_left, config, open, poll_once, within};
 
-/// More than the first waiter stands at.
+/// More slots than the first waiter queues for.
 const MANY: u32 = limits::SLOT_STAND_MAX + 4;
 
 fn slots(client: &Client, count: u32) -> SlotsRequest {
@@ -61,7 +61,7 @@ fn each_holder_has_a_number_of_its_own() {
     assert_nothing_left(&clients[0], &mut fleet);
 }
 
-/// None waits, and all ask at once: the votes for some slots are split.
+/// Nobody waits, and all callers ask at once, so the votes for some slots are split.
 // I79
 #[test]
 fn callers_that_come_together_fill_the_pool() {
@@ -116,7 +116,7 @@ fn a_refusal_names_the_holders() {
             denial.slots.len()
         };
         assert_eq!(refuse(Duration::ZERO), 1);
-        // One that waits stands in the queue of each, unless the machine is slow.
+        // A waiting caller stands in the queue of each slot, unless the machine is slow.
         let mut wait = Duration::from_millis(50);
         while refuse(wait) < count as usize {
             wait *= 2;
@@ -127,7 +127,7 @@ fn a_refusal_names_the_holders() {
     }
 }
 
-/// The others grant at once, and differ in another slot, so that the look waits for the slow one.
+/// The other masters grant at once, but differ about another slot, so the search waits for the slow master.
 #[test]
 fn a_slow_master_delays_no_caller() {
     let mut fleet = Fleet::start(3);
@@ -152,7 +152,7 @@ fn a_slot_is_found_in_two_tries() {
     for is_async in [false, true] {
         let taken = take_all(&other, MANY);
         let before = fleet.masters().map(work).collect::<Vec<_>>();
-        // Each slot is free once.
+        // Each slot is free exactly once.
         for slot in taken {
             let number = slot.slot();
             drop(slot);
@@ -162,12 +162,12 @@ fn a_slot_is_found_in_two_tries() {
             }
             let found = acquire(slots(&client, MANY).wait(Duration::ZERO), is_async).expect("one is free");
             assert_eq!(found.slot(), number);
-            // It stays taken.
+            // The slot stays taken.
             found.into_guard().leave().expect("it is valid");
         }
         [&client, &other].into_iter().for_each(|client| assert_eq!(settle(client, PATIENCE), 0));
         for (master, before) in fleet.masters().zip(before) {
-            // The other's release; an attempt, its release, and another attempt.
+            // The other caller's release; an attempt, its release, and another attempt.
             let count = work(master).command_count - before.command_count;
             assert!(count <= 4 * MANY as usize, "async: {is_async}, {count} for {MANY} slots");
         }
@@ -228,7 +228,7 @@ fn a_released_slot_goes_to_a_waiter() {
     assert_nothing_left(&client, &mut fleet);
 }
 
-/// Until the only waiter of this client is inside.
+/// Waits until this client's only waiter has the door.
 fn await_door(client: &Client) {
     eventually(PATIENCE, "it has the door", || {
         let inspection = client.inspect("redlatch:door:pool").expect("masters answer");
@@ -240,7 +240,7 @@ fn await_door(client: &Client) {
 fn max_attempts_does_not_limit_an_awaited_slot() {
     let mut fleet = Fleet::start(3);
     let other = open(&fleet.urls(), LONG);
-    // A parked attempt would not try on.
+    // A parked attempt would not try again.
     let client = config(&fleet.urls(), LONG).wake_waiters(false).connect().expect("an event loop");
     let held = other.slots("pool", 1).ttl(TTL).try_acquire().expect("free");
     let request = client.slots("pool", 1).ttl(TTL).wait(PATIENCE).max_attempts(2);
@@ -270,7 +270,7 @@ fn a_wait_that_is_ended_leaves_nothing() {
             assert_eq!(error, AcquireError::Cancelled);
             assert_eq!(settle(&client, PATIENCE), 0);
         }
-        // Whatever it waits for.
+        // Whatever the caller waits for after this many polls.
         for polls in 0..12 {
             let mut waiting = Box::pin(slots(&client, count).acquire_async());
             for _ in 0..polls {

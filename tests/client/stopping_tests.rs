@@ -1,5 +1,4 @@
-//! What becomes of a client whose event loop is struck by somebody else's panic: all waiters get an error,
-//! and nothing hangs.
+//! A client whose event loop is hit by a foreign panic: all waiters get an error, and nothing hangs.
 
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
@@ -12,7 +11,7 @@ use redlatch_support::{Fleet, PATIENCE, block_on, eventually};
 
 use crate::harness::{Count, LONG, TTL, open, poll_once, poll_with, within};
 
-/// Panics when it is woken, quietly.
+/// A waker that panics without a message.
 struct Panics;
 
 impl Wake for Panics {
@@ -42,7 +41,7 @@ fn panicking_wakers_on_the_background_thread_stop_all() {
     let wakers = counts.each_ref().map(|count| Waker::from(count.clone()));
     let mut waiting = client.lock("held").wait(LONG).acquire_async();
     assert!(poll_with(&mut waiting, &wakers[0]).is_pending());
-    // The outcomes of a batch come together, and their wakers are called together.
+    // The outcomes of a batch arrive together, and so their wakers are called together.
     fleet.masters().for_each(|master| master.stop());
     let mut batch = client.acquire_all(["a", "b", "c", "d", "e"].map(|name| client.lock(name).ttl(TTL)));
     let bad = Waker::from(Arc::new(Panics));
@@ -65,7 +64,7 @@ fn panicking_wakers_on_the_background_thread_stop_all() {
     drop(extending);
     assert!(matches!(block_on(released.release_async()), Err(ReleaseError::Stopped(_))));
     assert_stopped(&client);
-    // What is held is still shown as held, and ends by its TTL.
+    // A held lock still counts as held, and ends with its TTL.
     assert!(held.is_valid());
     assert!(settle(&client, Duration::from_secs(1)) > 0);
 }

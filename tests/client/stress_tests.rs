@@ -1,5 +1,5 @@
-//! Many threads and tasks hammer one client while connections are cut, delayed and stopped: every call
-//! returns in time, nothing is left, and no thread stays behind.
+//! Many threads and tasks use one client while connections are cut, delayed and stopped: every call returns
+//! in time, nothing is left, and all threads end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,24 +24,24 @@ const TASK_COUNT: usize = 256;
 const RESOURCE_COUNT: usize = 40;
 const TTL: Duration = Duration::from_secs(4);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
-/// What a busy machine may add to a deadline.
+/// How much a busy machine may exceed a deadline.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// What all callers share.
+/// State that all callers share.
 struct Stress<'a> {
     client: &'a Client,
     is_over: AtomicBool,
-    /// Until when each is held at least, and since which entry.
+    /// End of each lock's validity, and number of its last entry.
     held: [Mutex<Option<(Instant, usize)>>; RESOURCE_COUNT],
     entry_count: AtomicUsize,
-    /// What became of the calls, in words.
+    /// Number of calls with each result.
     counts: Mutex<BTreeMap<&'static str, usize>>,
     running_count: AtomicUsize,
-    /// How long after its limit the latest call came back.
+    /// The largest excess over a time limit, and its call.
     late: Mutex<(Duration, &'static str)>,
 }
 
-/// What a caller does next, drawn by itself.
+/// A caller's next action, drawn at random.
 struct Plan {
     resource: usize,
     name: String,
@@ -76,8 +76,7 @@ impl Stress<'_> {
         *latest = (late, call).max(*latest);
     }
 
-    /// Returns the number of this entry. A holder that was kept from its exit until its lock had ended is no
-    /// witness.
+    /// Returns the number of this entry. A holder that leaves only after its lock's end is no witness.
     fn enter(&self, plan: &Plan, guard: &Guard) -> usize {
         let entry = self.entry_count.fetch_add(1, Ordering::SeqCst);
         let until = guard.valid_until();
@@ -118,7 +117,7 @@ impl Stress<'_> {
         });
     }
 
-    /// A thread's round, all blocking but what it gives up.
+    /// One round of a thread. All calls block, except those that it gives up.
     fn visit(&self, rng: &mut SmallRng) {
         let plan = Plan::draw(rng);
         let request = self.client.lock(&plan.name).ttl(TTL).wait(plan.wait);
@@ -147,7 +146,7 @@ impl Stress<'_> {
         }
     }
 
-    /// A task's round. What it gives up was polled some times before.
+    /// One round of a task. It polls calls several times before giving them up.
     async fn visit_async(&self, rng: &mut SmallRng) {
         let plan = Plan::draw(rng);
         let mut acquiring = self.client.lock(&plan.name).ttl(TTL).wait(plan.wait).acquire_async();
@@ -182,7 +181,7 @@ impl Stress<'_> {
     }
 }
 
-/// Polls a future so many times, whenever its task is, and then gives it up.
+/// Polls a future this many times, whenever its task is polled, and then gives it up.
 struct Give<'a, F> {
     future: &'a mut F,
     poll_count: usize,
@@ -197,13 +196,13 @@ impl<F: Future + Unpin> Future for Give<'_, F> {
         }
         self.poll_count -= 1;
         let poll = Pin::new(&mut *self.future).poll(context).map(Some);
-        // Sooner than its answer, perhaps.
+        // Polled again perhaps before its answer.
         context.waker().wake_by_ref();
         poll
     }
 }
 
-/// Harms one master or its connections at a time, and heals it.
+/// Harms one master or its connections at a time, then heals it.
 fn harm(fleet: &mut Fleet, proxies: &[Proxy], limit: Duration) {
     let mut rng = SmallRng::seed_from_u64(7);
     let begun = Instant::now();
@@ -239,7 +238,7 @@ fn background_thread_count() -> usize {
     names.flatten().filter(|name| name.trim() == "redlatch").count()
 }
 
-/// Threads, and tasks on some more; one of these runs this runtime, which ends with them.
+/// Runs threads, and tasks on further threads. One of these runs this runtime, which ends with the others.
 fn hammer(stress: &Stress, runtime: Runtime) {
     thread::scope(|scope| {
         for index in 0..THREAD_COUNT {
@@ -269,13 +268,13 @@ fn hammer(stress: &Stress, runtime: Runtime) {
             })
             .await;
         };
-        // In groups, for what wakes one task wakes its whole group.
+        // In groups, because a wake-up of one task polls its whole group.
         for group in 1..TASK_COUNT / 32 {
             scope.spawn(move || block_on(tasks(32, group * 32)));
         }
         runtime.block_on(async {
             tasks(32, 0).await;
-            // The drive is needed until the others are done, too.
+            // The drive must outlive the other callers.
             while stress.running_count.load(Ordering::SeqCst) > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -309,7 +308,7 @@ fn withstand(open: fn(&Runtime, Config) -> Client) {
         let given_up = Instant::now() + PATIENCE;
         while !hammering.is_finished() {
             if Instant::now() >= given_up {
-                // Not an assertion: this scope would wait for those that hang.
+                // No assertion, because the scope would then wait for the hanging threads.
                 eprintln!("{} callers hang; {client:?}", stress.running_count.load(Ordering::SeqCst));
                 std::process::abort();
             }
@@ -358,6 +357,6 @@ fn a_clients_thread_ends_with_it() {
         let client = Client::open(config).expect("an event loop");
         drop(client.lock("a").acquire());
     }
-    // Others of this program may be at work: theirs come and go.
+    // Other tests of this program may have threads, too.
     eventually(PATIENCE, "the clients' threads end", || background_thread_count() < 20);
 }

@@ -1,8 +1,8 @@
-//! All that callers see of each call of `Client` in each state of one master, held to
-//! `tests/golden/calls`. Times, addresses and tokens are left out. The state in which all is well is shown
-//! whole, any other by what differs (`2=`: two lines are the same).
+//! What callers see of each call of `Client` in each state of one master, compared with `tests/golden/calls`.
+//! Times, addresses and tokens are left out. The normal state is shown in full, other states by their
+//! differences (`2=`: two lines are the same).
 //!
-//! The calls of a `Client` block and are awaited in turn: both must be seen the same.
+//! Each call runs twice, blocking and awaited. Both must show the same.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -48,10 +48,10 @@ pub(crate) fn end(fleet: &mut Fleet, state: &str) {
     fleet.master(0).ask("FLUSHALL");
 }
 
-/// Real times are never the same.
+/// Real times never repeat.
 pub(crate) const STYLE: Style = Style { start: None };
 
-/// The lines of a call in one state, beside those while all is well.
+/// A call's lines in one state, compared with its lines in the normal state.
 pub(crate) fn rendered(state: &str, lines: &[String], usual: &[String]) -> String {
     let (mark, other) = differing(lines, usual);
     other.into_iter().fold(format!("{state}{mark}\n"), |page, line| page + &wrapped(2, line))
@@ -76,12 +76,12 @@ pub(crate) fn counters(stats: &Stats) -> String {
     counters.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A call on a client that has the lock `a`, and what it shows.
+/// A call on a client that holds the lock `a`, and its lines.
 struct Call<'a> {
     client: &'a Client,
     guard: Option<Guard>,
     is_async: bool,
-    /// Whether other locks can be acquired: a campaign has no end otherwise.
+    /// Whether other locks can be acquired. Otherwise a campaign would never end.
     is_free: bool,
     losses: Arc<AtomicUsize>,
     shown: Vec<String>,
@@ -368,7 +368,7 @@ fn each_client_call_matches_its_golden_file() {
                 let guard = Some(client.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
                 begin(&mut fleet, state);
                 if state == "down" {
-                    // A client that nobody calls does not look at its connections.
+                    // A client that nobody calls does not check its connections.
                     eventually(PATIENCE, "the client notices it", || {
                         client.inspect("c").is_ok()
                             && matches!(client.masters()[0].state, MasterState::Down(_))

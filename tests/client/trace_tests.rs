@@ -1,4 +1,4 @@
-//! Spans of the feature `tracing`: those of an acquisition and of a held lock, in the caller's context.
+//! Spans of the feature `tracing`: spans of acquisitions and of held locks, in the caller's context.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use tracing::{Dispatch, Event, Metadata, Span, Subscriber, dispatcher, info_span
 
 use crate::harness::{Count, LONG, TTL, await_held, open, poll_once, poll_with, within};
 
-/// One span, as the subscriber saw it.
+/// A span as the subscriber saw it.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     name: &'static str,
-    /// Its parent's index.
+    /// Index of the parent.
     parent: Option<usize>,
     fields: BTreeMap<&'static str, String>,
     entered: usize,
@@ -39,18 +39,18 @@ impl Seen {
     }
 }
 
-/// A subscriber that notes spans. Its ids are indices plus one.
+/// A subscriber that notes spans. A span's id is its index plus one.
 #[derive(Clone, Default)]
 struct Notes {
     spans: Arc<Mutex<Vec<Seen>>>,
-    /// A client that each call of the subscriber asks for something: its mutex must be free.
+    /// Client that each call of the subscriber uses, so the client's mutex must be free.
     asked: Arc<OnceLock<Client>>,
     /// Whether the next span that a thread enters makes it panic.
     panics: Arc<AtomicBool>,
 }
 
 thread_local! {
-    /// The spans that this thread is in.
+    /// The spans that this thread has entered.
     static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -70,12 +70,12 @@ impl Notes {
         self.spans.lock().expect("no panic").clone()
     }
 
-    /// Returns the spans of this name.
+    /// Returns the spans with this name.
     fn named(&self, name: &str) -> Vec<Seen> {
         self.spans().into_iter().filter(|span| span.name == name).collect()
     }
 
-    /// The outcome of the span of this name that was opened last.
+    /// Outcome of the last opened span with this name.
     fn last_outcome(&self, name: &str) -> String {
         let spans = self.named(name);
         let last = spans.last().expect("there is one");
@@ -148,10 +148,11 @@ impl Subscriber for Notes {
     }
 }
 
-/// A subscriber, and what tracing takes it for.
+/// A subscriber, and its dispatcher.
 ///
-/// Where there is one subscriber, tracing asks that of the thread that is first at a place in the code. In a
-/// program of tests that may be another thread, without one, and nobody would see spans of that place.
+/// If there is only one subscriber, `tracing` caches the interest of whichever thread first reaches a place
+/// in the code. Another test's thread may have no subscriber, and would disable that place's spans for
+/// everybody.
 fn notes() -> (Notes, Dispatch) {
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Notes::default()));
     LazyLock::force(&SECOND);
@@ -197,7 +198,7 @@ fn a_threads_lock_has_spans_below_the_callers() {
     assert!(notes.spans().iter().all(Seen::is_closed));
 }
 
-/// The first poll and the others are on several threads, as on an executor with more than one.
+/// The first poll and the later ones run on different threads, as on a multi-threaded executor.
 // I114
 #[test]
 fn a_tasks_span_is_entered_on_each_thread() {
@@ -227,12 +228,12 @@ fn a_tasks_span_is_entered_on_each_thread() {
     assert!(acquire.parent == Some(0) && acquire.entered >= 2 && acquire.is_closed(), "{acquire:?}");
     assert!(acquire.field("holder").starts_with("job 7 ("), "the last one in its way: {acquire:?}");
     assert!(hold.parent == Some(0) && !hold.is_closed(), "{hold:?}");
-    // On this thread, which has no subscriber.
+    // Dropped on this thread, which has no subscriber.
     drop(guard);
     assert_eq!(notes.last_outcome("redlatch.hold"), "dropped");
 }
 
-/// A future whose polls are in a span.
+/// A future whose polls are inside a span.
 struct Inside<F>(Span, F);
 
 impl<F: Future + Unpin> Future for Inside<F> {
@@ -312,7 +313,7 @@ fn batches_sets_and_reentrant_locks_have_spans_too() {
 #[test]
 fn a_slots_span_lasts_while_a_thread_waits() {
     let mut fleet = Fleet::start(1);
-    // No missing answer ends the first try within the patience of this test.
+    // No missing answer ends the first try within this test's patience.
     let client = open(&fleet.urls(), TTL);
     fleet.master(0).stop();
     let (notes, dispatch) = notes();
@@ -325,7 +326,8 @@ fn a_slots_span_lasts_while_a_thread_waits() {
     assert_eq!(notes.last_outcome("redlatch.acquire"), "acquired");
 }
 
-/// A subscriber may use the client. It would wait for itself if it were called with the client locked.
+/// A subscriber may use the client. It would wait for itself if it were called with the client's mutex
+/// locked.
 // I114
 #[test]
 fn no_subscriber_is_called_with_the_client_locked() {
@@ -348,7 +350,7 @@ fn no_subscriber_is_called_with_the_client_locked() {
     });
 }
 
-/// The task that panics is kept, as some executors do: the others go on without it.
+/// The task that panics is kept, as some executors do; the other callers go on.
 #[test]
 fn subscriber_panic_leaves_other_callers_their_hold() {
     let fleet = Fleet::start(3);

@@ -1,4 +1,4 @@
-//! Clients that wait for a lock which another one holds: their attempts are parked on the masters.
+//! Clients that wait for a lock of another client: their attempts are parked on the masters.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -16,10 +16,10 @@ use crate::harness::{
 /// Longer than any test: a waiter that gets the lock in time did not poll.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// The longest TTL that masters grant by themselves.
+/// The longest TTL that masters grant to a parked waiter.
 const GRANTED: Duration = Duration::from_secs(10);
 
-/// A client that does not poll for very long.
+/// A client that almost never polls.
 fn patient(urls: &[String]) -> ConfigBuilder {
     config(urls, LONG).ask_holder(false).retry_delay(NEVER..=NEVER)
 }
@@ -28,21 +28,21 @@ fn open(builder: ConfigBuilder) -> Client {
     builder.connect().expect("an event loop")
 }
 
-/// A thread that waits for the lock.
+/// Starts a thread that waits for the lock.
 fn wait(client: &Client) -> JoinHandle<Result<Guard, AcquireError>> {
     let client = client.clone();
     thread::spawn(move || client.lock("a").ttl(TTL).wait(PATIENCE).acquire())
 }
 
-/// The lock, once each master has its key: one that lacks it grants a waiter its part at once, and has
-/// no entry of it.
+/// Acquires the lock, and waits until each master has its key: a master without the key grants a waiter its
+/// vote at once, and has no entry for it.
 fn hold(client: &Client, fleet: &mut Fleet) -> Guard {
     let guard = client.lock("a").ttl(TTL).try_acquire().expect("free");
     await_held(fleet, "a");
     guard
 }
 
-/// How often a master carried out these commands.
+/// How often a master has carried out these commands.
 fn calls(master: &mut Master, commands: &[&str]) -> u64 {
     let stats = master.ask("INFO commandstats").text();
     let count = |line: &str| {
@@ -52,7 +52,7 @@ fn calls(master: &mut Master, commands: &[&str]) -> u64 {
     stats.lines().filter_map(count).sum()
 }
 
-/// So many clients wait for a lock, and each has it once.
+/// This many clients wait for a lock, and each gets it once.
 fn relay(waiter_count: usize) {
     let mut fleet = Fleet::start(3);
     let holder = open(patient(&fleet.urls()));
@@ -75,7 +75,7 @@ fn relay(waiter_count: usize) {
     await_no_keys(&mut fleet);
 }
 
-/// With a TTL that masters grant by themselves, and one for which they ring.
+/// Once with a TTL that masters grant, and once with a TTL for which they ring.
 // I54
 #[test]
 fn a_waiting_client_gets_a_released_lock() {
@@ -85,7 +85,7 @@ fn a_waiting_client_gets_a_released_lock() {
         let ttls = [TTL, limits::GRANTED_TTL_MAX];
         for (ttl, is_fenced) in ttls.into_iter().flat_map(|ttl| [(ttl, false), (ttl, true)]).cycle().take(12)
         {
-            // Where a release is under way still, it would find the key of the one before.
+            // A release that is still under way would meet the key of the lock before.
             for master in fleet.masters() {
                 eventually(PATIENCE, "it is free everywhere", || master.ask("EXISTS a").text() == "0");
             }
@@ -138,7 +138,7 @@ fn a_waiter_that_dies_costs_nobody_its_turn() {
     serve_behind_a_dead_waiter(|_| ());
 }
 
-/// A pattern receives no message of a sharded channel.
+/// Pattern subscribers do not receive messages of sharded channels.
 // I60
 #[test]
 fn a_pattern_subscriber_keeps_no_dead_waiter_alive() {
@@ -151,7 +151,7 @@ fn a_pattern_subscriber_keeps_no_dead_waiter_alive() {
     });
 }
 
-/// A waiter's connections end, and it does not come back. `watch` returns the connections of others.
+/// A waiter's connections end, and it does not return. `watch` returns other clients' connections.
 fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 'static) {
     within("the next waiter is served", || {
         let mut fleet = Fleet::start(3);
@@ -159,10 +159,10 @@ fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 's
         let mut proxies: Vec<Proxy> = fleet.addrs().into_iter().map(Proxy::start).collect();
         let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
         let (holder, next) = (open(patient(&fleet.urls())), open(patient(&fleet.urls())));
-        // No master is left to park on for a while, and then it pauses before it tries again.
+        // The waiter loses all masters for a while, and then pauses before it tries again.
         let dead = open(config(&urls, LONG).ask_holder(false));
         let guard = hold(&holder, &mut fleet);
-        // With a TTL that masters grant by themselves.
+        // With a TTL that masters grant.
         let dying = thread::spawn(move || dead.lock("a").ttl(GRANTED).wait(PATIENCE).acquire());
         await_waiters(&mut fleet, 0..3, "a", 1);
         let waiter = wait(&next);
@@ -171,7 +171,7 @@ fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 's
             proxy.refuse(true);
             proxy.drop_connections();
         });
-        // The masters have seen it end.
+        // The masters have noticed the end.
         for master in fleet.masters() {
             eventually(PATIENCE, "its channel has no listener", || {
                 let channels = master.ask("PUBSUB SHARDCHANNELS redlatch:c:*").text();
@@ -185,12 +185,12 @@ fn serve_behind_a_dead_waiter<T>(watch: impl FnOnce(&mut Fleet) -> T + Send + 's
         proxies.iter_mut().for_each(|proxy| proxy.refuse(false));
         guard.release().expect("the masters answer");
         dying.join().expect("no panic").expect("it is back").release().expect("the masters answer");
-        // Its lost parks are owed until they would have expired, and its last release may be under way.
+        // Parks whose reply was lost are owed until they expire, and the last release may be under way.
         await_no_keys(&mut fleet);
     });
 }
 
-/// An ACL without channels, on so many masters; then the rest park, or waiters poll.
+/// An ACL without channels on some of the masters; the waiter parks on the others, or polls.
 // I55
 #[test]
 fn masters_that_forbid_channels_are_still_waited_for() {
@@ -208,7 +208,7 @@ fn masters_that_forbid_channels_are_still_waited_for() {
                 let warnings = &second.masters()[0].warnings;
                 warnings.iter().any(|warning| warning.to_string().contains("parks no waiters"))
             });
-            // A park that went out before the refusal came has a place until its next round.
+            // A park that was sent before the refusal arrived keeps its place until its next round.
             let has_none = || fleet.master(0).ask("EXISTS redlatch:wait:a").text() == "0";
             eventually(PATIENCE, "it has no queue", has_none);
             let start = Instant::now();
@@ -241,7 +241,7 @@ fn a_silent_client_neither_parks_nor_subscribes() {
     });
 }
 
-/// Another library deletes its key, and no script runs.
+/// Another library deletes its key, without any script.
 // I56
 #[test]
 fn a_waiter_looks_for_a_lock_released_by_hand() {
