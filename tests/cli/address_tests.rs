@@ -1,4 +1,4 @@
-//! Masters at each kind of address: the library, the command line and an examination reach them.
+//! Masters at each kind of address, reached by the library, the command line and an examination.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn settings(urls: &[String]) -> ConfigBuilder {
 const IPV4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const IPV6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// A fleet with a master at each of these addresses, if this machine has them.
+/// A fleet with a master at each of these addresses; `None` if this machine lacks one.
 fn fleet_at(hosts: &[IpAddr]) -> Option<Fleet> {
     for host in hosts {
         if let Err(error) = TcpListener::bind((*host, 0)) {
@@ -71,8 +71,8 @@ fn masters_are_reached_by_unix_sockets() {
     lock_by_library_and_command_line(&mut fleet, &urls);
 }
 
-/// Each master listens at one of the name's two addresses only. This test runs itself with a file of host
-/// names of its own.
+/// Each master listens at only one of the name's two addresses. The test runs itself with a hosts file of its
+/// own.
 #[test]
 fn a_master_is_reached_at_any_address() {
     const NAME: &str = "both.redlatch.test";
@@ -116,13 +116,13 @@ fn a_master_is_reached_at_any_address() {
     }
 }
 
-/// At the other address of each name somebody listens who never answers.
+/// A silent listener has the other address of each name.
 fn pass_by_silent_addresses(name: &str) {
     let hosts = [IPV4, IPV6, IPV4];
     let Some(mut fleet) = fleet_at(&hosts) else { return };
     let ports: Vec<u16> = fleet.masters().map(|master| master.port()).collect();
     let other = |host: IpAddr| if host == IPV4 { IPV6 } else { IPV4 };
-    // Where another test has the port, it stays without.
+    // If another test has the port, the address has no listener.
     let _silent: Vec<_> =
         hosts.iter().zip(&ports).map(|(host, port)| TcpListener::bind((other(*host), *port))).collect();
     let urls: Vec<String> = ports.iter().map(|port| format!("redis://{name}:{port}")).collect();

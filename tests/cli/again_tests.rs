@@ -1,4 +1,4 @@
-//! `redlatch fleet init --again`: another max_ttl for masters in use, and no instant has two holders.
+//! `redlatch fleet init --again`: a new `max_ttl` for masters in use, with never two holders.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ fn max_ttl_is_raised_and_lowered_under_load() {
         assert!(records(&mut fleet).iter().all(|it| it.contains("max_ttl_ms=3000") && it.contains(" new=")));
         clients.extend((2..4).map(|client| start(client, 3)));
         progress(0..4);
-        // Clients of both kinds learn at its restart that it forgot locks of 3 s.
+        // The restart shows clients of both kinds that the master forgot locks of 3 s.
         fleet.master(0).restart();
         progress(0..4);
         fleet.master(1).restart();
@@ -87,7 +87,7 @@ fn fleet_is_not_declared_again_with_other_masters() {
     let fewer = finish(&mut init(&urls[..2], "--again", "2s"));
     expect(&fewer, 1, &["nothing is declared", "has 3 masters, and this client 2"]);
     assert_eq!(records(&mut fleet), before);
-    // Nothing changed, and nothing is waited for.
+    // Nothing changed, so nothing is awaited.
     let same = finish(&mut init(&urls, "--again", "1s"));
     expect(&same, 0, &[]);
     assert_eq!((records(&mut fleet), same.stderr), (before, String::new()));

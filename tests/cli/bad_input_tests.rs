@@ -1,4 +1,4 @@
-//! What cannot work on the command line: the exit code and what is said of it; passwords are never shown.
+//! Input that cannot work: the exit code and the message. Passwords are never shown.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ fn bad_input_gives_64_and_names_the_problem() {
     }
 }
 
-/// The program waits for nothing once its message is written.
+/// The program waits for nothing after its message.
 #[test]
 fn an_end_with_a_message_is_quick() {
     eventually(PATIENCE, "sixteen ends are quick", || {
@@ -161,14 +161,14 @@ fn a_password_that_the_server_repeats_is_not_shown() {
     }
 }
 
-/// `redlatch run --trust` that takes no slow machine for a silent master.
+/// `redlatch run --trust` with limits that a slow machine does not exceed.
 fn patient(urls: &[String]) -> Command {
     let mut command = redlatch(urls);
     command.arg("run").args(PATIENT);
     command
 }
 
-/// A way to put something in the lock's way, what is said of it, and with which code.
+/// A way to block the lock, the message that it causes, and the exit code.
 struct Obstacle {
     command: &'static str,
     code: i32,
@@ -237,7 +237,7 @@ fn names_of_any_argument_bytes_are_keys() {
 fn any_number_of_masters_needs_a_majority_of_them() {
     let mut fleet = Fleet::start(4);
     let urls = fleet.urls();
-    // Of 4, 3 and 2 masters the last one dies, and then one more.
+    // The last of 4, 3 and 2 masters dies, and then one more.
     fleet.master(3).kill();
     let run = |urls: &[String]| finish(patient(urls).args(["r", "--", "true"]));
     expect(&run(&urls[..1]), 0, &[]);
@@ -298,11 +298,11 @@ fn foreign_server_gives_69_and_is_named() {
     for (bytes, named) in said {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("redis://{}", listener.local_addr().expect("bound"));
-        // It serves whoever comes until the test program ends.
+        // Serves every connection until the test program ends.
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
                 let _ = stream.write_all(bytes);
-                // An end that is no reset: the request is read before the connection is closed.
+                // Closes without a reset, because the request is read first.
                 let _ = stream.shutdown(std::net::Shutdown::Write);
                 let _ = std::io::copy(&mut stream, &mut std::io::sink());
             }

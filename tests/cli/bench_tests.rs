@@ -1,4 +1,4 @@
-//! `redlatch bench`: its figures, and what it does without a quorum.
+//! `redlatch bench`: its figures, and its behaviour without a quorum.
 
 use std::time::Instant;
 
@@ -79,7 +79,7 @@ fn bench_lists_errors_by_their_kind() {
 #[test]
 fn a_refused_release_is_an_error_of_its_own() {
     let mut fleet = Fleet::start(3);
-    // The commands by which a master deletes a key of one holder; not each server knows each of them.
+    // The commands that delete one holder's key; some servers lack some of them.
     for right in ["evalsha", "eval", "delifeq", "delex"] {
         fleet.masters().for_each(|master| drop(master.ask(&format!("ACL SETUSER default -{right}"))));
     }
@@ -119,7 +119,7 @@ fn a_bench_pauses_after_each_refusal() {
         let json: serde_json::Value = serde_json::from_str(&bench.stdout).expect("JSON and nothing else");
         let (count, took) = (json["errors"][0]["count"].as_f64(), json["elapsed_s"].as_f64());
         let (count, took) = (count.expect("a number"), took.expect("a number"));
-        // 10 ms each: a slow machine has fewer.
+        // A pair takes at least 10 ms, and longer on a slow machine.
         assert!(count <= took / 0.01 + 1.0, "{json}");
         count > took / 0.03
     });
@@ -156,7 +156,7 @@ fn releases_that_a_hanging_master_owes_are_counted() {
     let mut run = Running::start(trusting(&fleet, "bench").args(["--time", "1h"]));
     run.wait_for_stderr("pairs");
     fleet.master(0).stop();
-    // On a busy machine nothing may be under way just then.
+    // On a busy machine, a command may happen not to be under way.
     let before = fleet.master(1).calls("set");
     eventually(PATIENCE, "it asks the others again", || fleet.master(1).calls("set") > before + 1);
     run.signal("INT");

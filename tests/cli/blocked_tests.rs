@@ -1,5 +1,5 @@
-//! Output that nobody takes: stderr or stdout is a pipe that is full. Locks are extended, faults healed
-//! and signals followed all the same.
+//! Output that nobody reads: stderr or stdout is a full pipe. Locks are still extended, faults healed and
+//! signals obeyed.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -10,11 +10,11 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::harness::{FOREVER, Leftovers, exists, expect, finish, holder_count, redlatch, signal, trusting};
 
-/// A program with a stderr that nobody reads. Whatever it started ends with this.
+/// A program whose stderr nobody reads. Its processes end with this value.
 struct Unheard {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// Both ends, so that nothing is closed.
+    /// Both ends, so that neither closes.
     stderr: (PipeReader, PipeWriter),
     _leftovers: Leftovers,
 }
@@ -36,7 +36,7 @@ impl Unheard {
         line.trim_end().to_owned()
     }
 
-    /// From now on no byte fits into stderr.
+    /// Fills the pipe, so that no byte fits into stderr.
     fn fill_stderr(&mut self) {
         fill(&mut self.stderr.1);
     }
@@ -51,11 +51,11 @@ impl Unheard {
     }
 }
 
-/// Fills a pipe. It blocks its other writers as it did before.
+/// Fills a pipe. Other writers still block.
 pub(crate) fn fill(pipe: &mut PipeWriter) {
     let flags = fcntl_getfl(&*pipe).expect("an open file");
     fcntl_setfl(&*pipe, flags | OFlags::NONBLOCK).expect("an open file");
-    // Single bytes fill it to the last one.
+    // Single bytes fill the rest.
     while pipe.write(&[b'x'; 4096]).is_ok() {}
     while pipe.write(b"x").is_ok() {}
     fcntl_setfl(&*pipe, flags).expect("an open file");
@@ -129,7 +129,7 @@ fn acquire_fails_if_the_lock_ends_before_output() {
 fn a_signal_ends_a_drill_that_nobody_reads() {
     let fleet = Fleet::start(3);
     let log = std::env::temp_dir().join(format!("redlatch-unread-{}", std::process::id()));
-    // It would block at its own words.
+    // The hook would block on its own output.
     let hook = format!("head -c 200000 /dev/zero; echo $REDLATCH_FAULT >>{}", log.display());
     let (_reader, mut stdout) = pipe().expect("a pipe");
     fill(&mut stdout);
@@ -153,7 +153,7 @@ fn a_signal_ends_a_drill_that_nobody_reads() {
     assert_eq!(lines.matches("begin").count(), lines.matches("end").count(), "{lines}");
 }
 
-/// A signal ends the benchmark, whose report waits a moment for its reader. A slow machine may read too late.
+/// A signal ends the benchmark, whose report waits briefly for its reader. A slow machine may read too late.
 #[test]
 fn slow_reader_still_gets_the_report() {
     let mut fleet = Fleet::start(1);

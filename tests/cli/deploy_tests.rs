@@ -1,4 +1,4 @@
-//! The files of `deploy/`: they say what the pages say, name what exists, and work on a real server.
+//! The files of `deploy/`: they agree with the pages, name existing things, and work on a real server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +36,7 @@ fn settings_and_rights_are_those_of_the_page() {
     assert!(TLS_CONF.ends_with(&format!("\nport 0\n{tls}")), "deploy/redis-tls.conf has all of it");
 }
 
-/// Words that start with `redlatch_` and are no part of a longer one.
+/// Whole words that start with `redlatch_`.
 fn metrics(text: &str) -> BTreeSet<&str> {
     let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
     words.filter(|word| word.starts_with("redlatch_")).collect()
@@ -48,7 +48,7 @@ fn alerts_and_panels_name_metrics_that_exist() {
     let config = Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust);
     let client = config.answer_timeout(Duration::from_secs(5)).connect().expect("an event loop");
     let holding = client.lock("a").acquire().expect("free");
-    // A contended lock has metrics of its own.
+    // A contended lock adds its own metrics.
     client.lock("a").try_acquire().expect_err("it is held");
     let page = client.stats().to_prometheus();
     drop(holding);
@@ -76,7 +76,7 @@ fn alerts_and_panels_name_metrics_that_exist() {
     }
 }
 
-/// By promtool of Prometheus, where it is installed.
+/// Uses Prometheus's `promtool`, where installed.
 #[test]
 fn alerts_fire_when_they_should() {
     let root = root();
@@ -98,14 +98,14 @@ fn a_server_with_these_files_serves_each_kind_of_lock() {
     let acl = std::env::temp_dir().join(format!("redlatch-users-{}.acl", std::process::id()));
     fs::write(&acl, "user default on nopass ~* &* +@all\n").expect("a file");
     let conf = root.join("deploy/redis.conf").display().to_string();
-    // Behind the include: its port is for all machines, and the harness asks without a password at first.
+    // Arguments after the include override it: the harness needs another address, and at first no password.
     let args = ["--include", &conf, "--aclfile", &acl.display().to_string(), "--bind", "127.0.0.1"];
     let mut fleet = Fleet::start_with(1, &args);
     fs::write(&acl, USERS).expect("a file");
     fleet.master(0).ask("ACL LOAD");
     let urls = [fleet.master(0).url().replace("redis://", "redis://locker:PASSWORD@")];
     let (_, found) = examine(redlatch(&urls).args(["doctor", "--prefix", "lock:"]).args(&PATIENT[1..]));
-    // One server that started just now, and what the machine adds.
+    // A new server on this machine has these findings.
     for code in ["login-refused", "evicting-policy", "missing-rights", "missing-commands", "no-memory-limit"]
     {
         assert!(!found.iter().any(|it| it == code), "{found:?}");
@@ -118,7 +118,7 @@ fn a_server_with_these_files_serves_each_kind_of_lock() {
     let other =
         finish(redlatch(&urls).args(["run", "--prefix", "other:"]).args(PATIENT).args(["a", "--", "true"]));
     expect(&other, 69, &["NOPERM"]);
-    // It needs +scan.
+    // `ls` needs `+scan`.
     let list = |urls: &[String]| finish(redlatch(urls).args(["ls", "--prefix", "lock:"]).args(PATIENT)).code;
     let admin = [fleet.master(0).url().replace("redis://", "redis://admin:ADMIN_PASSWORD@")];
     assert_eq!((list(&admin), list(&urls)), (Some(0), Some(69)));
@@ -135,7 +135,7 @@ fn kubernetes_waits_for_the_quarantine() {
         rest[..end].parse().expect("a number")
     };
     let max_ttl = number(CLIENT, "REDLATCH_MAX_TTL=");
-    // The drift allowance, and whole seconds of the uptime.
+    // The drift allowance, plus rounding of the uptime to whole seconds.
     assert!(number(KUBERNETES, "initialDelaySeconds: ") >= max_ttl * 1.01 + 2.0);
     let help = finish(redlatch(&[]).args(["run", "--help"])).stdout;
     let words = JOB
@@ -149,7 +149,7 @@ fn kubernetes_waits_for_the_quarantine() {
     }
 }
 
-/// By PyYAML, where it is installed.
+/// Uses PyYAML, where installed.
 #[test]
 fn yaml_files_are_yaml() {
     let script = "import sys, yaml\nfor name in sys.argv[1:]:\n assert list(yaml.safe_load_all(open(name)))";

@@ -1,5 +1,5 @@
-//! `redlatch run` and the descendants of its command: those that left its group end with a lost lock, too.
-//! The command itself ends with redlatch.
+//! `redlatch run` and the descendants of its command. With a lost lock, descendants end even outside the
+//! command's group. The command itself ends with redlatch.
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
@@ -16,7 +16,7 @@ use crate::harness::{
     FOREVER, PATIENT, Running, command, exists, expect, finish, holder_count, signal, trusting,
 };
 
-/// A command whose descendant, with a session of its own, shows its process id.
+/// A command whose descendant, in a separate session, prints its process id.
 fn start(fleet: &Fleet, options: &[&str], script: &str) -> Running {
     let command = &mut trusting(fleet, "run");
     Running::start(command.args(options).args(["r", "--", "sh", "-c", script]))
@@ -31,14 +31,14 @@ fn lose_lock(fleet: &mut Fleet) {
 fn descendants_outside_the_group_end_with_the_lock() {
     let mut fleet = Fleet::start(3);
     for script in [
-        // A session of its own, below the command.
+        // A separate session below the command.
         format!("setsid sh -c 'echo $$; {FOREVER}' & wait"),
-        // The same, whose parent has ended: an orphan.
+        // The same, orphaned: its parent has ended.
         format!("(setsid sh -c 'echo $$; {FOREVER}' &); {FOREVER}"),
-        // The command itself ends at TERM, and the orphan has one of its own.
+        // The command ends at TERM, and the orphan has an orphan of its own.
         format!("(setsid sh -c 'echo $$; setsid sh -c \"{FOREVER}\" & wait' &); {FOREVER}"),
     ] {
-        // A third of it is the grace, which a busy machine must not use up.
+        // The grace is a third of the TTL, which a busy machine must not use up.
         let mut run = start(&fleet, &["--ttl", "15s"], &script);
         let pid = run.line();
         lose_lock(&mut fleet);
@@ -56,7 +56,7 @@ fn descendants_that_ignore_term_end_before_the_program_does() {
     for script in [
         format!("setsid sh -c 'trap \"\" TERM; echo $$; {FOREVER}' & wait"),
         format!("(setsid sh -c 'trap \"\" TERM; echo $$; {FOREVER}' &); {FOREVER}"),
-        // It starts others as fast as it can, each in a session of its own.
+        // Starts processes as fast as possible, each in a separate session.
         "trap '' TERM; echo $$; while :; do setsid sleep 60 & sleep 0.002; done".to_owned(),
     ] {
         let mut run = start(&fleet, &["--ttl", "2s", "--grace", "200ms"], &script);
@@ -69,7 +69,7 @@ fn descendants_that_ignore_term_end_before_the_program_does() {
     }
 }
 
-/// Each process starts the next one when it gets TERM, and ends when that waits for its own.
+/// At TERM, each process starts the next one, and ends once that process waits for TERM.
 const CHAIN: &str = r#"
     trap 'next=$(($1 + 1))
         if test $next = 4; then echo end; exit; fi
@@ -79,12 +79,12 @@ const CHAIN: &str = r#"
     : >"$PLACE/$1"
     while :; do sleep 0.02; done"#;
 
-/// TERM reaches each of them soon, so that all end before the grace does.
+/// Each process gets TERM soon, so all end within the grace.
 #[test]
 fn late_descendants_get_term_one_by_one() {
     let mut fleet = Fleet::start(3);
     let place = std::env::temp_dir().join(format!("redlatch-chain-{}", std::process::id()));
-    // A busy machine may use the grace up.
+    // A busy machine may use up the grace.
     eventually(PATIENCE * 2, "the last one got TERM", || {
         std::fs::create_dir(&place).expect("a folder");
         let mut run = trusting(&fleet, "run");
@@ -143,7 +143,7 @@ fn adopted_processes_that_have_ended_are_reaped() {
 #[test]
 fn a_killed_redlatch_ends_its_command() {
     let fleet = Fleet::start(3);
-    // The command ignores what can be ignored, and leads a group of its own.
+    // The command ignores every signal that can be ignored, and leads its own group.
     let mut run = start(&fleet, &["--ttl", "10s"], &format!("trap '' TERM HUP; echo $$; {FOREVER}"));
     let pid = run.line();
     run.signal("KILL");
@@ -181,12 +181,12 @@ fn unkillable_process_is_named_and_not_awaited() {
     if !prepared.status.success() {
         let why = String::from_utf8_lossy(&prepared.stderr).into_owned();
         std::fs::remove_dir_all(&folder).ok();
-        // Not by `println`, which the test harness hides.
+        // Not `println`, which the test harness hides.
         writeln!(std::io::stderr(), "skipped: this user cannot start a program of another one: {why}").ok();
         return;
     }
     let roots = format!("{} --reuid 0 sh -c 'echo $$; trap \"\" TERM; {FOREVER}'", path("setpriv"));
-    // One beside the command, in its group; and the command itself.
+    // A process beside the command in its group, and the command itself.
     for (subcommand, script) in [
         ("run", format!("{roots} & wait")),
         ("run", format!("exec {roots}")),
@@ -254,7 +254,7 @@ fn without_proc_a_command_runs_and_ends_with_its_lock() {
     assert!(!exists(&pid));
 }
 
-/// The stage before the command starts nothing once its parent is another process.
+/// The stage before the command starts nothing once its parent has changed.
 #[test]
 fn a_stage_without_its_parent_starts_nothing() {
     for (parent, code, said, number) in
@@ -274,7 +274,7 @@ fn a_stage_without_its_parent_starts_nothing() {
             (ended.status.code(), String::from_utf8_lossy(&ended.stdout).as_ref()),
             (Some(code), said)
         );
-        // Its report, and the end.
+        // Reads the report up to its end.
         drop(stage);
         let mut report = Vec::new();
         own.read_to_end(&mut report).expect("the stage has ended");

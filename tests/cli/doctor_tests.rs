@@ -1,4 +1,4 @@
-//! `redlatch doctor`: each misconfiguration is found, planted one by one, and nothing on a healthy fleet.
+//! `redlatch doctor` finds each planted misconfiguration, and nothing on a healthy fleet.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::terminal::Session;
 pub(crate) const PAGE: &str =
     concat!(include_str!("../../docs/set-up.md"), include_str!("../../docs/rights.md"));
 
-/// The `redis.conf` of docs/set-up.md as arguments; without the file of users, which does not exist here.
+/// The `redis.conf` of docs/set-up.md as arguments, without the ACL file, which does not exist here.
 fn healthy_settings() -> Vec<String> {
     let (_, rest) = PAGE.split_once("```text\nmaxmemory ").expect("the page has a redis.conf");
     let (settings, _) = rest.split_once("```").expect("it ends");
@@ -28,7 +28,7 @@ fn healthy_settings() -> Vec<String> {
     lines.flat_map(pair).collect()
 }
 
-/// Four masters on machines of their own, as far as addresses show it, and a fifth beside the first.
+/// Four masters on separate machines, as far as addresses show, and a fifth beside the first.
 fn start() -> Fleet {
     let hosts = [2, 3, 4, 5, 2].map(|last| Ipv4Addr::new(127, 0, 0, last).into());
     let mut fleet = Fleet::start_at(hosts.map(|host| Place { host, ..Place::default() }).into());
@@ -38,7 +38,7 @@ fn start() -> Fleet {
     fleet
 }
 
-/// `redlatch doctor` that takes no slow machine for a fault.
+/// `redlatch doctor` with limits that a slow machine does not exceed.
 fn doctor(urls: &[String]) -> Command {
     let mut command = doctor_with_max_ttl(urls, "1s");
     command.args(["--connect-timeout", "20s"]);
@@ -47,7 +47,7 @@ fn doctor(urls: &[String]) -> Command {
 
 fn doctor_with_max_ttl(urls: &[String], max_ttl: &str) -> Command {
     let mut command = redlatch(urls);
-    // Too short for the rates of clocks, which would take 5 s.
+    // Too short to compare clock rates, which takes 5 s.
     command.args(["doctor", "--max-ttl", max_ttl, "--answer-timeout", "20s", "--time-limit", "9s"]);
     command
 }
@@ -67,7 +67,7 @@ pub(crate) fn examine(command: &mut Command) -> (Option<i32>, Vec<String>) {
     (finished.code, codes)
 }
 
-/// Waits until the fleet is found to be healthy: its masters must have run for a while.
+/// Waits until the fleet is found healthy, because masters must have run for a while.
 #[track_caller]
 fn expect_healthy(urls: &[String]) {
     let mut found = (None, Vec::new());
@@ -77,7 +77,7 @@ fn expect_healthy(urls: &[String]) {
     });
 }
 
-/// Waits until just these findings are left; a master may take a while to follow a command.
+/// Waits until exactly these findings are left, because a master may take a while to follow a command.
 #[track_caller]
 fn expect_found(urls: &[String], args: &[&str], exit: i32, codes: &[&str]) {
     let expected = (Some(exit), codes.iter().map(|&code| code.to_owned()).collect::<Vec<_>>());
@@ -143,7 +143,7 @@ fn the_json_has_each_fact_of_a_master() {
     let finished = finish(redlatch(&fleet.urls()[..3]).args(["doctor", "--json"]).args(limits));
     let found: serde_json::Value = serde_json::from_str(&finished.stdout).expect("JSON and nothing else");
     let mut facts = found["masters"][1].clone();
-    // First the facts that vary.
+    // Removes the facts that vary.
     let mut take = |name: &str| facts.as_object_mut().expect("an object").remove(name).expect("it is there");
     let round_trip = take("round_trip_us");
     assert!(round_trip["p50"].as_u64() <= round_trip["p99"].as_u64(), "{round_trip}");
@@ -160,7 +160,7 @@ fn the_json_has_each_fact_of_a_master() {
     let used = take("used_memory");
     let before = number("used_memory");
     assert!(used.as_u64().is_some_and(|it| it > before / 2 && it < before * 2), "{used}, before it {before}");
-    // Redis has none, and Valkey has it since version 9.
+    // Redis has no `DELIFEQ`; Valkey has it since version 9.
     assert!(
         [serde_json::Value::Null, "DELIFEQ".into(), "DELEX IFEQ".into()].contains(&take("native_release"))
     );
@@ -195,13 +195,12 @@ fn planted_misconfigurations_are_found_one_by_one() {
     let all = fleet.urls();
     let three = all[..3].to_vec();
     expect_healthy(&three);
-    // Persistence that the client's trust does not justify.
+    // Persistence that does not justify the client's trust.
     expect_found(&three, &["--trust"], 2, &["trust-unsynced"]);
     fleet.master(0).ask("CONFIG SET appendonly no");
     expect_found(&three, &["--trust"], 2, &["trust-unsynced", "trust-unsynced"]);
     expect_found(&three, &[], 0, &["restart-forgets"]);
     fleet.master(0).ask("CONFIG SET appendonly yes");
-    // Memory.
     fleet.master(0).ask("CONFIG SET maxmemory-policy allkeys-lru");
     expect_found(&three, &[], 2, &["evicting-policy"]);
     fleet.master(0).ask("CONFIG SET maxmemory-policy noeviction");
@@ -214,19 +213,16 @@ fn planted_misconfigurations_are_found_one_by_one() {
     fleet.master(0).ask("CONFIG SET maxmemory 0");
     expect_found(&three, &[], 0, &["no-memory-limit"]);
     fleet.master(0).ask("CONFIG SET maxmemory 256mb");
-    // Writes.
     fleet.master(0).ask("CONFIG SET min-replicas-to-write 1");
     expect_found(&three, &[], 2, &["writes-refused"]);
     fleet.master(0).ask("CONFIG SET min-replicas-to-write 0");
-    // The list of masters.
     expect_found(&all[..4], &[], 1, &["even-count"]);
     expect_found(&all[..2], &[], 1, &["too-few-masters"]);
     let twice = all[0].replace("127.0.0.2", "[::ffff:127.0.0.2]");
     expect_found(&[all[0].clone(), all[1].clone(), twice], &[], 2, &["same-server"]);
     expect_found(&[all[0].clone(), all[1].clone(), all[4].clone()], &[], 1, &["same-host"]);
-    // Time.
     let (code, mut codes) = examine(&mut doctor_with_max_ttl(&three, "1day"));
-    // One for each time that is left, in whole seconds.
+    // One finding for each remaining time, in whole seconds.
     codes.dedup();
     let expected = ["no-quorum", "short-backlog-ttl", "quarantined"].map(str::to_owned);
     assert_eq!((code, codes), (Some(69), expected.to_vec()));
@@ -238,11 +234,10 @@ fn planted_misconfigurations_are_found_one_by_one() {
     }
     expect_found(&three, &["--strict"], 0, &[]);
     fleet.masters().for_each(|master| _ = master.ask("DEL redlatch:mark"));
-    // Roles.
     let addr = fleet.master(3).addr();
     fleet.master(0).ask(&format!("REPLICAOF {} {}", addr.ip(), addr.port()));
     expect_found(&three, &[], 2, &["replica"]);
-    // A promoted process counts only from its first sight; a restarted one by its uptime.
+    // A promoted process counts from the client's first sight of it, a restarted one from its uptime.
     fleet.master(0).ask("REPLICAOF NO ONE");
     expect_found(&three, &[], 1, &["quarantined"]);
     fleet.master(0).restart_with(&healthy_settings().iter().map(String::as_str).collect::<Vec<_>>());
@@ -355,11 +350,11 @@ fn a_fleet_that_is_down_gives_69() {
     fleet.master(1).kill();
     let down = finish(&mut doctor(&urls));
     expect(&down, 69, &[]);
-    // The third one may still be in quarantine.
+    // The third master may still be in quarantine.
     let verdict = " of 3 masters can grant a lock, 2 are needed: no lock can be acquired now\n";
     assert!(down.stdout.get(1..).is_some_and(|it| it.starts_with(verdict)), "{}", down.stdout);
     fleet.master(2).stop();
-    // The whole limit passes: nobody answers.
+    // Nobody answers, so the whole limit passes.
     let silent =
         finish(redlatch(&urls).args(["doctor", "--time-limit", "300ms", "--connect-timeout", "100ms"]));
     expect(&silent, 69, &[]);

@@ -1,4 +1,4 @@
-//! `redlatch drill`: it finds two holders where there are some, and none where masters keep the promise.
+//! `redlatch drill` finds two holders where they exist, and none where masters keep their promise.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn json(text: &str) -> serde_json::Value {
 fn a_drill_with_faults_finds_no_two_holders() {
     let mut fleet = Fleet::start(5);
     let pids: Vec<String> = fleet.masters().map(|master| master.pid().to_string()).collect();
-    // Stops the process of a master, and lets it go on.
+    // Stops a master's process, then continues it.
     let hook = format!(
         "case $REDLATCH_MASTER in redis://127.0.0.1:*) ;; *) exit 3 ;; esac; set -- {}; shift $((REDLATCH_MASTER_NUMBER - 1)); [ $REDLATCH_FAULT = begin ] && kill -STOP $1 || kill -CONT $1",
         pids.join(" ")
@@ -132,7 +132,7 @@ fn a_drill_without_masters_or_sense_says_so() {
 #[test]
 fn a_drill_without_its_faults_gives_2() {
     let fleet = Fleet::start(3);
-    // No fault fits into the time.
+    // No fault fits into the drill's time.
     let short = finish(drill(&fleet, "1s").args(["--pause", "--fault-time", "1h"]));
     expect(&short, 2, &["there was no pause, so the drill proves nothing about it"]);
 }
@@ -151,14 +151,14 @@ fn progress_of_a_drill_stays_on_one_line() {
 fn a_signal_ends_a_drill_once_its_fault_is_healed() {
     let fleet = Fleet::start(3);
     let healed = std::env::temp_dir().join(format!("redlatch-drill-{}", std::process::id()));
-    // Its words are for people: stdout is the report alone.
+    // The hook's output goes to stderr: stdout holds only the report.
     let hook = format!(
         "echo $REDLATCH_FAULT $(date +%s%3N); if [ $REDLATCH_FAULT = end ]; then sleep 0.3; echo x >>{}; fi",
         healed.display()
     );
     let mut command = drill(&fleet, "10min");
     let mut run = Running::start(command.args(["--fault-time", "200ms", "--hook", &hook]));
-    // A fault lasts for any part of its longest time.
+    // A fault lasts for a random part of the longest fault time.
     let is_long = |run: &mut Running| {
         let mut at_ms =
             |word| run.wait_for_stderr(word).split(' ').nth(1).and_then(|ms| ms.trim().parse().ok());
@@ -182,7 +182,7 @@ fn a_signal_ends_a_drill_once_its_fault_is_healed() {
 #[test]
 fn a_pause_that_a_master_refuses_is_counted() {
     let mut fleet = Fleet::start(3);
-    // Each connection of the drill is of the default user.
+    // All connections of the drill use the default user.
     fleet.masters().for_each(|master| drop(master.ask("ACL SETUSER default -client|pause")));
     let finished = finish(drill(&fleet, "2s").args(["--pause", "--fault-time", "50ms"]));
     expect(&finished, 2, &["CLIENT PAUSE on redis://127.0.0.1:", "NOPERM", "there was no pause"]);
@@ -192,7 +192,7 @@ fn a_pause_that_a_master_refuses_is_counted() {
     assert_eq!(faults["failed"].as_u64(), Some(said as u64), "{}", finished.stderr);
 }
 
-/// A drill whose contenders are this program of the shell.
+/// A drill whose contenders run this shell script.
 fn foreign(fleet: &Fleet, program: &str) -> Command {
     let mut command = drill(fleet, "1s");
     command.args(["--contenders", "2", "--resources", "1", "--contender", program]);
@@ -243,7 +243,7 @@ fn a_contender_may_end_after_the_drill() {
     let fleet = Fleet::start(1);
     let mut command = trusting(&fleet, "drill");
     command.args(["--time", "100ms", "--ttl", "10s", "--json", "--contender"]);
-    // The last line counts although it has no line break.
+    // The last line counts even without a line break.
     let finished = finish(command.arg("sleep 1.8; printf refused"));
     expect(&finished, 69, &[]);
     let report = json(&finished.stdout);
@@ -255,9 +255,9 @@ fn a_contender_may_end_after_the_drill() {
 fn the_times_in_the_lines_of_a_contender_count() {
     let fleet = Fleet::start(3);
     let first = std::env::temp_dir().join(format!("redlatch-drill-first-{}", std::process::id()));
-    // Of the clock that all programs share, in ms: within the drill, however late it starts.
+    // Milliseconds on the clock that all programs share: within the drill, however late it starts.
     let base = clock_gettime(ClockId::Monotonic).tv_sec * 1000 + 2500;
-    // Each holds for 1 ms, and the second 1 ms later; their locks end before their work.
+    // Each contender holds for 1 ms, the second one 1 ms later. Their locks end before their work.
     let taker = format!(
         "mkdir {0} 2>/dev/null && n=$(({base} + 1)) || n=$(({base} + 2)); echo asked ${{n}}000000; \
          echo a library speaks; echo acquired ${{n}}000000 ${{n}}900000; sleep 0.3; \
@@ -266,7 +266,7 @@ fn the_times_in_the_lines_of_a_contender_count() {
     );
     let finished = finish(&mut foreign(&fleet, &taker));
     std::fs::remove_dir(&first).ok();
-    // One after the other writes that it held at the same time.
+    // One contender after the other reports a hold for the same time.
     let together = format!(
         "mkdir {} 2>/dev/null || sleep 0.3; echo acquired {base}000000 {base}900000; \
          echo released $(({base} + 1))000000",
@@ -304,7 +304,7 @@ fn a_contender_gets_what_it_needs_and_is_killed_when_it_hangs() {
     std::fs::remove_dir(&first).ok();
     // The drill, two calls, and the end.
     assert!(begun.elapsed() >= Duration::from_secs(1 + 2 + 1), "killed after {:?}", begun.elapsed());
-    // One hangs itself. Two processes of the other one hold its stdout, and one of them is out of reach.
+    // One contender hangs. Two processes of the other hold its stdout, and one of them cannot be killed.
     let said =
         [1, 2].map(|number| format!("contender {number} failed (it outlasted the drill, and was killed)"));
     expect(&finished, 69, &[&said[0], &said[1]]);

@@ -1,4 +1,4 @@
-//! `redlatch elect`: one leader at a time, and the next one after its end.
+//! `redlatch elect`: one leader at a time, and another one after its end.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use redlatch_support::{Fleet, PATIENCE, eventually};
 
 use crate::harness::{FOREVER, Finished, Running, expect, finish, holder_count, redlatch, signal, trusting};
 
-/// `redlatch elect leader`, with a TTL of some seconds, of a shell that says its term and runs the script.
+/// `redlatch elect leader`, with a TTL of some seconds, for a shell that prints its term and runs the script.
 fn elect(fleet: &Fleet, script: &str) -> Command {
     let mut command = trusting(fleet, "elect");
     add_script(command.args(["--ttl", "3s"]), script);
@@ -19,7 +19,7 @@ fn add_script(command: &mut Command, script: &str) {
     command.args(["leader", "--", "sh", "-c", &format!("echo $REDLATCH_FENCING_TOKEN; {script}")]);
 }
 
-/// The term that the next leader's command says.
+/// The term that the next leader's command prints.
 fn term(elect: &mut Running) -> u64 {
     elect.line().parse().expect("a fencing token")
 }
@@ -43,7 +43,7 @@ fn another_candidate_leads_after_the_leaders_death() {
     first.wait_for_exit();
     assert!(term(&mut second) > term_of_first);
     let ended = terminate(second);
-    // The shell got TERM.
+    // The shell received TERM.
     expect(&ended, 128 + 15, &["leading by lock \"leader\""]);
 }
 
@@ -56,7 +56,7 @@ fn a_candidate_leads_when_the_leader_resigns() {
     second.wait_for_stderr("campaigning for lock");
     expect(&terminate(first), 128 + 15, &[]);
     assert!(term(&mut second) > term_of_first);
-    // A candidate that waits ends by the signal, too.
+    // A signal also ends a waiting candidate.
     let mut waiting = Running::start(&mut elect(&fleet, "exit 9"));
     waiting.wait_for_stderr("campaigning for lock");
     expect(&terminate(waiting), 128 + 15, &["SIGTERM came before the command started"]);
@@ -95,7 +95,7 @@ fn a_signal_ends_the_command_and_releases_the_lock() {
 #[test]
 fn a_command_that_ends_soon_runs_again_after_a_pause() {
     let mut fleet = Fleet::start(3);
-    // What it leaves behind is reaped.
+    // Processes that the command leaves behind are reaped.
     let mut elect = Running::start(&mut elect(&fleet, "sleep 0.01 & exit 3"));
     let began = Instant::now();
     let first = term(&mut elect);
@@ -112,7 +112,7 @@ fn a_command_that_ends_soon_runs_again_after_a_pause() {
     expect(&terminate(elect), 128 + 15, &["SIGTERM came before the command started"]);
 }
 
-/// Number of children of this process that have ended and are not reaped.
+/// Number of this process's children that have ended but are not reaped.
 fn zombies(parent: u32) -> usize {
     let stats = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -141,7 +141,7 @@ fn a_lost_lock_ends_the_command_and_campaigns_again() {
 #[test]
 fn an_outage_is_waited_out() {
     let mut fleet = Fleet::start(3);
-    // It soon takes a master for silent.
+    // With limits that a master soon exceeds.
     let mut command = redlatch(&fleet.urls());
     add_script(command.args(["elect", "--trust", "--ttl", "2s"]), FOREVER);
     let mut elect = Running::start(&mut command);
@@ -175,6 +175,6 @@ fn a_quiet_election_says_nothing() {
     assert_eq!(elect.line(), "ready");
     let ended = terminate(elect);
     expect(&ended, 0, &[]);
-    // The shell itself may say that TERM ended its child.
+    // The shell itself may report that TERM ended its child.
     assert!(!ended.stderr.contains("redlatch"), "{}", ended.stderr);
 }

@@ -1,4 +1,4 @@
-//! `redlatch fleet`: a new fleet is declared and locks at once; one that may have been in use is not.
+//! `redlatch fleet`: a declared new fleet locks at once. A fleet that may be in use is not declared.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use redlatch_support::{Fleet, PATIENCE, eventually};
 use crate::harness::{Finished, Running, expect, finish, redlatch};
 use crate::terminal::Session;
 
-/// Options with which no busy machine is taken for a silent master.
+/// Options whose limits a busy machine does not exceed.
 const PATIENT: [&str; 6] = ["--prefix", "p:", "--answer-timeout", "5s", "--connect-timeout", "20s"];
 
 fn fleet_command(urls: &[String], subcommand: &str) -> Command {
@@ -20,12 +20,12 @@ fn init(urls: &[String]) -> Finished {
     finish(fleet_command(urls, "init").arg("--new"))
 }
 
-/// A lock for which nobody waits, without trust.
+/// Acquires a free lock, without trust.
 fn run_once(urls: &[String]) -> Finished {
     finish(redlatch(urls).arg("run").args(PATIENT).args(["--wait", "20s", "a", "--", "true"]))
 }
 
-/// The records behind `p:`.
+/// The records under the prefix `p:`.
 fn records(fleet: &mut Fleet) -> Vec<String> {
     fleet.masters().map(|master| master.ask("GET p:redlatch:fleet").text()).collect()
 }
@@ -43,7 +43,7 @@ fn a_first_lock_on_new_masters_works_at_once() {
     }
     // The wait is shorter than the quarantine of 30 s: without the declaration this fails at once.
     expect(&run_once(&urls), 0, &[]);
-    // Not under another prefix, and not behind a restart.
+    // Not under another prefix, nor after a restart.
     let mut other = redlatch(&urls);
     other.args(["run", "--prefix", "q:", "--wait", "1ms", "--connect-timeout", "20s", "a", "--", "true"]);
     expect(&finish(&mut other), 69, &["may have restarted"]);
@@ -78,7 +78,7 @@ fn a_strict_run_does_not_wait_for_the_last_master() {
     assert_eq!(finished.stderr, "", "two are a quorum, and one will not count for an hour");
 }
 
-/// One host has an old password for a master, another one has no other master in its list.
+/// One host has an old password for a master; the other host's list lacks a master.
 // I30
 #[test]
 fn two_holders_by_settings_are_never_silent() {
@@ -182,10 +182,10 @@ fn a_fleet_in_use_is_not_declared() {
     fleet.master(2).kill();
     expect(&init(&urls), 1, &["nothing is declared", "does not answer"]);
     fleet.master(2).restart();
-    // A key of another application under another prefix does not matter.
+    // Another application's key under another prefix does not matter.
     fleet.master(0).ask("SET other x");
     expect(&init(&urls), 0, &[]);
-    // Complete, it may run again and changes nothing.
+    // A completed `init` may run again, and changes nothing.
     let before = records(&mut fleet);
     expect(&init(&urls), 0, &[]);
     assert_eq!(records(&mut fleet), before);
@@ -199,7 +199,7 @@ fn a_declaration_that_was_cut_short_is_completed() {
     let urls = fleet.urls();
     expect(&init(&urls), 0, &[]);
     let whole = records(&mut fleet);
-    // As if the second phase had reached one master only, and a client had begun to work.
+    // As if the second phase had reached only one master, and a client had begun to work.
     for (index, record) in whole.iter().enumerate().skip(1) {
         let (pending, _) = record.split_once(" new=").expect("named");
         fleet.master(index).command(&[b"SET", b"p:redlatch:fleet", pending.as_bytes()]);
@@ -237,7 +237,7 @@ fn unknown_clients_need_the_sentence() {
     assert_eq!(records(&mut fleet), ["nil"]);
 }
 
-/// The search ends among the keys of others, and the fleet may have keys that it did not reach.
+/// The search stops among foreign keys, so the fleet may have keys that it did not reach.
 #[test]
 fn unscanned_keys_do_not_prove_a_fleet_new() {
     let mut fleet = Fleet::start(1);
@@ -274,7 +274,7 @@ fn hundreds_of_connections_are_counted() {
 fn the_doctor_finds_other_settings_and_near_prefixes() {
     let mut fleet = Fleet::start(3);
     let urls = fleet.urls();
-    // Many keys of others, so that each search takes several pages.
+    // Many foreign keys, so that each search takes several pages.
     let many = "for it = 1, 9000 do redis.call('SET', 'other:' .. it, it) end";
     fleet.masters().for_each(|master| drop(master.command(&[b"EVAL", many.as_bytes(), b"0"])));
     expect(&init(&urls), 0, &[]);
@@ -288,7 +288,7 @@ fn the_doctor_finds_other_settings_and_near_prefixes() {
         let about = |it: &serde_json::Value| it["masters"].as_array().map_or(0, Vec::len);
         codes.map(|it| (it["code"].as_str().expect("a text").to_owned(), about(it))).collect::<Vec<_>>()
     };
-    // Each is about all masters.
+    // Each finding is about all masters.
     let has = |codes: &[(String, usize)], code: &str| codes.contains(&(code.to_owned(), 3));
     let same = codes("p:", "30s");
     assert!(!has(&same, "fleet-differs") && !has(&same, "near-prefix"), "{same:?}");

@@ -1,4 +1,4 @@
-//! Habits of the shell: variables, lists, a quiet run, completions, manual pages.
+//! Shell conventions: variables, lists, quiet runs, completions, manual pages.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,14 +7,14 @@ use redlatch_support::{Fleet, PATIENCE, eventually};
 
 use crate::harness::{Finished, PATIENT, Running, expect, finish, redlatch, trusting};
 
-/// The variables that `PATIENT` has as options.
+/// The options of `PATIENT` as variables.
 const PATIENT_VARIABLES: [(&str, &str); 3] = [
     ("REDLATCH_QUARANTINE", "trust"),
     ("REDLATCH_ANSWER_TIMEOUT", "5s"),
     ("REDLATCH_CONNECT_TIMEOUT", "20s"),
 ];
 
-/// `redlatch` with settings from variables alone.
+/// `redlatch` with settings from variables only.
 fn by_variables(urls: &[String]) -> Command {
     let mut command = redlatch(urls);
     command.envs(PATIENT_VARIABLES);
@@ -26,14 +26,14 @@ fn key_in_use(fleet: &mut Fleet, command: &mut Command) -> String {
     let mut run = Running::start_with_stdin(command.args(["r", "--", "sh", "-c", "echo held; read line"]));
     assert_eq!(run.line(), "held");
     let mut keys = String::new();
-    // The first master need not be in the quorum.
+    // The first master may be outside the quorum.
     eventually(PATIENCE, "the first master grants the lock", || {
         keys = fleet.master(0).keys();
         keys != "[]"
     });
     run.send("\n");
     expect(&run.finish(), 0, &[]);
-    // Nor among those that have confirmed the release.
+    // It may also be outside the quorum that confirmed the release.
     eventually(PATIENCE, "the first master has no key", || fleet.master(0).key_count() == "0");
     keys
 }
@@ -55,7 +55,7 @@ fn variables_are_settings_and_options_override_them() {
     too_long.env("REDLATCH_MAX_TTL", "20s").args(["run", "--ttl", "25s", "r", "--", "true"]);
     expect(&finish(too_long), 64, &["--ttl is 25s", "maximum TTL of 20s"]);
     expect(&finish(too_long.env("REDLATCH_MAX_TTL", "25s")), 0, &[]);
-    // --trust and --strict stand for the variable, too.
+    // `--trust` and `--strict` replace the variable.
     let strict = &mut by_variables(&urls);
     strict.env("REDLATCH_QUARANTINE", "strict").args(["run", "--trust", "r", "--", "true"]);
     expect(&finish(strict), 0, &[]);
@@ -99,7 +99,7 @@ fn lists_of_masters_may_have_blanks_and_trailing_commas() {
     for list in [urls.join(", ") + ",", urls.join(" "), format!("\n{}\n", urls.join(",\n"))] {
         let command = &mut redlatch(&[]);
         command.env("REDLATCH_MASTERS", &list).arg("run").args(PATIENT).args(["-v", "r", "--", "true"]);
-        // A lock needs two of them, and does not wait for the third.
+        // A lock needs two masters, and does not wait for the third.
         expect(&finish(command), 0, &["of 3 masters"]);
         let command = &mut redlatch(&[]);
         command.env_remove("REDLATCH_MASTERS").args(["run", "-m", &list]).args(PATIENT);
@@ -117,7 +117,7 @@ fn a_quiet_run_says_nothing_of_contention() {
     expect(&refused(&[]), 75, &["is held by another client"]);
     assert_eq!(refused(&["-q", "-E", "0"]).code, Some(0));
     expect(&refused(&["-q", "-v"]), 64, &["--quiet", "--verbose"]);
-    // Errors are printed.
+    // Errors are still printed.
     fleet.masters().for_each(|master| master.kill());
     let dead = finish(redlatch(&fleet.urls()).args(["run", "-q", "--trust", "r", "--", "true"]));
     expect(&dead, 69, &["no quorum"]);
@@ -151,7 +151,7 @@ fn a_command_without_dashes_gets_advice() {
         );
         assert!(!finished.stderr.contains("s3cret"));
     }
-    // Other unknown words keep their own message.
+    // Other unknown words keep clap's message.
     expect(&finish(redlatch(&urls).args(["run", "r", "--verbos", "--", "true"])), 64, &["--verbos"]);
     let extra = finish(redlatch(&urls).args(["run", "r", "extra", "--", "true"]));
     expect(&extra, 64, &["unexpected argument 'extra'"]);
@@ -209,7 +209,7 @@ fn each_subcommand_has_a_manual_page() {
     let run = std::fs::read_to_string(dir.join("redlatch-run.1")).expect("a page");
     std::fs::remove_dir_all(&dir).expect("it is there");
     assert_eq!(run, finish(redlatch(&[]).args(["generate", "man", "run"])).stdout);
-    // As the help of the program lists them.
+    // In the order of the program's help.
     let help = finish(redlatch(&[]).arg("--help")).stdout;
     let (_, commands) = help.split_once("Commands:\n").expect("a list");
     let (commands, _) = commands.split_once("\n\n").expect("it ends");

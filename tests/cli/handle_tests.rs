@@ -13,7 +13,7 @@ use redlatch_support::{Fleet, Master, PATIENCE, eventually};
 use crate::blocked_tests::fill;
 use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, signal, trusting};
 
-/// A place for a file, in a folder that is removed with its test.
+/// Path for a file, in a folder that the test removes.
 struct Place(PathBuf);
 
 impl Place {
@@ -32,7 +32,7 @@ impl Place {
         fs::read_to_string(self.file()).expect("the file is there")
     }
 
-    /// The names in the folder.
+    /// Number of files in the folder.
     fn all(&self) -> usize {
         fs::read_dir(&self.0).expect("a folder").count()
     }
@@ -60,7 +60,7 @@ fn a_lock_is_kept_for_a_later_step() {
     assert_eq!(fs::metadata(place.file()).expect("it is there").permissions().mode() & 0o777, 0o600);
     assert_eq!(place.all(), 1, "nothing else is left");
     assert!(holder_count(&mut fleet, "deploy") >= 2, "a quorum has it");
-    // The same place, while the lock is held.
+    // The same path, while the lock is held.
     expect(&finish(&mut place.on(&fleet, "acquire", &["deploy"])), 75, &["held by another client"]);
     let released = finish(&mut place.on(&fleet, "release", &[]));
     expect(&released, 0, &["lock \"deploy\" released"]);
@@ -84,7 +84,7 @@ fn a_lock_whose_token_nobody_gets_is_not_kept() {
     assert!(holder_count(&mut fleet, "deploy") < 2, "a quorum has confirmed the release");
 }
 
-/// Neither a signal nor the end of the lock waits for whoever reads the token.
+/// Neither a signal nor the end of the lock waits for the reader of the token.
 #[test]
 fn a_token_that_nobody_reads_holds_nothing_up() {
     let mut fleet = Fleet::start(3);
@@ -125,7 +125,7 @@ fn a_program_adopts_a_lock_from_the_shell() {
     drop(guard);
 }
 
-/// As `ExecStopPost` does behind a redlatch that was killed.
+/// Like `ExecStopPost` after a killed redlatch.
 #[test]
 fn the_lock_of_a_killed_run_is_released() {
     let mut fleet = Fleet::start(3);
@@ -139,12 +139,12 @@ fn the_lock_of_a_killed_run_is_released() {
     first.signal("KILL");
     first.wait_for_exit();
     assert_eq!(place.all(), 1, "nobody removed it");
-    // A quorum has it: the third master may have been connected later.
+    // A quorum has the lock. The third master may have connected later.
     assert!(holder_count(&mut fleet, "report") >= 2, "the lock stays");
     let released = finish(&mut place.on(&fleet, "release", &[]));
     expect(&released, 0, &["lock \"report\" released"]);
     assert_eq!((place.all(), holder_count(&mut fleet, "report")), (0, 0));
-    // The next run finds its lock and its place free.
+    // The next run finds the lock free and no file.
     expect(&finish(&mut place.on(&fleet, "run", &["report", "--", "true"])), 0, &[]);
     assert_eq!(place.all(), 0, "a run that ended removes its file");
 }
@@ -170,7 +170,7 @@ fn a_stale_handle_of_the_same_lock_is_replaced() {
     expect(&quiet, 0, &[]);
     assert_eq!(quiet.stderr, "");
     let stale = place.text();
-    // Somebody broke the lock, so that its handle is over.
+    // Somebody broke the lock, so the handle is void.
     let mut unlock = trusting(&fleet, "unlock");
     expect(&finish(unlock.args(["--force", "report"])), 0, &[]);
     expect(&finish(&mut place.on(&fleet, "acquire", &["-q", "report"])), 0, &[]);
@@ -221,7 +221,7 @@ fn bad_files_are_named() {
     let made = Command::new("mkfifo").args(["-m", "600"]).arg(place.file()).status();
     assert!(made.expect("mkfifo runs").success());
     expect(&finish(&mut place.on(&fleet, "release", &[])), 64, &["it is no regular file"]);
-    // No file can be written there: the lock is not kept.
+    // The handle cannot be written, so the lock is not kept.
     fs::remove_dir_all(&place.0).expect("own folder");
     for subcommand in [&["acquire", "report"][..], &["run", "report", "--", "echo", "in"]] {
         let failed = finish(&mut place.on(&fleet, subcommand[0], &subcommand[1..]));
@@ -244,7 +244,7 @@ fn a_file_stays_until_its_lock_is_released() {
     assert_eq!((place.text(), place.all()), (text, 1), "for another attempt");
 }
 
-/// The name of the lock that others wait for.
+/// Name of a contended lock.
 const DEPLOY: &str = "deploy";
 
 fn client(fleet: &Fleet) -> Client {
@@ -252,7 +252,7 @@ fn client(fleet: &Fleet) -> Client {
     client.expect("an event loop")
 }
 
-/// Holds the lock, and starts a program that waits for it and is to write its handle to this place.
+/// Holds the lock, and starts a program that waits for it and must write its handle to this path.
 fn waiter(
     fleet: &mut Fleet,
     client: &Client,
@@ -268,13 +268,13 @@ fn waiter(
     (guard, waiting)
 }
 
-/// Writes a handle as a program of redlatch does.
+/// Writes a handle as redlatch does.
 fn put(place: &Place, handle: &LockHandle) {
     fs::write(place.file(), format!("{handle}\n")).expect("a file");
     fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).expect("a file of one's own");
 }
 
-/// A quorum has released the lock, and soon each master has.
+/// A quorum has released the lock; soon each master has.
 fn assert_released(fleet: &mut Fleet) {
     assert!(holder_count(fleet, DEPLOY) < 2, "a quorum has confirmed the release");
     eventually(PATIENCE, "it is released", || holder_count(fleet, DEPLOY) == 0);
@@ -286,7 +286,7 @@ fn a_handle_that_came_meanwhile_is_replaced() {
     let place = Place::new("meanwhile");
     let client = client(&fleet);
     let (guard, waiting) = waiter(&mut fleet, &client, &place, "acquire", &[]);
-    // The last holder's, which is removed behind its release or never.
+    // The last holder's file, which is removed after the release, or never.
     let last = guard.to_handle().expect("it is held");
     put(&place, &last);
     drop(guard);
@@ -336,7 +336,7 @@ fn a_run_does_not_touch_the_handle_of_another_one() {
     let mut run = Running::start_with_stdin(&mut place.on(&fleet, "run", &words));
     assert_eq!(run.line(), "in");
     fs::write(place.file(), "another one's\n").expect("own file");
-    // A file that is renamed changes the time of its folder.
+    // Renaming a file would change the folder's time.
     let folder = fs::File::open(&place.0).expect("own folder");
     folder.set_modified(UNIX_EPOCH).expect("own folder");
     run.send("\n");
@@ -362,7 +362,7 @@ fn verbose_mode_names_unreleased_queue_entries() {
             let ended = waiting.finish();
             fleet.master(2).cont();
             expect(&ended, 143, &["SIGTERM came before"]);
-            // One, or two where the token of an earlier round was not ended there yet.
+            // One key, or two if an earlier round's token had not ended there.
             let said = ended.stderr.contains(" not confirmed by all masters");
             assert_eq!(said, is_said, "{subcommand} {options:?}: {}", ended.stderr);
         }

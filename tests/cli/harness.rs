@@ -1,7 +1,6 @@
-//! Starts the built `redlatch` and sees how it ends.
+//! Starts the built `redlatch` and observes how it ends.
 //!
-//! Whatever a test starts ends with it, however the test ends: each process carries a mark in its
-//! environment.
+//! A test's processes end with the test, however it ends: each carries a mark in its environment.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,17 +20,17 @@ use redlatch_support::{Fleet, PATIENCE, Raw, eventually};
 /// A loop for `sh` that ends only by a signal.
 pub(crate) const FOREVER: &str = "while :; do sleep 0.02; done";
 
-/// Options with which no busy machine is taken for a silent master.
+/// Options whose limits a busy machine does not exceed.
 pub(crate) const PATIENT: [&str; 5] = ["--trust", "--answer-timeout", "5s", "--connect-timeout", "20s"];
 
-/// `redlatch SUBCOMMAND --trust` over all masters of the fleet, with patience.
+/// `redlatch SUBCOMMAND --trust` on all masters of the fleet, with patient limits.
 pub(crate) fn trusting(fleet: &Fleet, subcommand: &str) -> Command {
     let mut command = redlatch(&fleet.urls());
     command.arg(subcommand).args(PATIENT);
     command
 }
 
-/// `redlatch run --trust` that soon takes a master for silent: for masters that are.
+/// `redlatch run --trust` with short limits, for masters that are silent.
 pub(crate) fn impatient(fleet: &Fleet) -> Command {
     let mut command = redlatch(&fleet.urls());
     command.args(["run", "--trust"]);
@@ -44,7 +43,7 @@ pub(crate) fn redlatch(urls: &[String]) -> Command {
     command
 }
 
-/// A program in a process group of its own, which ignores no signal, whatever this process was started with.
+/// A program in its own process group that ignores no signal, whatever this process inherited.
 pub(crate) fn command(program: &str) -> Command {
     static CATCH: Once = Once::new();
     CATCH.call_once(catch_ignored_signals);
@@ -53,9 +52,8 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
-/// Catches the signals that this process ignores (`nohup`, a background job of a script): children inherit a
-/// signal that is ignored, and get the default for one that is caught. Without `/proc` nothing is known to be
-/// ignored.
+/// Catches the signals that this process ignores (because of `nohup` or a script's `&`): children inherit
+/// ignored signals, but get the default for caught ones. Without `/proc`, no signal is known to be ignored.
 fn catch_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
@@ -67,7 +65,7 @@ fn catch_ignored_signals() {
     }
 }
 
-/// Ends, on drop, all processes that carry its mark in their environment.
+/// Kills on drop all processes that carry the mark in their environment.
 pub(crate) struct Leftovers(String);
 
 /// Name of the environment variable that has the mark.
@@ -82,7 +80,7 @@ impl Leftovers {
         Self(format!("{MARK}={mark}"))
     }
 
-    /// Those that have not ended.
+    /// Marked processes that have not ended.
     pub(crate) fn find(&self) -> Vec<u32> {
         let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -96,7 +94,7 @@ impl Leftovers {
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
-        // One that was found may have started another one.
+        // A found process may have started another.
         loop {
             let pids = self.find();
             if pids.is_empty() {
@@ -116,13 +114,13 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
-/// Runs to the end.
+/// Runs the command to its end.
 pub(crate) fn finish(command: &mut Command) -> Finished {
     command.stdin(Stdio::null());
     Running::start(command).finish()
 }
 
-/// A `redlatch` under way.
+/// A running `redlatch`.
 pub(crate) struct Running {
     leftovers: Leftovers,
     child: Child,
@@ -142,12 +140,12 @@ impl Running {
         Self { leftovers, child, stdin, stdout, stderr }
     }
 
-    /// The same with a pipe to the command's stdin.
+    /// Like [`Self::start`], with a pipe to stdin.
     pub(crate) fn start_with_stdin(command: &mut Command) -> Self {
         Self::start(command.stdin(Stdio::piped()))
     }
 
-    /// The next line of stdout; it ends with the program, so this does not wait for ever.
+    /// Next line of stdout, which closes with the program.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("stdout is text");
@@ -159,7 +157,7 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Reads stderr up to a line with this text, and returns that line.
+    /// Reads stderr up to a line that contains this text. Returns the line.
     pub(crate) fn wait_for_stderr(&mut self, text: &str) -> String {
         let given_up = Instant::now() + PATIENCE;
         let (mut line, mut said) = (String::new(), String::new());
@@ -176,12 +174,12 @@ impl Running {
         line
     }
 
-    /// What of it, and of what it has started, runs.
+    /// Processes left of the program and its descendants.
     pub(crate) fn left(&self) -> Vec<u32> {
         self.leftovers.find()
     }
 
-    /// Waits for the end of the program itself.
+    /// Waits for the program's end.
     pub(crate) fn wait_for_exit(&mut self) {
         eventually(PATIENCE, "redlatch ends", || {
             self.child.try_wait().expect("a child can be waited for").is_some()
@@ -222,7 +220,7 @@ impl Running {
     }
 }
 
-/// Waits until a read returns at once; `None` if it does not in time.
+/// Waits until a read would return at once; `None` after the limit.
 fn await_bytes(pipe: impl AsFd, given_up: Instant) -> Option<()> {
     let left = given_up.saturating_duration_since(Instant::now());
     let limit = Timespec::try_from(left).expect("a short time");

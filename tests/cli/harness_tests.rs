@@ -1,4 +1,4 @@
-//! The harness itself: tests do not depend on their starter, and leave nothing behind.
+//! Tests of the harness: tests do not depend on how they were started, and leave nothing behind.
 
 use redlatch_support::{Fleet, PATIENCE, eventually};
 

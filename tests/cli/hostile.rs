@@ -1,5 +1,5 @@
-//! A peer that is a master's proxy up to one command, and hostile from there on. It counts what is taken from
-//! it, and the connections that its clients have left open.
+//! A peer that proxies a master up to one command, and is hostile from there on. Counts the bytes that
+//! clients take, and the connections that they leave open.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,28 +14,28 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use redlatch_support::Certificates;
 
-/// What it does in place of an answer.
+/// What the peer does instead of answering.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Conduct {
-    /// Says the first bytes, and the others again and again, as fast as they are taken.
+    /// Sends the first bytes, then repeats the others as fast as they are taken.
     Endless(&'static [u8], &'static [u8]),
-    /// Says the first bytes, and the others again and again, one at a time.
+    /// Sends the first bytes, then repeats the others one byte at a time.
     Drip(&'static [u8], &'static [u8]),
-    /// Says these bytes, and nothing more.
+    /// Sends these bytes only.
     Say(&'static [u8]),
-    /// Says these bytes, and closes the connection.
+    /// Sends these bytes, then closes the connection.
     Close(&'static [u8]),
-    /// Is no worse than slow: whatever the command, each answer comes after this time.
+    /// Only slow: each answer, to any command, comes after this time.
     Late(Duration),
 }
 
 /// Any command.
 pub(crate) const ANY: &[u8] = b"*";
 
-/// How long it waits for bytes before it looks elsewhere.
+/// How long the peer waits for bytes before it checks its other side.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The memory of one write of an endless stream.
+/// Size of one write of an endless stream.
 const PIECE_SIZE: usize = 16 * 1024;
 
 pub(crate) struct Hostile {
@@ -46,7 +46,7 @@ pub(crate) struct Hostile {
 }
 
 struct Shared {
-    /// The master whose answers pass before `command` comes.
+    /// The master that answers until `command` comes.
     target: SocketAddr,
     command: &'static [u8],
     conduct: Conduct,
@@ -58,12 +58,12 @@ struct Shared {
 }
 
 impl Hostile {
-    /// Hostile from the first request with these bytes on.
+    /// Hostile from the first request that contains these bytes.
     pub(crate) fn start(target: SocketAddr, command: &'static [u8], conduct: Conduct) -> Self {
         Self::listen(target, command, conduct, None)
     }
 
-    /// The same over TLS, with the certificate `server`.
+    /// Like [`Self::start`], over TLS with the certificate `server`.
     pub(crate) fn start_with_tls(
         target: SocketAddr,
         command: &'static [u8],
@@ -103,27 +103,27 @@ impl Hostile {
         Self { addr, is_tls, shared, acceptor }
     }
 
-    /// Its URL with this login, as `user:password@`, or none.
+    /// The peer's URL with this login, as `user:password@` or empty.
     pub(crate) fn url(&self, login: &str) -> String {
         format!("{}://{login}{}", if self.is_tls { "rediss" } else { "redis" }, self.addr)
     }
 
-    /// Its URL for a client that speaks TLS to a peer that does not.
+    /// The peer's URL for a client that speaks TLS although the peer does not.
     pub(crate) fn tls_url(&self) -> String {
         format!("rediss://{}", self.addr)
     }
 
-    /// Bytes of its hostile answers that were taken, by its clients or by the sockets' buffers.
+    /// Bytes of hostile answers taken by clients or socket buffers.
     pub(crate) fn taken_size(&self) -> usize {
         self.shared.taken_size.load(Ordering::SeqCst)
     }
 
-    /// Connections that no side has closed.
+    /// Connections that neither side has closed.
     pub(crate) fn open_count(&self) -> usize {
         self.shared.open_count.load(Ordering::SeqCst)
     }
 
-    /// Connections on which it was hostile.
+    /// Connections on which the peer was hostile.
     pub(crate) fn hostile_count(&self) -> usize {
         self.shared.hostile_count.load(Ordering::SeqCst)
     }
@@ -148,7 +148,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         shared.open_count.fetch_add(1, Ordering::SeqCst);
         let its = shared.clone();
         threads.push(thread::spawn(move || {
-            // Its end is the end of the connection.
+            // An error only ends the connection.
             let _ = serve(client, &its);
             its.open_count.fetch_sub(1, Ordering::SeqCst);
         }));
@@ -195,7 +195,7 @@ fn serve(client: TcpStream, shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
-/// `None` if nothing came yet.
+/// `None` if nothing has arrived.
 fn read(stream: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> std::io::Result<Option<usize>> {
     match stream.read(bytes) {
         Ok(size) => Ok(Some(size)),
@@ -204,7 +204,7 @@ fn read(stream: &mut (impl Read + ?Sized), bytes: &mut [u8]) -> std::io::Result<
     }
 }
 
-/// Writes all of it, unless the test is over. Returns the size that was taken.
+/// Writes all bytes, unless the test is over, and counts the bytes taken.
 fn write(stream: &mut dyn Stream, bytes: &[u8], shared: &Shared) -> std::io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() && !shared.is_over.load(Ordering::SeqCst) {
@@ -254,7 +254,7 @@ fn act(client: &mut dyn Stream, shared: &Shared) -> std::io::Result<()> {
         }
         Conduct::Say(bytes) => {
             say(bytes, client)?;
-            // Until the client goes.
+            // Until the client closes.
             while !shared.is_over.load(Ordering::SeqCst) {
                 if read(client, &mut [0; 1024])? == Some(0) {
                     break;

@@ -1,4 +1,4 @@
-//! Connections of administration against hostile peers: each command ends in time, reads no more than its
+//! Administrative connections against hostile peers: each command ends in time, reads no more than its
 //! bounds, leaves nothing behind, and names the peer and its fault.
 
 use std::process::Command;
@@ -12,13 +12,13 @@ use crate::harness::{Finished, PATIENT, expect, finish, redlatch};
 use crate::hostile::{ANY, Conduct, Hostile};
 use Conduct::{Close, Drip, Endless, Say};
 
-/// More than the sockets of one connection keep and an exchange reads, and far less than an endless stream
-/// brings in a second.
+/// More than one connection's sockets and one exchange hold, and far less than an endless stream brings in a
+/// second.
 const TAKEN_SIZE_MAX: usize = 16 << 20;
-/// The same for a page of names.
+/// The same bound for a page of names.
 const PAGE_TAKEN_SIZE_MAX: usize = 80 << 20;
 
-/// Says what no master says, and what is reported of it. None of it needs a time limit.
+/// Bytes that no master sends, and the report of each. None of these reports needs a time limit.
 const FAULTS: [(Conduct, &str); 9] = [
     (Endless(b"", b"+OK\r\n"), "is it a Redis or Valkey server?"),
     (Endless(b"+", b"never a line"), "a line of a reply is longer than 16384 bytes"),
@@ -31,10 +31,10 @@ const FAULTS: [(Conduct, &str); 9] = [
     (Close(b"$10\r\nhalf"), "the server closed the connection"),
 ];
 
-/// Brings nothing to an end.
+/// Replies that never end.
 const STALLS: [Conduct; 3] = [Say(b""), Say(b"$100\r\nhalf"), Drip(b"+", b"one by one ")];
 
-/// The reason why the only master gave no facts.
+/// Why the only master gave no facts.
 fn reason(url: &str, tls: Option<Tls>) -> String {
     let limit = Duration::from_secs(1);
     let config = Config::builder().master(url).connect_timeout(limit);
@@ -47,7 +47,7 @@ fn reason(url: &str, tls: Option<Tls>) -> String {
     whys.next_back().unwrap_or_else(|| panic!("{findings:?}"))
 }
 
-/// No thread of an examination reads on behind it, and each connection has read little.
+/// No thread of an examination goes on reading, and each connection has read little.
 #[track_caller]
 fn expect_left(peer: &Hostile) {
     expect_taken(peer, TAKEN_SIZE_MAX);
@@ -68,7 +68,7 @@ fn an_examination_survives_any_peer() {
     let certificates = Certificates::new();
     let target = fleet.addrs()[0];
     let tls = || Tls::new().ca(Pem::File(certificates.path("ca.pem")));
-    // At the first command, and at a later one, whose place in the exchange is another.
+    // At the first command, and at a later one.
     for command in [ANY, b"replication"] {
         for (conduct, said) in FAULTS {
             let plain = Hostile::start(target, command, conduct);
@@ -104,7 +104,7 @@ fn an_examination_of_a_stalling_peer_ends_in_time() {
             }
         });
     }
-    // A handshake of TLS that never ends.
+    // TLS handshakes that never end.
     let certificates = Certificates::new();
     for conduct in STALLS {
         let peer = Hostile::start(target, b"", conduct);
@@ -126,7 +126,7 @@ fn an_examination_outlasts_no_provider() {
     let released = std::sync::Mutex::new(released);
     let config = Config::builder().masters(fleet.urls()).connect_timeout(Duration::from_millis(200));
     let config = config.credentials(move |_| {
-        // Until the test ends.
+        // Hangs until the test ends.
         let _ = released.lock().expect("one call").recv();
         Err("too late".into())
     });
@@ -150,7 +150,7 @@ fn start() -> Fleet {
     fleet
 }
 
-/// A peer that is hostile in place of the third master's answer to `command`, and the URLs with it.
+/// A peer that is hostile instead of the third master's answer to `command`, and the URLs with the peer.
 fn replace(fleet: &Fleet, command: &'static [u8], conduct: Conduct) -> (Hostile, Vec<String>) {
     let peer = Hostile::start(fleet.addrs()[2], command, conduct);
     let urls = vec![fleet.urls()[0].clone(), fleet.urls()[1].clone(), peer.url("me:s3cret@")];
@@ -163,7 +163,7 @@ fn patient(urls: &[String], subcommand: &str) -> Command {
     command
 }
 
-/// All that it showed.
+/// All output of the program.
 fn shown(finished: &Finished) -> String {
     let text = format!("{}{}", finished.stdout, finished.stderr);
     assert!(!text.contains("s3cret"), "a password is shown: {text}");
@@ -182,7 +182,7 @@ fn a_list_of_locks_survives_any_peer() {
         assert!(shown(&list).contains("orders:42"), "{conduct:?}");
         expect_taken(&peer, PAGE_TAKEN_SIZE_MAX);
     }
-    // Behind the search for names.
+    // After the search for names.
     for (command, conduct) in [(b"ZCARD".as_slice(), FAULTS[0].0), (b"GETRANGE", Say(b""))] {
         let (peer, urls) = replace(&fleet, command, conduct);
         let list = finish(&mut patient(&urls, "ls"));
@@ -190,7 +190,7 @@ fn a_list_of_locks_survives_any_peer() {
         assert!(shown(&list).contains("orders:42"), "{conduct:?}");
         expect_left(&peer);
     }
-    // Without a quorum for its locks a list is no success.
+    // A list without a quorum of its locks is no success.
     let (peer, urls) = replace(&fleet, b"GETRANGE", Close(b""));
     let list = finish(&mut patient(&urls[2..], "ls"));
     expect(&list, 69, &[&format!("{}: ", peer.url(""))]);
@@ -260,7 +260,7 @@ fn a_stalling_peer_is_named_with_its_limit() {
 fn a_slow_master_is_waited_for() {
     let fleet = start();
     let (peer, urls) = replace(&fleet, ANY, Conduct::Late(Duration::from_millis(100)));
-    // On a busy machine a healthy master may take longer still, now and then.
+    // On a busy machine, even a healthy master may sometimes take longer.
     eventually(PATIENCE, "all masters answer", || {
         let inspection = finish(redlatch(&urls).args(["inspect", "--trust", "orders:42"]));
         let list = finish(redlatch(&urls).args(["ls", "--trust"]));
@@ -275,7 +275,7 @@ fn a_stopped_master_is_named_with_its_limit() {
     let mut fleet = start();
     fleet.master(2).stop();
     let said = format!("{}: not connected: no answer to the handshake within 1s", fleet.urls()[2]);
-    // On a busy machine the limit of an answer ends before a limit for connecting of the same length.
+    // On a busy machine, an answer limit may end before a connect limit of the same length.
     let answers = ["--answer-timeout", "5s"];
     let inspection = finish(redlatch(&fleet.urls()).args(["inspect", "--trust", "orders:42"]).args(answers));
     assert!(inspection.stdout.contains(&said), "{}", inspection.stdout);
@@ -312,7 +312,7 @@ fn a_bench_survives_any_peer_in_its_round_trip() {
     let faults = FAULTS.into_iter().map(|(conduct, _)| conduct).chain(STALLS);
     for conduct in faults.chain([Drip(b"", b"-ERR one by one ")]) {
         let (peer, urls) = replace(&fleet, b"PING", conduct);
-        // It alone: a quorum of others would not wait until it is ready, and only ready masters are asked.
+        // Alone: a quorum of other masters would not wait for the peer, and only ready masters are asked.
         let mut bench = patient(&urls[2..], "bench");
         let bench = finish(bench.args(["--pairs", "10"]));
         assert_eq!(bench.code, Some(0), "{conduct:?}: {}", shown(&bench));
@@ -320,7 +320,7 @@ fn a_bench_survives_any_peer_in_its_round_trip() {
         expect_left(&peer);
         if let Drip(..) = conduct {
             expect(&bench, 0, &["the round trip was not measured: no answer to the handshake within 1"]);
-            // Of a line that comes slowly, no more than a second brings is waited for.
+            // The program waits for a slow line no longer than a second.
             assert!(peer.taken_size() < 400, "{}", peer.taken_size());
         }
     }

@@ -1,4 +1,4 @@
-//! `redlatch inspect` and `redlatch unlock --force`: what they show, and their exit codes.
+//! `redlatch inspect` and `redlatch unlock --force`: output and exit codes.
 
 use redlatch_support::{Fleet, PATIENCE, eventually};
 
@@ -71,7 +71,7 @@ fn the_json_has_the_state_of_each_master() {
         let (name, left_ms) = (&urls[index], left_ms(index));
         serde_json::json!({ "name": name, "held": true, "value": "one", "label": null, "left_ms": left_ms })
     };
-    // A quorum has it until the first of the three ends.
+    // A quorum holds the lock until the first of the three keys expires.
     let remaining_ms = (0..3).filter_map(|index| left_ms(index).as_u64()).min();
     let expected = serde_json::json!({
         "status": "held", "holder": "one", "holder_label": null, "remaining_ms": remaining_ms, "masters": [
@@ -178,7 +178,7 @@ fn a_watch_shows_each_change_until_nobody_reads() {
     for master in fleet.masters() {
         master.ask("SET report somebody PX 600000");
     }
-    // A look may fall between the three commands.
+    // An inspection may fall between the three commands.
     let mut shown = watch.line();
     while !shown.starts_with("held on 3 of 3 masters") {
         assert_ne!(shown, "free on 3 of 3 masters", "it is shown once");
@@ -192,7 +192,7 @@ fn a_watch_shows_each_change_until_nobody_reads() {
     by_lines.finish();
     watch.signal("TERM");
     watch.finish();
-    // The first line ends `head`, and so the watch.
+    // `head` ends after the first line, and with it the watch.
     let script = "{ \"$REDLATCH\" inspect --trust --watch report; echo \"code $?\" >&2; } | head -n 1";
     let mut shell = crate::harness::command("sh");
     shell.args(["-c", script]).env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
@@ -204,7 +204,7 @@ fn a_watch_shows_each_change_until_nobody_reads() {
 #[test]
 fn a_watch_shows_another_number_of_readers() {
     let fleet = Fleet::start(3);
-    // A line that does not come ends it.
+    // Ends the watch if a line is missing.
     let mut watch = crate::harness::command("timeout");
     watch.arg(PATIENCE.as_secs().to_string()).arg(env!("CARGO_BIN_EXE_redlatch"));
     watch.args(["inspect", "--trust", "--watch", "report"]).env("REDLATCH_MASTERS", fleet.urls().join(","));
@@ -239,7 +239,7 @@ fn a_watch_on_a_terminal_draws_in_place() {
         let header = "lock \"report\", twice a second:\r\n";
         assert!(screen.starts_with(&format!("{header}{shown}: ")), "{screen:?}");
         assert_eq!(screen.contains("\x1b[1;"), shown != "split", "{screen:?}");
-        // It goes up by the rows of the first look, of which one fits without its colour.
+        // Moves up by the rows of the first output, without its colour codes.
         let (first, _) = screen.split_once(again).expect("it has");
         let (first, up) = first.rsplit_once("\x1b[").expect("rows");
         assert_eq!(up.parse(), Ok(first.lines().count()), "{screen:?}");

@@ -1,4 +1,4 @@
-//! A job once per interval: the unit of `examples/systemd`, which docs/recipes.md explains, on five machines.
+//! A job once per interval: the unit of `examples/systemd` from docs/recipes.md, on five machines.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).expect("an example")
 }
 
-/// The value of a setting that a unit has once.
+/// Value of a setting that the unit contains once.
 fn value(unit: &str, key: &str) -> String {
     let file = read(&format!("examples/systemd/nightly-report.{unit}"));
     let mut values = file.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -29,7 +29,7 @@ fn options() -> Vec<String> {
     options.split(' ').map(str::to_owned).collect()
 }
 
-/// The unit on one machine, with the variables of its file and another command.
+/// The unit on one machine, with its file's variables and another command.
 fn machine(fleet: &Fleet, command: &[&str]) -> Command {
     let mut run = redlatch(&fleet.urls());
     let file = read("examples/systemd/fleet.env");
@@ -47,14 +47,14 @@ fn one_of_five_machines_runs_the_unit() {
     let fleet = Fleet::start(3);
     let mut first = Running::start(&mut machine(&fleet, &["sh", "-c", "echo $$"]));
     let report = first.line();
-    // The other machines are delayed: they start when the report is done.
+    // The other machines start after the report is done.
     eventually(PATIENCE, "the report is done", || !exists(&report));
     for _ in 1..5 {
         let late = finish(&mut machine(&fleet, &["echo", "report"]));
         assert_eq!(late.code.map(|code| code.to_string()), Some(value("service", "SuccessExitStatus")));
         assert_eq!((&late.stdout[..], &late.stderr[..]), ("", ""));
     }
-    // Its rest is longer than the maximum TTL, so it stays.
+    // The rest of the interval exceeds the maximum TTL, so the program stays.
     first.signal("TERM");
     expect(&first.finish(), 0, &["cuts the --at-least time"]);
     assert_eq!(finish(&mut machine(&fleet, &["echo", "report"])).stdout, "", "shortened to the maximum TTL");
@@ -67,12 +67,12 @@ fn example_least_time_exceeds_the_start_spread() {
     let least = after("--at-least").expect("a least time");
     let time = |text: &str| parse_time(text).expect("a time");
     let spread = time(&value("timer", "RandomizedDelaySec")) + time(&value("timer", "AccuracySec"));
-    // As much again for clocks and slow starts.
+    // Twice the spread: as much again for clock differences and slow starts.
     assert!(time(&least) >= 2 * spread && time(&least) < Duration::from_secs(24 * 3600), "{least}");
     assert_eq!(after("--max-ttl"), None, "a longer quarantine for all");
     assert!(read("examples/systemd/fleet.env").contains("REDLATCH_MAX_TTL=30s\n"));
     let late = read("examples/systemd/nightly-report.timer");
     assert!(!late.lines().any(|line| line.starts_with("Persistent=")), "hours late");
-    // One recipe.
+    // The page has the same recipe.
     assert!(read("docs/recipes.md").contains(&format!("redlatch run --quiet --at-least {least} ")));
 }

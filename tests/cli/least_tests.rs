@@ -7,7 +7,7 @@ use redlatch_support::{Fleet, PATIENCE, assert_sooner, eventually};
 
 use crate::harness::{FOREVER, Running, expect, finish, holder_count, trusting};
 
-/// A run with a least time within the longest TTL.
+/// A run with an `--at-least` time within the maximum TTL.
 fn run(fleet: &Fleet, at_least: &str, command: &[&str]) -> Command {
     let mut run = trusting(fleet, "run");
     run.args(["--max-ttl", "1h", "--at-least", at_least, "report", "--"]).args(command);
@@ -101,7 +101,7 @@ fn a_loss_while_the_command_runs_ends_the_interval() {
     eventually(PATIENCE, "the other one is released", || holder_count(&mut fleet, "b") == 0);
 }
 
-/// The least time is longer than the longest TTL: the program stays, until a signal comes.
+/// The time exceeds the maximum TTL, so the program stays until a signal comes.
 // I44
 #[test]
 fn a_stay_beyond_max_ttl_ends_with_a_signal() {
@@ -122,7 +122,7 @@ fn a_stay_beyond_max_ttl_ends_with_a_signal() {
     }
 }
 
-/// The signal came before the stay.
+/// The signal comes before the stay.
 #[test]
 fn a_run_that_is_ended_by_a_signal_does_not_stay() {
     let fleet = Fleet::start(3);
@@ -134,7 +134,7 @@ fn a_run_that_is_ended_by_a_signal_does_not_stay() {
     expect(&first.finish(), 143, &["the signal cuts the --at-least time", "ends in 30s"]);
 }
 
-/// The command ends by the second one, which asks for nothing.
+/// The second signal ends the command, but changes nothing else.
 #[test]
 fn second_signal_changes_nothing() {
     let fleet = Fleet::start(3);
@@ -186,7 +186,7 @@ fn a_broken_connection_does_not_block_for_the_old_ttl() {
     assert_eq!(first.line(), "in");
     let begun = Instant::now();
     eventually(PATIENCE, "all masters have it", || holder_count(&mut fleet, "report") == 3);
-    // Two whose grant was heard: a `SET` whose answer was lost might be carried out for as long as its TTL.
+    // Masters whose grant was heard: a `SET` whose answer was lost might run as late as its TTL.
     let is_heard = |url: &String| granted.contains(url) || granted.contains("all 3 masters");
     let heard: Vec<usize> = (0..3).filter(|index| is_heard(&fleet.urls()[*index])).take(2).collect();
     assert_eq!(heard.len(), 2, "{granted}");
@@ -200,7 +200,7 @@ fn a_broken_connection_does_not_block_for_the_old_ttl() {
     assert_sooner(begun, Duration::from_secs(20), "a run that waits for the TTL takes 30 s");
 }
 
-/// Two masters stand still while the command ends, and for longer than its least time.
+/// Two masters are stopped when the command ends, for longer than its `--at-least` time.
 // I44
 #[test]
 fn a_silent_master_does_not_block_for_the_old_ttl() {
@@ -215,7 +215,7 @@ fn a_silent_master_does_not_block_for_the_old_ttl() {
     first.send("go on\n");
     first.wait_for_stderr("may end earlier or later than asked; check the masters");
     first.wait_for_stderr(", and sooner if masters answer");
-    // It stays until they do.
+    // The program stays until the masters resume.
     let said = Instant::now();
     while said.elapsed() < Duration::from_secs(2) {
         assert!(!first.left().is_empty(), "it ended");
@@ -226,7 +226,7 @@ fn a_silent_master_does_not_block_for_the_old_ttl() {
     assert_sooner(begun, Duration::from_secs(20), "a run that waits for the TTL takes 30 s");
 }
 
-/// Without the signal redlatch would stay for an hour.
+/// Without the signal, redlatch would stay for an hour.
 #[test]
 fn a_signal_ends_the_wait_for_silent_masters() {
     let mut fleet = Fleet::start(3);
@@ -264,7 +264,7 @@ fn loss_of_one_lock_ends_the_stay() {
     command.args(["--verbose", "--ttl", "1s", "--at-least", "10min", "a", "--also", "b", "--", "true"]);
     let mut first = Running::start(&mut command);
     first.wait_for_stderr("is held for another");
-    // The masters refuse what is about `a`, which proves no loss.
+    // The masters refuse commands about `a`, which proves no loss.
     fleet
         .masters()
         .for_each(|master| assert_eq!(master.ask("ACL SETUSER default resetkeys ~*b").text(), "OK"));

@@ -1,4 +1,4 @@
-//! `redlatch ls`: the locks on the masters, and keys that are none.
+//! `redlatch ls`: the locks on the masters, and keys that are no locks.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn a_prefix_stands_for_itself() {
     }
 }
 
-/// Each field of a lock, for one without a holder and one with a label.
+/// Checks each field of a lock without a holder, and of a lock with a label.
 fn assert_fields(all: &serde_json::Map<String, serde_json::Value>) {
     let split = serde_json::json!({
         "name": "split", "status": "split", "kind": "plain", "holder": null, "holder_label": null,
@@ -78,10 +78,10 @@ fn locks_are_listed_by_kind_and_quorum() {
         fleet.master(index).ask(&format!("SET p[1]:split {value} PX 600000"));
     }
     fleet.master(0).ask("SET p[1]:part one PX 600000");
-    // One master alone knows of a fence, and one of a waiter.
+    // Only one master has a fence, and only one has a waiter.
     fleet.master(0).ask("SET p[1]:redlatch:fence:part 7 PX 600000");
     fleet.master(1).ask("ZADD p[1]:redlatch:wait:split 1 redlatch:1:somebody");
-    // Keys that are no locks, and one behind another prefix that the pattern of this one would match.
+    // Keys that are no locks, and a key under another prefix, which this prefix would match as a pattern.
     fleet.master(0).ask("RPUSH p[1]:list x");
     fleet.masters().for_each(|master| _ = master.ask("SET p[1]:forever x"));
     fleet.master(0).ask("SET p1:other one PX 600000");
@@ -174,7 +174,7 @@ fn long_foreign_keys_are_no_locks_and_no_trouble() {
             let key = format!("{prefix}{index:0>9000}");
             master.command(&[b"SET", key.as_bytes(), b"x", b"PX", b"600000"]);
         }
-        // The longest names of a lock and of a slot, and keys that are longer by one byte.
+        // The longest names of a lock and a slot, and keys one byte longer.
         for (kind, size) in
             [("", 1024), ("", 1025), ("redlatch:slot:1023:", 1024), ("redlatch:slot:1023:", 1025)]
         {

@@ -1,4 +1,4 @@
-//! `redlatch run` whose lock is lost: the command ends before the validity does.
+//! `redlatch run` with a lost lock: the command ends before the validity does.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ fn a_lost_lock_ends_the_command_with_term() {
     assert_eq!(finished.stdout, "term\n");
 }
 
-/// A machine that ran it late may do so again: KILL is due earlier from then on.
+/// After one late command, KILL is due earlier from then on.
 #[test]
 fn a_run_that_was_late_leaves_a_shorter_grace() {
     let mut fleet = Fleet::start(3);
     let script = format!("trap '' TERM; echo ready; {FOREVER}");
     let options = ["-v", "--ttl", "4s", "--grace", "1h", "r", "--", "sh", "-c", &script];
-    // A machine that was later still has less left at the KILL.
+    // On a machine that was even later, less time is left at KILL.
     eventually(PATIENCE * 2, "KILL comes a sixth before the end, not a twentieth", || {
         let mut run = Running::start(trusting(&fleet, "run").args(options));
         run.wait_for_stderr("extended; valid for");
@@ -44,7 +44,7 @@ fn a_run_that_was_late_leaves_a_shorter_grace() {
     });
 }
 
-/// The command need not wait for the end of the validity, nor for the local clock to come near it.
+/// The command ends before the end of the validity is near.
 #[test]
 fn a_proven_loss_ends_the_command_at_the_renewal() {
     let mut fleet = Fleet::start(3);
@@ -56,7 +56,7 @@ fn a_proven_loss_ends_the_command_at_the_renewal() {
     let flushed = Instant::now();
     fleet.masters().for_each(|master| assert_eq!(master.ask("FLUSHALL").text(), "OK"));
     run.wait_for_stderr("TERM to the command");
-    // A renewal is due at a third of the TTL, and a loss by the clock at nine tenths.
+    // A renewal is due at a third of the TTL; the clock alone reports a loss at nine tenths.
     assert_sooner(flushed, ttl * 4 / 5, "the clock alone reports the loss at nine tenths");
     expect(&run.finish(), 76, &["no longer has this lock"]);
 }
@@ -67,7 +67,7 @@ fn a_lost_lock_kills_what_ignores_term() {
     for script in [
         // The command ignores TERM.
         format!("trap '' TERM; echo $$; {FOREVER}"),
-        // It ends at once, and what it has started ignores TERM.
+        // The command ends at once; its descendant ignores TERM.
         format!("(trap '' TERM; exec 2>&-; sh -c 'echo $$; {FOREVER}') & wait"),
     ] {
         let options = ["--ttl", "2s", "--grace", "200ms", "r", "--"];
@@ -96,7 +96,7 @@ fn an_outage_ends_the_command_before_the_validity_does() {
         said += &run.wait_for_stderr("\n");
     }
     assert_eq!(said.matches("trying again").count(), 1, "once for a row of failures: {said}");
-    // Nothing was extended after the stop, so the validity ends within one TTL of it.
+    // Nothing was extended after the stop, so the validity ends within one TTL.
     assert_sooner(stopped, ttl, "an extension behind the stop lasts longer");
     expect(&run.finish(), 76, &[]);
 }
@@ -180,7 +180,7 @@ fn a_grace_beyond_the_clock_ends_before_the_validity() {
     let script = format!("trap '' TERM; echo ready; {FOREVER}");
     for grace in ["1h", "9999999999years"] {
         let options = ["--ttl", "3s", "--grace", grace, "r", "--", "sh", "-c", &script];
-        // A machine that ran it late has the KILL earlier.
+        // A machine that ran the command late gets KILL earlier.
         eventually(PATIENCE * 2, "KILL comes a twentieth before the end", || {
             let mut run = Running::start(trusting(&fleet, "run").args(options));
             run.line();
@@ -192,7 +192,7 @@ fn a_grace_beyond_the_clock_ends_before_the_validity() {
     }
 }
 
-/// The validity that was left when the command got KILL.
+/// Validity left when the command got KILL.
 fn left_at_kill(said: &str) -> Duration {
     let (_, left) = said.split_once("KILL to the command").expect("it is said");
     let left = left.split_once(" has ").and_then(|(_, left)| left.split_once(" of validity left"));

@@ -1,7 +1,6 @@
-//! The command line as its users meet it: the built `redlatch` against real `redis-server` processes.
+//! The command line as users meet it: the built `redlatch` with real `redis-server` processes.
 //!
-//! Each command leads a process group of its own, so that these tests do the same with and without a
-//! terminal.
+//! Each command leads a process group of its own, so that the tests do the same with and without a terminal.
 
 mod address_tests;
 mod again_tests;

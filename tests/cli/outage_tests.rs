@@ -1,11 +1,11 @@
-//! `redlatch run` before it has its lock: a short outage is tried again, contention is not.
+//! `redlatch run` before it has its lock: it retries after a short outage, but not after contention.
 
 use redlatch_support::{Fleet, Master, PATIENCE, eventually};
 
 use crate::harness::{Finished, Running, expect, finish, redlatch, trusting};
 
-/// A run whose first attempts meet two masters that stand still, and later ones do not. A key of another
-/// holder, if there is one, ends so long after the stall.
+/// A run whose first attempts meet two stopped masters. Another holder's key, if any, expires this long after
+/// the masters resume.
 fn run_through_a_stall(fleet: &mut Fleet, held_ms: Option<u32>) -> Finished {
     for index in 0..2 {
         assert_eq!(fleet.master(index).ask("CLIENT PAUSE 600000 WRITE").text(), "OK");
@@ -36,7 +36,7 @@ fn a_stall_of_two_masters_does_not_end_a_run() {
 #[test]
 fn contention_after_a_stall_ends_a_run() {
     let mut fleet = Fleet::start(3);
-    // The lock is free again before the time for an outage is over. A slow machine may ask for it as late.
+    // The lock becomes free before the outage's time limit. A slow machine may ask for it only then.
     eventually(PATIENCE * 4, "a run finds the lock taken", || {
         for master in fleet.masters() {
             assert_eq!(master.ask("SET r other PX 600000").text(), "OK");
@@ -55,7 +55,7 @@ fn contention_after_a_stall_ends_a_run() {
 #[test]
 fn contention_after_a_quarantine_ends_a_run() {
     let mut fleet = Fleet::start(3);
-    // A quarantine of one to two seconds. If it is over before the run of a slow machine, that gets the lock.
+    // A quarantine of one to two seconds. A slow machine's run may miss it, and gets the lock.
     eventually(PATIENCE, "a run finds the lock taken", || {
         fleet.masters().for_each(Master::restart);
         let mut command = redlatch(&fleet.urls());
@@ -86,7 +86,7 @@ fn an_outage_that_lasts_gives_69_after_the_grace() {
     expect(&lasting, 69, &["waiting up to", "no quorum"]);
     let (_, left) = lasting.stderr.split_once("waiting up to ").expect("it is said");
     assert!(left.starts_with("1.") || !left[..6].contains("s m"), "more than the grace: {}", lasting.stderr);
-    // Unless the caller says otherwise.
+    // Unless an option says otherwise.
     let once = run(&["--wait", "0"]);
     expect(&once, 69, &["no quorum"]);
     assert!(!once.stderr.contains("waiting"), "{}", once.stderr);
@@ -111,7 +111,7 @@ fn waiting_run_does_not_advise_to_wait() {
     expect(&refused, 75, &["wait longer, or retry later"]);
     let lines: Vec<_> = refused.stderr.lines().filter(|line| line.contains("waiting")).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains("wait longer")), "{lines:?}");
-    // On a slow machine a short wait may become a long one.
+    // On a slow machine, a short wait may become long.
     eventually(PATIENCE, "nothing is said of a short wait", || {
         let short = finish(trusting(&fleet, "run").args(["-v", "--wait", "100ms", "r", "--", "true"]));
         expect(&short, 75, &[]);

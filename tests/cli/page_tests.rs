@@ -1,8 +1,8 @@
-//! The pages for newcomers do what they say: each block of `sh` is run in one shell, and must print the block
-//! of `text` that follows it. `REDLATCH_GOLDEN=write` puts what is printed now into the page.
+//! The pages for newcomers are right: each `sh` block runs in one shell, and must print the `text` block
+//! after it. `REDLATCH_GOLDEN=write` writes the present output into the page.
 //!
-//! Times, addresses, names and process ids differ from run to run, so they are masked in both. Lines that
-//! begin with two blanks are details of each master: that they are there is compared, and not what they say.
+//! Times, addresses, names and process ids vary, so they are masked in both texts. Lines that begin with two
+//! blanks are details of a master: only their presence is compared.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,25 +17,25 @@ use redlatch_support::{Fleet, root};
 
 use crate::harness::{Leftovers, command};
 
-/// How long a step may take without a line. A step of `start.md` compiles the library.
+/// How long a step may take without a line of output. A step of `start.md` compiles the library.
 const STEP_PATIENCE: Duration = Duration::from_secs(300);
-/// How long a command in the background may take to print what the page shows.
+/// How long a background command may take to print what the page shows.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(20);
-/// The directory of the masters in the pages. Each test has another one.
+/// Directory of the masters in the pages. Each test replaces it.
 const PAGE_DIR: &str = "/tmp/redlatch";
-/// Printed by the shell when a step is over.
+/// Printed by the shell at the end of a step.
 const END: &str = "::the step is over::";
 
-/// A block of commands, and what they print.
+/// A block of commands, and its output.
 #[derive(Debug)]
 struct Step {
     commands: String,
     printed: String,
-    /// Bytes of the page between the fences of what is printed. Empty and behind the commands without any.
+    /// Place of the output in the page; empty and right after the commands if they print nothing.
     place: Range<usize>,
 }
 
-/// The code blocks of a page: their kind, and their place between the fences.
+/// Kind and content of each code block of a page.
 fn blocks(page: &str) -> Vec<(&str, Range<usize>)> {
     let mut blocks = Vec::new();
     let (mut at, mut open) = (0, None);
@@ -71,19 +71,19 @@ fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// A line without what differs from run to run.
+/// Masks a line's varying parts.
 fn masked_line(line: &str) -> String {
     if line.starts_with("  ") {
         return "  …".to_owned();
     }
-    // Too few in both cases: whether one more has answered before the decision is chance.
+    // Too few masters in both cases: whether one more has answered is chance.
     let line = line.replace(" 1 of 3 masters", " 0 of 3 masters");
     let is_end = |char: char| " ,;()={}".contains(char);
     let mut before = "";
     line.split_inclusive(is_end)
         .map(|word| {
             let bare = word.trim_end_matches(is_end);
-            // On a machine that has just started, the numbers of processes are small.
+            // Process ids are small just after the machine's start.
             let is_process = std::mem::replace(&mut before, bare) == "process";
             if is_process { format!("PROCESS{}", &word[bare.len()..]) } else { masked_word(word, bare) }
         })
@@ -118,14 +118,14 @@ fn is_label(word: &str) -> bool {
     parts.len() == 3 && !parts[1].is_empty() && parts[1].bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The lines of an output, masked; details that follow each other are one line.
+/// Masked lines of an output. Consecutive details become one line.
 fn masked(output: &str) -> Vec<String> {
     let mut lines: Vec<String> = output.lines().map(masked_line).collect();
     lines.dedup_by(|line, before| line == before && line == "  …");
     lines
 }
 
-/// A shell that runs one step after the other, as a person's does.
+/// A shell that runs one step after another, like a person's.
 struct Shell {
     stdin: std::process::ChildStdin,
     lines: Receiver<String>,
@@ -141,14 +141,14 @@ impl Shell {
         let mut command = command("bash");
         command.arg("--norc").current_dir(root());
         command.env("PATH", format!("{bin_dir}:{path}"));
-        // What cargo sets for this test would have cargo build other packages again.
+        // With this test's variables, Cargo would rebuild packages.
         for (name, _) in std::env::vars_os() {
             let is_own = name.to_str().is_some_and(|name| name.starts_with("CARGO_"));
             if is_own && !["CARGO_HOME", "CARGO_TARGET_DIR"].iter().any(|kept| name == *kept) {
                 command.env_remove(name);
             }
         }
-        // A busy machine is no silent master.
+        // Limits that a busy machine does not exceed.
         command.env("REDLATCH_ANSWER_TIMEOUT", "1s");
         command.env("CARGO_NET_OFFLINE", "true").env("TMPDIR", dir);
         command
@@ -165,8 +165,8 @@ impl Shell {
         Self { stdin, lines, child, _leftovers: leftovers }
     }
 
-    /// Runs a step to its end, and until it has printed as many lines as the page shows: a command in the
-    /// background may be slower than its shell.
+    /// Runs a step to its end, and until it has printed as many lines as the page shows: a background command
+    /// may be slower than its shell.
     fn run(&mut self, commands: &str, line_count: usize) -> String {
         let step = format!("{commands}code=$?; echo '{END}'; (exit $code)\n");
         self.stdin.write_all(step.as_bytes()).expect("bash reads");
@@ -191,9 +191,8 @@ impl Drop for Shell {
     }
 }
 
-/// The commands of a page, with builds that exist: the installed program is the one under test and is in the
-/// path, and examples have all features, as it has. A program outside the checkout is built where the next
-/// run finds the library.
+/// The commands of a page, adapted to existing builds: the program under test is in the path, examples are
+/// built with all features, and a program outside the checkout shares the library's build.
 fn as_tested(commands: &str) -> String {
     let lines = commands.lines().filter(|line| !line.starts_with("cargo install "));
     let commands: String = lines.map(|line| format!("{line}\n")).collect();
@@ -202,7 +201,7 @@ fn as_tested(commands: &str) -> String {
     commands.replace("--features tracing", "--all-features").replace("cargo run --quiet --manifest", &target)
 }
 
-/// Runs the steps of a page.
+/// Follows the steps of a page.
 fn follow(name: &str, urls: &str) {
     let dir =
         std::env::temp_dir().join(format!("redlatch-page-{}-{}", std::process::id(), name.replace('/', "-")));
@@ -261,7 +260,7 @@ fn the_program_of_the_start_page_is_the_example() {
     assert_eq!(&page[program], include_str!("../../examples/first.rs"));
 }
 
-/// A reader of a page sees all of an example, so what is pasted compiles.
+/// A page shows an example in full, so that a pasted copy compiles.
 #[test]
 fn examples_in_pages_hide_nothing() {
     let root = root();

@@ -1,4 +1,4 @@
-//! `redlatch fleet replace`: a new master takes the place of another one, and no instant has two holders.
+//! `redlatch fleet replace`: a new master replaces another one, with never two holders.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,18 +13,18 @@ use redlatch_support::{Fleet, Master, PATIENCE, Until, eventually};
 
 use crate::harness::{Running, expect, finish, redlatch};
 
-/// Settings of all clients. No busy machine is taken for a silent master.
+/// Settings of all clients, with limits that a busy machine does not exceed.
 const SETTINGS: [&str; 8] =
     ["--prefix", "p:", "--max-ttl", "1s", "--answer-timeout", "900ms", "--connect-timeout", "20s"];
 
-/// The old list and the server that is in no list yet.
+/// The old list, and a spare server outside it.
 struct Lists {
     fleet: Fleet,
     old: Vec<String>,
     spare: String,
 }
 
-/// Masters that are declared as a fleet, and one more server. They keep their data.
+/// Masters declared as a fleet, and a spare server. All keep their data.
 fn declared(size: usize) -> Lists {
     let fleet = Fleet::start_with(size + 1, &["--appendonly", "yes"]);
     let mut old = fleet.urls();
@@ -59,7 +59,7 @@ impl Lists {
         self.fleet.masters().map(|it| ask(it).map_or("down".to_owned(), |record| record.text())).collect()
     }
 
-    /// Nothing changes where a replacement is refused.
+    /// A refused replacement changes nothing.
     fn refused(&mut self, command: &mut Command, said: &str) {
         let before = self.records();
         expect(&finish(command), 1, &["is not replaced", said]);
@@ -72,11 +72,11 @@ pub(crate) struct Contender<'a> {
     pub(crate) client: usize,
     pub(crate) urls: &'a [String],
     pub(crate) max_ttl: Duration,
-    /// How long it stays.
+    /// How long it holds the lock.
     pub(crate) stay: Duration,
 }
 
-/// The visits of a client to one lock until the end, and how many there were so far.
+/// The visits of a client to one lock until the end. Also counts them.
 pub(crate) fn contend(contender: &Contender<'_>, is_over: &AtomicBool, count: &AtomicUsize) -> Vec<Visit> {
     let Contender { client, urls, max_ttl, stay } = *contender;
     let config = Config::builder().masters(urls).prefix("p:").max_ttl(max_ttl);
@@ -91,7 +91,7 @@ pub(crate) fn contend(contender: &Contender<'_>, is_over: &AtomicBool, count: &A
         let until = Instant::now().min(valid_until);
         let name = VisitName { resource: 0, client, number: visits.len() };
         let visit = Visit { name, is_shared: false, from, until, is_witnessed: false, fencing_token: None };
-        // A lock that is no longer valid when it is handed out was never held.
+        // A lock that had expired when it was handed out was never held.
         visits.extend(Some(visit).filter(|visit| visit.from < visit.until));
         count.fetch_add(1, Ordering::SeqCst);
         drop(guard.release());
@@ -134,11 +134,11 @@ fn a_dead_master_of_five_is_replaced_under_load() {
         assert!(begun.elapsed() > Duration::from_secs(1), "locks of the old master were not waited for");
         assert!(replaced.stdout.contains("give the clients the new list now"), "{}", replaced.stdout);
         clients.extend((2..4).map(client));
-        // Both lists are in use, and then the new one alone.
+        // Both lists are in use, and later only the new one.
         progress(0..4);
         progress(0..4);
         ends[0].store(true, Ordering::SeqCst);
-        // No majority of the new list is without the new master.
+        // Each majority of the new list now includes the new master.
         lists.fleet.masters().take(2).for_each(|master| master.kill());
         progress(2..4);
         ends[1].store(true, Ordering::SeqCst);
@@ -156,7 +156,7 @@ fn a_master_that_refuses_writes_is_replaced() {
     let mut command = lists.replace(1, &spare);
     let writes = "still takes writes (SET, PEXPIRE, EVALSHA, EVAL). To replace it, stop it for good";
     lists.refused(&mut command, writes);
-    // Where it is off by the operator's word, it must not answer otherwise.
+    // An operator who says that the master is off may be wrong, so its answer must be a refusal.
     lists.refused(lists.replace(1, &spare).arg("--is-off"), writes);
     lists.fleet.master(1).ask("ACL SETUSER default -set -pexpire -evalsha");
     lists.refused(
@@ -172,14 +172,14 @@ fn a_master_that_refuses_writes_is_replaced() {
     let mut run = redlatch(&new);
     run.args(["run", "--strict", "--ttl", "900ms"]).args(SETTINGS);
     expect(&finish(run.args(["--wait", "20s", "a", "--", "true"])), 0, &[]);
-    // Once more it changes nothing, and another new master comes too late.
+    // Repeating it changes nothing, and a different new master comes too late.
     let records = lists.records();
     expect(&finish(&mut command), 0, &[]);
     assert_eq!(lists.records(), records);
     let other = Fleet::start(1);
     let late = format!("has a record without {}", lists.old[1]);
     lists.refused(&mut lists.replace(1, &other.urls()[0]), &late);
-    // The old master cannot come back as it is: its process was new once, and lacks the locks since.
+    // The old master cannot return as it is: its process was once declared new, and lacks later locks.
     lists.fleet.master(3).ask("ACL SETUSER default -set -pexpire -evalsha -eval");
     let mut back = fleet_command(&new, "replace");
     lists.refused(back.args([&spare, &lists.old[1].clone()]), "has the record of a fleet");
@@ -218,7 +218,7 @@ fn a_wrong_argument_replaces_nothing() {
     assert_eq!(finish(&mut lists.replace(1, "redlis://h")).code, Some(64));
 }
 
-/// Of two operators one reads a record before the other one writes it.
+/// One operator reads a record, and another writes it before the first does.
 #[test]
 fn a_record_that_changed_meanwhile_stays() {
     let mut lists = declared(3);
@@ -238,7 +238,7 @@ fn a_record_that_changed_meanwhile_stays() {
     assert_eq!(write(&before, Some(from)), (Ok(()), to.to_string()));
 }
 
-/// The operator's process dies while it waits, and between two records.
+/// The operator's process dies while waiting, and between two records.
 // I27
 #[test]
 fn a_replacement_that_was_cut_short_goes_on() {
@@ -250,7 +250,7 @@ fn a_replacement_that_was_cut_short_goes_on() {
     eventually(PATIENCE, "the new master joins", || lists.records()[5].contains(" of="));
     waiting.signal("KILL");
     waiting.wait_for_exit();
-    // Two operators go on with it at once.
+    // Two operators continue the replacement at the same time.
     let other = Running::start(lists.replace(4, &spare).arg("--is-off"));
     expect(&finish(lists.replace(4, &spare).arg("--is-off")), 0, &[]);
     expect(&other.finish(), 0, &[]);
@@ -260,7 +260,7 @@ fn a_replacement_that_was_cut_short_goes_on() {
     for place in [0, 3] {
         lists.fleet.master(place).command(&[b"SET", b"p:redlatch:fleet", before[place].as_bytes()]);
     }
-    // A master that does not answer is left out, and completed when it does.
+    // A silent master is left out, and completed when it answers.
     lists.fleet.master(0).shutdown();
     let left_out = format!("but {} did not answer. Run the same command again", lists.old[0]);
     expect(&finish(lists.replace(4, &spare).arg("--is-off")), 69, &[&left_out]);

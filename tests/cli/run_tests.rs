@@ -36,7 +36,7 @@ fn the_command_knows_its_lock_and_passes_its_code() {
     let token = variable("REDLATCH_TOKEN").to_owned();
     eventually(PATIENCE, "all three masters hold the token", || {
         fleet.masters().all(|master| match master.ask("GET p:orders:42") {
-            // The label follows it.
+            // The label follows the token.
             Raw::Text(bytes) => hex(&bytes).starts_with(&token),
             _ => false,
         })
@@ -178,7 +178,7 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     ];
     expect(&finish(trusting(&fleet, "run").args(["r", "--", "echo", "no"])), 75, &said);
     let other = finish(trusting(&fleet, "run").args(["--wait", "100ms", "-E", "9", "r", "--", "echo", "no"]));
-    // The end of a short wait may come before the masters have said how long the holder has.
+    // A short wait may end before the masters report the holder's remaining time.
     expect(&other, 9, &said[..3]);
     assert_eq!(other.stdout, "");
     let begun = Instant::now();
@@ -190,15 +190,15 @@ fn a_held_lock_gives_75_and_names_the_holder() {
     expect(&holder.finish(), 0, &[]);
 }
 
-/// Until each master has the key of the holder: one that lacks it grants a waiter its part at once, and has
-/// no entry of it.
+/// Waits until each master has the holder's key: a master without the key grants a waiter its vote at once,
+/// and has no entry for it.
 fn await_held(fleet: &mut Fleet) {
     for master in fleet.masters() {
         eventually(PATIENCE, "it is held", || master.ask("EXISTS r").text() == "1");
     }
 }
 
-/// A caller that is not fair asks for the lock itself first.
+/// A caller that is not fair first tries the lock.
 #[test]
 fn a_fair_command_asks_for_a_place_from_the_beginning() {
     let mut fleet = Fleet::start(1);
@@ -225,7 +225,7 @@ fn fair_commands_run_in_order_of_start() {
     ]));
     holder.line();
     await_held(&mut fleet);
-    // Each of them writes beside the lock when it has it.
+    // Each command writes to the file while it has the lock.
     let log = std::env::temp_dir().join(format!("redlatch-fair-{}", std::process::id()));
     let script = format!("echo $0 >>{}", log.display());
     let waiting: Vec<Running> = (0..4)
@@ -241,7 +241,7 @@ fn fair_commands_run_in_order_of_start() {
         })
         .collect();
     expect(&finish(trusting(&fleet, "run").args(["--fair", "r", "--", "true"])), 75, &["held by another"]);
-    // Each of them keeps its place for the whole wait. Behind a mark, an entry has the waiter's id.
+    // Each waiter keeps its place for the whole wait. An entry has the waiter's id after a mark.
     let places = |fleet: &mut Fleet| {
         let Raw::List(entries) = fleet.master(0).ask("ZRANGE redlatch:wait:r 0 -1") else { panic!("a list") };
         entries.iter().map(|entry| entry.bytes().expect("an entry")[11..23].to_vec()).collect::<Vec<_>>()
@@ -265,7 +265,7 @@ fn fair_commands_run_in_order_of_start() {
     expect(&both, 64, &["--fenced"]);
 }
 
-/// Nobody hears its notification, so it leaves the queue at once.
+/// Nobody listens to the waiter's channel, so it leaves the queue at once.
 // I60
 #[test]
 fn a_killed_waiter_costs_nothing() {
@@ -364,7 +364,7 @@ fn a_wait_that_the_quarantine_outlasts_makes_one_attempt() {
     let run = finish(redlatch(&fleet.urls()).args(["run", "--verbose", "--wait", "20s", "r", "--", "true"]));
     expect(&run, 69, &["not counted for another"]);
     let sets = fleet.master(0).calls("set");
-    // One of them tries whether the server knows IFEQ.
+    // One of the SETs tests whether the server knows `IFEQ`.
     assert!(sets <= 2, "{sets} SETs in a wait that cannot succeed");
     assert_eq!(holder_count(&mut fleet, "r"), 0, "a key is left");
 }
@@ -453,7 +453,7 @@ fn a_signal_is_passed_on_without_delay() {
     let mut run = Running::start_with_stdin(trusting(&fleet, "run").args(options));
     run.line();
     let pid = Pid::from_raw(run.id().try_into().expect("a pid"));
-    // A busy machine may be late now and then.
+    // A busy machine may sometimes be late.
     eventually(PATIENCE, "none of many waits for the loop", || {
         (0..COUNT).all(|_| {
             let sent = Instant::now();

@@ -1,4 +1,4 @@
-//! Settings that URLs, files and variables make, on real servers.
+//! Settings from URLs, files and variables, on real servers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use redlatch_support::{Fleet, Place, Raw};
 
 use crate::harness::{expect, finish, trusting};
 
-/// A file that goes with the test.
+/// A file that the test removes.
 struct TestFile(PathBuf);
 
 impl TestFile {

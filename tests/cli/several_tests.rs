@@ -56,7 +56,7 @@ fn no_lock_of_several_is_held_while_waiting() {
             .args(["-v", "-w", "1h", "a", "--also", "b", "--also", "c", "--", "echo", "all"]),
     );
     waiter.wait_for_stderr("waiting up to");
-    // They are free, but for the moment in which the waiter looks whether it can have all.
+    // The locks are free except for the moment in which the waiter checks whether it can have all.
     let others =
         trusting(&fleet, "run").args(["-w", "1h", "c", "--also", "a", "--", "echo", "between"]).output();
     assert_eq!(String::from_utf8_lossy(&others.expect("redlatch was built").stdout), "between\n");
@@ -71,7 +71,7 @@ fn no_lock_of_several_is_held_while_waiting() {
 #[test]
 fn several_locks_in_opposite_orders_do_not_deadlock() {
     let fleet = Fleet::start(3);
-    // A command that finds it there is not alone.
+    // A command that finds the folder is not alone.
     let inside = std::env::temp_dir().join(format!("redlatch-several-{}", std::process::id()));
     let script = "mkdir \"$0\" || exit 9; sleep 0.02; rmdir \"$0\"";
     let start = |names: [&str; 2]| {
@@ -120,7 +120,7 @@ fn several_locks_are_extended_and_lost_together() {
         trusting(&fleet, "run").args(["-v", "--ttl", "2s", "a", "--also", "b", "--", "sh", "-c", &script]),
     );
     run.line();
-    // Each line needs a renewal of the lock that ends first, at a quarter of the TTL or later.
+    // Each line shows a renewal of the lock that ends first, at a quarter of the TTL or later.
     for _ in 0..8 {
         run.wait_for_stderr("extended; valid for");
     }
@@ -142,7 +142,7 @@ fn a_second_lost_lock_is_not_said_again() {
     fleet.masters().for_each(|master| drop(master.ask("DEL a b")));
     let finished = run.finish();
     expect(&finished, 76, &["KILL to the command"]);
-    // On a machine that is late KILL may be due at once, without a TERM.
+    // On a slow machine, KILL may be due at once, without TERM.
     assert!(finished.stderr.matches("TERM to the command").count() <= 1, "{}", finished.stderr);
 }
 
@@ -162,7 +162,7 @@ fn one_of_several_locks_gone_before_the_end_gives_76() {
     }
 }
 
-/// A signal comes when one lock is granted, and the other is not decided: its masters answer slowly.
+/// The signal comes when one lock is granted, and the other is undecided because its masters answer slowly.
 #[test]
 fn a_signal_between_two_grants_leaves_no_lock() {
     let mut fleet = Fleet::start(3);
@@ -174,18 +174,18 @@ fn a_signal_between_two_grants_leaves_no_lock() {
     command.args(["run", "--trust", "--answer-timeout", "15s", "--connect-timeout", "30s"]);
     command.args(["--max-ttl", "1h", "--ttl", "1h", "a", "--also", "b", "--", "true"]);
     let run = Running::start(&mut command);
-    // The holder of `b` is asked for behind the answers of a quorum, to `a`, too.
+    // The client asks for the holder of `b` after a quorum's answers, including answers about `a`.
     eventually(PATIENCE, "b is refused", || {
         fleet.masters().any(|master| master.ask("INFO commandstats").text().contains("cmdstat_pttl:"))
     });
     run.signal("TERM");
     let code = run.finish().code;
-    // On a busy machine the refusal may have ended the run before.
+    // On a busy machine, the refusal may have ended the run earlier.
     assert!(matches!(code, Some(143 | 75)), "{code:?}");
     eventually(PATIENCE, "a is released", || holder_count(&mut fleet, "a") == 0);
 }
 
-/// A signal comes when the lock that was waited for is granted. The masters are slow to grant the other one.
+/// The signal comes when the awaited lock is granted. The masters are slow to grant the other lock.
 #[test]
 fn signal_after_a_wait_leaves_no_lock() {
     let mut fleet = Fleet::start(3);
@@ -202,7 +202,7 @@ fn signal_after_a_wait_leaves_no_lock() {
     eventually(PATIENCE, "it asks for a", || holder_count(&mut fleet, "a") >= 2);
     run.signal("TERM");
     let code = run.finish().code;
-    // On a busy machine the command may have run.
+    // On a busy machine, the command may have run.
     assert!(matches!(code, Some(143 | 0)), "{code:?}");
     for name in ["a", "b"] {
         eventually(PATIENCE, "it is released", || holder_count(&mut fleet, name) == 0);

@@ -1,4 +1,4 @@
-//! `redlatch run --shared`, and what `inspect` shows of them.
+//! `redlatch run --shared`, and its locks in `inspect`.
 
 use redlatch_support::{Fleet, PATIENCE, eventually};
 
@@ -22,7 +22,7 @@ fn sharing_commands_run_together_and_exclude_others() {
     let shared = [hold(&fleet, &["--shared"]), hold(&fleet, &["-s", "--ttl", "5s"])];
     let alone = finish(trusting(&fleet, "run").args(["r", "--", "true"]));
     expect(&alone, 75, &["lock \"r\" is shared by 2 readers, for at most"]);
-    // A majority has them; the last master may be about to.
+    // A majority has both readers; the last master may be about to.
     eventually(PATIENCE, "all masters have both", || {
         finish(trusting(&fleet, "inspect").arg("r")).stdout.contains("all 3 masters: 2 readers")
     });

@@ -1,4 +1,4 @@
-//! `redlatch run --slots`: so many at once, each with a number.
+//! `redlatch run --slots`: at most a given number of commands at once, each with a number.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use redlatch_support::{Fleet, PATIENCE, eventually, root};
 
 use crate::harness::{FOREVER, PATIENT, Running, expect, finish, holder_count, redlatch, signal, trusting};
 
-/// The recipe of the page, with another command.
+/// The page's recipe, with another command.
 // I80
 #[test]
 fn three_of_eight_machines_run_at_once() {
@@ -56,13 +56,13 @@ fn a_command_has_its_slot_beside_its_token() {
     let lines: Vec<&str> = run.stdout.lines().collect();
     assert_eq!(lines[0], "pool 0");
     assert!(lines[1].parse::<u64>().is_ok(), "{lines:?}");
-    // One without a slot has no number of a command around it.
+    // A command without a slot must not inherit the number of an outer command.
     let mut run = trusting(&fleet, "run");
     run.env("REDLATCH_SLOT", "7").args(["pool", "--", "sh", "-c", "echo \"<$REDLATCH_SLOT>\""]);
     assert_eq!(finish(&mut run).stdout, "<>\n");
 }
 
-/// A command that holds one slot of the pool `jobs`, which has this many.
+/// A command that holds one slot of the pool `jobs` with this many slots.
 fn hold_slot(fleet: &Fleet, count: &str) -> Running {
     let script = format!("echo in; {FOREVER}");
     let mut holder =
@@ -71,7 +71,7 @@ fn hold_slot(fleet: &Fleet, count: &str) -> Running {
     holder
 }
 
-/// Both slots are held, but this login may not look.
+/// Both slots are held, but this login lacks the right to search.
 #[test]
 fn slots_behind_a_refused_look_are_not_busy() {
     let mut fleet = Fleet::start(3);
@@ -131,7 +131,7 @@ fn slots_are_listed_inspected_and_unlocked() {
     holder.wait_for_exit();
 }
 
-/// The first holder is killed with its slot, and the first waiter with the door.
+/// The first holder dies with its slot, and the first waiter with the door.
 #[test]
 fn a_killed_holder_frees_its_slot_after_the_ttl() {
     for count in ["1", "9"] {

@@ -1,4 +1,4 @@
-//! A terminal of a test's own, as the controlling one of a session: what is typed, and what is shown.
+//! A terminal for a test, as the controlling terminal of a session: what is typed, and what is shown.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::harness::{Leftovers, command};
 
-/// A shell script with a terminal. It ends with the test.
+/// A shell script with a terminal, which ends with the test.
 pub(crate) struct Session {
     keyboard: File,
     screen: Arc<Mutex<String>>,
@@ -24,18 +24,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts `sh -c` in a session of its own, in the foreground of a terminal of its own; in the script,
-    /// `$REDLATCH` is the program. `None`, visibly, if `setsid` of util-linux is missing.
+    /// Starts `sh -c` in a new session, in the foreground of a new terminal. In the script, `$REDLATCH` is
+    /// the program. Returns `None`, with a message, if `setsid` of util-linux is missing.
     pub(crate) fn start(urls: &[String], script: &str) -> Option<Self> {
         Self::start_with_width(urls, script, 0)
     }
 
-    /// The same on a terminal with so many columns; zero is one that does not know.
+    /// Like [`Self::start`], on a terminal with this many columns; zero means unknown.
     pub(crate) fn start_with_width(urls: &[String], script: &str, columns: u16) -> Option<Self> {
         let tool = Command::new("setsid").arg("--version").output();
         if !tool.is_ok_and(|tool| String::from_utf8_lossy(&tool.stdout).contains("util-linux")) {
             let why = "no setsid of util-linux, which makes a controlling terminal";
-            // Not by `eprintln`, which the test harness hides.
+            // Not `eprintln`, which the test harness hides.
             writeln!(std::io::stderr(), "skipped: a test in a terminal: {why}").ok();
             return None;
         }
@@ -45,14 +45,14 @@ impl Session {
         tcsetwinsize(&keyboard, size).expect("a pseudo-terminal");
         let path = ptsname(&keyboard, Vec::new()).expect("it has a name");
         let path = std::ffi::OsStr::from_bytes(path.as_bytes());
-        // This process must not have it as its own controlling terminal.
+        // This process must not take it as its controlling terminal.
         let open = || -> Stdio {
             let mut options = OpenOptions::new();
             std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NOCTTY);
             options.read(true).write(true).open(path).expect("a pseudo-terminal").into()
         };
         let mut setsid = command("setsid");
-        // The leader of a group, as `command` makes it, would be forked away from.
+        // `setsid` would fork if it led a group, as `command` makes it do.
         setsid.args(["--ctty", "--wait", "sh", "-c", script]);
         setsid.env("REDLATCH_MASTERS", urls.join(",")).env("REDLATCH", env!("CARGO_BIN_EXE_redlatch"));
         setsid.stdin(open()).stdout(open()).stderr(open());
@@ -63,7 +63,7 @@ impl Session {
         let (mut shown, to) = (keyboard.try_clone().expect("an open file can be duplicated"), screen.clone());
         let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error when the last process has closed the terminal.
+            // The read fails once the last process has closed the terminal.
             while let Ok(size @ 1..) = shown.read(&mut bytes) {
                 to.lock().expect("nobody panics with it").push_str(&String::from_utf8_lossy(&bytes[..size]));
             }
@@ -75,13 +75,13 @@ impl Session {
         self.screen.lock().expect("nobody panics with it").clone()
     }
 
-    /// Waits until a line begins with this text, and returns what follows it, when that is complete.
+    /// Waits for a complete line that begins with this text. Returns the rest of the line.
     pub(crate) fn wait_for(&self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let screen = self.screen();
             let (complete, _) = screen.rsplit_once('\n').unwrap_or_default();
-            // A line may be cleared, and the terminal shows a control key at the beginning of the next one.
+            // A line may be cleared, and a terminal echoes control keys at the beginning of the next line.
             let lines = complete.lines().filter_map(|line| line.rsplit(CLEAR).next());
             let mut lines = lines.map(|line| line.trim_start_matches(CONTROL_KEYS));
             if let Some(rest) = lines.find_map(|line| line.strip_prefix(text)) {
@@ -96,7 +96,7 @@ impl Session {
         self.keyboard.write_all(keys.as_bytes()).expect("a terminal takes keys");
     }
 
-    /// Waits for the end of the script; returns its exit code and what was shown.
+    /// Waits for the script's end. Returns its exit code and all output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         let mut status = None;
         eventually(PATIENCE, "the script ends", || {
@@ -108,7 +108,7 @@ impl Session {
     }
 }
 
-/// Clears the line so far.
+/// Clears the line.
 const CLEAR: &str = "\r\x1b[K";
 
 /// `^C` and `^Z`.

@@ -1,4 +1,4 @@
-//! `redlatch run` in a terminal: keys, job control, and a lock that is lost meanwhile.
+//! `redlatch run` in a terminal: keys, job control, and a lost lock.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use redlatch_support::{Fleet, PATIENCE, eventually};
 use crate::harness::{FOREVER, PATIENT, exists, holder_count, signal};
 use crate::terminal::Session;
 
-// A shell that starts a program cannot be stopped before that program runs (`vfork`), so what is stopped here
-// starts none.
+// A shell that starts a program cannot be stopped before that program runs (`vfork`), so the stopped commands
+// here start no programs.
 
 /// Ctrl-S and Ctrl-Q.
 const STOP_OUTPUT: &str = "\x13";
@@ -19,16 +19,16 @@ fn run(ttl: &str, command: &str) -> String {
     format!("\"$REDLATCH\" run {} --ttl {ttl} r -- {command}", PATIENT.join(" "))
 }
 
-/// Whether the kernel says that this process is stopped.
+/// Whether the kernel reports that this process is stopped.
 fn is_stopped(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
 
-/// Whether this process leads the group that has the terminal's foreground. The program then continues it once.
+/// Whether this process leads the terminal's foreground group. The program then continues it once.
 fn has_terminal(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // State, parent, group, session, terminal, group in the foreground.
+    // Fields: state, parent, group, session, terminal, foreground group.
     stat.rsplit(')').next().is_some_and(|rest| rest.split_ascii_whitespace().nth(5) == Some(pid))
 }
 
@@ -47,7 +47,7 @@ fn in_a_terminal_a_lost_lock_ends_everything() {
     assert!(!exists(&first), "{screen}");
 }
 
-/// The foreground may move between a look at it and a write, which then would stop the program.
+/// The foreground may move between the check and a write, which would then stop the program.
 // I103
 #[test]
 fn tostop_terminal_gets_messages_after_the_command() {
@@ -63,8 +63,8 @@ fn tostop_terminal_gets_messages_after_the_command() {
     session.finish();
 }
 
-/// A terminal that stops writers shows no message while the command runs. If its output is stopped, too, the
-/// command waits for it, but not for long.
+/// On a terminal that stops background writers, no message appears while the command runs. If output is
+/// stopped, the command waits briefly for earlier messages.
 #[test]
 fn a_command_starts_behind_the_messages_before_it() {
     let fleet = Fleet::start(1);
@@ -148,7 +148,7 @@ fn a_command_in_a_pipeline_leaves_the_others_the_foreground() {
 fn a_command_gets_the_foreground_without_reading() {
     let fleet = Fleet::start(1);
     let look = "until ps -o stat= -p \\$\\$ | grep -q +; do sleep 0.02; done; echo in front";
-    // A process that lost the race for the foreground is stopped when it already has it.
+    // A process that loses the race for the foreground is stopped although it already has it.
     let late = "kill -TTIN \\$\\$; echo goes on";
     let script = format!("{}; echo ended", run("10s", &format!("sh -c \"{look}; {late}\"")));
     let Some(session) = Session::start(&fleet.urls(), &script) else { return };
@@ -176,7 +176,7 @@ fn the_terminal_returns_after_the_command() {
 #[test]
 fn a_pipelined_command_gets_the_terminal_on_demand() {
     let fleet = Fleet::start(1);
-    // The other end of the pipe reads the keyboard, then the command does.
+    // First the pipe's other end reads the keyboard, then the command.
     let reads = run("10s", "sh -c 'read line; echo data; read line </dev/tty; echo got $line'");
     let script = format!(
         "mkfifo \"$0\"; {reads} <\"$0\" | {{ exec 3>\"$0\"; echo ready; read key </dev/tty; echo key $key; echo >&3; cat; }}"
@@ -200,7 +200,7 @@ fn the_last_of_a_pipeline_survives_its_command() {
     let mut fleet = Fleet::start(3);
     let command =
         run("2s", &format!("sh -c 'trap \"\" TERM; read line </dev/tty; echo got $line; {FOREVER}'"));
-    // The group of the pipeline has nobody else by then, and is gone once this program leaves it.
+    // The pipeline's group has no other process by then, and disappears when this program leaves it.
     let script = format!("set -m; true | {{ sleep 0.3; exec {command}; }}; echo ended $?");
     let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
     session.type_in("line\n");
@@ -226,10 +226,10 @@ fn an_interrupt_ends_command_and_surrounding_script() {
 #[test]
 fn a_stopped_command_continues_with_its_lock() {
     let fleet = Fleet::start(1);
-    // One that the terminal does not stop, in the group of the command, and one in a session of its own.
+    // A process in the command's group that ignores the terminal's stop, and one in a separate session.
     let deaf = "sh -c \"trap \\\"\\\" TSTP; echo deaf \\$\\$; exec sleep 600\" &";
     let away = "setsid sh -c \"echo away \\$\\$; exec sleep 600\" &";
-    // One that somebody stopped before.
+    // A process that was stopped before.
     let idle = "setsid sh -c \"echo idle \\$\\$; kill -STOP \\$\\$; exec sleep 600\" &";
     let command =
         format!("sh -c '{deaf} {away} {idle} echo ready; read line; echo got $line; read line; exit 7'");
@@ -254,7 +254,7 @@ fn a_stopped_command_continues_with_its_lock() {
     session.type_in("end\n");
     assert_eq!(session.wait_for("ended "), "7");
     assert!(is_stopped(&idle), "it was not stopped with the command");
-    // The others outlive the command, and keep the terminal.
+    // The other processes outlive the command and keep the terminal.
     others.iter().chain([&idle]).for_each(|other| signal(other.parse().expect("a number"), "KILL"));
     session.finish();
 }
@@ -263,7 +263,7 @@ fn a_stopped_command_continues_with_its_lock() {
 #[test]
 fn a_stopped_command_whose_lock_ended_gets_kill() {
     let mut fleet = Fleet::start(1);
-    // A descendant with a session of its own does not hear of the terminal. It would say that it runs again.
+    // A descendant in a separate session gets no signals from the terminal. It would report being continued.
     let away = "trap \\\"echo woken\\\" CONT; echo away \\$\\$; while :; do :; done";
     let command = format!("sh -c 'setsid sh -c \"{away}\" & echo ready; read line'");
     let script = format!("set -m; {}; echo stopped $?; read line; fg; echo ended $?", run("1s", &command));
@@ -298,7 +298,7 @@ fn ending_command_stops_no_other_process() {
     session.finish();
 }
 
-/// STOP is meant for the command, in a terminal, too.
+/// In a terminal, too, STOP is meant for the command.
 #[test]
 fn a_command_that_is_stopped_alone_keeps_its_lock() {
     let mut fleet = Fleet::start(1);
@@ -339,7 +339,7 @@ fn foreground_job_gets_the_terminal() {
 fn a_stop_that_nobody_could_undo_is_undone() {
     let fleet = Fleet::start(1);
     let command = "sh -c 'echo ready; while read line; do echo got $line; done'";
-    // The program leads the session: no shell is there to continue it.
+    // The program leads the session, so no shell could continue it.
     let script = format!("exec {}", run("30s", command));
     let Some(mut session) = Session::start(&fleet.urls(), &script) else { return };
     session.wait_for("ready");
@@ -387,7 +387,7 @@ fn a_wait_shows_its_progress_in_one_line() {
     let waits = run("10s", "sh -c 'read line'").replacen(" r ", " --wait 1h r ", 1);
     let session = Session::start_with_width(&fleet.urls(), &format!("{waits}; echo ended $?"), 40);
     let Some(mut session) = session else { return };
-    // The line is written anew at its beginning.
+    // The line is rewritten in place.
     eventually(PATIENCE, "the wait counts down", || {
         let screen = session.screen();
         let lines = screen.split("\r\x1b[K").filter(|line| line.starts_with("redlatch: waiting up to"));

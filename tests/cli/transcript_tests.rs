@@ -1,6 +1,6 @@
-//! All that commands print and their exit codes, in each state of their lock, held to
-//! `tests/golden/transcripts`. Times, addresses, tokens and process ids are left out. The free lock is shown
-//! whole, any other state by what differs (`2=`: two lines are the same).
+//! Output and exit code of each command in each state of its lock, compared with `tests/golden/transcripts`.
+//! Times, addresses, tokens and process ids are left out. The state of a free lock is shown in full, other
+//! states by their differences (`2=`: two lines are the same).
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use redlatch_support::{Fleet, assert_golden, differing, wrapped};
 
 use crate::harness::{Finished, PATIENT, finish, redlatch};
 
-/// A command line, in the words of a shell; `FILE` is a path of the test.
+/// Command lines in shell words; `FILE` is a path of the test.
 const LINES: &[&str] = &[
     "run --verbose a -- true",
     "run --verbose a -- sh -c 'exit 3'",
@@ -63,7 +63,7 @@ const LINES: &[&str] = &[
     "inspect",
 ];
 
-/// States of the masters: the name, the commands that make it, and the number of masters that are killed.
+/// States of the masters: name, commands that create the state, and number of killed masters.
 const STATES: &[(&str, &[&str], usize)] = &[
     ("free", &[], 0),
     ("held", &["SET a twenty-bytes-of-tok.\tdb-1 PX 3600000", "SET redlatch:slot:0:a x PX 3600000"], 0),
@@ -73,7 +73,7 @@ const STATES: &[(&str, &[&str], usize)] = &[
     ("down", &[], 1),
 ];
 
-/// The words of a line, as a shell reads them.
+/// Splits a line into words, as a shell does.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut is_quoted) = (vec![String::new()], false);
     for char in line.chars() {
@@ -86,7 +86,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Numbers that differ from run to run as one letter each.
+/// Shows each varying number as one letter.
 fn masked(text: &str, file: &str) -> String {
     let text = text.replace(file, "FILE");
     let mut shown = String::new();
@@ -104,13 +104,13 @@ fn masked(text: &str, file: &str) -> String {
         };
         shown += &format!("{masked}{}", &word[bare.len()..]);
     }
-    // Long numbers: of processes, and of milliseconds.
+    // Long numbers: process ids and milliseconds.
     let runs = shown.split_inclusive(|char: char| !char.is_ascii_digit()).map(|run| {
         let size = run.bytes().take_while(u8::is_ascii_digit).count();
         if size >= 4 { format!("N{}", &run[size..]) } else { run.to_owned() }
     });
     let shown: String = runs.collect();
-    // Widths of columns follow from the numbers; the locks of a benchmark have random names.
+    // Column widths depend on the numbers, and a benchmark's locks have random names.
     let is_bench = |line: &str| line.contains("redlatch-bench:");
     let lines =
         shown.lines().filter(|line| !is_bench(line)).map(|line| match line.split_once(" pairs in ") {
@@ -126,17 +126,17 @@ fn run(fleet: &Fleet, line: &str, file: &Path, is_outage: bool) -> Finished {
     let mut words: Vec<String> = words(line).into_iter().map(|word| word.replace("FILE", file)).collect();
     let mut options: Vec<&str> = match &*words[0] {
         "fleet" | "generate" => Vec::new(),
-        // A machine that is slow makes no other text.
+        // Limits that a slow machine does not exceed.
         _ => PATIENT.to_vec(),
     };
     if ["run", "acquire"].contains(&&*words[0]) && !line.contains("--label") {
         options.extend(["--label", "me"]);
     }
-    // An outage is waited out for a while without it.
+    // Otherwise the program would retry for a while.
     if is_outage && ["run", "acquire"].contains(&&*words[0]) && !line.contains("--wait") {
         options.extend(["--wait", "0s"]);
     }
-    // In front of a command without dashes they would be its own.
+    // Behind the first word: after the command, the options would belong to it.
     words.splice(1..1, options.into_iter().map(str::to_owned));
     finish(command.args(words))
 }
@@ -145,7 +145,7 @@ fn run(fleet: &Fleet, line: &str, file: &Path, is_outage: bool) -> Finished {
 fn command_output_matches_its_golden_file() {
     let mut fleet = Fleet::start(1);
     let file = std::env::temp_dir().join(format!("redlatch-transcript-{}", std::process::id()));
-    // The exit code and the lines, by command line and state.
+    // Exit code and lines, by command line and state.
     let mut printed = vec![Vec::new(); LINES.len()];
     for (state, commands, killed_count) in STATES {
         fleet.masters().take(*killed_count).for_each(|master| master.kill());
@@ -160,7 +160,7 @@ fn command_output_matches_its_golden_file() {
             let code = code.map_or_else(|| "-".to_owned(), |code| code.to_string());
             let text = masked(&stdout, name) + &masked(&stderr, name);
             printed.push((code, text.lines().map(str::to_owned).collect::<Vec<_>>()));
-            // A handle is for the next two lines.
+            // The next two lines need the handle's lock.
             if *killed_count == 0 && !line.contains("FILE") {
                 fleet.master(0).ask("FLUSHALL");
             }

@@ -1,4 +1,4 @@
-//! An examination of peers that answer commands as no Redis does, and one without end.
+//! An examination of peers whose replies no Redis server sends, among them an endless one.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn start(size: usize) -> Double {
     Double::start(size).expect("free ports")
 }
 
-/// Codes of the errors that one of three masters has.
+/// Codes of the errors that an examination finds, without the expected `trust-unsynced`.
 fn errors(double: &Double) -> Vec<&'static str> {
     let config: Config = double.config().quarantine(Quarantine::Trust).build().expect("valid settings");
     let found = examine(&config, Duration::from_secs(9)).expect("it can ask");

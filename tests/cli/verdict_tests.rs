@@ -1,4 +1,4 @@
-//! What each command says of masters that are hung, full or refuse the login, and its exit code.
+//! Messages and exit codes of each command when masters hang, are full or refuse the login.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use redlatch_support::{Fleet, PATIENCE, eventually};
 
 use crate::harness::{Finished, expect, finish, redlatch};
 
-/// The most used commands that ask masters, short ones first.
+/// The most used commands that ask masters, quick commands first.
 const COMMANDS: [&[&str]; 9] = [
     &["doctor"],
     &["fleet", "status"],
@@ -20,7 +20,7 @@ const COMMANDS: [&[&str]; 9] = [
     &["drill", "--time", "1s"],
 ];
 
-/// What it said, on both streams, in one line.
+/// Both streams, in one line.
 fn said(finished: &Finished) -> String {
     let text = format!("{} {}", finished.stdout, finished.stderr);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -48,7 +48,7 @@ fn last_words_of_a_full_server_are_shown() {
     }
 }
 
-/// One full, one that is hung, and one with another password.
+/// One full master, one hung, and one with another password.
 fn troubled(fleet: &mut Fleet) -> Vec<String> {
     fleet.master(0).ask("CONFIG SET maxmemory 1");
     fleet.master(2).ask("CONFIG SET requirepass other");
@@ -95,7 +95,7 @@ fn a_refused_login_is_no_server_to_start() {
             assert!(!said.contains(wrong), "{words:?}: {wrong:?} is in {said}");
         }
     }
-    // A database that the server does not have is no login.
+    // A database that does not exist is not a failed login.
     let urls: Vec<_> =
         fleet.urls().iter().map(|url| url.replace("redis://", "redis://:other@") + "/99").collect();
     let said = said(&finish(&mut with(&urls, &["doctor", "--time-limit", "9s"])));
@@ -141,7 +141,7 @@ fn a_forgotten_prefix_ends_a_wait() {
         let command = [&words[..1], &patient, &words[1..]].concat();
         let finished = finish(&mut with(&urls, &command));
         expect(&finished, 69, &["grant them, or set the prefix (--prefix)"]);
-        // Two of an outage's grace, and some while masters are still being connected on a busy machine.
+        // Two attempts within an outage's grace, and more while a busy machine still connects.
         let (before, _) = finished.stderr.split_once(" attempt").expect("a number of attempts");
         let count = before.rsplit(' ').next().and_then(|count| count.parse::<u32>().ok());
         assert!(count.is_some_and(|count| count <= 10), "{}", finished.stderr);
@@ -166,7 +166,7 @@ fn a_hung_master_costs_one_answer_timeout() {
             assert!(said.contains(&format!("{}: ", urls[1])), "{words:?}: {said}");
             took
         };
-        // A late machine may need several tries.
+        // A slow machine may need several tries.
         eventually(PATIENCE, "it waits once", || took(&["--trust"]) < Duration::from_millis(1600));
         eventually(PATIENCE, "the option counts", || {
             took(&["--trust", "--answer-timeout", "200ms"]) < Duration::from_millis(800)
