@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::{SHORT, TTL, asked, await_held, await_waiters, contended, open, start};
 
-/// A thread that waits for a lock.
+/// Starts a thread that waits for a lock.
 fn wait(client: &Client, name: &'static str) -> thread::JoinHandle<Guard> {
     let client = client.clone();
     thread::spawn(move || client.lock(name).ttl(TTL).wait(PATIENCE).acquire().expect("it is released"))
@@ -37,7 +37,7 @@ fn a_release_wakes_the_waiter_of_another_client() {
     assert_eq!(stats.acquired, 1);
 }
 
-/// Their order has room for a busy machine, and tests of its own.
+/// Other tests check the order, which needs time on a busy machine.
 #[test]
 fn fair_waiters_are_served_one_by_one() {
     let double = start(3);
@@ -179,7 +179,7 @@ fn an_adoption_fetched_too_late_is_none() {
     let double = start(3);
     let [first, second] = [open(&double), open(&double)];
     let brief = || first.lock("a").ttl(SHORT).wait(PATIENCE).acquire();
-    // On a slow machine the answer comes too late.
+    // On a slow machine, the answer comes too late.
     let guard = std::iter::repeat_with(brief).find_map(Result::ok).expect("free");
     let handle = guard.into_handle(Duration::from_secs(100)).expect("extended");
     let mut adopting = pin!(second.adopt_async(&handle));
@@ -273,7 +273,7 @@ fn a_redlock_writes_what_is_queued_as_it_is_dropped() {
     }
 }
 
-/// No call that turns the event loop follows.
+/// No later call turns the event loop.
 #[test]
 fn a_redlock_reports_events_as_it_opens_and_at_a_flush() {
     let double = start(1);
@@ -306,11 +306,11 @@ fn a_call_after_an_idle_time_waits_for_no_event() {
         redlock.release(lease).expect("confirmed");
         took
     });
-    // The first call may find answers to the handshake.
+    // The first call may find late answers to the handshake.
     assert!(took.skip(1).any(|it| it < limits::REVIVE_MAX), "each call waits");
 }
 
-/// The release shows it, at a quorum of answers.
+/// A quorum's answers to the release show the loss.
 #[test]
 fn work_is_lost_with_a_quorum_of_keys() {
     for (lost_count, is_lost) in [(1, false), (2, true)] {
@@ -336,7 +336,7 @@ fn tasks_exclude_each_other() {
         let client = open(&double);
         let other = open(&double);
         let mut tasks = JoinSet::new();
-        // Not atomic on purpose: the lock makes each addition one.
+        // The read and the write are separate on purpose: the lock must make each addition atomic.
         let count = Arc::new(std::sync::Mutex::new(0));
         for index in 0..40 {
             let (client, count) =

@@ -1,4 +1,4 @@
-//! `redlatch_testing::Double` as users meet it: real clients on model masters in this process, no server.
+//! `redlatch_testing::Double` as users meet it: real clients, and model masters in this process.
 
 mod kinds;
 mod many;
@@ -16,9 +16,9 @@ use redlatch::{AcquireError, Client, ExtendError, HeldLocks, Quarantine};
 use redlatch_support::{Blocking, PATIENCE, eventually};
 use redlatch_testing::{Double, DoubleMaster, FleetError, Reply};
 
-/// The TTL of locks that no test waits for to end.
+/// TTL of locks whose expiry no test awaits.
 const TTL: Duration = Duration::from_secs(120);
-/// An answer limit that a test waits for.
+/// An answer limit that tests wait out.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// A command, and its reply.
@@ -29,12 +29,12 @@ fn start(size: usize) -> Double {
     Double::start(size).expect("free ports")
 }
 
-/// A client whose answer limit is not met by chance.
+/// A client whose answer limit no slow answer exceeds.
 fn open(double: &Double) -> Client {
     double.config().max_ttl(TTL).answer_timeout(PATIENCE).connect().expect("an event loop")
 }
 
-/// Each public call that takes a time takes the longest one: it refuses it, or means "without end".
+/// Each public call that takes a time accepts the longest, and either refuses it or treats it as unlimited.
 #[test]
 fn longest_times_overflow_nothing() {
     let max = Duration::MAX;
@@ -78,7 +78,7 @@ fn longest_times_overflow_nothing() {
     redlock.leave_for(lease, max).expect_err("it is too long");
     assert_eq!(redlock.drain(max, HeldLocks::Release), 0);
     assert_eq!(client.drain(max, HeldLocks::Release), 0);
-    // Last, as it answers nothing any more.
+    // Last, because this master no longer answers.
     double.master(0).delay(max);
     let late = double
         .config()
@@ -92,14 +92,14 @@ fn longest_times_overflow_nothing() {
     double.master(0).restart().expect("a free port");
 }
 
-/// A client that gives masters up soon, once it has them all.
+/// A client with a short answer limit, after it has connected to all masters.
 fn open_impatient(double: &Double) -> Client {
     let client = double.config().max_ttl(TTL).answer_timeout(SHORT).connect().expect("an event loop");
     eventually(PATIENCE, "all are ready", || client.stats().ready() == double.masters().count());
     client
 }
 
-/// Why there is no quorum.
+/// The denial of an acquisition without a quorum.
 fn no_quorum<T: fmt::Debug>(result: Result<T, AcquireError>) -> Denial {
     match result {
         Err(AcquireError::NoQuorum(denial)) => *denial,
@@ -123,7 +123,7 @@ fn asked(master: DoubleMaster<'_>, words: &[&str]) -> String {
     master.command(words).expect("an answer").text()
 }
 
-/// The lock is on each master: nothing of its acquisition is under way.
+/// Waits until each master holds the lock, so that nothing of the acquisition is under way.
 fn await_held(double: &Double, name: &str) {
     for master in double.masters() {
         eventually(PATIENCE, "it is on each master", || asked(master, &["EXISTS", name]) == "1");
@@ -163,7 +163,7 @@ fn a_minority_of_killed_and_hanging_masters_delays_nobody() {
     for number in 0..10 {
         drop(client.lock(format!("orders:{number}")).try_acquire().expect("three of five are a quorum"));
     }
-    // Any wait for a master would have lasted as long as the answer limit.
+    // Any wait for a master would have lasted the whole answer limit.
     assert!(start.elapsed() < PATIENCE);
     double.master(0).resume().expect("it runs");
     eventually(PATIENCE, "the queued commands are answered", || client.stats().operations == 0);
@@ -215,7 +215,7 @@ fn a_resumed_master_answers_what_came_meanwhile() {
     for mut connection in [&old, &new] {
         connection.write_all(ECHO).expect("open");
     }
-    // By now the double has seen that something came.
+    // By now the double has read the other bytes.
     assert_eq!(asked(double.master(1), &["PING"]), "PONG");
     double.master(0).resume().expect("it runs");
     echoed(&old);

@@ -1,4 +1,4 @@
-//! A thousand doubles in one run, and the time that a lock takes.
+//! A thousand doubles in one run, and the duration of a lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -11,10 +11,10 @@ use redlatch_testing::Double;
 use crate::{TTL, contended, open, start};
 
 const COUNT: usize = 1_000;
-/// Threads that use them side by side, as a test run does.
+/// Number of threads that use doubles at the same time, as in a test run.
 const THREADS: usize = 8;
 
-/// A lock, refused to another client, lost in an outage of the majority, and taken again.
+/// A lock that is refused to another client, lost in an outage of the majority, and acquired again.
 fn live(double: &Double) {
     let [client, other] = [open(double), open(double)];
     let guard = client.lock("a").ttl(TTL).acquire().expect("free");
@@ -37,7 +37,7 @@ fn a_thousand_doubles_live_in_one_run() {
     println!("{COUNT} doubles of three masters, {THREADS} at once: {:?}", start_at.elapsed());
 }
 
-/// Its figure is for people: `cargo test --release --test double a_pair -- --nocapture`.
+/// Prints a figure for people: `cargo test --release --test double a_pair -- --nocapture`.
 #[test]
 fn a_pair_takes_two_round_trips() {
     const PAIRS: usize = 1_000;
@@ -60,7 +60,7 @@ fn a_pair_takes_two_round_trips() {
     assert_eq!((stats.acquired, stats.released, stats.retries), (PAIRS as u64, PAIRS as u64, 0));
 }
 
-/// A drain takes the place of an acquisition that it ends.
+/// The drain takes the place of an acquisition that it ends.
 #[test]
 fn a_client_without_room_is_drained() {
     let double = Double::start(1).expect("a free port");

@@ -1,4 +1,4 @@
-//! Clients with peers that answer commands as no Redis does.
+//! Clients whose peers send replies that no Redis server sends.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn slots_that_nobody_can_look_at_are_not_busy() {
     drop(held);
 }
 
-/// The client says it when it connects.
+/// The client reports these masters when it connects.
 #[test]
 fn a_client_names_masters_without_scripts() {
     let double = start(3);
