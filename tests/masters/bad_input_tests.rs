@@ -1,8 +1,8 @@
-//! Input that cannot work, through the library, on real masters: the error's variant and what it says, that
-//! nothing is lost by it, and that the client works afterwards.
+//! Input that cannot work, in the library, on real masters: the error's variant and text, no lost state, and
+//! a client that works afterwards.
 //!
-//! Elsewhere: one server under two names, servers that talk garbage (`lock_tests.rs`); leases of other
-//! clients (`lease_tests.rs`); replies that no server should give (`tests/engine/bad_input.rs`).
+//! Elsewhere: one server under two names, servers that send garbage (`lock_tests.rs`); leases of other
+//! clients (`lease_tests.rs`); replies that no server should send (`tests/engine/bad_input.rs`).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use redlatch_support::{Blocking, Fleet, PATIENCE, eventually};
 
 use crate::lock_tests::{TTL, open, settings};
 
-/// A lock of this client can be had and given back, and nothing else is on the master.
+/// This client can acquire and release a lock, and the master holds nothing else.
 #[track_caller]
 fn check_works(fleet: &mut Fleet, redlock: &mut Blocking) {
     let lease = redlock.lock("check").ttl(TTL).wait(PATIENCE).acquire().expect("free");
@@ -179,7 +179,7 @@ fn names_may_have_any_bytes_within_bounds() {
     check_works(&mut fleet, &mut redlock);
 }
 
-/// What the only master said.
+/// The only master's vote.
 fn vote(report: &Report) -> &Vote {
     &report.votes[0].1
 }
@@ -212,7 +212,7 @@ fn a_key_of_another_type_is_left_alone() {
     fleet.master(0).ask("RPUSH a x");
     let is_wrong_type =
         |vote: &Vote| matches!(vote, Vote::Failed(Failure::Replied(text)) if text.contains("WRONGTYPE"));
-    // A server with native commands may call it no match in place of an error; either way there is no grant.
+    // A server with native commands may report a mismatch instead of an error. Neither is a grant.
     match redlock.extend(&mut lease, TTL).expect_err("a list") {
         ExtendError::NoQuorum(report) => assert!(is_wrong_type(vote(&report)), "{report}"),
         ExtendError::Lost(_) => {}

@@ -1,12 +1,11 @@
-//! Clients that contend for a few locks while a test harms the masters, and one more server that watches.
+//! Clients that contend for a few locks while a test harms the masters, and one more server as a witness.
 //!
-//! Each contestant has a thread; it has a `Redlock` of its own, or half of a `Client` ([`Way`]). It acquires,
-//! holds for a random time, sometimes extends, sometimes drops its lease or lets it run out instead of
-//! releasing it; each holder writes its entry and exit to the checker. The test's own thread is the
-//! conductor: it harms and heals masters in between, and in the end [`Contest::finish`] judges.
+//! Each contestant is a thread with a `Redlock`, or with half of a `Client` ([`Way`]). It acquires a lock,
+//! holds it for a random time, and sometimes extends it, forgets it or lets it expire. Holders write their
+//! entry and exit to the witness. Meanwhile the test's thread harms and heals masters. [`Contest::finish`]
+//! judges the result.
 //!
-//! No call of the conductor waits for less than something that must happen, so a slow machine only takes
-//! longer.
+//! The test's thread waits only for things that must happen, so a slow machine only takes longer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,15 +22,15 @@ use redlatch_support::{Blocking, Connection, Fleet, PATIENCE, Raw, assert_sooner
 
 use crate::lockers::{Held, Locker, Mode, Way};
 
-/// Also the fleet's longest one.
+/// TTL of each lock, and the fleet's `max_ttl`.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-/// Well above a round trip, so that a busy machine does not make all masters silent.
+/// Well above a round trip, so that masters do not look silent on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 const RESOURCES: [&str; 2] = ["orders:1", "orders:2"];
 const CLIENT_COUNT: usize = 4;
-/// What a busy machine may add to a deadline.
+/// How much a busy machine may exceed a deadline.
 const SLACK: Duration = Duration::from_secs(5);
-/// Validity that must be left to enter, and that an exit is planned to leave.
+/// Validity needed to enter, and left at a planned exit.
 const RESERVE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Contest {
@@ -43,13 +42,13 @@ pub(crate) struct Contest {
     begun: Instant,
 }
 
-/// What a contest is played with, and how many masters there must be before it begins.
+/// Settings of a contest, and the number of masters that it needs to begin.
 pub(crate) struct Rules {
     pub(crate) quarantine: Quarantine,
-    /// By default all.
+    /// All masters by default.
     pub(crate) ready_count: Option<usize>,
     pub(crate) way: Way,
-    /// Of readers' locks, half are plain.
+    /// Half of the locks are plain if the mode is shared.
     pub(crate) mode: Mode,
 }
 
@@ -59,24 +58,24 @@ impl Default for Rules {
     }
 }
 
-/// What the clients and the conductor exchange.
+/// State that the clients share with the test's thread.
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Whether each client sees as many masters ready as it shall.
+    /// Whether each client sees enough masters ready.
     are_ready: [AtomicBool; CLIENT_COUNT],
     entry_counts: [AtomicUsize; RESOURCES.len()],
     outage_count: AtomicUsize,
 }
 
 impl Contest {
-    /// Returns when each client counts the votes of as many masters as it shall.
+    /// Returns once each client counts enough masters' votes.
     pub(crate) fn start(name: &'static str, urls: &[String], rules: &Rules) -> Self {
         Self::start_with_lists(name, &vec![urls.to_vec(); CLIENT_COUNT], rules)
     }
 
-    /// The same with a list of masters for each client: two may hold one lock then, which a test of the
-    /// contest wants.
+    /// Like [`Self::start`], with a separate list of masters for each client. Different lists can give a lock
+    /// to two holders, as a test of the contest needs.
     pub(crate) fn start_with_lists(name: &'static str, lists: &[Vec<String>], rules: &Rules) -> Self {
         let checker = Fleet::start(1);
         let shared = Arc::new(Shared::default());
@@ -112,7 +111,7 @@ impl Contest {
         contest
     }
 
-    /// Waits until so many more locks were acquired, of each resource at least one. There must be a quorum.
+    /// Waits until this many more locks were acquired, at least one of each resource. Needs a quorum.
     pub(crate) fn progress(&self, what: &str, count: usize) {
         let before = self.shared.entry_counts();
         self.wait(&format!("acquisitions while {what}"), |shared| {
@@ -122,13 +121,13 @@ impl Contest {
         });
     }
 
-    /// Begins a phase with a fault, and waits until locks were acquired in spite of it.
+    /// Begins a phase with a fault, and waits until locks are acquired despite it.
     pub(crate) fn survives(&mut self, fault: &str, count: usize) {
         self.phase_count += 1;
         self.progress(fault, count);
     }
 
-    /// Begins a phase with a fault that leaves no quorum, and waits until calls have said so.
+    /// Begins a phase with a fault that leaves no quorum, and waits until calls report it.
     pub(crate) fn fails(&mut self, fault: &str, count: usize) {
         self.phase_count += 1;
         let before = self.shared.outage_count.load(Ordering::SeqCst);
@@ -137,27 +136,27 @@ impl Contest {
         });
     }
 
-    /// Waits until each resource was acquired anew, which must take no longer than the old lock, the
-    /// quarantine and the pause between two attempts to connect. The last fault has just been healed.
+    /// Waits until each resource was acquired again, after the last fault was healed. Takes at most the old
+    /// lock's time, the quarantine and a pause between connection attempts.
     pub(crate) fn recovers(&self, from: &str) {
         let before = self.shared.entry_counts();
         let limit = TTL + TTL.mul_f64(1.01) + limits::BACKOFF_MAX + 3 * SLACK;
         let healed = Instant::now();
-        // Two, because one may have been under way.
+        // Two acquisitions, because one may have been under way.
         self.wait(&format!("acquisitions after {from}"), |shared| {
             shared.entry_counts().iter().zip(&before).all(|(now, before)| now >= &(before + 2))
         });
         assert_sooner(healed, limit, &format!("{}: longer means a lock that stays, after {from}", self.name));
     }
 
-    /// Lets the clients play for this long.
+    /// Lets the clients go on for this long.
     pub(crate) fn pass(&self, time: Duration) {
         std::thread::sleep(time);
         self.check_clients();
     }
 
-    /// Ends the contest, when all masters are healed and each client has noticed: nothing may be lost,
-    /// nothing held by two, and fencing tokens rise.
+    /// Ends the contest, once all masters are healed and each client has noticed. No key may be left, no lock
+    /// may have had two holders, and fencing tokens must rise.
     pub(crate) fn finish(self, fleet: &mut Fleet) {
         let name = self.name;
         let wrong = self.judge(fleet);
@@ -168,7 +167,7 @@ impl Contest {
         );
     }
 
-    /// The same, and returns what was held by two, and the tokens that do not rise.
+    /// Like [`Self::finish`], but returns locks with two holders and tokens that do not rise.
     pub(crate) fn judge(mut self, fleet: &mut Fleet) -> Vec<String> {
         self.wait("the clients count all masters' votes again", Shared::are_all_ready);
         self.shared.is_over.store(true, Ordering::SeqCst);
@@ -215,13 +214,12 @@ impl Contest {
         wrong
     }
 
-    /// All is released. Clients that took long to close waited for answers in vain, until the keys had to be
-    /// gone unless the `SET` was stuck on its way; such a key may live for another TTL.
+    /// All locks are released. A client that took long to close waited for answers until its keys should have
+    /// expired. Only a `SET` that was stuck on its way may leave a key for another TTL.
     fn check_keys(&self, fleet: &mut Fleet, closing_time: Duration) {
         for (index, master) in fleet.masters().enumerate() {
             let keys = master.keys();
-            // A lock's fence outlives it, and the entry of a waiter whose connection was cut is left to its
-            // stay.
+            // A fence outlives its lock, and the entry of a cut-off waiter lasts for its stay.
             let passes =
                 |name: &str| name.starts_with("redlatch:wait:") || name.starts_with("redlatch:fence:");
             let mut names = keys.trim_matches(['[', ']']).split(", ").filter(|name| !name.is_empty());
@@ -259,7 +257,7 @@ impl Contest {
 }
 
 impl Drop for Contest {
-    /// Also if the conductor panics: the clients end by themselves.
+    /// Ends the clients, also if the test's thread panics.
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
     }
@@ -275,7 +273,7 @@ impl Shared {
     }
 }
 
-/// What a client wrote down.
+/// Results of one client.
 #[derive(Default)]
 struct Record {
     visits: Vec<Visit>,
@@ -286,10 +284,10 @@ struct Record {
     unextended_count: usize,
     released_count: usize,
     unreleased_count: usize,
-    /// Locks that were not known to be released everywhere when the client closed.
+    /// Number of locks not known to be released everywhere when the client closed.
     leak_count: usize,
     closing_time: Duration,
-    /// How long after its deadline the latest call came back, and which.
+    /// The largest excess over a deadline, and its call.
     late: (Duration, &'static str),
 }
 
@@ -298,7 +296,7 @@ struct Client {
     locker: Locker,
     checker: Connection,
     shared: Arc<Shared>,
-    /// How many masters it shall see ready.
+    /// Number of masters that it must see ready.
     ready_count: usize,
     mode: Mode,
     rng: StdRng,
@@ -419,14 +417,14 @@ impl Client {
         }
     }
 
-    /// Holds the lock for up to its validity less the reserve.
+    /// Holds the lock for up to its validity, less the reserve.
     fn hold_long(&mut self, lease: &Held) {
         let longest = lease.remaining().saturating_sub(RESERVE);
         let time = longest.mul_f64(self.rng.random_range(0.1..1.0));
         self.hold(time);
     }
 
-    /// A holder may be busy with its work, or drive the loop and so hear of late answers.
+    /// A holder may be busy with its work, or drive the loop and so receive late answers.
     fn hold(&mut self, time: Duration) {
         let until = Instant::now() + time;
         if self.rng.random_bool(0.5) {
@@ -452,7 +450,7 @@ impl Client {
 #[should_panic(expected = "times held by two, or a token")]
 fn a_contest_sees_two_holders() {
     let mut fleet = Fleet::start(5);
-    // No master is on the lists of both halves, so nothing keeps them apart.
+    // The halves' lists share no master, so nothing excludes them from each other.
     let urls = fleet.urls();
     let lists: Vec<_> = (0..CLIENT_COUNT)
         .map(|index| if index % 2 == 0 { &urls[..2] } else { &urls[3..] }.to_vec())

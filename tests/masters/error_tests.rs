@@ -1,5 +1,5 @@
-//! Every error that a server can be brought to reply, as it sends it: on one master of three it is no
-//! obstacle, on two it is named by the failed attempt, and nothing stays behind.
+//! Every error that a real server can be made to send: on one master of three it is no obstacle, on two the
+//! failed attempt names it, and nothing stays behind.
 //!
 //! `NOSCRIPT` and evictions are in `lock_tests.rs`.
 
@@ -11,9 +11,9 @@ use redlatch_support::{Fleet, Master, PATIENCE, eventually, free_port};
 
 use crate::lock_tests::{TTL, drive, open, settings};
 
-/// What can be wrong with a master.
+/// A master's fault.
 struct Trouble {
-    /// Part of what the report of a failed attempt says of it.
+    /// Part of the text about this master in a failed attempt's report.
     words: &'static str,
     login: &'static str,
     begin: fn(&mut Master),
@@ -138,7 +138,7 @@ fn a_locked_master_is_named_and_no_obstacle() {
     ]);
 }
 
-/// Each trouble on one and on two masters of a fleet of its own.
+/// Tests each fault on one and on two masters of a new fleet.
 fn check(troubles: &[Trouble]) {
     for Trouble { words, login, begin, end } in troubles {
         let args = ["--enable-debug-command yes", "--enable-protected-configs yes", "--lua-time-limit 20"];
@@ -182,9 +182,9 @@ fn check(troubles: &[Trouble]) {
     }
 }
 
-/// Has a snapshot fail, so that writes are refused.
+/// Makes a snapshot fail, so that the server refuses writes.
 pub(crate) fn fail_snapshot(it: &mut Master) {
-    // A snapshot cannot take the name of a directory, whoever asks for it.
+    // No snapshot can replace a directory, whatever the user.
     ok(it, "CONFIG SET dbfilename .");
     assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
     it.ask("BGSAVE");
@@ -193,13 +193,13 @@ pub(crate) fn fail_snapshot(it: &mut Master) {
     });
 }
 
-/// Restarts a master that has much to load. It needs `--enable-debug-command yes`.
+/// Restarts a master with much data to load. Needs `--enable-debug-command yes`.
 pub(crate) fn load_slowly(it: &mut Master) {
     ok(it, "DEBUG POPULATE 2000 key 1000");
     ok(it, "CONFIG SET rdbcompression no");
     assert_eq!(it.command(&[b"CONFIG", b"SET", b"save", b"3600 1"]).text(), "OK");
     it.shutdown();
-    // So many microseconds for each key, and after each it looks at its connections.
+    // Microseconds for each key; the server checks its connections after each.
     it.configure(&["--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024"]);
     it.restart_unready();
     eventually(PATIENCE, "it is loading", || {

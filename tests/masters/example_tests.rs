@@ -1,4 +1,4 @@
-//! Each program of `examples/`, on real servers. `storage_tests` has that of fences.
+//! Each program of `examples/`, on real servers. `storage_tests` has the example of fences.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -36,15 +36,15 @@ mod worker_id;
 #[path = "../../examples/workers.rs"]
 mod workers;
 
-/// Far above what a loaded machine holds a master up for: most examples make one attempt.
+/// Far longer than a loaded machine delays a master, because most examples make one attempt.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn config(fleet: &Fleet) -> ConfigBuilder {
     Config::builder().masters(fleet.urls()).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
 }
 
-/// A client that is connected to each master. Two clients with two of three masters each may share only one:
-/// then the second is refused by too few masters to know that the lock is held.
+/// A client that is connected to each master. Clients with two masters each may share only one; then too few
+/// masters refuse the second client for it to know that the lock is held.
 fn open(fleet: &Fleet) -> Client {
     let client = Client::open(config(fleet).build().expect("valid settings")).expect("an event loop");
     eventually(PATIENCE, "all are connected", || {
@@ -82,7 +82,7 @@ fn the_readiness_example_follows_the_quorum() {
     eventually(PATIENCE, "it is back", || status("/ready") == "200 OK");
 }
 
-/// Sends a request without a body, and returns the status and the body of the answer.
+/// Sends a request without a body. Returns status and body of the answer.
 fn http(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(stream, "{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -106,7 +106,7 @@ fn axum_example_charges_a_payment_once() {
     let serving = runtime.spawn(axum_service::serve(service, listener, async {
         stopped.await.ok();
     }));
-    // A repetition that comes while the first request charges gets its receipt, and so does a later one.
+    // A repeated request gets the first one's receipt, both during the charge and later.
     let receipts: BTreeSet<_> = thread::scope(|scope| {
         let requests = [0; 4].map(|_| scope.spawn(|| http(address, "POST /pay/7")));
         requests.into_iter().map(|request| request.join().expect("no panic")).collect()
@@ -138,7 +138,7 @@ fn the_service_handles_orders_and_cancels_the_rest() {
         while HANDLED.load(Ordering::Acquire) < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // The service has fetched the answers of both orders.
+        // The service has fetched the answers to both orders.
         tokio::time::sleep(Duration::from_millis(1)).await;
     };
     let orders = ["orders:1", "orders:2", "orders:3"].map(str::to_owned).to_vec();
@@ -210,7 +210,7 @@ fn a_loop_of_ones_own_drives_a_client() {
     let guard = acquired.expect("free");
     assert!(other.lock("a").try_acquire().is_err(), "it is held");
     let released = own_loop_client::run(&client, guard.release_async()).expect("a loop");
-    // The attempt beside it may have been first on one master.
+    // The simultaneous attempt may have been first on one master.
     assert!(!released.expect("confirmed").was_already_gone());
 }
 

@@ -1,5 +1,5 @@
-//! Fenced locks on real masters: tokens rise whatever happens to masters and holders, and what comes late is
-//! too old.
+//! Fenced locks on real masters: tokens rise whatever happens to masters and holders, and late writes are too
+//! old.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,14 +14,14 @@ use redlatch_support::{Blocking, Fleet, Lease, PATIENCE, Place, Proxy, Raw, Unti
 
 use crate::lock_tests::{TTL, drive, open, settings, state};
 
-/// One holder: when it asked, when it got the answer, and its token.
+/// Times of a holder's request and answer, and its token.
 struct Held {
     asked: Instant,
     granted: Instant,
     token: u64,
 }
 
-/// Tokens rise: a caller that asked after another's answer has a larger one.
+/// A caller that asked after another caller's answer must have the larger token.
 fn assert_rising(mut held: Vec<Held>) {
     held.sort_by_key(|it| it.granted);
     for (index, later) in held.iter().enumerate() {
@@ -31,8 +31,7 @@ fn assert_rising(mut held: Vec<Held>) {
     }
 }
 
-/// Takes the lock again and again, and now and then keeps it for longer than its TTL, as a paused process
-/// would.
+/// Acquires the lock again and again, and sometimes keeps it beyond its TTL, like a paused process.
 fn contend(urls: &[String], held: &Mutex<Vec<Held>>, is_over: &AtomicBool) {
     let config = Config::builder().masters(urls).max_ttl(Duration::from_secs(1));
     let config = config.answer_timeout(Duration::from_millis(200)).build().expect("valid");
@@ -78,7 +77,7 @@ fn tokens_rise_through_kills_stops_and_pauses() {
             fleet.master((round + 1) % 5).cont();
             fleet.master(round).restart();
             more(&held, "it came back empty, and is in quarantine");
-            // The next one that forgets is not to be one too many.
+            // Masters that forget must stay fewer than a quorum.
             thread::sleep(Duration::from_millis(2_200));
         }
     });
@@ -89,7 +88,7 @@ fn tokens_rise_through_kills_stops_and_pauses() {
 #[test]
 fn an_acquire_after_its_release_is_stale() {
     let mut fleet = Fleet::start(3);
-    // The first attempt of a client loads the scripts for all.
+    // A client's first attempt loads the scripts.
     let mut first = open(settings(&fleet.urls()));
     let lease = first.lock("b").ttl(TTL).wait(PATIENCE).fenced().acquire().expect("free");
     drive(&mut first, "all three have it", |first| first.margin(&lease) == 1);
@@ -108,7 +107,7 @@ fn an_acquire_after_its_release_is_stale() {
         assert!(!stats.contains("cmdstat_eval:"), "a digest is unknown: {stats}");
         assert_eq!(master.ask("GET redlatch:fence:a").text(), token.to_string());
         assert_eq!(master.ask("EXISTS a").text(), "0");
-        // The same command once more, as a network may bring it late.
+        // The same command again, as if the network had delayed it.
         let token = token.to_string();
         let acquire = SCRIPTS.iter().find(|script| script.name == "fenced_acquire").expect("a script");
         let late: [&[u8]; 11] = [
@@ -155,8 +154,7 @@ fn only_fenced_locks_have_tokens() {
     fleet.masters().for_each(|master| assert_eq!(master.keys(), "[redlatch:fence:a]"));
 }
 
-/// Callers of one client who all want the same lock: each is asked for on the masters, and each token is
-/// larger.
+/// Callers of one client want the same lock. The masters are asked for each, and each token is larger.
 #[test]
 fn threads_of_one_client_have_rising_tokens() {
     let fleet = Fleet::start(3);
@@ -210,8 +208,7 @@ fn valkey_and_redis_give_rising_tokens_together() {
     }
 }
 
-/// A proxy gives the first server a second address, and the login may not run `INFO`, so that no `run_id`
-/// shows it.
+/// A proxy gives the first server a second address. The login may not run `INFO`, so no `run_id` shows it.
 // I21
 #[test]
 fn one_server_behind_two_addresses_votes_once_without_info() {

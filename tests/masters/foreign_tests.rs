@@ -1,8 +1,7 @@
-//! Keys of other applications at every key that a lock touches, on real servers: none of them is ever
-//! changed.
+//! Foreign keys at every key that a lock touches, on real servers: no command ever changes them.
 //!
-//! Each test puts a key of each type, with and without a TTL, under names of its own, lets clients work at
-//! all of them together, and compares the bytes of `DUMP` and the end of each key.
+//! Each test puts a key of each type, with and without a TTL, under separate names. Clients use all of these
+//! names, and then the test compares the bytes of `DUMP` and the expiry of each key.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,8 +14,7 @@ use redlatch_support::{Blocking, Fleet, Master, PATIENCE, Place, Raw, valkey_9};
 
 use crate::lock_tests::{ANSWER_TIMEOUT, TTL, drive, open, settings, state};
 
-/// A key of each type: command and arguments behind the key. The scores look like times that are over and
-/// that are not.
+/// A key of each type: command, and the arguments after the key. The scores look like past and future times.
 const VALUES: [(&str, &str); 6] = [
     ("SET", "theirs"),
     ("RPUSH", "x y"),
@@ -27,14 +25,14 @@ const VALUES: [(&str, &str); 6] = [
 ];
 const STRING: (&str, &str) = VALUES[0];
 
-/// TTL of locks that a test holds all the time, however busy the machine is.
+/// TTL of locks that a test holds to its end, however busy the machine is.
 const HELD: Duration = Duration::from_secs(25);
-/// The same of locks that are renewed at a third of it.
+/// TTL of locks that are renewed at a third of it.
 const RENEWED: Duration = Duration::from_secs(3);
-/// A wait in which waiters come again, also after their keys were seen and replaced.
+/// A wait in which waiters come several times, also after their keys were replaced.
 const WAIT: Duration = Duration::from_secs(4);
 
-/// What stands before a lock's name in each key that a lock touches.
+/// Prefix of each key that a lock touches.
 const OWN: &str = "";
 const FENCE: &str = "redlatch:fence:";
 const QUEUE: &str = "redlatch:wait:";
@@ -50,19 +48,19 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind::Shared];
 
-/// A key of somebody else's as it was put on a master.
+/// A foreign key, as it was put on a master.
 struct Foreign {
     key: String,
     what: String,
     image: (Raw, Raw),
 }
 
-/// Content and end of a key, to the byte and the millisecond.
+/// Content and expiry of a key, to the byte and the millisecond.
 fn image(master: &mut Master, key: &str) -> (Raw, Raw) {
     (master.ask(&format!("DUMP {key}")), master.ask(&format!("PEXPIRETIME {key}")))
 }
 
-/// Puts a key there, instead of any other.
+/// Puts a key in place of any other.
 fn put(master: &mut Master, key: String, (command, rest): (&str, &str), has_ttl: bool) -> Foreign {
     master.ask(&format!("DEL {key}"));
     let reply = master.ask(&format!("{command} {key} {rest}"));
@@ -75,7 +73,7 @@ fn put(master: &mut Master, key: String, (command, rest): (&str, &str), has_ttl:
     Foreign { key, what, image }
 }
 
-/// Panics with all keys that are not as they were put there.
+/// Panics with all keys that have changed.
 #[track_caller]
 fn assert_unchanged(master: &mut Master, keys: &[Foreign], after: &str) {
     let changed: Vec<_> = keys
@@ -86,7 +84,7 @@ fn assert_unchanged(master: &mut Master, keys: &[Foreign], after: &str) {
     assert!(changed.is_empty(), "{after}: {} of {} keys: {changed:#?}", changed.len(), keys.len());
 }
 
-/// A fleet of one usual server, and one with native commands where there is such a server.
+/// A usual server, and one with native commands if available.
 fn servers() -> impl Iterator<Item = Fleet> {
     [Some(Place::default()), valkey_9()].into_iter().flatten().map(|place| Fleet::start_at(vec![place]))
 }
@@ -103,7 +101,7 @@ impl Kind {
     }
 }
 
-/// A client that works at many locks together.
+/// A client that uses many locks together.
 struct Worker {
     redlock: Blocking,
     outcomes: HashMap<OpId, Outcome>,
@@ -123,7 +121,7 @@ impl Worker {
         self.redlock.submit(request).expect("room")
     }
 
-    /// Makes a request for each of these locks and waits for all outcomes.
+    /// Makes a request for each of these locks. Waits for all outcomes.
     fn submit_each(&mut self, locks: &[OpId], request: impl Fn(OpId) -> Request<'static>) -> Vec<Outcome> {
         for &lock in locks {
             self.submit(request(lock));
@@ -131,7 +129,7 @@ impl Worker {
         self.outcomes_of(locks)
     }
 
-    /// Waits for an outcome of each of these.
+    /// Waits for an outcome of each of these operations.
     fn outcomes_of(&mut self, ids: &[OpId]) -> Vec<Outcome> {
         let deadline = Instant::now() + PATIENCE;
         while !ids.iter().all(|id| self.outcomes.contains_key(id)) {
@@ -148,7 +146,7 @@ impl Worker {
         }
     }
 
-    /// Waits until the masters have carried out everything that was sent so far.
+    /// Waits until the masters have carried out all commands so far.
     fn wait_for_masters(&mut self) {
         let resource = Resource::new("nobody").expect("valid");
         let look = self.submit(Request::Inspect { resource });
@@ -171,7 +169,7 @@ impl Worker {
     }
 }
 
-/// Each value with and without a TTL, at each of these places.
+/// Each value, with and without a TTL, at each of these places.
 fn cases<'a>(places: &'a [&'a str]) -> impl Iterator<Item = (&'a str, (&'static str, &'static str), bool)> {
     places.iter().flat_map(|&place| {
         VALUES.iter().flat_map(move |&value| [(place, value, false), (place, value, true)])
@@ -186,7 +184,7 @@ fn no_acquisition_changes_a_foreign_key() {
         let mut worker = Worker::open(&fleet);
         for kind in KINDS {
             let (mut foreign, mut locks) = (Vec::new(), Vec::new());
-            // Somebody has the lock in half of the cases, so that there is a queue.
+            // In half of the cases somebody holds the lock, so that there is a queue.
             let ways = [false, true].into_iter().flat_map(|is_held| waits.map(|wait| (is_held, wait)));
             for ((is_held, wait), (place, value, has_ttl)) in
                 ways.flat_map(|way| cases(&PLACES).map(move |case| (way, case)))
@@ -217,7 +215,7 @@ fn no_acquisition_changes_a_foreign_key() {
     }
 }
 
-/// The key is lost by then; its place was taken.
+/// A foreign key has replaced the lock's key, which is lost.
 // I90
 #[test]
 fn no_command_changes_a_foreign_key() {
@@ -239,7 +237,7 @@ fn no_command_changes_a_foreign_key() {
                 assert_eq!(result.is_err(), place == OWN, "{kind:?} at {place:?}: {result:?}");
             }
             assert_unchanged(fleet.master(0), &foreign, &format!("{kind:?}, extension"));
-            // Somebody stands in line behind each.
+            // A waiter stands in line for each lock.
             let wait = Duration::from_millis(100);
             let next: Vec<_> = names.iter().map(|name| worker.acquire(kind, name, TTL, wait)).collect();
             worker.release_all(&locks);
@@ -290,7 +288,7 @@ fn no_renewal_changes_a_foreign_key() {
     }
 }
 
-/// Their keys are there when somebody takes the place, and they come again and again.
+/// The waiters' keys exist when foreign keys replace them, and the waiters come again and again.
 // I90
 #[test]
 fn no_waiter_changes_a_foreign_key() {
@@ -338,7 +336,7 @@ fn no_repair_changes_a_foreign_key() {
     drive(&mut worker.redlock, "it is known to be down", |redlock| !is_up(redlock));
     let (mut locks, mut places) = (Vec::new(), Vec::new());
     for kind in KINDS {
-        // One more, whose keys are free.
+        // One more lock, whose keys are free.
         let names: Vec<_> = (0..=cases(&PLACES).count()).map(|index| format!("{kind:?}-{index}")).collect();
         locks.extend(worker.acquire_all(kind, &names));
         places.extend(
@@ -347,7 +345,7 @@ fn no_repair_changes_a_foreign_key() {
                 .map(|((place, value, has_ttl), name)| (format!("{place}{name}"), value, has_ttl)),
         );
     }
-    // Nothing happens between the calls of this client: it does not connect before they are there.
+    // The client does nothing between calls, so it connects only after the keys are there.
     fleet.master(2).restart();
     let foreign: Vec<_> =
         places.into_iter().map(|(key, value, has_ttl)| put(fleet.master(2), key, value, has_ttl)).collect();
@@ -384,7 +382,7 @@ fn strict_mode_writes_no_mark_over_a_foreign_key() {
         .collect();
     for worker in &mut workers {
         drive(&mut worker.redlock, "it was watched", |redlock| state(redlock, 0) == MasterState::Ready);
-        // The look at the mark has its answer, and what follows from it.
+        // The question about the mark is answered, and so is its consequence.
         (0..2).for_each(|_| worker.wait_for_masters());
     }
     assert_unchanged(fleet.master(0), &foreign, "the end of a watch");
@@ -420,7 +418,7 @@ fn force_deletes_only_what_can_be_locks() {
             let Outcome::ForceUnlock(done) = answer else { panic!("an answer to a forced unlock") };
             let vote = &done.report.votes[0].1;
             match (*place == OWN, *value == STRING) {
-                // It is, or may be, a lock of another library.
+                // The key is, or may be, another library's lock.
                 (true, true) => assert_eq!(*vote, Vote::Granted, "{name}"),
                 (true, false) => {
                     let Vote::Failed(Failure::Replied(text)) = vote else { panic!("{value:?}: {vote:?}") };
@@ -437,7 +435,7 @@ fn force_deletes_only_what_can_be_locks() {
     }
 }
 
-/// What is no number as a fence is written is not taken for one, whatever Lua makes of it.
+/// Text is not read as a fence unless it is written like one, whatever Lua's `tonumber` accepts.
 // I90
 #[test]
 fn no_text_is_taken_for_a_fence() {

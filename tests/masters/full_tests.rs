@@ -1,5 +1,5 @@
-//! Masters at their memory limit with the policy `noeviction`: what takes no more memory succeeds, the rest
-//! says why not.
+//! Masters at their memory limit with the policy `noeviction`: commands that need no memory succeed, and the
+//! others' errors say why.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn acquire(redlock: &mut Blocking, kind: Kind, wait: Duration) -> Result<Lease, 
     }
 }
 
-/// Fleets of the usual server, and of one with native commands where there is one.
+/// Fleets of the usual server, and of a server with native commands if available.
 fn fleets() -> impl Iterator<Item = Fleet> {
     [Some(Place::default()), valkey_9()].into_iter().flatten().map(|place| Fleet::start_at(vec![place; 3]))
 }
@@ -74,7 +74,7 @@ fn a_full_server_grants_nothing_and_says_why() {
                 let is_said = error.to_string().contains("OOM command not allowed");
                 assert!(matches!(error, AcquireError::NoQuorum(_)) && is_said, "{kind:?}: {error}");
             }
-            // What is owed is given up when the TTL is over.
+            // Owed releases are given up after the TTL.
             assert_eq!(redlock.drain(TTL / 2, HeldLocks::Leave), 0, "{kind:?}: a release is owed");
             for master in fleet.masters() {
                 assert_eq!(master.key_count(), "0", "{kind:?}");
@@ -109,7 +109,7 @@ fn full_servers_allow_hand_overs() {
     }
 }
 
-/// Drives the loop until an outcome is the one that is waited for.
+/// Drives the loop up to a given outcome.
 fn drive_outcomes(redlock: &mut Blocking, mut is_it: impl FnMut(redlatch::engine::OpId, Outcome) -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {

@@ -1,5 +1,5 @@
-//! Callers of one client who want the same lock, on real masters: hand-over in one command, and the turn of
-//! others.
+//! Callers of one client that want the same lock, on real masters: hand-over with one command, and turns for
+//! other clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn release(redlock: &mut Blocking, lock: OpId) {
     redlock.submit(Request::Release { lock, awaited: false }).expect("always taken");
 }
 
-/// The lock that is acquired next.
+/// The next acquired lock.
 fn next_holder(redlock: &mut Blocking) -> OpId {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -35,12 +35,12 @@ fn next_holder(redlock: &mut Blocking) -> OpId {
     }
 }
 
-/// How often a master has carried out each of these commands since its last `CONFIG RESETSTAT`.
+/// How often a master has carried out each command since its last `CONFIG RESETSTAT`.
 fn calls<const N: usize>(fleet: &mut Fleet, index: usize, commands: [&str; N]) -> [u32; N] {
     commands.map(|command| fleet.master(index).calls(command))
 }
 
-/// Four callers have the lock one after the other. Returns how long they took.
+/// Four callers have the lock in turn. Returns the total duration.
 fn pass_it_on(redlock: &mut Blocking) -> Duration {
     let callers: Vec<_> = (0..4).map(|_| submit(redlock)).collect();
     let start = Instant::now();
@@ -51,7 +51,7 @@ fn pass_it_on(redlock: &mut Blocking) -> Duration {
     start.elapsed()
 }
 
-/// Each master by its native commands.
+/// With each server's native commands.
 fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -66,11 +66,11 @@ fn a_hand_over_is_one_command_a_master(mut fleet: Fleet) {
         let took = pass_it_on(&mut redlock);
         assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
         if took >= limits::HANDOVER_TIME_MAX && Instant::now() < deadline {
-            // A machine so slow that the run ended in between proves nothing.
+            // On a machine this slow, the run ended in between, which proves nothing.
             continue;
         }
         for index in 0..count {
-            // One SET, three swaps, one release. What a script does counts beside its call.
+            // One SET, three swaps, one release. Commands inside a script also count.
             let seen = calls(&mut fleet, index, ["set", "evalsha", "eval", "delifeq", "delex", "del"]);
             let Native { set_if_eq, release } = Native::of(fleet.master(index));
             let scripts = if set_if_eq { 0 } else { 3 } + u32::from(release.is_none());
@@ -106,7 +106,7 @@ fn another_client_gets_its_turn_between_hand_overs() {
     let (mut first, mut second) = (open(settings(&fleet.urls())), open(settings(&fleet.urls())));
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // There are always three more in line.
+        // Three more callers are always in line.
         scope.spawn(|| {
             (0..4).for_each(|_| {
                 submit(&mut first);

@@ -1,4 +1,4 @@
-//! The harness itself: what the other tests take for granted.
+//! Tests of the harness, on which other tests rely.
 
 use redlatch_support::{Fleet, PATIENCE, Proxy, Raw, assert_sooner, command, eventually};
 use std::io::{ErrorKind, Read, Write};
@@ -112,8 +112,8 @@ fn a_fleet_with_sockets_listens_on_them_too() {
     }
 }
 
-/// What scripts/test does after a test program was killed: this test runs itself with the variable set, in a
-/// child that leaks its fleet, and sweeps.
+/// `scripts/test` does this after a test program was killed. The test runs itself with the variable set, in a
+/// child that leaks its fleet, then sweeps.
 #[test]
 fn pid_files_find_a_killed_programs_masters() {
     const LEAK: &str = "REDLATCH_TEST_LEAK";
@@ -151,18 +151,17 @@ fn pid_files_find_a_killed_programs_masters() {
     assert!(swept.expect("scripts/masters starts").success());
     assert!(files().is_empty());
     for pid in leaked {
-        // The process that adopted it may not have waited for it yet: then it is a zombie, with no command
-        // line.
+        // The adopting process may not have reaped it yet; a zombie has no command line.
         assert_eq!(std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), b"");
     }
     std::fs::remove_dir_all(&pids).expect("our own directory");
 }
 
-/// As under `nohup`, or in the background of a script: this test runs itself with signals ignored.
+/// As under `nohup` or a script's `&`: the test runs itself with signals ignored.
 #[test]
 fn servers_and_children_of_tests_ignore_no_signal() {
     const IGNORING: &str = "REDLATCH_TEST_IGNORING";
-    /// Bits of INT, QUIT, USR1 and TERM. A Redis server ignores HUP and PIPE of its own accord.
+    /// Bits of INT, QUIT, USR1 and TERM. A Redis server itself ignores HUP and PIPE.
     const SIGNALS: u64 = 1 << 1 | 1 << 2 | 1 << 9 | 1 << 14;
     let ignored_in = |status: &str| {
         let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a line of that name");
@@ -255,8 +254,8 @@ fn a_proxy_that_stalls_replies_lets_requests_take_effect() {
     assert_eq!(stream.read(&mut [0; 8]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
 }
 
-/// Connections without a name at the first master: the one that asks, and those of a test. Clients of other
-/// tests, which may retry a port that was a dead master's of theirs, have names.
+/// Number of unnamed connections at the first master: the asking one, and the test's. Clients of other tests
+/// have names; one may retry a port that belonged to its dead master.
 fn unnamed_count(fleet: &mut Fleet) -> usize {
     fleet.master(0).ask("CLIENT LIST").text().matches(" name= ").count()
 }
@@ -435,7 +434,7 @@ fn ping(stream: &mut TcpStream) -> Duration {
     begun.elapsed()
 }
 
-/// What comes in one read within this time, or None.
+/// Bytes of one read within this time, or `None`.
 fn read_within(stream: &mut TcpStream, patience: Duration) -> Option<Vec<u8>> {
     stream.set_read_timeout(Some(patience)).expect("a timeout of more than nothing");
     let mut bytes = vec![0; 4096];

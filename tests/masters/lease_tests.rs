@@ -1,5 +1,5 @@
-//! What a lease says of its lock, on real masters, when extensions fail, clients are mixed up or the process
-//! is stopped.
+//! What a lease says of its lock, on real masters, when extensions fail, clients are confused or the process
+//! stops.
 
 use std::time::{Duration, Instant};
 
@@ -79,13 +79,13 @@ fn a_pause_before_writing_silences_no_master() {
         .expect("room");
     std::thread::sleep(limit * 2);
     redlock.turn(Duration::ZERO).expect("the loop runs");
-    // The handshake tried one SET, another one recorded the fleet; the third one is this attempt's, and its
-    // answer is on its way before this one's.
+    // The handshake tried one SET, and another one recorded the fleet. The third is this attempt's, and is
+    // answered before this question.
     eventually(PATIENCE, "the SET is carried out", || {
         fleet.master(0).ask("INFO commandstats").text().contains("cmdstat_set:calls=3")
     });
     let error = redlock.lock("a").ttl(TTL).try_acquire().err();
-    // What must not be: the master is skipped although its answer is there to be read.
+    // The fault: the master is skipped although its answer can be read.
     let was_skipped = error.as_ref().is_some_and(|error| error.to_string().contains("not asked, as"));
     assert!(!was_skipped, "{error:?}, {:?}", state(&redlock, 0));
 }
@@ -102,8 +102,7 @@ fn an_arrived_answer_is_never_late() {
         .expect("room");
     redlock.flush();
     eventually(PATIENCE, "the SET is carried out", || fleet.master(0).ask("EXISTS a").text() == "1");
-    // The server has been round its loop once more, so the SET's answer is out; only then this process is
-    // stopped.
+    // The server has finished a round of its loop, so the SET's answer is out before this process stops.
     fleet.master(0).ask("PING");
     std::thread::sleep(limit * 2);
     redlock.turn(Duration::ZERO).expect("the loop runs");
@@ -129,16 +128,16 @@ fn a_turn_does_not_wait_with_outcomes() {
     assert_sooner(start, ANSWER_TIMEOUT, "an attempt that waits for an answer lasts that long");
 }
 
-/// The drain itself needs room, which the waiters that it ends make.
+/// The drain needs room, which the ended waiters free.
 #[test]
 fn a_redlock_full_of_waiters_drains() {
-    // So many requests take a while on a slow machine.
+    // This many requests take a while on a slow machine.
     const LONG: Duration = Duration::from_secs(100);
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()).max_ttl(LONG));
     let mut leases = Vec::new();
     let mut count = 0;
-    // Each waits behind a lock of the same client, so that nothing is sent for it.
+    // Each request waits behind a lock of the same client, so it sends nothing.
     let is_full = loop {
         let name = format!("a{}", leases.len());
         leases.push(redlock.lock(&name).ttl(LONG).wait(PATIENCE).acquire().expect("free"));

@@ -1,5 +1,4 @@
-//! `Redlock` on real masters: what it promises when all is well, and when servers stop, die, restart or
-//! refuse.
+//! `Redlock` on real masters: its promises in the normal case, and when servers stop, die, restart or refuse.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -17,14 +16,14 @@ use redlatch_support::{Blocking, Fleet, PATIENCE, Proxy, assert_sooner, eventual
 use crate::rogue::Rogue;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
-/// Long enough that a slow machine is not taken for a silent master.
+/// Longer than a slow machine delays an answer.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) fn settings(urls: &[String]) -> ConfigBuilder {
     Config::builder().masters(urls).quarantine(Quarantine::Trust).answer_timeout(ANSWER_TIMEOUT)
 }
 
-/// A client that knows of each master whether it is up.
+/// Opens a client that knows the state of each master.
 pub(crate) fn open(builder: ConfigBuilder) -> Blocking {
     let mut redlock = Blocking::open(builder.build().expect("valid settings")).expect("an event loop");
     drive(&mut redlock, "each master is up or down", |redlock| {
@@ -33,7 +32,7 @@ pub(crate) fn open(builder: ConfigBuilder) -> Blocking {
     redlock
 }
 
-/// How many masters have the key.
+/// Number of masters with the key.
 fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
     fleet
         .masters()
@@ -42,7 +41,7 @@ fn holder_count(fleet: &mut Fleet, key: &str) -> usize {
         .count()
 }
 
-/// Drives the loop until something is true.
+/// Drives the loop until a condition is true.
 pub(crate) fn drive(redlock: &mut Blocking, what: &str, mut is_true: impl FnMut(&Blocking) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_true(redlock) {
@@ -149,7 +148,7 @@ fn a_lock_survives_a_stopped_and_killed_master() {
         matches!(state(redlock, 1), MasterState::Down(_))
     });
     redlock.release(lease).expect("confirmed");
-    // Going on, it catches up; what it was sent while it stood still leaves no key.
+    // The resumed master catches up. Commands that it was sent while stopped leave no key.
     fleet.master(0).cont();
     fleet.master(1).restart();
     drive(&mut redlock, "both are back", |redlock| {
@@ -164,7 +163,7 @@ fn closed_idle_connections_cost_no_call() {
     let mut redlock = open(settings(&fleet.urls()));
     drop(redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("free"));
     redlock.turn(Duration::from_millis(1)).expect("the loop runs");
-    // The attempt after the idle time finds all connections closed, as by the servers' `timeout` setting.
+    // The attempt after the idle time finds all connections closed, as with the servers' `timeout` setting.
     for master in fleet.masters() {
         assert_eq!(master.ask("CLIENT KILL SKIPME yes").text(), "1");
     }
@@ -181,7 +180,7 @@ fn a_stopped_master_is_skipped_after_one_miss() {
     fleet.master(1).stop();
     let error = redlock.lock("a").ttl(TTL).try_acquire().expect_err("one of three");
     assert!(matches!(failure(&error, 0), Failure::NoAnswer { .. }), "{error}");
-    // The first one's silence decides; that of the second one may show a moment later.
+    // The first master's silence decides; the second's may show a little later.
     eventually(PATIENCE, "both are silent", || {
         redlock.turn(Duration::from_millis(10)).expect("an event loop");
         [0, 1].map(|index| state(&redlock, index)) == [MasterState::Silent, MasterState::Silent]
@@ -260,7 +259,7 @@ fn an_unanswered_set_is_released_after_the_connection_broke() {
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     let mut redlock = open(settings(&urls).answer_timeout(Duration::from_secs(2)));
     proxies.iter().for_each(|proxy| proxy.stall_replies(true));
-    // Only the SETs get through: the releases that follow are held back until the connections are cut.
+    // Only the SETs get through. The releases are held back until the connections are cut.
     let ttl = Duration::from_secs(30);
     let resource = Resource::new("a").expect("valid");
     let wait = Duration::ZERO;
@@ -347,7 +346,7 @@ fn user_password_database_and_unix_socket_work() {
 #[test]
 fn least_privileges_suffice_and_refusals_are_shown() {
     let mut fleet = Fleet::start(1);
-    // The rights for plain locks of docs/rights.md, without what may be left out.
+    // The rights of docs/rights.md for plain locks, without the optional ones.
     let rules = "ACL SETUSER locker on >pw resetkeys ~lock:* resetchannels -@all +set +get +del +pexpire +pttl \
                  +evalsha +script|load +eval +info +echo";
     assert_eq!(fleet.master(0).ask(rules).text(), "OK");
@@ -358,7 +357,7 @@ fn least_privileges_suffice_and_refusals_are_shown() {
     fleet.master(0).ask("SCRIPT FLUSH");
     assert_eq!(redlock.release(lease).map(|released| released.deleted), Ok(1));
     let refused: Vec<_> = redlock.masters()[0].refused.iter().map(|(name, _)| *name).collect();
-    // A server with native commands refuses those too, and is then released by script.
+    // A server with native commands refuses these, too, and releases by script.
     assert!(refused.contains(&"CLIENT SETNAME"), "{refused:?}");
     let error = open(settings(&[url])).lock("a").ttl(TTL).try_acquire().expect_err("no such key pattern");
     assert!(
@@ -371,7 +370,7 @@ fn least_privileges_suffice_and_refusals_are_shown() {
 fn errors_of_servers_are_no_refusals() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
-    // Out of memory, and a replica: two of three cannot grant.
+    // A full master and a replica: two of three cannot grant.
     let primary = fleet.master(2).port();
     assert_eq!(fleet.master(0).ask("CONFIG SET maxmemory 1").text(), "OK");
     assert_eq!(fleet.master(1).ask(&format!("REPLICAOF 127.0.0.1 {primary}")).text(), "OK");
@@ -380,7 +379,7 @@ fn errors_of_servers_are_no_refusals() {
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{text}");
     assert!(text.contains("raise maxmemory") && text.contains("list its master"), "{text}");
     assert_eq!(fleet.master(0).ask("CONFIG SET maxmemory 0").text(), "OK");
-    // An error on the minority is data.
+    // An error of a minority only shows in the report.
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("two of three");
     redlock.release(lease).expect("confirmed");
     drop(redlock);
@@ -397,7 +396,7 @@ fn a_server_full_of_clients_is_named() {
     let mut second = open(settings(&fleet.urls()));
     let error = second.lock("a").ttl(TTL).try_acquire().expect_err("full");
     assert!(error.to_string().contains("max number of clients reached"), "{error}");
-    // In place of the answer to a login, too.
+    // Also as the answer to a login.
     let url = fleet.urls()[0].replace("redis://", "redis://:pw@");
     let mut third = open(settings(&[url]));
     let error = third.lock("a").ttl(TTL).try_acquire().expect_err("full").to_string();
@@ -427,7 +426,7 @@ fn one_server_under_two_names_counts_once() {
 #[test]
 fn a_server_that_talks_garbage_or_nothing_harms_nobody() {
     let fleet = Fleet::start(3);
-    // Each connection is greeted: also the next one, which must not be taken for a mute server's.
+    // Each connection gets this greeting, so the next one must not be mistaken for a silent server.
     let rogues = [Rogue::start(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Rogue::start(Vec::new())];
     let mut urls = fleet.urls();
     urls.extend(rogues.iter().map(Rogue::url));
@@ -502,7 +501,7 @@ fn many_locks_are_pipelined_at_once() {
 fn more_than_a_socket_takes_is_written() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()).answer_timeout(PATIENCE).max_ttl(Duration::from_secs(60)));
-    // Nobody reads: the kernel's buffers fill up.
+    // Nobody reads, so the kernel's buffers fill up.
     fleet.master(0).stop();
     let options = Options::new().ttl(Duration::from_secs(60)).wait(Duration::ZERO);
     let count = 6000;
@@ -529,7 +528,7 @@ fn replies_beyond_one_read_are_read_without_another_event() {
     let mut fleet = Fleet::start(1);
     let mut redlock = open(settings(&fleet.urls()));
     let (ttl, wait) = (TTL, Duration::ZERO);
-    // Their replies are larger than one read takes, and all are there before the first one.
+    // The replies exceed one read, and all arrive before the first is read.
     let count = limits::READ_SIZE / b"+OK\r\n".len() + 500;
     for index in 0..count {
         let name = index.to_string();
@@ -571,7 +570,7 @@ fn a_waker_ends_a_turn_from_another_thread() {
     let mut redlock = open(settings(&fleet.urls()));
     let waker = redlock.waker();
     let started = Instant::now();
-    // One turn may end for another reason.
+    // A turn may end for another reason.
     for _ in 0..200 {
         let (is_woken, before_turn) = (AtomicBool::new(false), Barrier::new(2));
         std::thread::scope(|scope| {

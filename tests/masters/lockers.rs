@@ -1,4 +1,4 @@
-//! One way to take locks for the contests, whichever of the crate's handles does it.
+//! The contests' common interface to the crate's kinds of clients.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use redlatch_support::{Blocking, Lease};
 use redlatch::status::MasterStatus;
 use redlatch::{AcquireError, Client, ExtendError, Guard, HeldLocks, LockRequest, ReleaseError, Released};
 
-/// By what the contestants take their locks.
+/// The handle with which contestants lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Each has a `Redlock` of its own.
+    /// Each contestant has its own `Redlock`.
     Redlock,
-    /// Two share a `Client`: a thread that waits, and a task.
+    /// Two contestants share a `Client`: a blocking thread, and a task.
     Client,
 }
 
-/// How a lock is asked for.
+/// Mode of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Plain,
@@ -84,7 +84,7 @@ impl Locker {
         }
     }
 
-    /// Lets time pass, and drives what has no thread of its own.
+    /// Lets time pass, and drives a client that has no thread.
     pub(crate) fn turn(&mut self, limit: Duration) {
         match self {
             Self::Redlock(redlock) => redlock.turn(limit).expect("the loop runs"),
@@ -99,7 +99,7 @@ impl Locker {
         }
     }
 
-    /// Waits until all is released; how many locks are not.
+    /// Waits until all locks are released. Returns the number of locks that are not.
     pub(crate) fn close(self, limit: Duration) -> usize {
         match self {
             Self::Redlock(redlock) => redlock.drain(limit, HeldLocks::Leave),

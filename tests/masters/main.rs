@@ -1,4 +1,4 @@
-//! Tests against real `redis-server` processes, with a proxy in between where the network is to misbehave.
+//! Tests with real `redis-server` processes, and a proxy where the network must misbehave.
 
 mod bad_input_tests;
 mod contest;

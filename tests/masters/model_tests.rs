@@ -1,13 +1,12 @@
-//! The simulator's model master, held against real servers: it is worth something only if it answers as they
-//! do.
+//! The simulator's model master, compared with real servers.
 //!
-//! The same random commands go to both, in the same order; the replies have to be the same bytes. Only what
-//! depends on the moment is compared with the time that the exchange may have taken: `PTTL`, `TIME`, the
-//! uptime in `INFO`. A short TTL is given only with the last command of a batch, and nothing else is sent
-//! before both say that the key is gone, so no race decides a reply.
+//! Both get the same random commands in the same order, and must reply with the same bytes. Replies that
+//! depend on the time (`PTTL`, `TIME`, the uptime in `INFO`) may differ by the duration of the exchange. Only
+//! a batch's last command may set a short TTL; the test then waits until the key is gone on both, so that no
+//! race decides a reply.
 //!
 //! ```text
-//! REDLATCH_MODEL_SEEDS=0..1000    others than the tests' own
+//!  REDLATCH_MODEL_SEEDS=0..1000    other seeds than the tests' own
 //! REDLATCH_VALKEY=valkey-server   also this server, with the commands that Redis 7.0 does not have
 //! ```
 
@@ -35,9 +34,9 @@ use commands::{Command, Commands, KEYS, wall_us};
 const SEEDS: Range<u64> = 0..6;
 const BATCHES: usize = 120;
 const BATCH_SIZE_MAX: usize = 20;
-/// Commands that are shown when replies differ.
+/// Number of commands shown when replies differ.
 const SHOWN_MAX: usize = 12;
-/// A longer time left than this is no short TTL, and is not waited for.
+/// A longer remaining time is not a short TTL, and is not waited for.
 const SHORT_MAX: i64 = 1_000;
 
 const PASSWORD: &str = "right";
@@ -66,7 +65,7 @@ fn the_model_answers_as_valkey_does() {
     assert_eq!(pair.model.dialect, Dialect::Valkey9, "REDLATCH_VALKEY names another server");
 }
 
-/// The comparison of random commands lets a `PTTL` be off by what an exchange takes; this one does not.
+/// The comparison of random commands lets a `PTTL` differ by an exchange's duration; this test does not.
 #[test]
 fn a_key_just_set_has_its_whole_time_left() {
     let mut fleet = Fleet::start(1);
@@ -115,7 +114,7 @@ fn range(text: &str) -> Option<Range<u64>> {
     Some(first.parse().ok()?..end.parse().ok()?)
 }
 
-/// A server and the model of it.
+/// A server and its model.
 struct Pair {
     seed: u64,
     rng: StdRng,
@@ -123,10 +122,10 @@ struct Pair {
     model: ModelMaster,
     version: String,
     commands: Commands,
-    /// Whether the server replies nothing to a wrong `AUTH` that is not the first command of a pipeline
-    /// (Redis 8.0, Valkey 8.1).
+    /// Whether the server sends no reply to a wrong `AUTH` behind a pipeline's first command (Redis 8.0,
+    /// Valkey 8.1).
     drops_auth_errors: bool,
-    /// The longest exchange so far: by so much what the two take for the present may differ.
+    /// The longest exchange so far: the largest difference between the two clocks' readings.
     slack: Duration,
     shown: VecDeque<String>,
     count: usize,
@@ -164,7 +163,7 @@ impl Pair {
         pair
     }
 
-    /// Empties the server and makes the model its likeness.
+    /// Empties the server, and makes the model like it.
     fn meet(&mut self, start: Instant) {
         self.ask(&[b"FLUSHALL"]);
         self.ask(&[b"SCRIPT", b"FLUSH"]);
@@ -181,7 +180,8 @@ impl Pair {
         let has_set_if_eq = self.ask(&[b"SET", b"a", b"x", b"IFEQ", b"x", b"PX", b"1"]) == b"$-1\r\n";
         let has_del_if_eq = self.ask(&[b"DELIFEQ", b"a", b"x"]) == b":0\r\n";
         let has_del_ex = self.ask(&[b"DELEX", b"a", b"IFEQ", b"x"]) == b":0\r\n";
-        // What the model lacks, the server has to refuse as well. Redis 8.0 lacks what its dialect has.
+        // The server must lack the commands that the model lacks. Redis 8.0 lacks some of its dialect's
+        // commands.
         let (has_if_eq, release) = (model.dialect.has_set_if_eq(), model.dialect.native_release());
         self.commands = Commands {
             set_if_eq: has_set_if_eq || !has_if_eq,
@@ -193,7 +193,7 @@ impl Pair {
         self.slack = self.slack.max(start.elapsed());
     }
 
-    /// Asks the server alone: whether it replies to each of three commands of one pipeline.
+    /// Asks only the server: whether it replies to each of a pipeline's three commands.
     fn drops_auth_errors(&mut self) -> bool {
         let mut bytes = Vec::new();
         resp::encode_command(&mut bytes, &[b"ECHO", b"first"]);
@@ -207,7 +207,7 @@ impl Pair {
         split_replies(&received).len() < 3
     }
 
-    /// One batch, and what has to be waited for after it.
+    /// Sends one batch, and waits for a key to expire if needed.
     fn step(&mut self) {
         if self.rng.random_range(0..8) == 0 {
             let key = *KEYS.choose(&mut self.rng).expect("not empty");
@@ -244,7 +244,7 @@ impl Pair {
         }
     }
 
-    /// Both are at their memory limit, or have memory again.
+    /// Sets or lifts the memory limit on both.
     fn fill(&mut self, is_full: bool) {
         if self.model.data.is_full != is_full {
             let limit: &[u8] = if is_full { b"1" } else { b"0" };
@@ -253,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// A sorted set of somebody else's, with or without a TTL; its scores are no times.
+    /// A foreign sorted set, with or without a TTL, whose scores are no times.
     fn put_sorted_set(&mut self, key: &[u8]) {
         const HOUR: Duration = Duration::from_secs(3600);
         self.ask(&[b"ZADD", key, b"5", b"five", b"9999999999999", b"x"]);
@@ -264,7 +264,7 @@ impl Pair {
         self.model.put_sorted_set(key, expires);
     }
 
-    /// Waits until a key with a short TTL is gone on both; one that was refused and has a long one stays.
+    /// Waits until a key with a short TTL is gone on both. A key that kept its long TTL stays.
     fn await_end(&mut self, key: &[u8]) {
         let left = integer(&self.ask(&[b"PTTL", key]));
         if left == -1 || left > SHORT_MAX {
@@ -275,7 +275,7 @@ impl Pair {
         });
     }
 
-    /// Sends the same commands to both and compares the replies.
+    /// Sends the same commands to both, and compares the replies.
     fn exchange(&mut self, batch: &[Command]) {
         let mut bytes = Vec::new();
         for command in batch {
@@ -322,7 +322,7 @@ impl Pair {
         );
     }
 
-    /// Asks the server alone.
+    /// Asks only the server.
     fn ask(&mut self, words: &[&[u8]]) -> Vec<u8> {
         let mut bytes = Vec::new();
         resp::encode_command(&mut bytes, words);
@@ -330,7 +330,7 @@ impl Pair {
         self.read_replies(1)
     }
 
-    /// Asks the model alone.
+    /// Asks only the model.
     fn ask_model(&mut self, now: Instant, words: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut reply) = (Vec::new(), Vec::new());
         resp::encode_command(&mut bytes, words);
@@ -365,7 +365,7 @@ fn dialect_in(info: &str) -> Dialect {
     }
 }
 
-/// The bytes of each whole reply.
+/// Splits bytes into whole replies.
 fn split_replies(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut replies = Vec::new();
     while let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) {
@@ -388,7 +388,7 @@ fn integer(reply: &[u8]) -> i64 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{}", reply.escape_ascii()))
 }
 
-/// `name:value` on a line of its own.
+/// Value of a line `name:value`.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.split("\r\n").find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }

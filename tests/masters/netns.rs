@@ -1,4 +1,4 @@
-//! A network namespace with one cable to this one, which can be pulled: a partition that the kernel makes.
+//! A network namespace, joined to this one with one cable that can be pulled: a partition made by the kernel.
 
 use std::net::Ipv4Addr;
 
@@ -12,10 +12,11 @@ pub(crate) struct Netns {
 }
 
 impl Netns {
-    /// The error says why this is not to be had here. `index` distinguishes those of one process.
+    /// Creates a namespace; the error says why this machine cannot. `index` distinguishes namespaces of one
+    /// process.
     pub(crate) fn new(index: u8) -> Result<Self, String> {
         let pid = std::process::id();
-        // The range for benchmarks of networks (RFC 2544) is nobody's: four addresses for each cable.
+        // From the address range for network benchmarks (RFC 2544): four addresses for each cable.
         let base = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + (pid % 8192) * 16 + u32::from(index % 4) * 4;
         let (near, host) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
         let namespace =
@@ -32,7 +33,7 @@ impl Netns {
         Ok(namespace)
     }
 
-    /// A server there is to be reached from here.
+    /// Place for a server in the namespace, reachable from here.
     pub(crate) fn place(&self) -> Place {
         let mut words: Vec<String> = ["ip", "netns", "exec", &self.name].map(str::to_owned).to_vec();
         words.extend(Place::default().words);
@@ -40,7 +41,7 @@ impl Netns {
         Place { words, host: self.host.into() }
     }
 
-    /// Plugs the cable in, or pulls it at the far end, so that this end knows no other way to the address.
+    /// Plugs the cable in, or pulls it at the far end, so that this end keeps the address's only route.
     pub(crate) fn connect(&self, connected: bool) {
         let state = if connected { "up" } else { "down" };
         ip(&format!("-n {} link set eth0 {state}", self.name)).expect("it could be set up before");
@@ -49,7 +50,7 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // What was not made cannot be removed.
+        // Errors are fine: `new` may have failed half-way.
         ip(&format!("link del {}", self.cable)).ok();
         ip(&format!("netns del {}", self.name)).ok();
     }

@@ -33,7 +33,7 @@ fn reset_all_along(rules: &Rules) {
     contest.survives("bytes come one by one", 10);
     for round in 0..30 {
         let proxy = &proxies[round % proxies.len()];
-        // Within the first command or reply, on the border of the next, and beyond.
+        // Inside the first command or reply, at its end, and beyond.
         let count = 1 + (round * 7) % 90;
         if round % 2 == 0 {
             proxy.reset_after_reply_bytes(count)
@@ -94,8 +94,8 @@ fn part_by_proxies(rules: &Rules) {
     contest.survives("two refuse connections", 10);
     proxies[..2].iter_mut().for_each(|proxy| proxy.refuse(false));
     contest.pass(TTL);
-    // A number answers no command that could be under way. (A stray OK in the place of a SET's reply is a
-    // vote.)
+    // No command under way can be answered with a number. (A stray OK would be a vote, as the answer to a
+    // SET.)
     for proxy in &proxies[..2] {
         proxy.inject_replies(b":7\r\n");
     }
@@ -129,8 +129,8 @@ fn partitions_by_the_kernel_give_no_lock_twice() {
     contest.fails("all are cut off", 10);
     namespaces.iter().for_each(|namespace| namespace.connect(true));
     contest.recovers("a partition from all");
-    // The kernel sends on what was on its way. So a master may have a `SET`, or serve a waiter that has gone,
-    // when its client has long given it up: the place in the queue has an end, and so has the key.
+    // The kernel delivers late bytes. So a master may get a `SET`, or serve a waiter that has gone, long
+    // after the client gave it up. The queue's entry ends with its stay, and the key with its TTL.
     contest.pass(limits::STAY + TTL);
     contest.finish(&mut fleet);
 }
@@ -162,19 +162,19 @@ fn an_unrequested_reply_ends_the_connection() {
         let before = reconnects(&redlock);
         proxies[0].inject_replies(b"+OK\r\n");
         proxies[1].inject_replies(b"+OK\r\n");
-        // Not at the same moment: the first may be back already. Nor to no request, if a release is still
-        // owed its answer.
+        // At different moments: the first master may be back by then. A master whose release is owed is given
+        // up later.
         let mut given_up = [false; 2];
         drive(&mut redlock, "both are given up", |it| {
             for (index, given_up) in given_up.iter_mut().enumerate() {
-                // On a busy machine it may be back before anybody looks.
+                // On a busy machine, the master may be back before the test looks.
                 *given_up |= reconnects(it)[index] > before[index];
                 *given_up |=
                     matches!(state(it, index), MasterState::Down(why) if why.starts_with("a reply "));
             }
             given_up == [true; 2]
         });
-        // One of three is left until they are back.
+        // One master of three is left until the others return.
         let lease = redlock.lock("a").ttl(lock_tests::TTL).wait(PATIENCE).acquire().expect("they come back");
         redlock.release(lease).expect("confirmed");
         drive(&mut redlock, "all are back", |it| (0..3).all(|index| state(it, index) == MasterState::Ready));

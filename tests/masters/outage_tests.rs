@@ -1,4 +1,4 @@
-//! Masters that stand still or die while many locks are held, and connections that are killed in a pipeline.
+//! Masters that hang or die while many locks are held, and connections that are cut inside a pipeline.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn stand_still(rules: &Rules) {
         fleet.master(index).cont();
     }
     contest.recovers("three go on");
-    // The reply to this one is not waited for: nobody else is served meanwhile.
+    // The test does not wait for this reply, and the server serves nobody meanwhile.
     let _sleep = fleet.master(0).send(&[b"DEBUG", b"SLEEP", b"1.2"]);
     assert_eq!(fleet.master(1).ask("CLIENT PAUSE 1200 ALL").text(), "OK");
     contest.survives("one sleeps and one has paused its clients", 10);
@@ -136,7 +136,7 @@ fn submit_all(redlock: &mut Blocking, names: &[String], ttl: Duration) {
     }
 }
 
-/// Those that were granted, and how many are held by another.
+/// The granted locks, and the number of locks that others hold.
 fn acquire_all(redlock: &mut Blocking, names: &[String], ttl: Duration) -> (Vec<OpId>, usize) {
     submit_all(redlock, names, ttl);
     let (mut granted, mut refused) = (Vec::new(), 0);
@@ -161,7 +161,7 @@ fn next_outcome(redlock: &mut Blocking) -> (OpId, Outcome) {
     }
 }
 
-/// Long before any TTL is over.
+/// Long before any TTL ends.
 fn no_key_is_left(fleet: &mut Fleet, redlock: &mut Blocking) {
     drive(redlock, "all keys are deleted", |_| fleet.masters().all(|master| master.key_count() == "0"));
 }

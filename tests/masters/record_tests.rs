@@ -1,4 +1,4 @@
-//! Records of a fleet on real servers: other settings are noticed soon after the start of a second client.
+//! Records of a fleet on real servers: a second client notices different settings soon after its start.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn recorded(fleet: &mut Fleet, urls: &[String]) -> Client {
     client
 }
 
-/// A second client, which reports a difference soon after its start.
+/// Starts a second client, which reports a difference soon.
 fn noticing(what: &str, settings: ConfigBuilder) -> Client {
     let (sender, events) = std::sync::mpsc::channel();
     let start = Instant::now();
@@ -46,7 +46,7 @@ fn noticing(what: &str, settings: ConfigBuilder) -> Client {
         }
     });
     let second = second.connect().expect("an event loop");
-    // Within a second, unless the machine is busy: the limit is that of a test.
+    // Usually within a second; the limit allows for a busy machine.
     events.recv_timeout(PATIENCE).expect("an event");
     println!("{what} are noticed {:?} after the second client's start", start.elapsed());
     second

@@ -1,8 +1,8 @@
-//! Masters that refuse: each operation of each kind of lock either works or returns the server's reason.
+//! Masters that refuse: each operation on each kind of lock either works or returns the server's reason.
 //!
-//! One master, so that its refusal decides. Which operations a refusal may stop is a table here, written from
-//! the commands that each operation sends; an operation that fails without need is as wrong as one that hides
-//! the reason.
+//! There is only one master, so its refusal decides. A table here says which refusals may stop which
+//! operation, derived from the operation's commands. An operation that fails without need is as wrong as an
+//! operation that hides the reason.
 
 use std::fmt::Display;
 use std::thread;
@@ -19,10 +19,10 @@ use crate::error_tests::{end_loading, fail_snapshot, load_slowly, ok};
 use crate::lock_tests::ANSWER_TIMEOUT;
 use crate::valkey_tests::Native;
 
-/// A lock that is held for so long may have waiters, so its release serves them.
+/// A lock held this long may have waiters, so its release serves them.
 const SERVED_HOLD: Duration = Duration::from_millis(10);
 
-/// No test here waits for a lock to end, on however slow a machine.
+/// No test here waits for a lock's expiry, however slow the machine is.
 pub(crate) const TTL: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The name of this kind's lock.
+    /// Name of this kind's lock.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -66,7 +66,7 @@ enum Operation {
     ForceUnlock(Kind),
 }
 
-/// A client whose only master is this one, by this login; it knows whether the master is up.
+/// A client with this login on this master only; it knows whether the master is up.
 pub(crate) fn open(master: &Master, login: &str) -> Client {
     let url = master.url().replace("redis://", &format!("redis://{login}"));
     let config = Client::builder().master(url).prefix("lock:").quarantine(Quarantine::Trust);
@@ -78,7 +78,7 @@ pub(crate) fn open(master: &Master, login: &str) -> Client {
     client
 }
 
-/// Holds a result against what must be; returns what there is.
+/// Checks a result against the expectation. Returns the value, if any.
 #[track_caller]
 fn check<T, E: Display>(
     result: Result<T, E>,
@@ -100,7 +100,7 @@ fn check<T, E: Display>(
     }
 }
 
-/// What the only master reported, or why it did not.
+/// The only master's report, or why there is none.
 pub(crate) fn inspect(client: &Client, name: &str) -> Result<(), Failure> {
     let mut states = client.inspect(name).expect("room").masters;
     match states.pop().expect("one master").1 {
@@ -116,7 +116,7 @@ pub(crate) fn acquire(client: &Client, kind: Kind) -> Guard {
         .unwrap_or_else(|error| panic!("{kind:?}: {error}"))
 }
 
-/// Each operation while a master refuses writes, or everything. When that is over, everything works.
+/// Tries each operation while a master refuses writes, or everything. Afterwards everything works.
 fn refuse(master: &mut Master, reason: &str, refused: Refused, begin: fn(&mut Master), end: fn(&mut Master)) {
     let [holder, other] = [(); 2].map(|()| open(master, ""));
     let guards = KINDS.map(|kind| (kind, acquire(&holder, kind)));
@@ -143,7 +143,7 @@ fn refuse(master: &mut Master, reason: &str, refused: Refused, begin: fn(&mut Ma
         check(guard.release(), Operation::Release(kind), true, &[reason]);
     }
     end(master);
-    // The releases that were refused go on by themselves.
+    // Refused releases go on in the background.
     for kind in KINDS {
         acquire(&other, kind).release().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
     }
@@ -183,7 +183,7 @@ fn a_loading_master_refuses_each_operation_by_name() {
     refuse(fleet.master(0), "LOADING", Refused::Everything, load_slowly, end_loading);
 }
 
-/// The rights of docs/rights.md for all kinds of locks, and what it adds to them.
+/// The rights of docs/rights.md for all kinds of locks, and its optional rights.
 pub(crate) const RIGHTS: [&str; 33] = [
     "set",
     "get",
@@ -220,13 +220,14 @@ pub(crate) const RIGHTS: [&str; 33] = [
     "echo",
 ];
 
-/// The rights without any one of which an operation cannot work, for a lock that nobody else has or wants.
+/// The rights that an operation on an uncontended lock cannot do without.
 fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
     let mut rights: Vec<&str> = match operation {
         Operation::Acquire(Kind::Plain) => vec!["set"],
-        // Their scripts are not loaded before: they are sent in full once a master does not know them.
+        // Scripts are not loaded in advance: they are sent in full once a master does not know them.
         Operation::Acquire(Kind::Fenced) => vec!["evalsha", "eval", "time", "get", "set"],
-        // Without scripts, TIME or EXISTS it has no queue, and asks as for a plain lock.
+        // Without scripts, TIME or EXISTS the master has no queue, and a fair lock is acquired like a plain
+        // one.
         Operation::Acquire(Kind::Fair) => vec!["zrange", "set"],
         Operation::Acquire(Kind::Shared) => {
             vec![
@@ -257,13 +258,13 @@ fn needed(operation: Operation, native: Native) -> Vec<&'static str> {
     };
     rights.extend(["~", "echo"]);
     if matches!(operation, Operation::ForceUnlock(_)) && native.release.is_some() {
-        // Without it the master counts as one that refuses scripts, where GETDEL takes their place.
+        // Without it the master counts as refusing scripts, and `GETDEL` replaces them.
         rights.push("evalsha");
     }
     rights
 }
 
-/// Gives a user all rights but this one.
+/// Gives the user all rights but this one.
 fn grant_all_but(master: &mut Master, right: &str) {
     let native = Native::of(master);
     let mut rule = "ACL SETUSER locker reset on >pw -@all".to_owned();
@@ -299,7 +300,7 @@ fn a_missing_right_is_named_where_it_is_needed() {
             let guard = check(acquired, said(operation), is_needed(operation), &REASONS);
             guards.push((kind, guard));
         }
-        // For what cannot be acquired without it, the right comes and goes again.
+        // A lock that needs the right for its acquisition gets it for a moment.
         for (kind, guard) in &mut guards {
             if guard.is_none() {
                 grant_all_but(master, "");
@@ -313,7 +314,7 @@ fn a_missing_right_is_named_where_it_is_needed() {
                 let operation = Operation::Extend(kind);
                 check(guard.extend(TTL), said(operation), is_needed(operation), &REASONS);
                 let operation = Operation::Release(kind);
-                // Then the script releases it, also where there is a native command.
+                // A release then uses the script, even where there is a native command.
                 thread::sleep(SERVED_HOLD);
                 check(guard.release(), said(operation), is_needed(operation), &REASONS);
             }

@@ -1,4 +1,4 @@
-//! Contests while masters are killed or shut down, and come back empty or with what they kept.
+//! Contests while masters are killed or shut down, and return empty or with saved data.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::lock_tests::{drive, open, settings, state};
 use crate::lockers::{Mode, Way};
 
 const MODES: [Mode; 4] = [Mode::Plain, Mode::Fair, Mode::Fenced, Mode::Shared];
-/// After so many a contest that sees nothing has failed.
+/// After this many contests without two holders, the contest has failed to see the fault.
 const GAME_COUNT: usize = 24;
 
 #[test]
@@ -28,7 +28,7 @@ fn a_forgetful_quorum_serves_no_rival_early() {
     fleet.master(0).kill();
     drive(&mut holder, "it is down", |it| matches!(state(it, 0), MasterState::Down(_)));
     let lease = holder.lock("a").ttl(ttl).wait(PATIENCE).acquire().expect("four are up");
-    // Three forget: one that was never asked, and two that granted.
+    // Three masters forget: one that was never asked, and two that granted.
     (0..3).for_each(|index| fleet.master(index).restart());
     let second = rival.lock("a").ttl(ttl).wait(PATIENCE).acquire().expect("in the end");
     assert!(Instant::now() >= lease.valid_until(), "{:?} too early", lease.remaining());
@@ -71,7 +71,7 @@ fn come_back_empty(rules: &Rules) {
     fleet.master(1).restart();
     fleet.master(2).restart();
     contest.survives("two are in quarantine", 10);
-    // A quorum that forgot: what was granted without master 0 is left on two.
+    // A quorum forgets. A lock granted without master 0 is left on two masters.
     for (first, others) in [(0, [1, 2]), (3, [4, 0])] {
         contest.pass(TTL);
         fleet.master(first).kill();
@@ -85,8 +85,7 @@ fn come_back_empty(rules: &Rules) {
     contest.finish(&mut fleet);
 }
 
-/// Three of five masters are killed and come back empty at once, again and again. Returns what was held by
-/// two.
+/// Kills three of five masters again and again; they return empty. Returns locks with two holders.
 fn lose_a_quorum(fleet: &mut Fleet, rules: &Rules, round_count: usize) -> Vec<String> {
     let contest = Contest::start("kill -9 of three, back empty at once", &fleet.urls(), rules);
     for _ in 0..round_count {
@@ -98,7 +97,7 @@ fn lose_a_quorum(fleet: &mut Fleet, rules: &Rules, round_count: usize) -> Vec<St
     contest.judge(fleet)
 }
 
-/// The contests can fail: without the quarantine this harm makes two holders, usually in the first rounds.
+/// Proves that contests can fail: without the quarantine there are soon two holders.
 #[test]
 fn a_contest_sees_masters_that_are_trusted_too_early() {
     for mode in MODES {
@@ -155,8 +154,8 @@ fn come_back_with_data(mode: Mode) {
     contest.finish(&mut fleet);
 }
 
-/// A quorum is killed that granted a lock, and comes back at once. What it synced to disk is still held;
-/// without a file the same masters give the lock to a second holder.
+/// A quorum that granted a lock is killed, and returns at once. What it synced to disk is still held; without
+/// a file, the same masters give the lock to a second holder.
 #[test]
 fn trusted_masters_hold_what_they_synced() {
     for (args, has_two_holders) in
@@ -188,7 +187,7 @@ fn trusted_masters_hold_what_they_synced() {
 #[test]
 fn masters_that_sync_now_and_then_are_quarantined() {
     let mut fleet = Fleet::start_with(5, &["--appendonly", "yes", "--appendfsync", "everysec"]);
-    // One keeps snapshots instead, and is shut down with one.
+    // One master saves snapshots instead, and shuts down with one.
     fleet.master(4).restart_with(&["--save", "3600 1"]);
     let mut contest = Contest::start("back from AOF everysec and RDB", &fleet.urls(), &Rules::default());
     contest.progress("all is well", 10);

@@ -1,4 +1,4 @@
-//! Masters that were replicas: a full resync replaces the memory of a process that runs on.
+//! Masters that were replicas: a full resync replaces the memory of a running process.
 
 use std::process::Stdio;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::lock_tests::{ANSWER_TIMEOUT, drive, open, state};
 
 const MAX_TTL: Duration = Duration::from_secs(3);
 
-/// The quarantine of that: 1 % and 2 ms more.
+/// The quarantine for this `max_ttl`: 1 % and 2 ms more.
 const WATCH: Duration = Duration::from_millis(3032);
 
 const MODES: [Quarantine; 2] = [Quarantine::Uptime, Quarantine::Strict];
@@ -21,7 +21,7 @@ fn settings(urls: &[String], quarantine: Quarantine) -> ConfigBuilder {
     Config::builder().masters(urls).quarantine(quarantine).max_ttl(MAX_TTL).answer_timeout(ANSWER_TIMEOUT)
 }
 
-/// A client that counts all masters.
+/// A client that counts all masters' votes.
 fn counting(urls: &[String], quarantine: Quarantine) -> Blocking {
     let mut redlock = open(settings(urls, quarantine));
     wait_for_all(&mut redlock);
@@ -38,7 +38,7 @@ fn replication(master: &mut Master, field: &str) -> String {
     found.unwrap_or_default().trim().to_owned()
 }
 
-/// Makes it a replica of the server at this port, until it has its data.
+/// Makes the master a replica of the server at this port, and waits until it has the data.
 fn follow(master: &mut Master, port: u16) {
     assert_eq!(master.ask(&format!("REPLICAOF 127.0.0.1 {port}")).text(), "OK");
     eventually(PATIENCE, "the link is up", || replication(master, "master_link_status") == "up");
@@ -48,7 +48,7 @@ fn promote(master: &mut Master) {
     assert_eq!(master.ask("REPLICAOF NO ONE").text(), "OK");
 }
 
-/// Ends the connections of all clients, and waits until this one is back.
+/// Ends all clients' connections, and waits until this client is back.
 fn reconnect(master: &mut Master, redlock: &mut Blocking) {
     let before = redlock.stats().masters[0].reconnects;
     // Its connections have subscribed.
@@ -60,7 +60,7 @@ fn is_quarantined(redlock: &Blocking) -> bool {
     matches!(state(redlock, 0), MasterState::Quarantined(_))
 }
 
-/// A waiter meets the replicas; a client that does not ask meanwhile needs an end of its connections.
+/// A waiter meets the replicas; a client that asks nothing needs its connections to end.
 // I37
 #[test]
 fn masters_resynced_from_nothing_give_no_lock_twice() {
@@ -75,7 +75,7 @@ fn resync_from_nothing(quarantine: Quarantine, waits: bool) {
     let ttl = MAX_TTL * 3;
     let what = format!("{quarantine:?}, waits: {waits}");
     let mut fleet = Fleet::start(3);
-    // The usual time until a resync begins is 5 s.
+    // By default, a resync takes 5 s to begin.
     let mut empty = Fleet::start_with(1, &["--repl-diskless-sync-delay", "2"]);
     let client = || {
         let mut redlock = open(settings(&fleet.urls(), quarantine).max_ttl(ttl));
@@ -93,7 +93,7 @@ fn resync_from_nothing(quarantine: Quarantine, waits: bool) {
     };
     let (waiter, late) =
         if waits { (Some(thread::spawn(rival_lock)), None) } else { (None, Some(rival_lock)) };
-    // All at once, so that the lock is valid for long after it.
+    // All at once, so that the lock stays valid for long afterwards.
     let port = empty.master(0).port();
     for master in fleet.masters() {
         assert_eq!(master.ask(&format!("REPLICAOF 127.0.0.1 {port}")).text(), "OK");
@@ -153,7 +153,7 @@ fn replicas_and_backups_quarantine_nobody() {
     }
 }
 
-/// Redis 7 takes the offset of its snapshot for that of a master that it followed.
+/// Redis 7 mistakes its snapshot's offset for the offset of a followed master.
 #[test]
 fn a_restart_from_a_snapshot_costs_one_quarantine() {
     for quarantine in MODES {
@@ -199,7 +199,7 @@ fn a_failover_and_back_ends_a_mark() {
             drive(&mut first, "the mark is there", |_| master.ask("EXISTS redlatch:mark").text() == "1");
         }
         drop(first);
-        // The other one has the mark, too, and gives it back.
+        // The other server has the mark, too, and returns it.
         follow(other.master(0), master.port());
         promote(other.master(0));
         follow(master, other.master(0).port());
@@ -208,7 +208,7 @@ fn a_failover_and_back_ends_a_mark() {
         let next = open(settings(&urls, quarantine));
         assert!(is_quarantined(&next), "{quarantine:?}: {:?}", state(&next, 0));
         drop(next);
-        // Clients that live shortly do not wait for ever in default mode.
+        // In default mode, short-lived clients do not wait for ever.
         if quarantine == Quarantine::Uptime {
             eventually(PATIENCE, "a new client counts it", || {
                 state(&open(settings(&urls, quarantine)), 0) == MasterState::Ready
@@ -228,7 +228,7 @@ fn a_stable_name_leads_to_the_new_master() {
         let proxy = Proxy::start(addrs[0]);
         let mut redlock = counting(&[proxy.url()], quarantine);
         if quarantine == Quarantine::Trust {
-            // Else the write of the fleet's record may meet READONLY before the acquisition does.
+            // Otherwise the write of the fleet's record may meet READONLY before the acquisition does.
             drive(&mut redlock, "the fleet's record is written", |_| {
                 fleet.master(0).ask("EXISTS redlatch:fleet").text() == "1"
             });

@@ -1,4 +1,4 @@
-//! The access rights of docs/rights.md: each line there is complete, also in an ACL file.
+//! The access rights of docs/rights.md: each line is complete, also in an ACL file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,17 +13,17 @@ use crate::refusal_tests::{KINDS, Kind, RIGHTS, TTL, acquire, inspect, open};
 
 const PAGE: &str = include_str!("../../docs/rights.md");
 
-/// The feature sets of the page, in its order.
+/// The page's feature sets, in its order.
 const FEATURES: [&[Kind]; 2] = [&[Kind::Plain, Kind::Fenced, Kind::Fair], &KINDS];
 
-/// The rules of the page's lines for `redis-cli`, each with its locks.
+/// The rules of the page's `redis-cli` lines, each with its kinds of locks.
 fn rules() -> Vec<(&'static str, &'static [Kind])> {
     let rules: Vec<_> = PAGE.lines().filter_map(|line| line.strip_prefix("ACL SETUSER ")).collect();
     assert_eq!(rules.len(), FEATURES.len(), "lines of the page for redis-cli");
     rules.into_iter().zip(FEATURES).collect()
 }
 
-/// Every call for these locks works for the user `locker`.
+/// Makes every call for these locks as the user `locker`.
 #[track_caller]
 fn use_all(master: &Master, kinds: &[Kind]) {
     let [client, other] = [(); 2].map(|()| open(master, "locker:PASSWORD@"));
@@ -75,7 +75,7 @@ fn each_line_for_an_acl_file_is_enough() {
     fs::remove_file(&path).expect("a temporary file");
 }
 
-/// `a_missing_right_is_named_where_it_is_needed` proves that no right of these is superfluous.
+/// `a_missing_right_is_named_where_it_is_needed` proves that each of these rights is needed.
 #[test]
 fn the_line_for_all_locks_has_no_other_rights() {
     let (rule, _) = rules()[FEATURES.len() - 1];

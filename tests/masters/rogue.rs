@@ -1,4 +1,4 @@
-//! A server that is no Redis: says one thing to whoever connects, and nothing more.
+//! A server that is not Redis: it sends one greeting to each connection, and nothing more.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it looks for new connections, and whether old ones are gone.
+/// Pause between two checks for new and closed connections.
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub(crate) struct Rogue {
@@ -39,7 +39,7 @@ impl Rogue {
         format!("redis://{}", self.addr)
     }
 
-    /// How many connections it has had.
+    /// Number of connections so far.
     pub(crate) fn visitor_count(&self) -> usize {
         self.shared.visitor_count.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! Readers and writers on real masters: through kill -9 and pauses, beside other libraries, with few
-//! privileges.
+//! Readers and writers on real masters: through kill -9 and pauses, beside other libraries, and with few
+//! rights.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn refused(result: Result<Lease, AcquireError>) -> HolderTtl {
     }
 }
 
-/// A reader on all of three masters.
+/// Acquires a reader on all three masters.
 fn everywhere(redlock: &mut Blocking) -> Lease {
     let lease = redlock.lock("a").ttl(TTL).wait(PATIENCE).shared().acquire().expect("free");
     drive(redlock, "all masters have it", |redlock| redlock.margin(&lease) == 1);
@@ -44,7 +44,7 @@ fn readers_and_writers_survive_empty_restarts() {
         fleet.master(1).restart();
         fleet.master(2).restart();
         contest.survives("two are in quarantine", 20);
-        // A quorum that forgot.
+        // A quorum forgets.
         contest.pass(CONTEST_TTL);
         (2..5).for_each(|index| fleet.master(index).kill());
         (2..5).for_each(|index| fleet.master(index).restart());
@@ -105,7 +105,7 @@ fn a_redlock_reads_beside_others_and_writes_alone() {
     fleet.masters().for_each(|master| assert_eq!(master.ask("EXISTS a"), Raw::Integer(0)));
 }
 
-/// Whatever takes the key by `SET NX`, as the locks of other libraries do, and whatever else is there.
+/// A foreign key excludes readers, and readers exclude `SET NX`, as other libraries lock.
 // I86
 #[test]
 fn readers_and_locks_of_other_libraries_exclude_each_other() {
@@ -114,12 +114,12 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
     let reader = everywhere(&mut redlock);
     fleet.masters().for_each(|master| assert_eq!(master.ask("SET a theirs NX PX 60000"), Raw::Null));
     redlock.release(reader).expect("confirmed");
-    // A quorum has confirmed; the last one may be about to.
+    // A quorum has confirmed; the last master may be about to.
     fleet.masters().for_each(|master| {
         eventually(PATIENCE, "the reader is gone", || master.ask("SET a theirs NX PX 60000").text() == "OK");
     });
     assert!(matches!(refused(redlock.lock("a").ttl(TTL).shared().try_acquire()), HolderTtl::Left(_)));
-    // Of another kind, or a set without an end: nothing of ours, and left as it is.
+    // A key of another type, or a set without an end, is not ours, and stays as it is.
     for (put, look, expected) in [
         ("RPUSH a x", "LRANGE a 0 -1", "[x]"),
         ("ZADD a 5 five 9999999999999 x", "ZRANGE a 0 -1", "[five, x]"),
@@ -139,8 +139,8 @@ fn readers_and_locks_of_other_libraries_exclude_each_other() {
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
-/// A key of each type, as another application may have it under the lock's name. The scores of the sorted
-/// sets look like times that are over, or as long as a token is a member.
+/// A foreign key of each type under the lock's name. The scores of the sorted sets look like past times, or
+/// are as long as a token.
 const FOREIGN: [&str; 7] = [
     "SET a theirs",
     "RPUSH a x y",
@@ -151,7 +151,7 @@ const FOREIGN: [&str; 7] = [
     "XADD a 1-1 x y",
 ];
 
-/// What a master has at the lock's key, and when it ends, to the byte and the millisecond.
+/// Content and expiry of the lock's key, to the byte and the millisecond.
 fn image(master: &mut Master) -> (Raw, Raw) {
     (master.ask("DUMP a"), master.ask("PEXPIRETIME a"))
 }
@@ -187,7 +187,7 @@ fn readers_leave_every_foreign_key_as_it_is() {
     assert_eq!(redlock.drain(PATIENCE, HeldLocks::Leave), 0);
 }
 
-/// The marker does not keep the key alive, nor does it count as a reader.
+/// The marker neither keeps the key alive nor counts as a reader.
 // I89
 #[test]
 fn a_set_of_readers_goes_with_its_last_reader() {
@@ -202,7 +202,7 @@ fn a_set_of_readers_goes_with_its_last_reader() {
     assert_eq!(fleet.master(0).ask("EXISTS a"), Raw::Integer(0));
 }
 
-/// Another reader may be extended, be released or join beside it.
+/// Another reader may be extended, be released or join meanwhile.
 // I87
 #[test]
 fn the_key_ends_with_the_last_reader() {
@@ -236,7 +236,7 @@ fn readers_end_by_their_own_ttl() {
     let mut fleet = Fleet::start(3);
     let mut redlock = open(settings(&fleet.urls()));
     let (long, short) = (Duration::from_millis(1500), Duration::from_millis(300));
-    // Their scripts are known from here on, so that none is under way for long.
+    // Loads the scripts, so that no command is under way for long.
     let warm = everywhere(&mut redlock);
     redlock.release(warm).expect("confirmed");
     let begun = Instant::now();
@@ -251,7 +251,7 @@ fn readers_end_by_their_own_ttl() {
     assert!(matches!(redlock.extend(&mut second, long), Err(ExtendError::Expired)));
     let valid_until = first.valid_until();
     std::mem::forget(first);
-    // Nobody releases it, and no writer has it before its validity is over.
+    // Nobody releases the lock, and no writer gets it before its validity ends.
     let alone = redlock.lock("a").ttl(TTL).wait(PATIENCE).acquire().expect("in the end");
     assert!(Instant::now() >= valid_until, "a writer came too early");
     redlock.release(alone).expect("confirmed");

@@ -1,4 +1,4 @@
-//! Contests for the slots of a pool, while masters and holders die.
+//! Contests for a pool's slots, while masters and holders die.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -15,15 +15,15 @@ use crate::lock_tests::ANSWER_TIMEOUT;
 
 const CALLERS: usize = 8;
 
-/// What the callers and the conductor exchange.
+/// State that the callers share with the test's thread.
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Slots that were acquired.
+    /// Number of acquired slots.
     count: AtomicUsize,
 }
 
-/// One caller: takes a slot, holds it for a while, and now and then dies with it, as far as others see.
+/// A caller that takes a slot, holds it for a while, and sometimes appears to die with it.
 fn play(client: &Client, caller: usize, slots: u32, shared: &Shared) -> Vec<Visit> {
     let mut rng = StdRng::seed_from_u64(caller as u64);
     let mut visits = Vec::new();
@@ -49,7 +49,7 @@ fn play(client: &Client, caller: usize, slots: u32, shared: &Shared) -> Vec<Visi
         let dies = rng.random_range(0..16) == 0;
         let until = slot.valid_until();
         let name = VisitName { resource: slot.slot() as usize, client: caller, number: visits.len() };
-        // One that dies holds it to the end of its validity.
+        // A dying caller holds the slot to the end of its validity.
         let until = if dies { until } else { until.min(Instant::now()) };
         let fencing_token = slot.fencing_token().map(u64::from);
         if until > from {
@@ -64,7 +64,7 @@ fn play(client: &Client, caller: usize, slots: u32, shared: &Shared) -> Vec<Visi
     visits
 }
 
-/// Masters are killed and come back empty, among them a quorum.
+/// Masters are killed and return empty, sometimes a quorum of them.
 fn contest(slots: u32) {
     let mut fleet = Fleet::start(5);
     let shared = Shared::default();
@@ -110,7 +110,7 @@ fn contest(slots: u32) {
 // I78
 #[test]
 fn a_slot_never_has_two_holders_though_masters_die() {
-    // The first waiter stands in the queues of few slots, and looks for many.
+    // The first waiter queues for few slots, but searches for many.
     thread::scope(|scope| {
         for slots in [2, limits::SLOT_STAND_MAX + 1] {
             scope.spawn(move || contest(slots));

@@ -1,4 +1,4 @@
-//! `examples/fences.rs` on each storage: a paused holder's late write is refused, and so is its late claim.
+//! `examples/fences.rs` on each storage, which refuses a paused holder's late write and late claim.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,8 +13,7 @@ use crate::lock_tests::{ANSWER_TIMEOUT, settings};
 #[path = "../../examples/fences.rs"]
 mod fences;
 
-/// The story of the example, and what a holder meets that slept between lock and claim. `balance` asks the
-/// storage itself.
+/// The example's story, with a holder that slept between lock and claim. `balance` asks the storage directly.
 fn check(storage: &str, balance: impl Fn() -> String) {
     let fleet = Fleet::start(3);
     let open = || {
@@ -46,7 +45,7 @@ fn check(storage: &str, balance: impl Fn() -> String) {
     assert_eq!(balance(), "40");
 }
 
-/// What a program prints, without the end of the line.
+/// A program's output, without the final line break.
 fn print(program: &str, args: &[&str]) -> String {
     let output =
         Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -117,7 +116,7 @@ fn an_object_store_refuses_a_paused_holder() {
     check(&url, content);
 }
 
-/// As object stores do: each `PUT` gives a new `ETag`, and one whose `If-Match` is another changes nothing.
+/// Like an object store: each `PUT` gets a new `ETag`, and an `If-Match` with another tag changes nothing.
 fn store_one_object(listener: &TcpListener) {
     let (mut version, mut content) = (1, "0 100".to_owned());
     for connection in listener.incoming() {
@@ -146,7 +145,7 @@ fn store_one_object(listener: &TcpListener) {
         }
         let answer = if method.starts_with("GET") { &content[..] } else { "" };
         let size = answer.len();
-        // A client that went away is no fault of the store.
+        // A client that has gone is no fault of the store.
         let _gone = write!(
             connection.get_mut(),
             "HTTP/1.1 {status}\r\nETag: \"v{version}\"\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n{answer}"

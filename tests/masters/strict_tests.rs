@@ -1,4 +1,4 @@
-//! Strict mode on real servers: whose votes count, and which servers are refused.
+//! Strict mode on real servers: which masters' votes count, and which servers are refused.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::lock_tests::{ANSWER_TIMEOUT, drive, open, state};
 
 const MAX_TTL: Duration = Duration::from_secs(1);
 
-/// The quarantine of that: 1 % and 2 ms more.
+/// The quarantine for this `max_ttl`: 1 % and 2 ms more.
 const WATCH: Duration = Duration::from_millis(1012);
 
 fn strict(urls: &[String]) -> ConfigBuilder {
@@ -22,14 +22,14 @@ fn strict(urls: &[String]) -> ConfigBuilder {
         .prefix("p:")
 }
 
-/// Drives until the votes of all masters count.
+/// Drives the loop until all masters' votes count.
 fn wait_for_all(redlock: &mut Blocking) {
     drive(redlock, "all masters count", |redlock| {
         redlock.masters().iter().all(|master| master.state == MasterState::Ready)
     });
 }
 
-/// The state of a master once it is connected.
+/// State of a master once it is connected.
 fn connected(redlock: &mut Blocking, index: usize) -> MasterState {
     let is_up = |redlock: &Blocking| {
         matches!(state(redlock, index), MasterState::Ready | MasterState::Quarantined(_))
@@ -42,7 +42,7 @@ fn mark(fleet: &mut Fleet, index: usize) -> String {
     fleet.master(index).ask("GET p:redlatch:mark").text()
 }
 
-/// Drives until each master has its mark.
+/// Drives the loop until each master has its mark.
 fn wait_for_marks(redlock: &mut Blocking, fleet: &mut Fleet) {
     let run_ids: Vec<_> = redlock.masters().into_iter().map(|master| master.run_id.expect("told")).collect();
     for (index, run_id) in run_ids.iter().enumerate() {
@@ -146,7 +146,7 @@ fn strict_mode_without_rights_to_its_mark_only_watches() {
     let mut redlock = open(strict(&url));
     drop(redlock.lock("a").ttl(MAX_TTL).wait(PATIENCE).acquire().expect("allowed"));
     wait_for_marks(&mut redlock, &mut fleet);
-    // A key pattern that covers the locks and not the mark.
+    // A key pattern for the locks, but not for the mark.
     assert_eq!(fleet.master(0).ask("ACL SETUSER locker resetkeys ~p:a").text(), "OK");
     fleet.master(0).ask("DEL p:redlatch:mark");
     let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Servers with native compare-and-delete: Valkey 9 alone, and beside Redis.
 //!
-//! `REDLATCH_VALKEY` names a Valkey server of version 9 or later; without one these tests are skipped, and
-//! say so.
+//! `REDLATCH_VALKEY` names a server of version 9 or later. Without it these tests are skipped, with a
+//! message.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ fn valkey_9_releases_and_extends_natively() {
     }
 }
 
-/// Its place in the queues outlasts a native release, and that of a script serves it.
+/// The waiter's place in the queues outlasts a native release; a release by script serves the waiter.
 // I54
 #[test]
 fn a_waiter_follows_each_way_of_release() {
@@ -99,7 +99,7 @@ fn mixed_fleets_give_no_lock_twice() {
     contest.finish(&mut fleet);
 }
 
-/// Such a server refuses scripts: it has no name for them.
+/// A server that refuses scripts, because their commands are renamed away.
 fn without_scripts(mut place: Place) -> Place {
     for command in ["EVALSHA", "EVAL"] {
         place.words.extend(["--rename-command", command, ""].map(str::to_owned));
@@ -141,16 +141,16 @@ fn masters_without_scripts_give_no_lock_twice() {
     contest.finish(&mut fleet);
 }
 
-/// Which native commands a server has.
+/// The native commands of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Native {
     pub(crate) set_if_eq: bool,
-    /// As `INFO commandstats` names it.
+    /// Name in `INFO commandstats`.
     pub(crate) release: Option<&'static str>,
 }
 
 impl Native {
-    /// By asking it for them; a key of this name is none of the tests'.
+    /// Asks the server for the commands, with a key that tests do not use.
     pub(crate) fn of(master: &mut Master) -> Self {
         Self {
             set_if_eq: master.ask("SET no-such-key x IFEQ x PX 1") == Raw::Null,
@@ -161,7 +161,7 @@ impl Native {
     }
 }
 
-/// As `INFO commandstats` names the command of a status that releases natively.
+/// Name in `INFO commandstats` of the native release command in a master's status.
 fn native_name(command: &str) -> Option<&'static str> {
     match command {
         "DELIFEQ" => Some("delifeq"),

@@ -1,4 +1,4 @@
-//! What is asked of both, and how their replies are compared.
+//! The commands for both, and how their replies are compared.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -15,16 +15,16 @@ pub(super) const KEYS: [&[u8]; 5] = [b"orders:42", b"\r\n", b"a\0b", b"\xff\xfe\
 pub(super) const TOKENS: [&[u8]; 3] =
     [b"0123456789abcdefghij", b"\r\n\0\r\n$-1\r\n+OK\r\n:1\r\n", &[0xff; 20]];
 
-/// The text of a script.
+/// Text of a script.
 pub(super) fn text_of(name: &str) -> &'static [u8] {
     SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name").text.as_bytes()
 }
 
-/// One command and how its replies are compared.
+/// A command, and how its replies are compared.
 pub(super) struct Command {
     pub(super) words: Vec<Vec<u8>>,
     pub(super) check: Check,
-    /// The key that may be about to end: nothing may follow before it has.
+    /// A key that may be about to expire: nothing may follow before it has.
     pub(super) short_lived: Option<&'static [u8]>,
 }
 
@@ -34,7 +34,7 @@ impl Command {
         Self { words, check: Check::Bytes, short_lived: None }
     }
 
-    /// A script by its digest or in full, with the number of its keys, the keys and the arguments.
+    /// A script by digest or in full, with the number of its keys, the keys and the arguments.
     pub(super) fn of_script(is_whole: bool, name: &str, rest: &[&[u8]]) -> Self {
         let script = SCRIPTS.iter().find(|script| script.name == name).expect("a script of this name");
         let head: [&[u8]; 2] =
@@ -53,7 +53,7 @@ impl std::fmt::Display for Command {
 pub(super) enum Check {
     Bytes,
     TimeLeft,
-    /// That, or something else that is the same.
+    /// A remaining time, or another equal reply.
     TimeLeftOr,
     TimeOfDay,
     Info,
@@ -68,8 +68,8 @@ impl Check {
                 server == model
             }
             Self::TimeLeft | Self::TimeLeftOr => {
-                // One more for each time cut down to a millisecond, the server's present and the model's
-                // rest, and one for a wall clock that is being corrected.
+                // One more for each time that is rounded down to a millisecond, on the server and in the
+                // model, and one for a wall clock that is being adjusted.
                 let slack_ms = i64::try_from(slack.as_millis()).expect("short") + 3;
                 let (server, model) = (integer(server), integer(model));
                 if server < 0 || model < 0 { server == model } else { (server - model).abs() <= slack_ms }
@@ -81,7 +81,7 @@ impl Check {
     }
 }
 
-/// Two bulk strings, seconds and microseconds.
+/// Two bulk strings: seconds and microseconds.
 fn is_time(reply: &[u8]) -> bool {
     let text = text(reply);
     let lines: Vec<_> = text.split("\r\n").collect();
@@ -91,8 +91,7 @@ fn is_time(reply: &[u8]) -> bool {
     sizes == [seconds_size, micros_size] && matches!(numbers, (Ok(_), Ok(0..=999_999)))
 }
 
-/// Whether a refused fencing token is refused alike: the time left and the clock may differ by what an
-/// exchange takes.
+/// Whether both refuse a fencing token alike: remaining time and clock may differ by an exchange's duration.
 fn is_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
     let (Some(of_server), Some(of_model)) = (numbers(server), numbers(model)) else { return server == model };
     let ([refusal, fence, left, time], [other_refusal, other_fence, other_left, other_time]) =
@@ -107,7 +106,7 @@ fn is_alike(server: &[u8], model: &[u8], slack: Duration) -> bool {
         && (time - other_time).abs() <= slack_us
 }
 
-/// The numbers in an array.
+/// Numbers in an array.
 pub(super) fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
     match resp::decode(reply) {
         Ok(Decoded::Complete { reply: Reply::Array(numbers), .. }) => {
@@ -118,13 +117,13 @@ pub(super) fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
     }
 }
 
-/// The wall clock in microseconds since 1970.
+/// Wall clock in microseconds since 1970.
 pub(super) fn wall_us() -> u64 {
     let since = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
     u64::try_from(since.as_micros()).expect("before the year 500,000")
 }
 
-/// Whether the fields that a handshake reads are the same, and stand in the same section.
+/// Whether the fields that a handshake reads are equal, and in the same section.
 fn is_like(server: &str, model: &str, slack: Duration) -> bool {
     let is_same = |name| field(server, name) == field(model, name);
     let is_there = |name| field(server, name).is_some() == field(model, name).is_some();
@@ -141,7 +140,7 @@ fn is_like(server: &str, model: &str, slack: Duration) -> bool {
         && is_as_old
 }
 
-/// Which commands are drawn: those that the model has if the server does.
+/// Which commands to draw: those that the model has, if the server has them.
 #[derive(Default)]
 pub(super) struct Commands {
     pub(super) set_if_eq: bool,
@@ -171,7 +170,7 @@ impl Commands {
         command
     }
 
-    /// What is sent while locks are taken, extended and released. `None` if this server has no such command.
+    /// A command that clients send to acquire, extend or release. `None` if the server lacks it.
     fn draw_for_lock(&self, rng: &mut StdRng) -> Option<Command> {
         let key = *KEYS.choose(rng).expect("not empty");
         let token = *TOKENS.choose(rng).expect("not empty");
@@ -206,7 +205,7 @@ impl Commands {
         })
     }
 
-    /// What a server refuses by its form.
+    /// A malformed command.
     fn draw_bad(&self, rng: &mut StdRng) -> Command {
         let key = *KEYS.choose(rng).expect("not empty");
         let bad: [&[&[u8]]; 16] = [
@@ -227,7 +226,8 @@ impl Commands {
             &[b"NOSUCH"],
             &[b"DELIFEQ", key],
         ];
-        // Redis 8.0, which lacks DELEX, has other words for an unknown command without arguments than 8.6.
+        // Redis 8.0, which lacks DELEX, words the refusal of an unknown command without arguments differently
+        // from 8.6.
         let is_right = |it: &&&[&[u8]]| match it[..] {
             [b"NOSUCH"] => self.del_ex,
             [b"DELIFEQ", _] => self.del_if_eq,
@@ -238,7 +238,7 @@ impl Commands {
     }
 }
 
-/// Fenced locks, with tokens inside and outside of a window of an hour, and fences that are none.
+/// Fenced locks, with tokens inside and outside an hour's window, and keys that are no fences.
 fn draw_fenced(rng: &mut StdRng) -> Command {
     static WALL_US: OnceLock<u64> = OnceLock::new();
     const MINUTE_US: i64 = 60_000_000;
@@ -263,7 +263,7 @@ fn draw_fenced(rng: &mut StdRng) -> Command {
         let rest = [b"3", key, &queue, &fence, value, token, half, half, life];
         return Command::of_script(is_whole, "fenced_release_serve", &rest);
     }
-    // As for a lock that is held, whose token may be of any age.
+    // As for a held lock, whose token may have any age.
     let past = if rng.random_range(0..4) == 0 { b"4503599627370496" } else { half };
     let rest = [b"2", key, &fence, value, ttl.as_bytes(), token, past, half, life];
     let command = Command::of_script(is_whole, "fenced_acquire", &rest);

@@ -1,4 +1,4 @@
-//! Messages: who has subscribed is sent the same by the model as by a server, in the same order.
+//! Messages: the model sends subscribers the same messages as a server, in the same order.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,13 +16,13 @@ use super::model::{Dialect, ModelMaster};
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 
-/// More than the script reports a number for.
+/// More subscribers than the script's largest reported number.
 const SUBSCRIBER_COUNT: usize = 6;
-/// Subscribers come behind the connection that publishes.
+/// Subscribers' connections come after the publisher's.
 const PUBLISHER: usize = 0;
 const STEPS: usize = 600;
 
-/// A server and the model of it, each with the same connections.
+/// A server and its model, with the same connections.
 pub(super) struct Audience {
     addr: SocketAddr,
     conns: Vec<TcpStream>,
@@ -57,14 +57,15 @@ impl Audience {
         Self { addr, conns, model, message_count: 0 }
     }
 
-    /// Has both carry out a command of one connection, and compares what they say to whom.
+    /// Sends a connection's command to both, and compares replies and messages.
     pub(super) fn say(&mut self, conn: usize, words: &[&[u8]]) {
         let reply = self.send(conn, words);
         self.hear(conn, &reply, words);
         self.hear_messages(words);
     }
 
-    /// The same without the messages; returns the server's reply and the model's, which may differ.
+    /// Sends a command without checking messages. Returns the server's and the model's reply, which may
+    /// differ.
     pub(super) fn exchange(&mut self, conn: usize, words: &[&[u8]]) -> [Vec<u8>; 2] {
         let model = self.send(conn, words);
         let (count, mut server) = (reply_count(&model), Vec::new());
@@ -77,7 +78,7 @@ impl Audience {
         [server, model]
     }
 
-    /// Sends a command to both; returns the model's reply.
+    /// Sends a command to both. Returns the model's reply.
     fn send(&mut self, conn: usize, words: &[&[u8]]) -> Vec<u8> {
         let (mut command, mut reply) = (Vec::new(), Vec::new());
         resp::encode_command(&mut command, words);
@@ -86,7 +87,7 @@ impl Audience {
         reply
     }
 
-    /// Both are at their memory limit, or have memory again.
+    /// Sets or lifts the memory limit on both.
     pub(super) fn fill(&mut self, is_full: bool) {
         let mut command = Vec::new();
         let limit: &[u8] = if is_full { b"1" } else { b"0" };
@@ -96,20 +97,20 @@ impl Audience {
         self.model.data.is_full = is_full;
     }
 
-    /// The messages of the last command.
+    /// Checks the messages of the last command.
     pub(super) fn hear_messages(&mut self, words: &[&[u8]]) {
         let pushes = std::mem::take(&mut self.model.pushes);
         self.message_count += pushes.len();
         pushes.iter().for_each(|(conn, message)| self.hear(*conn, message, words));
     }
 
-    /// A connection ends, and another one takes its number.
+    /// Ends a connection, and gives its number to a new one.
     pub(super) fn reconnect(&mut self, conn: usize) {
         self.conns[conn] = open(self.addr);
         self.model.begin_conn(conn);
     }
 
-    /// A command until both say the same, when the server has noticed that a connection has ended.
+    /// Repeats a command until both reply alike, because the server may notice a closed connection late.
     pub(super) fn say_until(&mut self, conn: usize, words: &[&[u8]]) {
         eventually(PATIENCE, "both say the same", || {
             let [server, model] = self.exchange(conn, words);
@@ -117,7 +118,7 @@ impl Audience {
         });
     }
 
-    /// The server's next bytes on this connection are these.
+    /// Checks the server's next bytes on this connection.
     fn hear(&mut self, conn: usize, expected: &[u8], words: &[&[u8]]) {
         let mut received = vec![0; expected.len()];
         let heard = self.conns[conn].read_exact(&mut received);
@@ -139,24 +140,24 @@ impl Audience {
             9 => self.say(PUBLISHER, &[b"PUBLISH", channel, b""]),
             10 => self.say(subscriber, &[b"SUBSCRIBE", channel, b"more"]),
             11 => self.say(subscriber, &[b"UNSUBSCRIBE", channel, b"more"]),
-            // Sharded channels are others, with a count of their own.
+            // Sharded channels are separate, with their own count.
             14..17 => self.say(subscriber, &[b"SSUBSCRIBE", channel]),
             17 => self.say(subscriber, &[b"SUNSUBSCRIBE", channel]),
             18 => self.say(PUBLISHER, &[b"SPUBLISH", channel, TOKEN]),
-            // Refused beside subscriptions.
+            // Refused while there are subscriptions.
             12 => self.say(subscriber, &[b"AUTH", b"default", b"x"]),
             _ => self.say(PUBLISHER, &[b"PUBLISH", channel, TOKEN]),
         }
     }
 
-    /// Nothing else was said to anybody.
+    /// Checks that nobody got any other message.
     fn end(&mut self) {
         (1..=SUBSCRIBER_COUNT).for_each(|conn| self.say(conn, &[b"SUBSCRIBE", b"the end"]));
         self.say(PUBLISHER, &[b"PUBLISH", b"the end", b"x"]);
     }
 }
 
-/// The number of whole replies.
+/// Number of whole replies.
 fn reply_count(mut bytes: &[u8]) -> usize {
     let mut count = 0;
     while let Ok(Decoded::Complete { size, .. }) = resp::decode(bytes) {
@@ -187,7 +188,7 @@ fn the_model_publishes_like_valkey() {
     hold_against(fleet.master(0).addr());
 }
 
-/// What is refused by its form.
+/// Malformed subscriptions.
 #[test]
 fn the_model_refuses_subscriptions_as_the_server_does() {
     let mut fleet = Fleet::start(1);

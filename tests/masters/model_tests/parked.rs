@@ -1,8 +1,8 @@
-//! The scripts of parked attempts, which a model runs in an interpreter of its own: the same replies, votes
-//! and queues as with a server.
+//! The scripts of parked attempts, which the model runs in its own interpreter: the same replies, votes and
+//! queues as on a server.
 //!
-//! The times in a queue are those of each clock. A batch is compared only if it took less than any stay that
-//! it has, so that no pause of the machine decides.
+//! Times in a queue depend on each clock. A batch is compared only if it took less than the shortest stay in
+//! it, so that no pause of the machine decides.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ const READERS: &[u8] = b"redlatch:readers:1";
 const WAITER_COUNT: usize = 4;
 const BATCHES: usize = 120;
 const BATCH_SIZE: usize = 14;
-/// Longer arguments of a command are not shown.
+/// Longer arguments are not shown.
 const SHOWN_SIZE_MAX: usize = 100;
-/// Less than the stay of an entry that was rung.
+/// Less than a rung entry's stay.
 const BATCH_TIME_MAX: Duration = Duration::from_millis(150);
 const HALF_US: u64 = 3_600_000_000;
 
-/// A waiter over a connection of its own.
+/// A waiter with its own connection.
 struct Waiter {
     conn: usize,
     round: u32,
@@ -45,7 +45,7 @@ impl Waiter {
         Self { conn, round: 0, ticket: wall_us() + conn as u64, channel, value: Vec::new() }
     }
 
-    /// The arguments of its next round.
+    /// Arguments of the waiter's next round.
     fn park(&mut self, rng: &mut StdRng) -> Vec<Vec<u8>> {
         let old = std::mem::take(&mut self.value);
         self.round += 1;
@@ -78,10 +78,10 @@ impl Waiter {
     }
 }
 
-/// Smaller numbers are no times, larger ones are: of a rung entry more is left than this.
+/// Larger numbers are times: a rung entry has more time left than this.
 const TIME_MIN: i64 = 10;
 
-/// A reply with only those numbers that are no times.
+/// A reply with its times masked.
 fn masked(bytes: &[u8]) -> String {
     let Ok(Decoded::Complete { reply, size }) = resp::decode(bytes) else {
         return bytes.escape_ascii().to_string();
@@ -98,7 +98,7 @@ fn masked(bytes: &[u8]) -> String {
         Reply::Array(elements) => {
             let is_readers = elements.iter().next() == Some(Reply::Bulk(READERS));
             let mut elements: Vec<_> = elements.iter().map(shown).collect();
-            // Their order is that of their ends, which may be the same for one of the two.
+            // Sorted by expiry, which may be equal on one of the two.
             if is_readers {
                 elements.sort();
             }
@@ -114,7 +114,7 @@ struct Stage {
     audience: Audience,
     rng: StdRng,
     waiters: Vec<Waiter>,
-    /// What differs in this batch first. Nothing is sent behind it.
+    /// The first difference in this batch. Nothing is sent after it.
     difference: Option<String>,
 }
 
@@ -199,8 +199,7 @@ impl Stage {
         }
     }
 
-    /// Some commands from an empty server on. Returns whether they took so little time that they have to be
-    /// the same.
+    /// Sends some commands to an empty server. Returns whether they were fast enough for a comparison.
     fn batch(&mut self) -> bool {
         for key in [LOCK, QUEUE, FENCE] {
             self.say(0, &[b"DEL", key]);

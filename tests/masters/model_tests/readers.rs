@@ -1,4 +1,4 @@
-//! The commands of readers, asked among all others.
+//! Readers' commands, among all others.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -6,12 +6,12 @@ use rand::seq::IndexedRandom;
 
 use super::commands::{Check, Command, KEYS, TOKENS};
 
-/// Readers that come, stay and go, beside whatever else is at the key. Their time is long: a set of which
-/// only some are over says nothing of the time, so that a race could decide a reply.
+/// Readers that come, stay and go, beside other keys. Their TTLs are long, because no race may decide whether
+/// a member of a set has expired.
 pub(super) fn draw(rng: &mut StdRng) -> Command {
     let key = *KEYS.choose(rng).expect("not empty");
     let value = *TOKENS.choose(rng).expect("not empty");
-    // A queue, or what may be a key of any kind.
+    // A queue, or a key of any type.
     let mut queue = [b"redlatch:wait:", key].concat();
     if rng.random_range(0..8) == 0 {
         queue = KEYS.iter().find(|other| **other != key).expect("several").to_vec();

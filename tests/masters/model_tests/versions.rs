@@ -1,4 +1,4 @@
-//! RESP3: the greeting, and what a connection that speaks it is sent, the same by the model as by a server.
+//! RESP3: the model sends the same greeting, replies and messages as a server.
 
 use std::net::SocketAddr;
 
@@ -13,12 +13,12 @@ use super::messages::Audience;
 
 const TOKEN: &[u8] = b"0123456789abcdefghij";
 const CHANNELS: [&[u8]; 2] = [b"a", b"\r\n"];
-/// Connections that begin with `HELLO 3`; the others keep RESP2.
+/// Connections that begin with `HELLO 3`. The others keep RESP2.
 const NEW: [usize; 3] = [0, 1, 2];
 const CONN_COUNT: usize = 5;
 const STEPS: usize = 600;
 
-/// A greeting without the number of the connection, the version of the server and its modules.
+/// A greeting without connection number, server version and modules.
 fn masked(reply: &[u8]) -> String {
     let Ok(Decoded::Complete { reply: Reply::Map(fields) | Reply::Array(fields), .. }) = resp::decode(reply)
     else {
@@ -32,7 +32,7 @@ fn masked(reply: &[u8]) -> String {
     format!("{kind}{}", fields.pairs().map(shown).collect::<Vec<_>>().join(", "))
 }
 
-/// Asks both for a greeting.
+/// Sends a greeting to both.
 fn greet(audience: &mut Audience, conn: usize, words: &[&[u8]]) {
     let [server, model] = audience.exchange(conn, words).map(|reply| masked(&reply));
     let words: Vec<_> = words.iter().map(|word| word.escape_ascii().to_string()).collect();
@@ -97,7 +97,7 @@ fn hold_against(addr: SocketAddr) {
     NEW.into_iter().for_each(|conn| greet(&mut audience, conn, &[b"HELLO", b"3"]));
     let mut rng = StdRng::seed_from_u64(1);
     (0..STEPS).for_each(|_| step(&mut audience, &mut rng));
-    // Nothing else was said to anybody.
+    // Nobody got any other message.
     (0..CONN_COUNT).for_each(|conn| audience.say(conn, &[b"SUBSCRIBE", b"the end"]));
     audience.say(0, &[b"PUBLISH", b"the end", b"x"]);
     assert!(audience.message_count > STEPS / 10, "only {} messages", audience.message_count);
@@ -132,7 +132,7 @@ fn the_models_info_in_resp3_is_a_servers() {
     }
 }
 
-/// A number of a connection that was used before is a new connection all the same.
+/// A new connection counts as new although its number was used before.
 #[test]
 fn a_new_connection_speaks_resp2() {
     let mut fleet = Fleet::start(1);
